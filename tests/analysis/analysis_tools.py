@@ -3,6 +3,8 @@
 import math
 from dataclasses import replace
 
+from sidecar.analysis.acceptance import Acceptance
+from sidecar.analysis.evidence import Estimate, Evidence
 from sidecar.analysis.state import State
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
@@ -42,6 +44,18 @@ def snap(engine="0", drafts=0, *, usage=0.5, model="m", traits=(), accepted=None
         1600,
         frozenset(traits),
     )
+
+
+def window(rate, **changes):
+    """A sliding window that accepts ``rate`` of its draft tokens, with enough traffic for a verdict."""
+    values = {"seconds": 100.0, "requests": 100, "drafts": 1000.0, "draft_tokens": 3000.0, "share": 1.0} | changes
+    return Acceptance(**({"accepted_tokens": rate * values["draft_tokens"]} | values))
+
+
+def evidence(rate, *, speedup=None, speculation=None, costs=None, **changes):
+    """``speedup`` is a ratio and, if it has one, its standard error; ``changes`` are of the window."""
+    estimate = Estimate(*speedup) if speedup else None
+    return Evidence(window=window(rate, **changes), speedup=estimate, speculation=speculation, costs=costs)
 
 
 def page(*engines, start=1.0, malformed=0):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from sidecar.analysis.advice import Advice
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Basis, Verdict
@@ -106,8 +107,7 @@ def test_where_drafting_pays_at_light_load_only_the_advice_is_a_schedule():
     plugin = PluginEnd(server, speculation=Speculation("eagle", 3, per_batch_size=True))
     server.decode(30, accepted=0.5, step_seconds=0.025, running=2, plugin=plugin)
     server.decode(20, accepted=0.5, step_seconds=0.1, running=16)
-    advice = server.model().judgement.advice
-    assert advice == "To adapt to the load, set num_speculative_tokens_per_batch_size to [[1, 2, 2], [3, 16, 0]]."
+    assert server.model().advice == Advice(schedule=((1, 2, 2), (3, 16, 0)), can_schedule=True)
 
 
 def test_without_a_baseline_the_rule_of_thumb_speaks():

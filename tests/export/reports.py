@@ -11,7 +11,7 @@ from sidecar.analysis.model_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGE
 from sidecar.analysis.report import EngineReport, ModelReport, OwnReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup, Withheld
 from sidecar.analysis.speed.steps import Steps
-from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginReport, PluginState
+from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginEngineReport, PluginReport, PluginState
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.engine.names import Counter, Gauge, Phase
@@ -177,7 +177,8 @@ def model(*temperatures, name="demo", engines=None, **changes):
         "speed": speed(withheld=Withheld.NO_REFERENCE),
         "loads": (),
         "acceptance_p10": 0.5,
-        "split_withheld": "" if temperatures else "No plug-in has connected yet.",
+        "no_split": None if temperatures else NoSplit(NoSplitReason.NOT_CONNECTED),
+        "advice": None,
     }
     return ModelReport(**values | changes)
 
@@ -202,7 +203,7 @@ def timed_model(*temperatures, **changes):
 
 OBSERVING = PluginReport(
     state=PluginState.OBSERVING,
-    text="The plug-in observes the engine.",
+    unreadable_format=None,
     problem="",
     observed=1,
     expected=1,
@@ -216,6 +217,8 @@ OBSERVING = PluginReport(
     events=40,
     dropped={"unreadable": 0, "stranger": 0},
 )  # fmt: skip
+
+NEVER_CONNECTED = replace(OBSERVING, state=PluginState.NOT_CONNECTED, heard=False, observed=0, engines=())
 
 UP = ScrapeReport(
     up=True,

@@ -1,11 +1,10 @@
 import asyncio
-from dataclasses import replace
 
 import pytest
 from aiohttp import web
 
 from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.verdict import Verdict
+from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.errors import BadStatus
@@ -16,6 +15,7 @@ from tests.app.app_tools import sidecar_settings, traffic
 from tests.commands.commands_tools import command
 from tests.demo.http_vllm import HttpVllm
 from tests.export.reports import (
+    NEVER_CONNECTED,
     down,
     engine,
     group,
@@ -45,9 +45,9 @@ def reported(capsys, served):
 
 
 async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
-    losing = temperature("1+", Verdict.NET_NEGATIVE, 0.3, judgement=judgement(Verdict.NET_NEGATIVE, 0.3, advice="Do."))
+    losing = temperature("1+", Verdict.NET_NEGATIVE, 0.3, share=0.5)
     by_time = timed("0", Verdict.NET_POSITIVE, 0.7, 30.0, 20.0)
-    little = replace(losing.judgement, advice=None, missing="No verdict.")
+    little = judgement(Verdict.INSUFFICIENT_DATA, 0.3, gate=Gate("min_requests", 20))
     tree = report(timed_model(by_time, losing, temperature("0.7-1", judgement=little), engines=()))
     text = await reported(tree)
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith(("0 ", "1+ "))}
@@ -55,8 +55,8 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     assert rows["0"] == ["0", "net_positive", "1.500", "0.700", "0.500", "0.700", "0.800", "50%", "40", *times]
     assert rows["1+"] == ["1+", "net_negative", "-", "0.300", "0.100", "0.300", "0.400", "50%", "40", *times]
     assert {
-        "  temperature 1+: Do.",
-        "  temperature 0.7-1: No verdict.",
+        "  temperature 1+: Route this traffic to pods that do not speculate, or speculate fewer tokens.",
+        "  temperature 0.7-1: No verdict: below thresholds.min_requests (20).",
         "  speedup 1.500 ± 0.020; break-even acceptance rate 0.310",
     } <= set(text.splitlines())
     said = status(shown(tree))
@@ -97,8 +97,8 @@ async def test_markdown_has_tables_of_equal_width(reported):
 
 
 async def test_without_a_split_it_says_why_once(reported):
-    text = await reported(report(model()))
-    assert text.count("No plug-in has connected yet.") == 1
+    text = await reported(report(model(), plugin=NEVER_CONNECTED))
+    assert text.count("No plug-in has connected yet,") == 1
 
 
 async def test_a_sidecar_whose_vllm_is_down_says_so(reported):

@@ -1,15 +1,12 @@
 """The page at ``/`` as a user sees it, in a real browser, with trees built by hand."""
 
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 from aiohttp.test_utils import TestServer
 
 from sidecar.analysis.engine.latency import QUANTILES, Latency
-from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.speed.speedup import Withheld
-from sidecar.analysis.split.plugin_state import PluginState
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus
@@ -21,7 +18,6 @@ pytestmark = pytest.mark.servers
 
 TEXT = "document.getElementById('content').innerText"
 GOOD, EVEN, BAD = Verdict.NET_POSITIVE, Verdict.BREAK_EVEN, Verdict.NET_NEGATIVE
-LOSING = "Route this traffic to pods that do not speculate, or speculate fewer tokens."
 BUCKETS = ("0", GOOD, 0.82, 0.45), ("0.3-0.5", EVEN, 0.61, 0.17), ("0.7-1", BAD, 0.38, 0.38)
 
 
@@ -29,7 +25,7 @@ def mixed():
     """Hot traffic and long prompts lose."""
     rows = []
     for label, verdict, rate, share in BUCKETS:
-        judged = reports.judgement(verdict, rate, share=share, advice=LOSING if verdict is BAD else None)
+        judged = reports.judgement(verdict, rate, share=share)
         rows.append(reports.temperature(label, verdict, rate, share, judgement=judged))
     groups = (
         reports.group("prompt_tokens", "8k-32k", 0.31, share=0.22, difference=-0.41, error=0.02, accepts_less=True),
@@ -49,24 +45,21 @@ def fast():
 
 
 def without_plugin():
-    text = "No plug-in has connected yet, so there is no split by temperature: `specdec-sidecar plugin DIR` writes it."
-    plugin = replace(reports.OBSERVING, state=PluginState.NOT_CONNECTED, text=text, engines=(), heard=False, observed=0)
     engine = reports.engine(speculation=None, coverage=None)
-    return reports.report(reports.model(engines=(engine,), split_withheld=text), plugin=plugin)
+    return reports.report(reports.model(engines=(engine,)), plugin=reports.NEVER_CONNECTED)
 
 
 def misleading():
     """Adaptive verification, for which no speedup is known."""
     adaptive = Speculation("eagle3", 6, adaptive_verification=True)
-    caveat = "Verification is adaptive: the acceptance rate is not meaningful, and only a measured speedup decides."
-    judged = reports.judgement(Verdict.INSUFFICIENT_DATA, 0.17, speculation=adaptive, caveats=(caveat,))
+    judged = reports.judgement(Verdict.INSUFFICIENT_DATA, 0.17, speculation=adaptive)
     row = reports.temperature("0", rate=0.17, share=1.0, judgement=judged)
     return reports.report(reports.model(row, engines=(reports.engine(speculation=adaptive),), judgement=judged))
 
 
 def collapsed():
     """A fault, which the page does not take for hot traffic."""
-    judged = reports.judgement(BAD, 0.01, has_collapsed=True, advice="Restart vLLM, or check its draft model.")
+    judged = reports.judgement(BAD, 0.01, has_collapsed=True)
     engine = reports.engine(acceptance=reports.window(0.01))
     return reports.report(reports.model(reports.temperature("0", BAD, 0.01, 1.0), judgement=judged, engines=(engine,)))
 
@@ -74,8 +67,7 @@ def collapsed():
 def lossy():
     """A sampler that buys acceptance with quality; what it buys stands beside the number."""
     relaxed = Speculation("eagle3", 6, rejection_sample_method="fly")
-    caveats = Evidence(speculation=relaxed).caveats()
-    judged = reports.judgement(GOOD, 0.82, speculation=relaxed, caveats=caveats)
+    judged = reports.judgement(GOOD, 0.82, speculation=relaxed)
     row = reports.temperature("0", GOOD, 0.82, 1.0)
     engine = reports.engine(acceptance=reports.window(0.82), speculation=relaxed)
     return reports.report(reports.model(row, engines=(engine,), judgement=judged))

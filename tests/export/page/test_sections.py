@@ -9,11 +9,13 @@ import pytest
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.speed.speedup import Withheld
-from sidecar.analysis.split.plugin_state import PluginState
-from sidecar.analysis.verdict import Verdict
+from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
+from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.engine.names import Phase
 from sidecar.export.page.page import content
+from sidecar.export.page.sections import marked
 from sidecar.requests.messages import Speculation
+from sidecar.wording.plugin import plugin_sentence
 from tests.export import reports
 
 
@@ -44,15 +46,20 @@ def test_each_model_and_temperature_has_its_verdict_in_a_line():
 
 def test_a_temperature_that_is_not_judged_says_why_and_its_marks_are_explained():
     """Also where the others are judged by time."""
-    judged = replace(reports.judgement(Verdict.INSUFFICIENT_DATA, 0.5, share=0.06), missing="No verdict.")
+    gate = Gate("min_bucket_share", 0.1)
+    judged = reports.judgement(Verdict.INSUFFICIENT_DATA, 0.5, share=0.06, gate=gate)
     shown = text(reports.timed_model(reports.temperature("1+", judgement=judged, share=0.06)))
-    assert "T 1+ 6% of draft tokens insufficient data 50% accepted P10 50% 40 requests No verdict." in shown
+    assert (
+        "T 1+ 6% of draft tokens insufficient data 50% accepted P10 50% 40 requests No verdict: below thresholds.min"
+        in shown
+    )
     assert "Marks, a rule of thumb: below 50%" in shown
 
 
 def test_names_are_escaped():
     nasty = '<b>&"model'
-    shown = html(reports.model(reports.temperature("0"), name=nasty), plugin=replace(reports.OBSERVING, text="<i>"))
+    plugin = replace(reports.NEVER_CONNECTED, problem="<i>")
+    shown = html(reports.model(reports.temperature("0"), name=nasty), plugin=plugin)
     assert "<b>" not in shown
     assert "<i>" not in shown
     assert "&lt;b&gt;&amp;&quot;model" in shown
@@ -85,23 +92,29 @@ def test_how_it_speculates():
 
 
 def test_what_misleads_is_said_beside_the_number():
-    caveats = ("The acceptance rate is synthetic: it is configured.", "Engine 1 is net negative on its own.")
-    shown = text(reports.model(judgement=reports.judgement(Verdict.NET_POSITIVE, 0.7, caveats=caveats)))
-    assert all(caveat in shown for caveat in caveats)
+    synthetic = Speculation("eagle3", 3, rejection_sample_method="synthetic")
+    losing = reports.engine(index="1", judgement=reports.judgement(Verdict.NET_NEGATIVE, 0.12))
+    judged = reports.judgement(Verdict.NET_POSITIVE, 0.7, speculation=synthetic)
+    shown = text(reports.model(judgement=judged, engines=(reports.engine(), losing)))
+    assert "The acceptance rate is synthetic (rejection_sample_method): it is configured, not measured." in shown
+    assert "Engine 1 is net negative on its own" in shown
 
 
 @pytest.mark.parametrize("state", list(PluginState))
 def test_the_plug_in_s_state_is_always_there(state):
-    plugin = replace(reports.OBSERVING, state=state, text=f"State {state}: run `specdec-sidecar plugin DIR`.")
-    shown = html(reports.model(), plugin=plugin)
+    (engine,) = reports.OBSERVING.engines
+    plugin = replace(
+        reports.OBSERVING, state=state, engines=(replace(engine, state=state),), heard=False, unreadable_format=2
+    )
+    shown = html(reports.model(reports.temperature("0")), plugin=plugin)
     assert f'class="plugin {state}"' in shown
-    assert "run <code>specdec-sidecar plugin DIR</code>." in shown
+    assert marked(plugin_sentence(plugin)) in shown
     assert "plug-in 0.1.0 in vLLM 0.32.0" in shown
 
 
 def test_a_split_that_is_withheld_says_why():
-    why = "The plug-in saw 91% of the draft tokens that vLLM counted: the split is withheld."
-    assert why in text(reports.model(split_withheld=why))
+    no_split = NoSplit(NoSplitReason.COUNTS_OTHERWISE, "0", ratio=0.91)
+    assert "on engine 0 the plug-in counted 91.0% of what vLLM counted" in text(reports.model(no_split=no_split))
 
 
 def test_position_rates_of_both_ways():
@@ -159,5 +172,5 @@ def test_while_vllm_is_down_only_that_is_shown():
     shown = text(reports.model(), scrape=reports.down(Unreachable("connection refused")))
     assert shown == (
         "The sidecar cannot read vLLM's metrics. connection refused. Is vLLM running, and is this its address? The "
-        f"sidecar keeps trying. {reports.OBSERVING.text} plug-in 0.1.0 in vLLM 0.32.0"
+        f"sidecar keeps trying. {plugin_sentence(reports.OBSERVING)} plug-in 0.1.0 in vLLM 0.32.0"
     )

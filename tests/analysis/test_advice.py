@@ -1,0 +1,170 @@
+"""How many tokens to draft: by time on published measurements, by acceptance, and by load."""
+
+from itertools import pairwise
+
+import pytest
+
+from sidecar.analysis.advice import (
+    Advice,
+    Direction,
+    TokensAdvice,
+    advise,
+    schedule,
+    timed_advice,
+    token_seconds,
+    tokens_advice,
+)
+from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.speed.steps import StepCosts
+from sidecar.requests.messages import Speculation
+from sidecar.settings.groups import Thresholds
+from tests.analysis.analysis_tools import evidence, window
+
+# vLLM issue 20780: an 8B model, one request at a time; plain TPOT 7.07 ms. Length and TPOT by number of draft tokens.
+PLAIN = 0.00707
+TABLES = {
+    "EAGLE-3": {2: (2.36, 4.32), 3: (2.79, 4.09), 4: (3.08, 4.05), 5: (3.32, 4.13), 6: (3.46, 4.20), 7: (3.54, 4.29)},
+    "EAGLE-1": {2: (2.10, 4.37), 3: (2.29, 4.29), 4: (2.39, 4.48), 5: (2.43, 4.71), 6: (2.45, 4.94), 7: (2.47, 5.20)},
+}
+CHEAP = StepCosts(actual=0.012, plain=0.010, drafted=3)
+
+
+def rates(table, tokens):
+    """Position rates that give the published lengths; the first two, of which only the sum is known, fall evenly."""
+    first_two = table[2][0] - 1
+    first = (-1 + (1 + 4 * first_two) ** 0.5) / 2  # q + q² = what the first two give
+    lengths = [table[k][0] for k in range(2, tokens + 1)]
+    return [first, first**2, *(after - before for before, after in pairwise(lengths))]
+
+
+def costs(table, tokens):
+    length, tpot = table[tokens]
+    return StepCosts(actual=length * tpot / 1000, plain=PLAIN, drafted=tokens)
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("tokens", [5, 6, 7])
+def test_from_one_run_the_choice_costs_at_most_three_percent_more_than_the_best(name, tokens):
+    table = TABLES[name]
+    seconds = token_seconds(rates(table, tokens), costs(table, tokens))
+    assert table[seconds.index(min(seconds))][1] <= 1.03 * min(tpot for _, tpot in table.values())
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_expected_times_are_near_the_published_ones(name):
+    table = TABLES[name]
+    milliseconds = [1000 * seconds for seconds in token_seconds(rates(table, 7), costs(table, 7))]
+    assert milliseconds[0] == pytest.approx(7.07)
+    for tokens, (_, tpot) in table.items():
+        assert milliseconds[tokens] == pytest.approx(tpot, rel=0.08)
+
+
+def test_fewer_tokens_are_advised_where_they_take_less_time():
+    table = TABLES["EAGLE-1"]
+    assert timed_advice(rates(table, 7), costs(table, 7)) == TokensAdvice(
+        direction=Direction.FEWER,
+        now=7,
+        best=2,
+        best_seconds=pytest.approx(0.00415, abs=1e-5),
+        now_seconds=pytest.approx(0.0052, abs=1e-5),
+    )
+
+
+def test_no_draft_tokens_are_advised_where_plain_decoding_is_the_fastest():
+    slow = StepCosts(actual=0.030, plain=0.010, drafted=3)
+    assert timed_advice([0.6, 0.3, 0.1], slow) == TokensAdvice(
+        direction=Direction.NONE, now=3, best=0, best_seconds=0.010, now_seconds=pytest.approx(0.015)
+    )
+
+
+def test_a_change_that_saves_little_time_is_not_advised():
+    assert timed_advice([0.8, 0.6, 0.5], StepCosts(actual=0.015, plain=0.010, drafted=3)) is None
+    assert timed_advice([], CHEAP) is None
+
+
+def test_a_number_of_draft_tokens_that_varies_gives_no_advice_by_time():
+    """vLLM divides accepted tokens by position by all drafts, also those that had no such position."""
+    varying = StepCosts(actual=0.030, plain=0.010, drafted=2.2)
+    assert timed_advice([0.6, 0.3, 0.1], varying) is None
+    assert schedule([0.6, 0.3, 0.1], {1: varying, 2: varying}) == []
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "position_rates", "expected"),
+    [
+        (0.33, (0.7, 0.45, 0.3, 0.15, 0.05), {"direction": Direction.FEWER, "best": 2, "next_rate": 0.3}),
+        (0.18, (0.35, 0.12, 0.07), {"direction": Direction.NONE, "best": 0, "next_rate": 0.35}),
+        (0.2, (), {"direction": Direction.FEWER}),
+        (0.4, (0.5,), None),
+        (0.8, (0.8,), None),
+        (0.81, (0.9, 0.8), {"direction": Direction.MORE}),
+    ],
+)
+def test_by_acceptance_tokens_are_advised_as_far_as_positions_are_worth_it(acceptance, position_rates, expected):
+    advice = tokens_advice(acceptance, position_rates, fewer=0.4, more=0.8)
+    now = len(position_rates)
+    assert advice == (expected and TokensAdvice(now=now, acceptance=acceptance, **expected))
+
+
+def test_a_schedule_has_an_entry_for_each_stretch_of_loads():
+    """Cheap drafts at light load, dear ones at heavy load; the entries are contiguous, as vLLM wants them."""
+    loads = {
+        1: CHEAP,
+        2: StepCosts(actual=0.013, plain=0.010, drafted=3),
+        8: StepCosts(actual=0.026, plain=0.012, drafted=3),
+        16: StepCosts(actual=0.060, plain=0.015, drafted=3),
+    }
+    assert schedule([0.7, 0.5, 0.35], loads) == [(1, 2, 3), (3, 8, 2), (9, 16, 0)]
+
+
+def test_one_number_for_all_loads_needs_no_schedule():
+    assert schedule([0.7, 0.5, 0.35], {1: CHEAP, 2: CHEAP}) == []
+
+
+def advice_on(evidence_):
+    return advise(evidence_, evidence_.window, Thresholds())
+
+
+@pytest.mark.parametrize(("rate", "direction"), [(0.85, Direction.MORE), (0.75, None), (0.2, None)])
+def test_where_time_advises_no_fewer_tokens_acceptance_may_advise_more_but_not_fewer(rate, direction):
+    tokens = advice_on(evidence(rate, costs=CHEAP, accepted_per_position=(900, 850, 800))).tokens
+    assert (tokens and tokens.direction) is direction
+
+
+@pytest.mark.parametrize(
+    "speculation", [Speculation("dflash", 12), Speculation("eagle3", 3, adaptive_verification=True)]
+)
+def test_a_method_without_the_rule_of_thumb_gets_no_advice(speculation):
+    assert advice_on(evidence(0.2, speculation=speculation)) == Advice()
+
+
+@pytest.mark.parametrize(
+    ("changes", "entries"),
+    [
+        ({"speculation": Speculation("eagle3", 3)}, ((1, 4, 3), (5, 8, 0))),
+        ({"speculation": Speculation("custom_class", 3)}, ()),
+        ({"speculation": Speculation("eagle3", 3), "is_data_parallel": True}, ()),
+        ({}, ()),
+    ],
+)
+def test_a_schedule_is_advised_only_where_vllm_is_known_to_follow_it(changes, entries):
+    loads = {4: CHEAP, 8: StepCosts(actual=0.05, plain=0.010, drafted=3)}
+    accepted = window(0.6, accepted_per_position=(800, 600, 400))
+    advice = advice_on(Evidence(window=accepted, costs=CHEAP, costs_by_load=loads, **changes))
+    assert (advice.schedule, advice.can_schedule) == (entries, bool(entries))
+
+
+def test_where_a_schedule_is_in_force_the_advice_is_on_the_schedule():
+    scheduled = Speculation("eagle3", 3, per_batch_size=True)
+    for rate in (0.2, 0.55, 0.9):
+        assert advice_on(evidence(rate, speculation=scheduled)).tokens is None
+    varied = Evidence(
+        window=window(0.6, accepted_per_position=(700, 400), drafted_per_position=(1000, 800)),
+        speculation=scheduled,
+        costs=StepCosts(actual=0.03, plain=0.01, drafted=1.8),
+        costs_by_load={
+            1: StepCosts(actual=0.011, plain=0.01, drafted=2),
+            8: StepCosts(actual=0.03, plain=0.01, drafted=1),
+        },
+    )
+    assert advice_on(varied) == Advice(schedule=((1, 1, 2), (2, 8, 0)), can_schedule=True)

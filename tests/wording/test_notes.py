@@ -1,0 +1,202 @@
+"""The sentences on a judgement, its evidence and its advice."""
+
+import pytest
+
+from sidecar.analysis.advice import Advice, Direction, TokensAdvice
+from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.evidence import Estimate, Evidence
+from sidecar.analysis.speed.speedup import Withheld
+from sidecar.analysis.verdict import Gate, Verdict
+from sidecar.requests.messages import Speculation
+from sidecar.wording.notes import (
+    COLLAPSED,
+    LIMITATIONS,
+    WITHHELD,
+    advice_sentences,
+    caveats,
+    judgement_note,
+    model_notes,
+    no_speedup_sentence,
+)
+from tests.export.reports import engine, judgement, model, speed, timed_model, window
+
+NEGATIVE, EVEN, POSITIVE = Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE
+NONE = Verdict.INSUFFICIENT_DATA
+ELSEWHERE = "Route this traffic to pods that do not speculate."
+OR_FEWER = "Route this traffic to pods that do not speculate, or speculate fewer tokens."
+SCHEDULED = Speculation("eagle3", 3, per_batch_size=True)
+ADAPTIVE = Speculation("eagle3", 3, adaptive_verification=True)
+
+
+@pytest.mark.parametrize(
+    ("gate", "threshold"),
+    [
+        (Gate("min_requests", 20), "min_requests (20)"),
+        (Gate("min_drafts_per_second", 1.0), "min_drafts_per_second (1)"),
+        (Gate("min_bucket_share", 0.1), "min_bucket_share (0.1)"),
+    ],
+)
+def test_without_a_verdict_the_setting_that_requires_more_traffic_is_named(gate, threshold):
+    assert judgement_note(judgement(NONE, 0.3, gate=gate)) == f"No verdict: below thresholds.{threshold}."
+
+
+@pytest.mark.parametrize(
+    ("verdict", "by_speedup", "threshold", "sentence"),
+    [
+        (NEGATIVE, False, 0.5, "The acceptance rate is back above 0.5, but the verdict stays net negative below 0.52,"),
+        (EVEN, False, 0.65, "The acceptance rate is back above 0.65, but the verdict stays break even below 0.67,"),
+        (
+            NEGATIVE,
+            True,
+            0.97,
+            "The speedup plus 2 standard errors is back above 0.97, but the verdict stays net negative below 0.99,",
+        ),
+        (
+            EVEN,
+            True,
+            1.05,
+            "The speedup minus 2 standard errors is back above 1.05, but the verdict stays break even below 1.07,",
+        ),
+    ],
+)
+def test_a_verdict_that_only_the_margin_keeps_says_when_it_rises(verdict, by_speedup, threshold, sentence):
+    remedy = f" {OR_FEWER}" if verdict is NEGATIVE else ""
+    note = judgement_note(judgement(verdict, 0.6, by_speedup=by_speedup, held_below=threshold))
+    assert note == f"{sentence} so that it does not flap.{remedy}"
+
+
+@pytest.mark.parametrize(
+    ("lost", "remedy"),
+    [
+        (judgement(NEGATIVE, 0.45), OR_FEWER),
+        (judgement(NEGATIVE, 0.7, by_speedup=True), OR_FEWER),
+        (judgement(NEGATIVE, judged=window(0.45, tokens=1)), ELSEWHERE),  # there are no fewer tokens
+        (judgement(NEGATIVE, 0.2, speculation=SCHEDULED), ELSEWHERE),
+        (judgement(NEGATIVE, 0.2, speculation=ADAPTIVE, by_speedup=True), ELSEWHERE),
+        (judgement(EVEN, 0.55), ""),
+        (judgement(POSITIVE, 0.45, by_speedup=True, by_acceptance=NEGATIVE), ""),
+    ],
+)
+def test_traffic_that_loses_is_to_go_elsewhere_or_to_draft_less(lost, remedy):
+    assert judgement_note(lost) == remedy
+
+
+def test_advice_on_the_number_of_tokens_takes_the_place_of_the_general_remedy():
+    assert judgement_note(judgement(NEGATIVE, 0.2), "Draft less.") == "Draft less."
+    advice = Advice(tokens=TokensAdvice(direction=Direction.FEWER, now=0, acceptance=0.3))
+    assert model_notes(model(judgement=judgement(NEGATIVE, 0.3), advice=advice)) == [
+        "Acceptance rate 0.30: speculate fewer tokens."
+    ]
+
+
+BY_TIME = {"now": 7, "best_seconds": 0.00415, "now_seconds": 0.0052}
+NOT_BY_TIME = "At this load a token takes 4.15 ms without speculation and 5.2 ms with it: speculate"
+BY_LOAD = "To adapt to the load, set num_speculative_tokens_per_batch_size to [[1, 4, 3], [5, 8, 0]]."
+THE_NEXT = "the next one is accepted only 28% of the time."
+EVEN_THE_FIRST = "even the first token is accepted only 35% of the time."
+SCHEDULE = ((1, 4, 3), (5, 8, 0))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rest", "sentences"),
+    [
+        (None, {}, ""),
+        (None, {"schedule": SCHEDULE}, BY_LOAD),
+        (
+            {"direction": Direction.FEWER, "now": 5, "best": 2, "acceptance": 0.3, "next_rate": 0.28},
+            {},
+            f"Acceptance rate 0.30: speculate fewer tokens, 2 instead of 5: {THE_NEXT}",
+        ),
+        (
+            {"direction": Direction.NONE, "now": 3, "best": 0, "acceptance": 0.18, "next_rate": 0.35},
+            {},
+            f"Acceptance rate 0.18: turn speculation off, or use another draft model: {EVEN_THE_FIRST}",
+        ),
+        (
+            {"direction": Direction.FEWER, "now": 0, "acceptance": 0.2},
+            {},
+            "Acceptance rate 0.20: speculate fewer tokens.",
+        ),
+        (
+            {"direction": Direction.MORE, "now": 2, "acceptance": 0.81},
+            {"schedule": SCHEDULE},
+            "Acceptance rate 0.81: speculate more tokens, as long as latency under load allows. " + BY_LOAD,
+        ),
+        (
+            {"direction": Direction.FEWER, "best": 2, **BY_TIME},
+            {},
+            "Set num_speculative_tokens to 2 instead of 7: about 4.15 ms per token instead of 5.2 ms at this load.",
+        ),
+        (
+            {"direction": Direction.NONE, "best": 0, **BY_TIME},
+            {"can_schedule": True},
+            f"{NOT_BY_TIME} only at lower loads (num_speculative_tokens_per_batch_size), or not at all.",
+        ),
+        ({"direction": Direction.NONE, "best": 0, **BY_TIME}, {}, f"{NOT_BY_TIME} with fewer requests, or not at all."),
+    ],
+)
+def test_advice_says_what_to_set_and_why(tokens, rest, sentences):
+    assert advice_sentences(Advice(tokens=tokens and TokensAdvice(**tokens), **rest)) == sentences
+
+
+@pytest.mark.parametrize(
+    ("speculation", "words"),
+    [
+        (None, []),
+        (Speculation("eagle3", 3), []),
+        (Speculation("eagle3", 3, rejection_sample_method="standard"), []),
+        (Speculation("eagle3", 3, rejection_sample_method="synthetic"), ["it is configured, not measured."]),
+        (Speculation("eagle3", 3, rejection_sample_method="fly"), ["fly also accepts tokens that the model itself"]),
+        (ADAPTIVE, ["Verification is adaptive: "]),
+        (
+            Speculation("ngram", 3),
+            ["token by token, and method ngram does not", "does not use async scheduling, which"],
+        ),
+        (
+            Speculation("suffix", 3),
+            ["method suffix does not", "does not use async scheduling and model runner V2, which"],
+        ),
+    ],
+)
+def test_caveats_say_what_misleads_and_what_the_method_costs(speculation, words):
+    sentences = list(caveats(Evidence(speculation=speculation)))
+    assert len(sentences) == len(words)
+    assert all(part in sentence for part, sentence in zip(words, sentences, strict=True))
+
+
+def test_a_known_speedup_needs_no_baseline():
+    (given_up,) = caveats(Evidence(speculation=Speculation("ngram", 3), speedup=Estimate(1.2)))
+    assert given_up.startswith("With method ngram, vLLM does not use async scheduling")
+
+
+def losing(index, rate, speedup=None):
+    evidence = Evidence(window=window(rate), speedup=speedup and Estimate(speedup))
+    by_time = speedup is not None
+    return engine(index=index, judgement=judgement(NEGATIVE, rate, evidence=evidence, by_speedup=by_time))
+
+
+def test_engines_that_lose_although_the_model_does_not_are_named():
+    engines = (engine(), losing("1", 0.7, 0.9), losing("2", 0.12))
+    assert model_notes(model(engines=engines)) == [
+        "Engine 1 is net negative on its own: decoding is 0.90 times as fast as without speculation.",
+        "Engine 2 is net negative on its own: it accepts 12% of its draft tokens.",
+    ]
+    assert model_notes(model(engines=engines, judgement=judgement(NEGATIVE, 0.3))) == [OR_FEWER]
+    assert model_notes(model(engines=(losing("0", 0.12),))) == []
+
+
+def test_what_has_collapsed_is_told_as_a_fault_before_anything_else():
+    collapsed = judgement(NEGATIVE, 0.01, has_collapsed=True, speculation=Speculation("ngram", 3), held_below=0.5)
+    assert model_notes(model(judgement=collapsed))[0] == COLLAPSED
+    assert "High temperatures alone do not cause this" in COLLAPSED
+
+
+def test_every_code_has_its_sentence():
+    assert set(LIMITATIONS) == set(Limitation)
+    assert set(WITHHELD) == set(Withheld)
+
+
+def test_without_a_speedup_the_reason_is_given():
+    quiet = model(speed=speed(withheld=Withheld.TOO_LITTLE))
+    assert no_speedup_sentence(quiet) == "No speedup for demo: not enough tokens yet."
+    assert no_speedup_sentence(timed_model()) == no_speedup_sentence(model(speed=None)) == ""

@@ -24,7 +24,7 @@ from sidecar.recording.recorder import Recorder
 from sidecar.requests.messages import PluginSink
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
-from sidecar.settings.addresses import Address
+from sidecar.settings.field_types import Address
 from sidecar.settings.reload import Reloader
 from sidecar.supervise import Supervisor
 

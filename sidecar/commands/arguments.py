@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from sidecar.errors import InputError
-from sidecar.settings.addresses import parse_base_url
-from sidecar.settings.field_types import parse_duration
+from sidecar.settings.field_types import parse_base_url, parse_duration
 
 _LONGEST: Final = 24 * 3600.0  # seconds
 _Value = TypeVar("_Value")

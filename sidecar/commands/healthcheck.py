@@ -6,7 +6,7 @@ import ssl
 import sys
 
 from sidecar.settings import Settings
-from sidecar.settings.addresses import Address
+from sidecar.settings.field_types import Address
 
 HELP = "check whether a running sidecar is healthy, for container probes"
 _TIMEOUT = 2.0  # seconds

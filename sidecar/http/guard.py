@@ -11,7 +11,7 @@ from aiohttp.typedefs import Handler, Middleware
 from sidecar.http.connection import Connection, Connections
 from sidecar.http.limits import HEADERS, GuardOptions, Refusal
 from sidecar.http.passwords import Passwords
-from sidecar.settings.web_config import WebConfig
+from sidecar.settings.files import WebConfig
 
 _PAUSE: Final = 0.1  # seconds until the next attempt to accept after one that failed
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="specdec-sidecar", charset="UTF-8"'}

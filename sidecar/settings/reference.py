@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from sidecar.settings.model import Settings
-from sidecar.settings.tree import groups, variable
+from sidecar.settings.groups import Settings, groups, variable
 
 _HEAD = """\
 # Settings

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from sidecar.errors import SettingsError
 from sidecar.log import Log
-from sidecar.settings.model import Settings
-from sidecar.settings.tree import keys
-from sidecar.settings.yaml_file import Stamp, stamp
+from sidecar.settings.files import Stamp, stamp
+from sidecar.settings.groups import Settings, keys
 
 
 class Reloader:

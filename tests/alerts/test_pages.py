@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from sidecar.alerting.rules import load_rules
-from sidecar.settings.groups import Thresholds
-from sidecar.settings.tree import keys, variable
+from sidecar.settings.groups import Thresholds, keys, variable
 from tests.alerts.scene import RULES, assert_valid
 
 RUNBOOKS = RULES / "runbooks"

@@ -13,8 +13,8 @@ from sidecar.errors import PageError, SettingsError
 from sidecar.requests.messages import MAX_PACKET_BYTES, VERSION, Dropped, Hello, ReportPart, Unreadable
 from sidecar.requests.receiver import DROP_REASONS, PluginReceiver
 from sidecar.settings import load_settings
+from sidecar.settings.files import read_web_config
 from sidecar.settings.groups import Limits
-from sidecar.settings.web_config import read_web_config
 
 LIMITS = Limits.model_construct(page_bytes=65_536, series=100)
 

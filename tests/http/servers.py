@@ -7,7 +7,7 @@ from aiohttp import web
 
 from sidecar.http.guard import GuardedServer
 from sidecar.http.limits import GuardOptions
-from sidecar.settings.web_config import read_web_config
+from sidecar.settings.files import read_web_config
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 ODDITY = "an oddity"

@@ -11,7 +11,7 @@ import bcrypt
 import pytest
 
 from sidecar.http.limits import Refusal
-from sidecar.settings.web_config import read_web_config
+from sidecar.settings.files import read_web_config
 from tests.http.certificates import Authority
 from tests.http.servers import GET, ended, guarded, response, until
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sidecar.settings import Settings, load_settings
-from sidecar.settings.addresses import Address
+from sidecar.settings.field_types import Address
+from sidecar.settings.groups import keys, variable
 from sidecar.settings.load import is_service_link
-from sidecar.settings.tree import keys, variable
 
 EVERY = Path(__file__).with_name("every.yaml")
 FILES = {"vllm_ca_file", "web_config_file", "baseline_file"}

@@ -161,9 +161,9 @@ def test_all_faults_are_reported_at_once_and_invalid_values_cause_no_conflict(co
     path = config("thresholds: {acceptance_net_negative: 0.9, acceptance_break_even: high}\nhistory: 10\nlimit: 1")
     assert messages(path, {"SPECDEC_LISTEN": "x", "SPECDEC_LISTENS": "x"}) == [
         "SPECDEC_LISTENS: unknown setting; did you mean SPECDEC_LISTEN?",
-        "limit (in config.yaml): unknown setting; did you mean limits?",
         f"SPECDEC_LISTEN=x: {ADDRESS}",
         f"thresholds.acceptance_break_even (in config.yaml)=high: {NUMBER}",
+        "limit (in config.yaml): unknown setting; did you mean limits?",
         f"latency_window=300, history=10: {ORDER}",
     ]
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sidecar.settings import Settings, load_settings
-from sidecar.settings.addresses import Address
-from sidecar.settings.field_types import parse_duration
+from sidecar.settings.field_types import Address, parse_duration
 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.binary(), st.lists(st.integers()), st.none()))

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from sidecar.settings import Settings, load_settings
+from sidecar.settings.groups import keys, variable
 from sidecar.settings.reference import settings_reference
-from sidecar.settings.tree import keys, variable
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `([^`]+)` \| `(SPECDEC_[^`]+)` \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)

@@ -3,7 +3,7 @@ import ssl
 import pytest
 import yaml
 
-from sidecar.settings.web_config import read_web_config
+from sidecar.settings.files import read_web_config
 from tests.http.certificates import hashed
 
 HASH = hashed("secret")

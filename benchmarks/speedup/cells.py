@@ -18,9 +18,8 @@ from sidecar.commands.sweep.options import ENDPOINTS, RequestOptions
 from sidecar.engine.page_source import PageSource, page_source
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
-from sidecar.recording.heard import Heard
-from sidecar.recording.recording import Scrape
-from sidecar.requests.messages import Dropped, Hello, Message, ReportPart, Unreadable
+from sidecar.recording.recording import PluginLine, Scrape
+from sidecar.requests.messages import Dropped, Message, Unreadable
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings.groups import Limits
 from sidecar.settings.groups import Scrape as ScrapeSettings
@@ -64,7 +63,7 @@ class Server:
 
     def __init__(self, url: str, socket: Path, seed: int) -> None:
         self.scrapes: list[Scrape] = []
-        self.heard: list[Heard] = []
+        self.heard: list[PluginLine] = []
         self._url = url
         self._socket = socket
         self._random = Random(seed)
@@ -86,14 +85,7 @@ class Server:
     def _take(self, connection: int, message: Message) -> None:
         if isinstance(message, Dropped | Unreadable):
             raise TypeError(f"of connection {connection}: {message}")
-        self.heard.append(
-            Heard(
-                time.time(),
-                connection,
-                hello=message if isinstance(message, Hello) else None,
-                report=message if isinstance(message, ReportPart) else None,
-            )
-        )
+        self.heard.append(PluginLine.of(time.time(), connection, message))
 
     async def connect(self) -> None:
         """Finds the model."""

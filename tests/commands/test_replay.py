@@ -8,7 +8,7 @@ from functools import reduce
 import pytest
 
 from tests.commands.commands_tools import LEVELS, command
-from tests.recording.test_recording import PAGE, write
+from tests.recording.recorder_tools import PAGE, write
 
 KEYS = ["requests", "draft_tokens", "accepted_tokens", "acceptance", "p10", "p50", "p90", "speedup"]
 K3 = str(LEVELS / "k3")

@@ -17,8 +17,8 @@ from sidecar.errors import ListenError
 from sidecar.export.changes import LoggedState
 from sidecar.export.declaration import Shown
 from sidecar.export.web import PROBES, Pages, make_web
+from sidecar.http.connection import GuardOptions
 from sidecar.http.guard import GuardedServer
-from sidecar.http.limits import GuardOptions
 from sidecar.log import Log, StateLog, set_log_level
 from sidecar.recording.recorder import Recorder
 from sidecar.requests.messages import PluginSink

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager, suppress
 
 from aiohttp import web
 
+from sidecar.http.connection import GuardOptions
 from sidecar.http.guard import GuardedServer
-from sidecar.http.limits import GuardOptions
 from sidecar.settings.files import read_web_config
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

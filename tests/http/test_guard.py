@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from sidecar.http.connection import GuardOptions, Refusal
 from sidecar.http.guard import GuardedServer
-from sidecar.http.limits import GuardOptions, Refusal
 from tests.http.servers import GET, ODDITY, ended, guarded, response, until
 
 SLOW = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"

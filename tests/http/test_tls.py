@@ -10,7 +10,7 @@ import aiohttp
 import bcrypt
 import pytest
 
-from sidecar.http.limits import Refusal
+from sidecar.http.connection import Refusal
 from sidecar.settings.files import read_web_config
 from tests.http.certificates import Authority
 from tests.http.servers import GET, ended, guarded, response, until

@@ -1,0 +1,21 @@
+"""Waiting for a state; a wait that ends without it shows what was expected and what came instead."""
+
+import asyncio
+import time
+
+SECONDS = 10.0
+START_SECONDS = 30.0  # for what a process must start for
+
+
+async def until(read, expected=True, *, seconds=SECONDS, detail=lambda: ""):
+    """Waits until ``read()`` equals ``expected``, or is truthy if that is True; returns what it read.
+
+    After ``seconds`` it fails, with what it read last and ``detail()``.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        got = read()
+        if got == expected or (expected is True and got):
+            return got
+        assert time.monotonic() < deadline, f"after {seconds:g} s: expected {expected!r}, got {got!r} {detail()}"
+        await asyncio.sleep(0.005)

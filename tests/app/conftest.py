@@ -1,7 +1,5 @@
 """The whole sidecar, running in the test's own loop."""
 
-import time
-from asyncio import sleep
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,7 +9,7 @@ from sidecar.demo.options import SimulatorOptions
 from sidecar.settings import load_settings
 from tests.app.app_tools import sidecar_settings
 from tests.demo.faulty_vllm import FaultyVllm
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, until
 
 
 class Page:
@@ -32,15 +30,18 @@ class Page:
 
     async def until(self, read, expected=True, seconds=SECONDS):
         """Waits until ``read(samples)`` is what is expected; returns the samples."""
-        deadline = time.monotonic() + seconds
-        while True:
-            got = read(samples := await self())
-            if got == expected or (expected is True and got):
-                return samples
-            if time.monotonic() > deadline:
-                counted = {f"{name}{dict(pairs)}": value for (name, pairs), value in samples.items() if value}
-                pytest.fail(f"after {seconds:g} s: expected {expected!r}, got {got!r}; samples above 0: {counted}")
-            await sleep(0.01)
+        samples = {}
+
+        async def current():
+            nonlocal samples
+            samples = await self()
+            return read(samples)
+
+        def page():
+            return {f"{name}{dict(pairs)}": value for (name, pairs), value in samples.items() if value}
+
+        await until(current, expected, seconds=seconds, detail=lambda: f"; samples above 0: {page()}")
+        return samples
 
 
 @pytest.fixture

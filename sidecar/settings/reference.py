@@ -4,13 +4,13 @@ import json
 import sys
 from collections.abc import Mapping
 from inspect import cleandoc
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
 from sidecar.settings.groups import Settings, groups, variable
 
-_HEAD = """\
+_HEAD: Final = """\
 # Settings
 
 <!-- Written by `make docs` from sidecar/settings/; edit the descriptions there. -->
@@ -38,7 +38,7 @@ outcomes. Environment variables of a running process never change.
 """
 
 
-_NOUNS = {
+_NOUNS: Final = {
     "integer": "whole number",
     "boolean": "true or false",
     "array": "list (JSON in the environment)",
@@ -58,8 +58,8 @@ def settings_reference() -> str:
 
 
 def _schemas(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = model.model_json_schema()["properties"]
-    return found
+    properties: dict[str, dict[str, Any]] = model.model_json_schema()["properties"]
+    return properties
 
 
 def _table(group: str, schemas: Mapping[str, dict[str, Any]], defaults: Mapping[str, Any]) -> str:

@@ -8,10 +8,10 @@ SECONDS = 10.0
 START_SECONDS = 30.0  # for what a process must start for
 
 
-async def until(read, expected=True, *, seconds=SECONDS, detail=lambda: ""):
+async def until(read, expected=True, *, seconds=SECONDS, pause=0.005, detail=lambda: ""):
     """Waits until ``read()``, which may be a coroutine, equals ``expected``, or is truthy if that is True; returns it.
 
-    After ``seconds`` it fails, with what it read last and ``detail()``.
+    After ``seconds`` it fails, with what it read last and ``detail()``. ``pause`` is between two calls of ``read``.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -21,4 +21,4 @@ async def until(read, expected=True, *, seconds=SECONDS, detail=lambda: ""):
         if got == expected or (expected is True and got):
             return got
         assert time.monotonic() < deadline, f"after {seconds:g} s: expected {expected!r}, got {got!r} {detail()}"
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(pause)

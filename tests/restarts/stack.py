@@ -93,7 +93,7 @@ class Stack:
                     answer.raise_for_status()
                     return await answer.read() or b"done"
 
-        return await until(answered, seconds=START_SECONDS)
+        return await until(answered, seconds=START_SECONDS, pause=0.05)
 
     async def truth(self):
         """Drafts of all vLLMs so far, by label and value."""
@@ -109,7 +109,7 @@ class Stack:
         async def has_drafted():
             return (await self.truth()).total() >= enough
 
-        await until(has_drafted, seconds=START_SECONDS)
+        await until(has_drafted, seconds=START_SECONDS, pause=0.1)
 
     async def shows(self, expression):
         """Waits until Prometheus has series for the expression."""

@@ -34,7 +34,7 @@ class Options:
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)  # in turn, as are the adapters
     adapters: tuple[str, ...] = ()
     concurrency: int = 24  # requests in flight, of all engines
-    shows_start: bool = True  # several API servers do not: process_start_time_seconds is missing
+    shows_start: bool = True  # several API servers do not: no process_start_time_seconds, and no _created of counters
     keeps_page: bool = False  # a replaced engine's counters go on, since they belong to the API server
 
 
@@ -108,6 +108,8 @@ class Server:
                     known.samples += family.samples
         if not self.options.shows_start:
             del families["process_start_time_seconds"]
+            for family in families.values():
+                family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
         return families.values()
 
     async def metrics(self, _request):

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from sidecar.settings.field_types import Duration, Group, ModelName, json_text
+from sidecar.settings.field_types import Duration, Group, ModelName, from_text, json_text
 from sidecar.settings.files import read_yaml
 
 
@@ -84,8 +84,6 @@ class Measured(Group):
     measurement, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
 
 
-def _read(value: object) -> object:
-    return read_yaml(Path(value)) if isinstance(value, str) else value
-
-
-MeasuredFile = Annotated[Measured, BeforeValidator(_read), WithJsonSchema({"format": "path of a file"})]
+MeasuredFile = Annotated[
+    Measured, from_text(lambda path: read_yaml(Path(path))), WithJsonSchema({"format": "path of a file"})
+]

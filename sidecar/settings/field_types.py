@@ -6,6 +6,7 @@
 import os
 import re
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
@@ -27,7 +28,7 @@ from pydantic import (
 from pydantic_core import from_json
 
 _DURATION = re.compile(r"([+-]?\d*\.?\d+(?:[eE][+-]?\d+)?)\s*(ms|s|m|h)?", re.ASCII)
-_SECONDS: Final = {"h": 3600, "m": 60, "s": 1, None: 1}
+_UNITS: Final = {"h": 3600, "m": 60, "s": 1, None: 1}
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]{1,253})):([0-9]{1,5})", re.ASCII)
 _ADDRESS_FORM: Final = "host:port or [IPv6]:port; port 0 picks a free one"
 _SOCKET_PATH: Final = 107  # bytes; Linux: sockaddr_un.sun_path has 108, the last of them NUL
@@ -47,14 +48,17 @@ class Group(BaseModel):
         return {key: value for key, value in values.items() if value is not None or key not in cls.model_fields}
 
 
-def _to_seconds(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    match = _DURATION.fullmatch(value.strip())
+def from_text(parse: Callable[[str], object]) -> BeforeValidator:
+    """Parses a value that is text, as in the environment; YAML's lists and mappings, and values in code, stay."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+
+def _seconds(text: str) -> float:
+    match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError("expected duration, a number of seconds or a number and ms, s, m or h")
     number, unit = float(match[1]), match[2]
-    return number / 1000 if unit == "ms" else number * _SECONDS[unit]  # times 0.001 would miss some values by a bit
+    return number / 1000 if unit == "ms" else number * _UNITS[unit]  # times 0.001 would miss some values by a bit
 
 
 def parse_duration(text: str, low: float, high: float) -> float:
@@ -63,8 +67,8 @@ def parse_duration(text: str, low: float, high: float) -> float:
     Raises:
         ValueError: anything else; the message says what is expected.
     """
-    seconds = _to_seconds(text)
-    if not isinstance(seconds, float) or not low <= seconds <= high:
+    seconds = _seconds(text)
+    if not low <= seconds <= high:
         raise ValueError(f"expected duration, {low:g} to {high:g} seconds")
     return seconds
 
@@ -120,25 +124,15 @@ def _without_user(url: str) -> str:
 
 
 def json_text(expected: str) -> BeforeValidator:
-    """A list or mapping: YAML's own, or JSON in an environment variable; ``expected`` is for error messages."""
+    """A list or mapping, which in the environment is JSON; ``expected`` is for error messages."""
 
-    def decode(value: object) -> object:
-        if not isinstance(value, str):
-            return value
+    def decode(text: str) -> object:
         try:
-            return from_json(value)
+            return from_json(text)
         except ValueError as error:
             raise ValueError(f"expected {expected} (not valid JSON: {error})") from None
 
-    return BeforeValidator(decode)
-
-
-def _lower(value: object) -> object:
-    return value.strip().lower() if isinstance(value, str) else value
-
-
-def _split(value: object) -> object:
-    return value.strip().removeprefix("[").removesuffix("]").split(",") if isinstance(value, str) else value
+    return from_text(decode)
 
 
 def _ascending(edges: tuple[float, ...]) -> tuple[float, ...]:
@@ -165,10 +159,11 @@ def _bindable(path: Path) -> Path:
     return path
 
 
-Duration = Annotated[float, BeforeValidator(_to_seconds), Field(json_schema_extra={"format": "duration in seconds"})]
+_CASELESS: Final = from_text(lambda text: text.strip().lower())
+Duration = Annotated[float, from_text(_seconds), Field(json_schema_extra={"format": "duration in seconds"})]
 Share = Annotated[float, Field(ge=0, le=1)]
-Level = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)]
-Format = Annotated[Literal["auto", "json", "console"], BeforeValidator(_lower)]
+Level = Annotated[Literal["debug", "info", "warning", "error"], _CASELESS]
+Format = Annotated[Literal["auto", "json", "console"], _CASELESS]
 ListenAddress = Annotated[
     Address, PlainValidator(_parse_address), PlainSerializer(str), WithJsonSchema({"format": _ADDRESS_FORM})
 ]
@@ -178,7 +173,7 @@ LinkUrl = Annotated[BaseUrl, AfterValidator(_without_user)]  # for people to ope
 Edges = Annotated[
     tuple[float, ...],
     Field(min_length=1, max_length=8),
-    BeforeValidator(_split),
+    from_text(lambda text: text.strip().removeprefix("[").removesuffix("]").split(",")),
     AfterValidator(_ascending),
     WithJsonSchema({"format": _EDGES}),
 ]

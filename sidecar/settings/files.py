@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, InstanceOf, ValidationError, WithJsonSchema
+from pydantic import Field, InstanceOf, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails
 
-from sidecar.settings.field_types import Group
+from sidecar.settings.field_types import Group, from_text
 
 _MAX_BYTES: Final = 1024 * 1024
 _TYPED: Final = {"tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"}
@@ -160,12 +160,8 @@ def _context(tls: _TlsServer, folder: Path) -> ssl.SSLContext:
     return context
 
 
-def _read_web_config(value: object) -> object:
-    return read_web_config(Path(value)) if isinstance(value, str) else value
-
-
 WebConfigFile = Annotated[
     InstanceOf[WebConfig],
-    BeforeValidator(_read_web_config),
+    from_text(lambda path: read_web_config(Path(path))),
     WithJsonSchema({"format": "path of a web configuration file"}),
 ]

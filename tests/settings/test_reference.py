@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts.settings_reference import settings_reference
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.groups import keys, variable
-from sidecar.settings.reference import settings_reference
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `([^`]+)` \| `(SPECDEC_[^`]+)` \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""``python -m sidecar.export.reference FILE``: updates the two generated tables of ``docs/metrics.md``."""
+"""``python scripts/metrics_reference.py FILE``: updates the two generated tables of ``docs/metrics.md``."""
 
 import re
 import sys

@@ -79,7 +79,7 @@ async def test_each_bucket_has_its_requests_own_numbers_and_together_they_have_v
         for temperature, sums in sent.acceptance.items():
             label = TemperatureBuckets().label(round(100 * (DEFAULT if temperature is None else temperature)))
             for name in COUNTS:
-                told[label][name] += getattr(sums, name)
+                told[label][name] += sums[name]
         grown = after.since(before)
         for label in TemperatureBuckets().labels:
             counted = {name: grown.sum(f"specdec_{name}_total", temperature=label) for name in COUNTS}

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from tests.debian_servers import free_port
 from tests.demo.faulty_vllm import FaultyVllm
 
@@ -103,7 +103,7 @@ async def test_totals_are_right_after(fault, program, socket_path, eventually):
             return page
 
         await sidecar.start()
-        traffic = Traffic(vllm, TrafficOptions((Phase(3600, MIXED),), max_requests=10**9), ended=ended)
+        traffic = Traffic(vllm, TrafficOptions((MIXED,), max_requests=10**9), ended=ended)
         sending = asyncio.create_task(traffic.run())
         await until(lambda page: summed(page, "specdec_drafts_total") > 100)
         await fault(sidecar, drafted)

@@ -16,7 +16,13 @@ _MINUTES: Final = (10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0
 _REQUEST: Final = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, *_MINUTES)
 _PER_POSITION: Final = "spec_decode_num_accepted_tokens_per_pos"
 _SPECULATION: Final = ("spec_decode_num_drafts", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens")
-_COUNTERS: Final = ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "prompt_tokens", "generation_tokens")
+_COUNTERS: Final = (
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+    "num_preemptions",
+    "prompt_tokens",
+    "generation_tokens",
+)
 _HISTOGRAMS: Final = {
     "iteration_tokens_total": (1.0, *(float(2**power) for power in range(3, 15))),
     "time_to_first_token_seconds": _FIRST,

@@ -2,9 +2,9 @@
 
 import math
 
-from sidecar.engine.histograms import HistogramWindow
 from sidecar.engine.names import Phase
 from sidecar.engine.snapshot import HistogramReading
+from sidecar.engine.window import HistogramWindow
 from tests.engine.engine_tools import EDGES
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.engine.pacing import Pacing
+from sidecar.engine.scrape import Pacing
 from sidecar.settings.groups import Scrape
 
 

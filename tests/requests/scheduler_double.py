@@ -96,4 +96,6 @@ def fresh(base):
 
 
 def _copy(method):
-    return type(method)(method.__code__, {**method.__globals__}, method.__name__, method.__defaults__, method.__closure__)
+    return type(method)(
+        method.__code__, {**method.__globals__}, method.__name__, method.__defaults__, method.__closure__
+    )

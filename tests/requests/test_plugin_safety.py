@@ -34,7 +34,9 @@ def life(scheduler, requests=6):
 
 @pytest.mark.parametrize(("part", "nth"), [*((part, nth) for part in PARTS for nth in (1, 4)), ("say", 1)])
 @pytest.mark.parametrize("base", [Scheduler, OldScheduler])
-def test_the_first_fault_disables_the_plugin_and_vllm_goes_on(base, part, nth, *, plain, installed, monkeypatch, caplog):
+def test_the_first_fault_disables_the_plugin_and_vllm_goes_on(
+    base, part, nth, *, plain, installed, monkeypatch, caplog
+):
     own, calls = getattr(plugin.Observer, part), []
 
     def failing(self, *args, **kwargs):

@@ -69,7 +69,9 @@ class Mixed(Traffic):
 
     def __init__(self, vllm, options):
         concurrency = options.concurrency // options.engines
-        super().__init__(vllm, TrafficOptions(concurrency=concurrency, max_requests=10**9, min_tokens=16, max_tokens=48))
+        super().__init__(
+            vllm, TrafficOptions(concurrency=concurrency, max_requests=10**9, min_tokens=16, max_tokens=48)
+        )
         self._temperatures, self._adapters = cycle(options.temperatures), cycle(options.adapters or (None,))
 
     def _request(self, mix):

@@ -1,4 +1,4 @@
-"""The simulated vLLM's ``/metrics``: the families of vLLM 0.32 that the sidecar reads, and request_success; no help texts."""
+"""The simulated vLLM's ``/metrics``: what the sidecar reads of vLLM 0.32's, and request_success; no help texts."""
 
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -16,13 +16,6 @@ _MINUTES: Final = (10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0
 _REQUEST: Final = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, *_MINUTES)
 _PER_POSITION: Final = "spec_decode_num_accepted_tokens_per_pos"
 _SPECULATION: Final = ("spec_decode_num_drafts", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens")
-_COUNTERS: Final = (
-    "prefix_cache_queries",
-    "prefix_cache_hits",
-    "num_preemptions",
-    "prompt_tokens",
-    "generation_tokens",
-)
 _HISTOGRAMS: Final = {
     "iteration_tokens_total": (1.0, *(float(2**power) for power in range(3, 15))),
     "time_to_first_token_seconds": _FIRST,
@@ -47,7 +40,8 @@ class MetricsPage:
         self._add(Gauge, "num_requests_running", "num_requests_waiting")
         self._add(Gauge, "num_requests_waiting_by_reason", reason=("capacity", "deferred"))
         self._add(Gauge, "kv_cache_usage_perc")
-        self._add(Counter, *_COUNTERS)
+        self._add(Counter, "prefix_cache_queries", "prefix_cache_hits", "num_preemptions")
+        self._add(Counter, "prompt_tokens", "generation_tokens")
         self._add(Counter, "request_success", finished_reason=("stop", "length", "abort", "error", "repetition"))
         for name, edges in _HISTOGRAMS.items():
             family = Histogram(f"vllm:{name}", "", self._labels, buckets=edges, registry=self.registry)

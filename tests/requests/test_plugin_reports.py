@@ -1,4 +1,4 @@
-"""How the plug-in sends its reports: spread over steps, each one cut, and while the sidecar is away, hangs or returns."""
+"""How the plug-in sends its reports: over several steps, as one cut, and while the sidecar is away, hangs or returns."""
 
 import json
 import socket
@@ -230,7 +230,7 @@ def test_when_many_requests_end_at_once_the_totals_do_not_wait_for_all_of_them(s
     plain = listen()
     clock.at += plugin.PERIOD
     work(scheduler)
-    plain.until(lambda: plain.only.totals(), (1001, 3003, 2002))
+    plain.until(lambda: plain.total, (1001, 3003, 2002))
     while scheduler._specdec.finished:  # each step of an idle engine sends what the socket takes
         scheduler.step({})
     plain.until(lambda: len(plain.only.done) + finished, 1001)

@@ -1,4 +1,4 @@
-"""How the plug-in sends its reports: over several steps, as one cut, and while the sidecar is away, hangs or returns."""
+"""How the plug-in sends its reports: over several steps, as one cut, and while the sidecar is away or hangs."""
 
 import json
 import socket

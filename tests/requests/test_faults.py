@@ -54,7 +54,7 @@ async def terminated(sidecar, drafted):
 
 
 @pytest.mark.parametrize("fault", [killed_under_load, suspended, terminated])
-async def test_totals_by_temperature_are_right_after(fault, program, http, samples_of, socket_path, eventually):
+async def test_totals_by_temperature_are_right_after(fault, program, http, samples_of, *, socket_path, eventually):
     truth = Counter()
 
     def ended(request):

@@ -164,7 +164,7 @@ async def test_a_file_at_the_sockets_path_is_left_alone(receiving, socket_path):
     assert socket_path.read_text() == "precious"
 
 
-async def test_a_folder_that_cannot_be_made_is_logged_once_and_tried_again(
+async def test_a_folder_that_cannot_be_made_is_logged_once_and_retried(
     receiving, folder, sink, eventually, monkeypatch
 ):
     (folder / "file").write_text("")

@@ -2,9 +2,10 @@
 
 Run by that vLLM's Python, with the repository, its tests/requests, and the folder that `specdec-sidecar plugin` wrote
 on PYTHONPATH: `VENV/bin/python tests/lab/real_scheduler.py MODEL_FOLDER [async] [v2]`; docs/measurements/plugin.md
-names the releases on which it ran. Requests come, draft, are preempted for lack of KV blocks, are aborted and end; with v2 as for model
-runner V2, to which a preempted request is a new one. Without async, the simulated scheduler gets the same requests and
-steps. Exits with 0 if all sums are equal, no total has fallen, and the simulated one has done the same at each step.
+names the releases on which it ran. Requests come, draft, are preempted for lack of KV blocks, are aborted and end; with
+v2 as for model runner V2, to which a preempted request is a new one. Without async, the simulated scheduler gets the
+same requests and steps. Exits with 0 if all sums are equal, no total has fallen, and the simulated scheduler has done
+the same at each step.
 """
 
 import inspect

@@ -122,7 +122,7 @@ async def test_a_scheduler_that_replaces_vllms_methods_is_refused_with_a_reason(
     assert receiver.only.reports == 0
 
 
-async def test_whatever_becomes_of_the_sidecar_requests_are_answered_and_totals_are_right_after(observed):
+async def test_killed_and_hanging_sidecars_cost_no_request_and_no_total(observed):
     await observed.start()
     assert answered(await traffic(observed.url)), "with no sidecar at all"
     receiver = PlainReceiver(observed.socket)

@@ -61,7 +61,7 @@ async def settled(samples, vllm, ours):
     return theirs, await samples.until(ours, has_all)
 
 
-async def test_each_bucket_has_its_requests_own_numbers_and_together_they_have_vllms(observed, samples):
+async def test_each_bucket_has_its_own_requests_numbers_which_sum_to_vllms(observed, samples):
     await observed.start()
     async with sidecar(observed) as ours:
         theirs_before, before = await settled(samples, observed, ours)
@@ -167,7 +167,7 @@ async def test_times_by_temperature_are_within_the_clients_and_the_engines(obser
     assert max(until_first) > 0.8, until_first
 
 
-async def test_vllm_killed_and_started_again(observed, samples):
+async def test_counters_start_again_with_a_killed_vllm_and_not_before(observed, samples):
     """The counters start again at 0 with vLLM's, and not before."""
     vllm = observed
     vllm.kill()

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from sidecar.recording.replay import replay
 from sidecar.settings import load_settings
 from tests.app.app_tools import sidecar_settings
@@ -24,7 +24,7 @@ ANSWER = "token "  # what the simulated vLLM writes
 
 
 def traffic(vllm, requests):
-    return Traffic(vllm, TrafficOptions(phases=(Phase(600, MIXED),), max_requests=requests))
+    return Traffic(vllm, TrafficOptions(mixes=(MIXED,), max_requests=requests))
 
 
 @asynccontextmanager

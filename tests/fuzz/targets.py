@@ -37,11 +37,11 @@ def exposition(data: bytes) -> None:
     read(known, first)
     fresh = read(PageReader(wanted(), LIMITS), second)
     for _ in range(2):
-        found = read(known, second)
+        again = read(known, second)
         if first.count(b"\n") != second.count(b"\n"):
-            assert found == fresh
-        elif isinstance(found, dict) and isinstance(fresh, dict):
-            assert found.items() <= fresh.items()
+            assert again == fresh
+        elif isinstance(again, dict) and isinstance(fresh, dict):
+            assert again.items() <= fresh.items()
 
 
 class Sink:

@@ -14,7 +14,7 @@ import pytest
 from sidecar.app import running
 from sidecar.commands.sweep.measured import encode
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from sidecar.settings import load_settings
 from tests.commands.compare.made_sweeps import level, swept
 from tests.demo.http_vllm import HttpVllm
@@ -50,7 +50,7 @@ async def world(tmp_path, folder, *, busy):
             "SPECDEC_PLUGIN__SOCKET": str(folder / "world" / "plugin.sock"),
         }
         async with running(load_settings(None, environment)) as address:
-            traffic = Traffic(vllm, TrafficOptions((Phase(300, MIXED),), max_requests=10**9))
+            traffic = Traffic(vllm, TrafficOptions((MIXED,), max_requests=10**9))
             sending = asyncio.create_task(traffic.run() if busy else asyncio.sleep(0))
             try:
                 yield {

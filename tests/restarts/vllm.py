@@ -6,7 +6,6 @@ beneath the plug-in. POST /traffic, /drain, /replace or /leave acts on it; the l
 
 import asyncio
 import json
-import math
 import sys
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -16,11 +15,10 @@ from types import SimpleNamespace
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from sidecar.demo.engine import Engine
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.scheduler import Scheduler
-from sidecar.demo.server import VERSION, SimulatedVllm
-from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
+from sidecar.demo.server import VERSION, Engine, SimulatedVllm
+from sidecar.demo.traffic import Traffic, TrafficOptions
 from sidecar.requests.plugin import install
 
 STEP = 0.04  # seconds: so slow that a report of many rows, a few to a step, takes longer than a scrape interval
@@ -70,8 +68,10 @@ class Mixed(Traffic):
     """Each temperature in turn, and each adapter."""
 
     def __init__(self, vllm, options):
-        concurrency, phases = options.concurrency // options.engines, (Phase(math.inf, {0.0: 1}),)
-        super().__init__(vllm, TrafficOptions(phases, concurrency, max_requests=10**9, min_tokens=16, max_tokens=48))
+        concurrency = options.concurrency // options.engines
+        super().__init__(
+            vllm, TrafficOptions(concurrency=concurrency, max_requests=10**9, min_tokens=16, max_tokens=48)
+        )
         self._temperatures, self._adapters = cycle(options.temperatures), cycle(options.adapters or (None,))
 
     def _request(self, mix):

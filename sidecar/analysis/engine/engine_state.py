@@ -11,12 +11,11 @@ from sidecar.analysis.distributions import USAGE_EDGES, WINDOW_EDGES, Histogram
 from sidecar.analysis.engine.latency import Latency, latency
 from sidecar.analysis.speed.speedup import LoadReport, LoadTotals, Withheld
 from sidecar.analysis.speed.steps import StepCheck, Steps, counted_steps, counter_growth
-from sidecar.engine.held import fell, held
-from sidecar.engine.histograms import HistogramWindow
+from sidecar.engine.merge import fell, held
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
-from sidecar.engine.window import HOUR, CounterWindow, Row
+from sidecar.engine.window import HOUR, CounterWindow, HistogramWindow, Row
 from sidecar.settings import Settings
 
 

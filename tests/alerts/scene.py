@@ -42,24 +42,26 @@ def alone(own):
 
 @dataclass
 class Scene:
-    """At the minutes ``at`` only what ``firings`` and the pods say fires, and at the first of them nothing."""
+    """At the minutes ``at`` only what the pods and ``fleet`` say fires, and at the first of them nothing."""
 
     name: str
     alert: str | None
     at: tuple
-    pods: list
-    firings: tuple = ()  # besides those of the pods
+    fleet: list = ()  # what fires besides the pods' own
     reads: tuple = ()  # alerts that the alert's expression reads
     needs_prometheus: bool = False  # whether the direct push sees it otherwise
+    pods: list = ()
 
-    def __post_init__(self):
-        for pod in self.pods:
+    def with_pods(self, *pods):
+        for pod in pods:
             pod.minutes = self.end + 1 if pod.minutes is None else pod.minutes
-        self.firings = [
-            firing
-            for firing in (*self.firings, *(firing for pod in self.pods for firing in pod.firings))
-            if firing.alert in {None, self.alert}
-        ]
+        self.pods = pods
+        return self
+
+    @property
+    def firings(self):
+        every = (*self.fleet, *(firing for pod in self.pods for firing in pod.firings))
+        return [firing for firing in every if firing.alert in {None, self.alert}]
 
     @property
     def end(self):

@@ -3,10 +3,11 @@
 from sidecar.requests.messages import Speculation
 from tests.alerts.pods import DAY, Firing, Pod
 from tests.alerts.scene import Scene, scenes
-from tests.alerts.scenes_judged import ADAPTIVE, COLLAPSED, LOW, SLOWER
+from tests.alerts.scenes_judged import ADAPTIVE, COLLAPSED, LOW, NOT_JUDGED, SLOWER
 from tests.alerts.vllm_pages import after, plan
 
 ACROSS, REGRESSED = "SpecDecodeAcceptanceLowAcrossPods", "SpecDecodeAcceptanceRegressed"
+STOPPED, NET_NEGATIVE = "SpecDecodeStopped", "SpecDecodeNetNegative"
 
 
 @scenes
@@ -25,30 +26,31 @@ def across_pods():
     yield Scene(
         "bad pods that are replaced before they can fire",
         ACROSS,
-        (10, 40, 85, 110, 125),
-        [
-            *replaced("bad", 0.48),
-            *replaced("good", 0.52, namespace="good"),
-            *replaced("slow", 0.3, namespace="slow", requests=2),
-            *replaced("margin", after(3, 0.48, 0.515), namespace="margin"),
-            *[pod.timed(1.3) for pod in replaced("pays", 0.3, namespace="pays")],
-            *[pod.untimed(1.3) for pod in replaced("faster", 0.3, namespace="plain")],
-            Pod("plain", namespace="plain").generating(50),
-            *[pod.speculating(ADAPTIVE) for pod in replaced("adaptive", 0.17, namespace="adaptive")],
-            *replaced("late", 0.3, namespace="late", minutes=(16, 24, 32)),
-            Pod("stays", namespace="staging").drafting(5, 0.3),
-            Pod("recovers", namespace="test").drafting(5, after(25, 0.3, 0.9)),
-        ],
-        [across(until=110), across("margin", until=110), across("late", until=40)],
+        at=(10, 40, 85, 110, 125),
+        fleet=[across(until=110), across("margin", until=110), across("late", until=40)],
         reads=(LOW, COLLAPSED),
+    ).with_pods(
+        *replaced("bad", 0.48),
+        *replaced("good", 0.52, namespace="good"),
+        *replaced("slow", 0.3, namespace="slow", requests=2),
+        *replaced("margin", after(3, 0.48, 0.515), namespace="margin"),
+        *[pod.timed(1.3) for pod in replaced("pays", 0.3, namespace="pays")],
+        *[pod.untimed(1.3) for pod in replaced("faster", 0.3, namespace="plain")],
+        Pod("plain", namespace="plain").generating(50),
+        *[pod.speculating(ADAPTIVE) for pod in replaced("adaptive", 0.17, namespace="adaptive")],
+        *replaced("late", 0.3, namespace="late", minutes=(16, 24, 32)),
+        Pod("stays", namespace="staging").drafting(5, 0.3),
+        Pod("recovers", namespace="test").drafting(5, after(25, 0.3, 0.9)),
     )
     yield Scene(
-        "information about one pod that pays does not hold the page back",
+        "information about a pod that pays holds no page back",
         ACROSS,
-        (10, 40, 60),
-        [*replaced("thumb", 0.3), Pod("paying").drafting(5, 0.3).timed(1.6)],
-        [across()],
+        at=(10, 40, 60),
+        fleet=[across()],
         reads=(LOW, COLLAPSED),
+    ).with_pods(
+        *replaced("thumb", 0.3),
+        Pod("paying").drafting(5, 0.3).timed(1.6),
     )
 
 
@@ -72,28 +74,27 @@ def regressed():
     engines = pod("engines", 0.8, 0.6, falls=0.1)
     engines.drafting(plan((90, 2.5), (DAY - 90, 0), (0, 2.5)), after(DAY, 0.5, 0.6), engine="1")
     yield Scene(
-        "below the same hour of the day before: the pod's own or, where it has none, the model's in its namespace",
+        "below the same hour of the day before, the pod's own or else its model's",
         REGRESSED,
-        (85, DAY + 25, DAY + 45),
-        [
-            pod("fell", 0.8, 0.745, falls=0.055),
-            pod("less", 0.8, 0.753),
-            engines,
-            pod("rose", 0.7, 0.8),
-            pod("small", 0.8, 0.7, falls=0.1, drafts=0.8),
-            pod("lenient", 0.8, 0.72, acceptance_regression=0.1),
-            pod("k-alike", 0.8, 0.7, falls=0.1, k=(3, 3.12)),
-            pod("k-more", 0.8, 0.6, k=(3, 3.5)),
-            pod("k-own", 0.8, 0.7, falls=0.1, k=(5, 5)),
-            pod("brief", 0.8, 0.6, minutes=25, model="another"),
-            pod("old", 0.8, None, "new"),
-            pod("old-too", 0.5, None, "new", drafts=2.5),
-            pod("old-brief", 0.1, None, "new", minutes=25),
-            pod("fresh", None, 0.6, "new", falls=0.1),
-            pod("elsewhere", None, 0.6, "new", namespace="staging"),
-            pod("young", None, 0.3, "young"),
-            pod("adaptive", 0.8, 0.6, "adaptive").speculating(ADAPTIVE),
-        ],
+        at=(85, DAY + 25, DAY + 45),
+    ).with_pods(
+        pod("fell", 0.8, 0.745, falls=0.055),
+        pod("less", 0.8, 0.753),
+        engines,
+        pod("rose", 0.7, 0.8),
+        pod("small", 0.8, 0.7, falls=0.1, drafts=0.8),
+        pod("lenient", 0.8, 0.72, acceptance_regression=0.1),
+        pod("k-alike", 0.8, 0.7, falls=0.1, k=(3, 3.12)),
+        pod("k-more", 0.8, 0.6, k=(3, 3.5)),
+        pod("k-own", 0.8, 0.7, falls=0.1, k=(5, 5)),
+        pod("brief", 0.8, 0.6, minutes=25, model="another"),
+        pod("old", 0.8, None, "new"),
+        pod("old-too", 0.5, None, "new", drafts=2.5),
+        pod("old-brief", 0.1, None, "new", minutes=25),
+        pod("fresh", None, 0.6, "new", falls=0.1),
+        pod("elsewhere", None, 0.6, "new", namespace="staging"),
+        pod("young", None, 0.3, "young"),
+        pod("adaptive", 0.8, 0.6, "adaptive").speculating(ADAPTIVE),
     )
     before = Speculation(method="eagle3", num_speculative_tokens=3)
     later = Speculation(method="eagle3", num_speculative_tokens=3, rejection_sample_method="block")
@@ -101,11 +102,9 @@ def regressed():
     changes = f"Speculation has changed since this time yesterday; it was {was}."
     context = ("Acceptance rate 60% (threshold 50%).", changes)
     changed = pod("changed", None, 0.6).speculating(later).fires(0.2, since=DAY + 30, context=context)
-    yield Scene(
-        "it names a change of how vLLM speculates",
-        REGRESSED,
-        (DAY + 25, DAY + 45),
-        [pod("old", 0.8, None).speculating(before), changed],
+    yield Scene("it names a change of how vLLM speculates", REGRESSED, at=(DAY + 25, DAY + 45)).with_pods(
+        pod("old", 0.8, None).speculating(before),
+        changed,
     )
 
 
@@ -114,20 +113,15 @@ def stopped():
     off, part = after(40, 5, 0), after(40, 0.6, 0)
     engines = Pod("engines").drafting(part, 0.8, requests=0).generating(0.6).fires(1.2, since=60)
     engines.drafting(part, 0.8, requests=0, engine="1").generating(0.6, engine="1")
-    yield Scene(
-        "tokens but no drafts, where there were drafts before",
-        "SpecDecodeStopped",
-        (38, 58, 64),
-        [
-            Pod("off").drafting(off, 0.8).generating(10).fires(10 + 10 / 60, since=60),
-            Pod("vanished").drafting(after(40, 5, None), 0.8).generating(10).fires(10 + 10 / 60, since=60),
-            Pod("hardly").drafting(after(40, 0.9, 0), 0.8).generating(10),
-            Pod("idle").drafting(off, 0.8, requests=0).generating(0.95),
-            Pod("less").drafting(after(40, 5, 0.1), 0.8).generating(10),
-            Pod("slow").drafting(after(40, 1.05, 0), 0.8, requests=0).generating(1.05).fires(1.05, since=60),
-            engines,
-            Pod("never").generating(10),
-        ],
+    yield Scene("tokens but no drafts, where there were drafts before", STOPPED, at=(38, 58, 64)).with_pods(
+        Pod("off").drafting(off, 0.8).generating(10).fires(10 + 10 / 60, since=60),
+        Pod("vanished").drafting(after(40, 5, None), 0.8).generating(10).fires(10 + 10 / 60, since=60),
+        Pod("hardly").drafting(after(40, 0.9, 0), 0.8).generating(10),
+        Pod("idle").drafting(off, 0.8, requests=0).generating(0.95),
+        Pod("less").drafting(after(40, 5, 0.1), 0.8).generating(10),
+        Pod("slow").drafting(after(40, 1.05, 0), 0.8, requests=0).generating(1.05).fires(1.05, since=60),
+        engines,
+        Pod("never").generating(10),
     )
 
 
@@ -156,19 +150,18 @@ def net_negative():
             yield Firing(labels, times, since=55, until=until)
 
     yield Scene(
-        "averages over the pods that tell, compared with the most patient setting of the namespace",
-        "SpecDecodeNetNegative",
-        (30, 55, 65),
-        [
-            *fleet("slower", (0.0345, 0.096)),
-            *fleet("better", (0.0345, 0.096), then=(0.03, 0.08)),
-            *fleet("close", (0.0315, 0.084)),
-            Pod("alone", model="alone").drafting(5, 0.6).generating(10).tpot(0.05, 0.1),
-            *fleet("patient", (0.0345, 0.096), namespace="staging", slowdown=1.05),
-            Pod("setting", model="other", namespace="staging", slowdown=1.3),
-            Pod("hasty", model="other", slowdown=1.0),
-        ],
-        [*slower("slower"), *slower("better", until=55)],
+        "averages over the pods that tell, by the namespace's most patient setting",
+        NET_NEGATIVE,
+        at=(30, 55, 65),
+        fleet=[*slower("slower"), *slower("better", until=55)],
+    ).with_pods(
+        *fleet("slower", (0.0345, 0.096)),
+        *fleet("better", (0.0345, 0.096), then=(0.03, 0.08)),
+        *fleet("close", (0.0315, 0.084)),
+        Pod("alone", model="alone").drafting(5, 0.6).generating(10).tpot(0.05, 0.1),
+        *fleet("patient", (0.0345, 0.096), namespace="staging", slowdown=1.05),
+        Pod("setting", model="other", namespace="staging", slowdown=1.3),
+        Pod("hasty", model="other", slowdown=1.0),
     )
 
 
@@ -185,35 +178,29 @@ def by_plain_pods():
     part = two("part", 0.9, 0.9).fires(0.9)
     part.vllm.engine("1").at_once = 16  # no plain pod has such a load
     yield Scene(
-        "without a reference of its own it is compared with plain pods at the same load",
-        SLOWER,
-        (9, 30),
-        [
-            Pod("plain").generating(25, step=0.03),
-            Pod("plain-too").generating(50, step=0.015),
-            two("engines", 0.7, 1.2).fires(0.884),
-            part,
-            drafting("slow", 0.9).fires(0.9),
-            drafting("near", 0.94),
-            drafting("few", 0.9, requests=0.1),
-            drafting("fast", 1.3),
-            drafting("low", 1.3, 0.39),  # loses by its rate alone
-            Pod("measured").drafting(5, 0.7).timed(0.9, reference=1.5),  # its own baseline decides
-        ],
-        needs_prometheus=True,
+        "without a reference it is compared with plain pods at the same load", SLOWER, at=(9, 30), needs_prometheus=True
+    ).with_pods(
+        Pod("plain").generating(25, step=0.03),
+        Pod("plain-too").generating(50, step=0.015),
+        two("engines", 0.7, 1.2).fires(0.884),
+        part,
+        drafting("slow", 0.9).fires(0.9),
+        drafting("near", 0.94),
+        drafting("few", 0.9, requests=0.1),
+        drafting("fast", 1.3),
+        drafting("low", 1.3, 0.39),  # loses by its rate alone
+        Pod("measured").drafting(5, 0.7).timed(0.9, reference=1.5),  # its own baseline decides,
     )
     pays = drafting("pays", 1.3, 0.39).fires(0.39, severity="info")
     loses = drafting("loses", 0.9, 0.39).fires(0.39, severity="critical")
     yield Scene(
-        "what plain pods say of a low acceptance decides where the sidecar knows no time",
-        LOW,
-        (9, 30),
-        [Pod("plain").generating(50), pays, loses],
-        needs_prometheus=True,
+        "plain pods judge a low acceptance where the sidecar knows no time", LOW, at=(9, 30), needs_prometheus=True
+    ).with_pods(
+        Pod("plain").generating(50),
+        pays,
+        loses,
     )
-    yield Scene(
-        "plain pods judge a pod whose verification is adaptive",
-        "SpecDecodeNotJudged",
-        (9, 30),
-        [Pod("plain").generating(50), drafting("adaptive", 1.3, 0.17).speculating(ADAPTIVE)],
+    yield Scene("plain pods judge a pod whose verification is adaptive", NOT_JUDGED, at=(9, 30)).with_pods(
+        Pod("plain").generating(50),
+        drafting("adaptive", 1.3, 0.17).speculating(ADAPTIVE),
     )

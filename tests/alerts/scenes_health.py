@@ -6,7 +6,9 @@ from tests.alerts.scene import Scene, scenes
 from tests.alerts.scenes_judged import LOW, NOT_JUDGED
 from tests.alerts.vllm_pages import plan
 
-DOWN, ABSENT, PLUGIN = "SpecDecodeVLLMDown", "SpecDecodeSidecarAbsent", "SpecDecodePluginFailing"
+DOWN, NEVER_UP, UNSTABLE = "SpecDecodeVLLMDown", "SpecDecodeVLLMNeverUp", "SpecDecodeVLLMUnstable"
+ABSENT, PLUGIN, RULES = "SpecDecodeSidecarAbsent", "SpecDecodePluginFailing", "SpecDecodeRulesFailing"
+GAP, KV_CACHE = "SpecDecodeLatencyGapWide", "SpecDecodeKVCachePressure"
 
 
 @scenes
@@ -16,19 +18,14 @@ def gap_wide():
         return made.baseline(0.02, 0.04).tpot(0.02, p99, minutes=20, then=then)
 
     engines = pod("engines", requests=2.1).drafting(5, 0.8, requests=2.1, engine="1").tpot(0.02, 0.03, engine="1")
-    yield Scene(
-        "against the baseline, with as many requests as it takes",
-        "SpecDecodeLatencyGapWide",
-        (14, 27, 43),
-        [
-            pod("wide").fires(1.55),
-            engines.fires(1.55),
-            pod("less", 0.049),
-            pod("idle", 0.06, drafts=0.05),
-            pod("few", 0.06, requests=3.8),
-            pod("lenient", latency_gap_growth=2),
-            pod("narrowed", then=(0.02, 0.021)).fires(1.55, until=27),
-        ],
+    yield Scene("against the baseline, with enough requests", GAP, at=(14, 27, 43)).with_pods(
+        pod("wide").fires(1.55),
+        engines.fires(1.55),
+        pod("less", 0.049),
+        pod("idle", 0.06, drafts=0.05),
+        pod("few", 0.06, requests=3.8),
+        pod("lenient", latency_gap_growth=2),
+        pod("narrowed", then=(0.02, 0.021)).fires(1.55, until=27),
     )
 
     def returning(instance, minutes):
@@ -36,10 +33,10 @@ def gap_wide():
         return made.tpot(0.02, 0.04, minutes=DAY, then=(0.02, 0.051))
 
     yield Scene(
-        "without a baseline against the same hour of the day before",
-        "SpecDecodeLatencyGapWide",
-        (80, DAY + 10, DAY + 40),
-        [returning("past", 90).fires(1.55, since=DAY + 40), returning("young", 25)],
+        "without a baseline against the same hour of the day before", GAP, at=(80, DAY + 10, DAY + 40)
+    ).with_pods(
+        returning("past", 90).fires(1.55, since=DAY + 40),
+        returning("young", 25),
     )
 
 
@@ -54,26 +51,22 @@ def kv_cache():
         return made.cache(*second, **capacity, engine="1")
 
     yield Scene(
-        "full and waited for",
-        "SpecDecodeKVCachePressure",
-        (9, 15, 27, 40),
-        [
-            pod("full", 0.91, 2).fires(0.91),
-            pod("now-and-then", 0.91, plan(*[(2, 0), (2, 3)] * 15)).fires(0.91),
-            pod("less", 0.89, 2),
-            pod("unwaited", 0.99, 0),
-            pod("capacity", 0.91, 9, capacity=0.6).fires(0.91),
-            pod("deferred", 0.99, 9, capacity=0.4),
-            pod("one-scrape", 0.99, plan(*[(1, 1), (4, 0)] * 12)),
-            pod("one-burst", 0.99, plan((20, 0), (1, 50), (39, 0))),
-            pod("lenient", 0.91, 2, kv_cache_usage=0.95),
-            pod("failing", 0.91, 2).failing(lambda number: number % 5 == 4).fires(0.91),
-            pod("ended", 0.91, plan((20, 2), (0, 0))).fires(0.91, until=27),
-            two("several", (0.5, 1), (0.95, 3)).fires(0.95),
-            two("together", (0.95, 0.4), (0.5, 0.4)).fires(0.95),
-            two("parts", (0.91, 9), (0.5, 9), capacity=0.3).fires(0.91),
-        ],
-        needs_prometheus=True,  # the average of five minutes
+        "full and waited for", KV_CACHE, at=(9, 15, 27, 40), needs_prometheus=True
+    ).with_pods(  # the average of five minutes
+        pod("full", 0.91, 2).fires(0.91),
+        pod("now-and-then", 0.91, plan(*[(2, 0), (2, 3)] * 15)).fires(0.91),
+        pod("less", 0.89, 2),
+        pod("unwaited", 0.99, 0),
+        pod("capacity", 0.91, 9, capacity=0.6).fires(0.91),
+        pod("deferred", 0.99, 9, capacity=0.4),
+        pod("one-scrape", 0.99, plan(*[(1, 1), (4, 0)] * 12)),
+        pod("one-burst", 0.99, plan((20, 0), (1, 50), (39, 0))),
+        pod("lenient", 0.91, 2, kv_cache_usage=0.95),
+        pod("failing", 0.91, 2).failing(lambda number: number % 5 == 4).fires(0.91),
+        pod("ended", 0.91, plan((20, 2), (0, 0))).fires(0.91, until=27),
+        two("several", (0.5, 1), (0.95, 3)).fires(0.95),
+        two("together", (0.95, 0.4), (0.5, 0.4)).fires(0.95),
+        two("parts", (0.91, 9), (0.5, 9), capacity=0.3).fires(0.91),
     )
 
 
@@ -85,17 +78,17 @@ def vllm_down():
 
     for alert, name, at in (
         (DOWN, "no page where there was one", (22, 25, 70)),
-        ("SpecDecodeVLLMNeverUp", "no page at all", (29, 31, 70)),
+        (NEVER_UP, "no page at all", (29, 31, 70)),
     ):
         pods = [
             pod("down", 20, 80).sidecar_fires(alert=DOWN),
             pod("forgot", 20, 80).away(22, 23).sidecar_fires(alert=DOWN),  # the sidecar restarts after vLLM went down
             pod("short", 20, 2.5),
-            pod("starting", 0, 90).sidecar_fires(alert="SpecDecodeVLLMNeverUp"),
+            pod("starting", 0, 90).sidecar_fires(alert=NEVER_UP),
             pod("slow", 0, 25),
             Pod("fine").drafting(5, 0.8),
         ]
-        yield Scene(name, alert, at, pods)
+        yield Scene(name, alert, at).with_pods(*pods)
 
 
 @scenes
@@ -103,18 +96,13 @@ def restarting():
     def pod(instance, *minutes, **own):
         return Pod(instance, **own).drafting(5, 0.8).restarting(*minutes)
 
-    yield Scene(
-        "three within an hour",
-        "SpecDecodeVLLMRestarting",
-        (13, 20, 69, 85, 115),
-        [
-            pod("three", 10, 12, 14).sidecar_fires(3, until=69),
-            pod("two", 10, 12),
-            pod("spread", 5, 70, 110),
-            pod("many", *range(5, 15), restarts_per_hour=10).sidecar_fires(10, until=69),
-            pod("less", *range(5, 14), restarts_per_hour=10),
-            pod("sidecar-too", 10, 12, 72, 74, 76).away(65, 66).sidecar_fires(3, since=85),
-        ],
+    yield Scene("three within an hour", "SpecDecodeVLLMRestarting", at=(13, 20, 69, 85, 115)).with_pods(
+        pod("three", 10, 12, 14).sidecar_fires(3, until=69),
+        pod("two", 10, 12),
+        pod("spread", 5, 70, 110),
+        pod("many", *range(5, 15), restarts_per_hour=10).sidecar_fires(10, until=69),
+        pod("less", *range(5, 14), restarts_per_hour=10),
+        pod("sidecar-too", 10, 12, 72, 74, 76).away(65, 66).sidecar_fires(3, since=85),
     )
 
 
@@ -130,18 +118,13 @@ def unstable():
         return made
 
     ended = pod("ended", lambda number: number % 4 < 2 and number < 60)
-    yield Scene(
-        "a page that fails every other minute is never down for three",
-        "SpecDecodeVLLMUnstable",
-        (14, 30, 36, 46),
-        [
-            pod("shaky", lambda number: number % 4 < 2).sidecar_fires(5),
-            ended.sidecar_fires(4, until=30).sidecar_fires(2, since=36, until=36),
-            counting("one", "timeout").sidecar_fires(3),
-            counting("two", "status", "timeout").sidecar_fires(3),
-            pod("rarely", lambda number: number % 20 == 4),
-            pod("down", lambda number: number > 20),
-        ],
+    yield Scene("a page that fails every other minute", UNSTABLE, at=(14, 30, 36, 46)).with_pods(
+        pod("shaky", lambda number: number % 4 < 2).sidecar_fires(5),
+        ended.sidecar_fires(4, until=30).sidecar_fires(2, since=36, until=36),
+        counting("one", "timeout").sidecar_fires(3),
+        counting("two", "status", "timeout").sidecar_fires(3),
+        pod("rarely", lambda number: number % 20 == 4),
+        pod("down", lambda number: number > 20),
     )
 
 
@@ -155,7 +138,7 @@ def plugin():
         return made
 
     pods = [*map(pod, HelloState), Pod("without").drafting(5, 0.8)]
-    yield Scene("where someone must act", PLUGIN, (13, 17, 30), pods)
+    yield Scene("where someone must act", PLUGIN, at=(13, 17, 30)).with_pods(*pods)
 
 
 @scenes
@@ -163,18 +146,13 @@ def coverage():
     def pod(instance, reported, counted, minutes=60):
         return Pod(instance, minutes=minutes).bucket("0", reported, 0.8).drafting(counted, 0.8)
 
-    yield Scene(
-        "it reports less than vLLM counts",
-        "SpecDecodeCoverageLow",
-        (28, 44, 80),
-        [
-            pod("part", 5, 6.25).fires(0.8186, engine="0", until=44),
-            pod("little", 5, 5.25, minutes=90).fires(0.9644, engine="0", since=80),
-            pod("ended", 5, 6.25, minutes=41).fires(0.8205, engine="0", until=44),
-            pod("nearly", 5, 5.05),
-            pod("idle", 0.76, 0.95),
-            pod("slow", 0.84, 1.05).fires(0.8186, engine="0", until=44),
-        ],
+    yield Scene("it reports less than vLLM counts", "SpecDecodeCoverageLow", at=(28, 44, 80)).with_pods(
+        pod("part", 5, 6.25).fires(0.8186, engine="0", until=44),
+        pod("little", 5, 5.25, minutes=90).fires(0.9644, engine="0", since=80),
+        pod("ended", 5, 6.25, minutes=41).fires(0.8205, engine="0", until=44),
+        pod("nearly", 5, 5.05),
+        pod("idle", 0.76, 0.95),
+        pod("slow", 0.84, 1.05).fires(0.8186, engine="0", until=44),
     )
 
 
@@ -186,16 +164,11 @@ def events_dropped():
             made.plain("specdec_request_events_dropped_total", (60, lost / 2), grows=True, reason=reason)
         return made
 
-    yield Scene(
-        "more than a hundredth",
-        "SpecDecodeEventsDropped",
-        (10, 20),
-        [
-            pod("lossy", 10.5, 989.5).sidecar_fires(0.0105),
-            pod("less", 9.5, 990.5),
-            pod("idle", 0, 0),
-            pod("lenient", 10.5, 989.5, events_dropped=0.05),
-        ],
+    yield Scene("more than a hundredth", "SpecDecodeEventsDropped", at=(10, 20)).with_pods(
+        pod("lossy", 10.5, 989.5).sidecar_fires(0.0105),
+        pod("less", 9.5, 990.5),
+        pod("idle", 0, 0),
+        pod("lenient", 10.5, 989.5, events_dropped=0.05),
     )
 
 
@@ -205,16 +178,11 @@ def not_judged():
         return Pod(instance).drafting(drafts, 0.3).without("_acceptance_low$|_collapsed$|_engine_verdict$")
 
     v0 = {"model_name": "m", "engine": "0", "limitation": "v0_counters"}
-    yield Scene(
-        "the V0 engine, and a sidecar that is older than the rules",
-        NOT_JUDGED,
-        (14, 25),
-        [
-            old("old", 1.05).fires(reason="old_sidecar"),
-            old("old-idle", 0.95),
-            Pod("v0").plain("specdec_engine_limitation", (60, 1), **v0).fires(reason="v0_counters"),
-            Pod("fine").drafting(5, 0.3),
-        ],
+    yield Scene("the V0 engine, and a sidecar that is older than the rules", NOT_JUDGED, at=(14, 25)).with_pods(
+        old("old", 1.05).fires(reason="old_sidecar"),
+        old("old-idle", 0.95),
+        Pod("v0").plain("specdec_engine_limitation", (60, 1), **v0).fires(reason="v0_counters"),
+        Pod("fine").drafting(5, 0.3),
     )
 
 
@@ -230,20 +198,17 @@ def scraped(instance, built, *phases):
 @scenes
 def sidecar_absent():
     yield Scene(
-        "no page where there was one; a pod that was scaled down is not missed, nor another job's",
-        ABSENT,
-        (23, 30),
-        [
-            scraped("gone", 20, (20, 1), (60, 0)).sidecar_fires(),
-            scraped("fine", 80, (80, 1)),
-            scraped("scaled-down", 20, (20, 1)),
-            scraped("short", 20, (20, 1), (4, 0), (50, 1)),
-            scraped("other", 0, (80, 0)),
-        ],
+        "no page where there was one; no pod that was scaled down, no other job's", ABSENT, at=(23, 30)
+    ).with_pods(
+        scraped("gone", 20, (20, 1), (60, 0)).sidecar_fires(),
+        scraped("fine", 80, (80, 1)),
+        scraped("scaled-down", 20, (20, 1)),
+        scraped("short", 20, (20, 1), (4, 0), (50, 1)),
+        scraped("other", 0, (80, 0)),
     )
     nothing = Pod("none", minutes=0).plain("specdec_links_info", (60, 1), runbooks=RUNBOOKS, dashboards=DASHBOARDS)
     nothing.own = {}
-    yield Scene("no sidecar at all", ABSENT, (4, 7), [nothing], [Firing({})])
+    yield Scene("no sidecar at all", ABSENT, at=(4, 7), fleet=[Firing({})]).with_pods(nothing)
 
 
 @scenes
@@ -258,11 +223,11 @@ def own():
         return [often.sidecar_fires(value, **shown), ended.sidecar_fires(value, until=until, **shown), once]
 
     part = failing("part", 5, 14, "specdec_internal_errors_total", {"part": "scrape"}, part="scrape")
-    yield Scene("a part that keeps failing", "SpecDecodeSidecarFailing", (9, 14, 28), part)
+    yield Scene("a part that keeps failing", "SpecDecodeSidecarFailing", at=(9, 14, 28)).with_pods(*part)
     sent, am = "specdec_alerts_sent_total", {"alertmanager": "am:9093"}
     refused = failing("am", 1, 28, sent, *(am | {"outcome": outcome} for outcome in ("failed", "rejected")), **am)
     fine = Pod("fine", minutes=0).plain(sent, (60, 5), grows=True, outcome="accepted")
-    yield Scene("an Alertmanager that refuses", "SpecDecodePushRefused", (9, 14, 28, 35), [*refused, fine])
+    yield Scene("an Alertmanager that refuses", "SpecDecodePushRefused", at=(9, 14, 28, 35)).with_pods(*refused, fine)
 
 
 @scenes
@@ -272,11 +237,11 @@ def rules_failing():
     prometheus.own = {}
     bare = Pod("bare").drafting(5, 0.8).without("specdec_threshold").fires(fault="no thresholds")
     yield Scene(
-        "series without their thresholds, and rules that fail",
-        "SpecDecodeRulesFailing",
-        (9, 14),
-        [bare, prometheus, Pod("fine").drafting(5, 0.8)],
-        [Firing(group | {"fault": "errors"})],
+        "series without thresholds, and rules that fail", RULES, at=(9, 14), fleet=[Firing(group | {"fault": "errors"})]
+    ).with_pods(
+        bare,
+        prometheus,
+        Pod("fine").drafting(5, 0.8),
     )
 
 
@@ -290,4 +255,4 @@ def links():
         gone.sidecar_fires(alert=ABSENT)
         for firing in (*low.firings, *gone.firings):
             firing.annotations |= {"runbook_url": f"http://low:9911/runbooks/{alert}.md", "dashboard_url": ""}
-        yield Scene("links without addresses lead to the sidecars", alert, (9, 40), [low, gone])
+        yield Scene("links without addresses lead to the sidecars", alert, at=(9, 40)).with_pods(low, gone)

@@ -14,32 +14,19 @@ DFLASH = Speculation(method="dflash", num_speculative_tokens=15, parallel_drafti
 
 @scenes
 def acceptance_low():
-    yield Scene(
-        "each pod by its own threshold",
-        LOW,
-        (8, 30),
-        [
-            Pod("low").drafting(5, 0.49).fires(0.49),
-            Pod("above").drafting(5, 0.51),
-            Pod("lenient", acceptance_net_negative=0.4).drafting(5, 0.45),
-            Pod("strict", acceptance_net_negative=0.6).drafting(5, 0.55).fires(0.55),
-        ],
+    yield Scene("each pod by its own threshold", LOW, at=(8, 30)).with_pods(
+        Pod("low").drafting(5, 0.49).fires(0.49),
+        Pod("above").drafting(5, 0.51),
+        Pod("lenient", acceptance_net_negative=0.4).drafting(5, 0.45),
+        Pod("strict", acceptance_net_negative=0.6).drafting(5, 0.55).fires(0.55),
     )
-    yield Scene(
-        "it is pending for 10 minutes, and lasts 5 minutes longer than its condition",
-        LOW,
-        (9, 12, 34, 40, 60),
-        [Pod("low").drafting(5, after(30, 0.4, 1.0)).fires(0.4, until=34)],
+    yield Scene("it waits 10 minutes, and lasts 5 longer than its condition", LOW, at=(9, 12, 34, 40, 60)).with_pods(
+        Pod("low").drafting(5, after(30, 0.4, 1.0)).fires(0.4, until=34),
     )
-    yield Scene(
-        "a restart of vLLM, of the sidecar, or of both changes nothing",
-        LOW,
-        (9, *range(28, 44)),
-        [
-            Pod("low").drafting(5, 0.49).restarting(30).fires(0.49),
-            Pod("both").drafting(5, 0.49).away(30, 32).fires(0.49),
-            Pod("fine").drafting(5, 0.8).restarting(30),
-        ],
+    yield Scene("a restart of vLLM, of the sidecar, or of both changes nothing", LOW, at=(9, *range(28, 44))).with_pods(
+        Pod("low").drafting(5, 0.49).restarting(30).fires(0.49),
+        Pod("both").drafting(5, 0.49).away(30, 32).fires(0.49),
+        Pod("fine").drafting(5, 0.8).restarting(30),
     )
 
     def failing(instance, fails, since=12):
@@ -48,15 +35,14 @@ def acceptance_low():
     yield Scene(
         "failed polls do not start the ten minutes anew, unless there are too many",
         LOW,
-        (11, 12, 20, 29),
-        [
-            failing("steady", lambda _: False),
-            failing("one-in-five", lambda number: number % 5 == 4),
-            failing("a-minute", lambda number: 20 <= number < 24),
-            failing("three", lambda number: 20 <= number < 32),
-            failing("six", lambda number: 20 <= number < 44, since=29),
-        ],
-        needs_prometheus=True,  # over three minutes; the push holds a verdict for one
+        at=(11, 12, 20, 29),
+        needs_prometheus=True,
+    ).with_pods(  # over three minutes; the push holds a verdict for one
+        failing("steady", lambda _: False),
+        failing("one-in-five", lambda number: number % 5 == 4),
+        failing("a-minute", lambda number: 20 <= number < 24),
+        failing("three", lambda number: 20 <= number < 32),
+        failing("six", lambda number: 20 <= number < 44, since=29),
     )
 
 
@@ -88,36 +74,24 @@ def by_time():
             Pod("faster").drafting(5, 0.7).timed(after(20, 0.9, 1.3)).fires(0.9, alert=SLOWER, until=24),
         ]  # fmt: skip
 
-    yield Scene("a low acceptance pages unless time says otherwise", LOW, (9, 13, 25, 30), pods())
-    yield Scene("slower than plain, whatever is accepted", SLOWER, (9, 13, 24, 30), pods())
-    yield Scene(
-        "where acceptance does not tell, and there is no baseline, nothing is judged", NOT_JUDGED, (14, 30), pods()
-    )
+    yield Scene("a low acceptance pages unless time says otherwise", LOW, at=(9, 13, 25, 30)).with_pods(*pods())
+    yield Scene("slower than plain, whatever is accepted", SLOWER, at=(9, 13, 24, 30)).with_pods(*pods())
+    yield Scene("nothing is judged where only a baseline would tell", NOT_JUDGED, at=(14, 30)).with_pods(*pods())
     part = Pod("part").drafting(5, 0.7).timed(0.9).generating(5, engine="1")  # of the other engine nothing is known
-    yield Scene(
-        "an engine that alone is slower than plain counts for its part",
-        SLOWER,
-        (9, 25),
-        [
-            Pod("engines").drafting(5, 0.7).drafting(5, 0.7, engine="1").timed(0.7).timed(1.2, engine="1").fires(0.884),
-            Pod("fine").drafting(1, 0.7).drafting(9, 0.7, engine="1").timed(0.7).timed(1.4, engine="1"),
-            part.fires(0.9),
-        ],
+    yield Scene("an engine that alone is slower than plain counts for its part", SLOWER, at=(9, 25)).with_pods(
+        Pod("engines").drafting(5, 0.7).drafting(5, 0.7, engine="1").timed(0.7).timed(1.2, engine="1").fires(0.884),
+        Pod("fine").drafting(1, 0.7).drafting(9, 0.7, engine="1").timed(0.7).timed(1.4, engine="1"),
+        part.fires(0.9),
     )
 
 
 @scenes
 def at_temperature():
-    yield Scene(
-        "each temperature by its pod's own threshold",
-        AT,
-        (10, 20),
-        [
-            Pod("mixed").bucket("0", 6, 0.8).bucket("1+", 4, 0.38).fires(0.38, temperature="1+"),
-            Pod("above").bucket("0", 6, 0.8).bucket("1+", 4, 0.51),
-            Pod("lenient", acceptance_net_negative=0.3).bucket("1+", 4, 0.38),
-            Pod("near").bucket("0", 6, 0.8).bucket("1+", 4, after(15, 0.48, 0.51)).fires(0.51, temperature="1+"),
-        ],
+    yield Scene("each temperature by its pod's own threshold", AT, at=(10, 20)).with_pods(
+        Pod("mixed").bucket("0", 6, 0.8).bucket("1+", 4, 0.38).fires(0.38, temperature="1+"),
+        Pod("above").bucket("0", 6, 0.8).bucket("1+", 4, 0.51),
+        Pod("lenient", acceptance_net_negative=0.3).bucket("1+", 4, 0.38),
+        Pod("near").bucket("0", 6, 0.8).bucket("1+", 4, after(15, 0.48, 0.51)).fires(0.51, temperature="1+"),
     )
 
 
@@ -130,69 +104,55 @@ def slower_at_temperature():
         return pod.finishing(0.5, temperature="1+", pace=speedup)
 
     slow = paced("slow", after(20, 0.8, 1.2)).fires(0.8, until=19, temperature="1+")
-    yield Scene(
-        "the temperature's own speedup decides",
-        SLOWER_AT,
-        (14, 16, 19, 25, 30),
-        [slow.fires(0.884, since=25, until=25, temperature="1+"), paced("fast", 1.2)],
+    yield Scene("the temperature's own speedup decides", SLOWER_AT, at=(14, 16, 19, 25, 30)).with_pods(
+        slow.fires(0.884, since=25, until=25, temperature="1+"),
+        paced("fast", 1.2),
     )
     low = paced("slow", 0.8, acceptance=0.47).fires(0.47, temperature="1+")
-    yield Scene(
-        "where time says that a temperature loses, its rate must be low as well",
-        AT,
-        (9, 30),
-        [low, paced("high", 0.8, acceptance=0.53), paced("fast", 1.2)],
+    yield Scene("where time says that a temperature loses, its rate must be low as well", AT, at=(9, 30)).with_pods(
+        low,
+        paced("high", 0.8, acceptance=0.53),
+        paced("fast", 1.2),
     )
 
 
 @scenes
 def p10():
     yield Scene(
-        "the tenth percentile of a pod whose acceptance is judged",
-        "SpecDecodeAcceptanceP10Low",
-        (15, 25, 47),
-        [
-            Pod("low", minutes=40).drafting(5, 0.7).finishing(0.49).fires(0.49, until=25),
-            Pod("above").drafting(5, 0.6).finishing(0.51),
-            Pod("idle").drafting(0.05, 0.7, requests=10).finishing(0.49),
-            Pod("lenient", acceptance_p10=0.4).drafting(5, 0.7).finishing(0.49),
-            Pod("adaptive").drafting(5, 0.7).finishing(0.2).speculating(ADAPTIVE),
-            Pod("one-pass").drafting(5, 0.7).finishing(0.2).speculating(DFLASH),
-        ],
+        "the tenth percentile of a pod whose acceptance is judged", "SpecDecodeAcceptanceP10Low", at=(15, 25, 47)
+    ).with_pods(
+        Pod("low", minutes=40).drafting(5, 0.7).finishing(0.49).fires(0.49, until=25),
+        Pod("above").drafting(5, 0.6).finishing(0.51),
+        Pod("idle").drafting(0.05, 0.7, requests=10).finishing(0.49),
+        Pod("lenient", acceptance_p10=0.4).drafting(5, 0.7).finishing(0.49),
+        Pod("adaptive").drafting(5, 0.7).finishing(0.2).speculating(ADAPTIVE),
+        Pod("one-pass").drafting(5, 0.7).finishing(0.2).speculating(DFLASH),
     )
 
 
 @scenes
 def break_even():
-    yield Scene(
-        "between the two thresholds for an hour",
-        "SpecDecodeBreakEven",
-        (58, 70, 84, 89),
-        [
-            Pod("worse").drafting(5, 0.49),
-            Pod("low", minutes=80).drafting(5, 0.51).fires(0.51, until=84),
-            Pod("high").drafting(5, 0.64).fires(0.64),
-            Pod("better").drafting(5, 0.66),
-            Pod("own", acceptance_break_even=0.55).drafting(5, 0.6),
-        ],
+    yield Scene("between the two thresholds for an hour", "SpecDecodeBreakEven", at=(58, 70, 84, 89)).with_pods(
+        Pod("worse").drafting(5, 0.49),
+        Pod("low", minutes=80).drafting(5, 0.51).fires(0.51, until=84),
+        Pod("high").drafting(5, 0.64).fires(0.64),
+        Pod("better").drafting(5, 0.66),
+        Pod("own", acceptance_break_even=0.55).drafting(5, 0.6),
     )
 
 
 @scenes
 def collapsed():
     yield Scene(
-        "nothing is accepted, at any temperature and from the first position on",
-        COLLAPSED,
-        (9, 13, 38, 47),
-        [
-            Pod("fault").drafting(5, after(30, 0.01, 0.9)).fires(0.01, until=38),
-            Pod("some").drafting(5, 0.06),
-            Pod("hot").drafting(5, 0.04, first=0.1),
-            Pod("part").bucket("0", 0.6, 0.2).bucket("1+", 5, 0.01),
-            Pod("engines").drafting(5, 0.04, first=0.06).drafting(5, 0.04, first=0.06, engine="1"),
-            Pod("hour").drafting(0.3, after(25, 0.3, 0.0), requests=1),
-            Pod("adaptive").drafting(5, 0.01).speculating(ADAPTIVE),
-        ],
+        "nothing is accepted, at any temperature and from the first position on", COLLAPSED, at=(9, 13, 38, 47)
+    ).with_pods(
+        Pod("fault").drafting(5, after(30, 0.01, 0.9)).fires(0.01, until=38),
+        Pod("some").drafting(5, 0.06),
+        Pod("hot").drafting(5, 0.04, first=0.1),
+        Pod("part").bucket("0", 0.6, 0.2).bucket("1+", 5, 0.01),
+        Pod("engines").drafting(5, 0.04, first=0.06).drafting(5, 0.04, first=0.06, engine="1"),
+        Pod("hour").drafting(0.3, after(25, 0.3, 0.0), requests=1),
+        Pod("adaptive").drafting(5, 0.01).speculating(ADAPTIVE),
     )
 
 
@@ -210,44 +170,36 @@ def mixed():
     engine = {"sign": "engines", "engine": "1"}
     apart = Pod("apart", minutes=40).bucket("0", 6, 0.66).bucket("0-0.3", 4, 0.8).bucket("0.7-1", 4, 0.3)
     yield Scene(
-        "temperatures on both sides of the thresholds, and an engine that alone loses",
-        MIXED,
-        (14, 30, 50, 58),
-        [
-            apart.bucket("1+", 4, 0.49).fires(2, until=30, sign="temperatures"),
-            Pod("good").bucket("0", 6, 0.66).bucket("1+", 4, 0.51),
-            Pod("bad").bucket("0", 6, 0.64).bucket("1+", 4, 0.49),
-            engines("engine", 0.49).fires(**engine),
-            engines("near", 0.51),
-            engines("slow", 0.49, drafts=1.05).fires(**engine),
-            engines("small", 0.49, drafts=0.95).fires(**engine),
-            engines("idle", 0.12, drafts=0.05),
-            timed("pays", 1.3, 1.3),
-            timed("slower", 1.3, 0.9, acceptance=0.7).fires(**engine),
-            timed("all-slower", 0.9, 0.9, acceptance=0.7),
-            Pod("one").drafting(5, 0.3),
-            Pod("both").drafting(5, 0.4).drafting(5, 0.3, engine="1"),
-            Pod("turned").drafting(5, after(38, 0.9, 0.3), requests=1),
-            engines("adaptive", 0.12).timed(1.3).speculating(ADAPTIVE),
-        ],
+        "temperatures on both sides of the thresholds, and an engine that alone loses", MIXED, at=(14, 30, 50, 58)
+    ).with_pods(
+        apart.bucket("1+", 4, 0.49).fires(2, until=30, sign="temperatures"),
+        Pod("good").bucket("0", 6, 0.66).bucket("1+", 4, 0.51),
+        Pod("bad").bucket("0", 6, 0.64).bucket("1+", 4, 0.49),
+        engines("engine", 0.49).fires(**engine),
+        engines("near", 0.51),
+        engines("slow", 0.49, drafts=1.05).fires(**engine),
+        engines("small", 0.49, drafts=0.95).fires(**engine),
+        engines("idle", 0.12, drafts=0.05),
+        timed("pays", 1.3, 1.3),
+        timed("slower", 1.3, 0.9, acceptance=0.7).fires(**engine),
+        timed("all-slower", 0.9, 0.9, acceptance=0.7),
+        Pod("one").drafting(5, 0.3),
+        Pod("both").drafting(5, 0.4).drafting(5, 0.3, engine="1"),
+        Pod("turned").drafting(5, after(38, 0.9, 0.3), requests=1),
+        engines("adaptive", 0.12).timed(1.3).speculating(ADAPTIVE),
     )
 
     def pod(instance, p50, p99, requests=4.2, **own):
         return Pod(instance, **own).drafting(5, 0.8, requests=requests).baseline(0.03, 0.05).tpot(p50, p99)
 
-    yield Scene(
-        "a median that fell and a tail that grew",
-        MIXED,
-        (14, 30),
-        [
-            pod("widened", 0.025, 0.056).fires(1.55, sign="latency"),
-            pod("less", 0.025, 0.054),
-            pod("slower", 0.031, 0.063),
-            pod("faster", 0.01, 0.049),
-            pod("few", 0.025, 0.056, requests=3.8),
-            pod("lenient", 0.025, 0.056, latency_gap_growth=2),
-            pod("adaptive", 0.025, 0.056).speculating(ADAPTIVE),
-        ],
+    yield Scene("a median that fell and a tail that grew", MIXED, at=(14, 30)).with_pods(
+        pod("widened", 0.025, 0.056).fires(1.55, sign="latency"),
+        pod("less", 0.025, 0.054),
+        pod("slower", 0.031, 0.063),
+        pod("faster", 0.01, 0.049),
+        pod("few", 0.025, 0.056, requests=3.8),
+        pod("lenient", 0.025, 0.056, latency_gap_growth=2),
+        pod("adaptive", 0.025, 0.056).speculating(ADAPTIVE),
     )
 
 
@@ -260,10 +212,9 @@ def context():
     yield Scene(
         "it comes with the pod's rates and speedup, and in Kubernetes with a command that shows all numbers",
         LOW,
-        (9, 35),
-        [
-            Pod("split").bucket("0", 6, 0.6).bucket("1+", 4, 0.225).fires(0.45, context=(by_temperature,)),
-            Pod("timed").drafting(5, 0.3).timed(0.9).fires(0.3, context=(plain, speedup)),
-            Pod("kubernetes").drafting(5, 0.3).in_kubernetes().fires(0.3, context=(plain, command)),
-        ],
+        at=(9, 35),
+    ).with_pods(
+        Pod("split").bucket("0", 6, 0.6).bucket("1+", 4, 0.225).fires(0.45, context=(by_temperature,)),
+        Pod("timed").drafting(5, 0.3).timed(0.9).fires(0.3, context=(plain, speedup)),
+        Pod("kubernetes").drafting(5, 0.3).in_kubernetes().fires(0.3, context=(plain, command)),
     )

@@ -87,7 +87,7 @@ def test_the_rules_work_with_other_labels(scene, scraped_as, tmp_path):
 def test_alerts_without_their_recording_rules_say_so(tmp_path):
     """As if only one of the two files were loaded."""
     low = Pod("low", minutes=30).drafting(5, 0.2).fires(fault="not recorded")
-    scene = Scene("not recorded", "SpecDecodeRulesFailing", (9, 20), [low])
+    scene = Scene("not recorded", "SpecDecodeRulesFailing", at=(9, 20)).with_pods(low)
     rules = [rule for rule in concerned(shipped(), scene) if not rule.get("record", "fleet:").startswith("pod")]
     passes(tmp_path, scene, rules)
 
@@ -106,7 +106,7 @@ class Silence(Scene):
 
 
 def is_silent(directory, name, pods, reads=()):
-    passes(directory, Silence(name, None, (50, 77, 115), pods, reads=reads), shipped())
+    passes(directory, Silence(name, None, at=(50, 77, 115), reads=reads).with_pods(*pods), shipped())
 
 
 @pytest.mark.servers

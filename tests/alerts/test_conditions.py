@@ -7,7 +7,8 @@ import pytest
 from sidecar.alerting.conditions import conditions
 from sidecar.alerting.rules import load_rules
 from sidecar.alerting.tracker import Tracker
-from sidecar.export.page.answer import answer
+from sidecar.wording.answer import answer
+from sidecar.wording.notes import model_notes
 from tests.alerts.pods import DAY, Pod
 from tests.alerts.scene import RULES, all_scenes
 
@@ -82,7 +83,7 @@ def test_the_context_is_what_the_status_page_says():
     pod = Pod("split", minutes=12).bucket("0", 6, 0.6).bucket("1+", 4, 0.225)
     *_, (minute, sidecar) = pod.scrapes()
     report = sidecar.report(minute)
-    shown, advice = answer(report), report.models[0].judgement.advice
+    shown, (note,) = answer(report), model_notes(report.models[0])
     for condition in conditions(report):
-        assert condition.context == f"{shown.text} {shown.why}\n{advice}"
+        assert condition.context == f"{shown.text} {shown.why}\n{note}"
         assert "22% at T 1+" in condition.context

@@ -4,7 +4,7 @@ from sidecar.requests.messages import Speculation
 from tests.alerts.pods import DAY, Firing, Pod
 from tests.alerts.scene import Scene, scenes
 from tests.alerts.scenes_judged import ADAPTIVE, COLLAPSED, LOW, NOT_JUDGED, SLOWER
-from tests.alerts.vllm_pages import after, plan
+from tests.alerts.vllm_pages import after, plan, planned
 
 ACROSS, REGRESSED = "SpecDecodeAcceptanceLowAcrossPods", "SpecDecodeAcceptanceRegressed"
 STOPPED, NET_NEGATIVE = "SpecDecodeStopped", "SpecDecodeNetNegative"
@@ -176,7 +176,7 @@ def by_plain_pods():
         return Pod(instance).drafting(5, 0.7).drafting(5, 0.7, engine="1").timed(second, engine="1").untimed(first)
 
     part = two("part", 0.9, 0.9).fires(0.9)
-    part.vllm.engine("1").at_once = 16  # no plain pod has such a load
+    part.vllm.engine("1").at_once = planned(16)  # no plain pod has such a load
     yield Scene(
         "without a reference it is compared with plain pods at the same load", SLOWER, at=(9, 30), needs_prometheus=True
     ).with_pods(

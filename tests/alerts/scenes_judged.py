@@ -3,7 +3,7 @@
 from sidecar.requests.messages import Speculation
 from tests.alerts.pods import POD, Pod
 from tests.alerts.scene import Scene, scenes
-from tests.alerts.vllm_pages import after
+from tests.alerts.vllm_pages import after, plan
 
 LOW, AT, COLLAPSED = "SpecDecodeAcceptanceLow", "SpecDecodeAcceptanceLowAtTemperature", "SpecDecodeAcceptanceCollapsed"
 NOT_JUDGED, MIXED = "SpecDecodeNotJudged", "SpecDecodeMixedWorkload"
@@ -78,8 +78,10 @@ def by_time():
     yield Scene("slower than plain, whatever is accepted", SLOWER, at=(9, 13, 24, 30)).with_pods(*pods())
     yield Scene("nothing is judged where only a baseline would tell", NOT_JUDGED, at=(14, 30)).with_pods(*pods())
     part = Pod("part").drafting(5, 0.7).timed(0.9).generating(5, engine="1")  # of the other engine nothing is known
+    engines = Pod("engines").drafting(5, 0.7).drafting(5, 0.7, engine="1").timed(0.7).timed(1.2, engine="1")
+    engines.vllm.engine("0").at_once = plan(*[(1, 4), (1, 16)] * 15)  # all loads count
     yield Scene("an engine that alone is slower than plain counts for its part", SLOWER, at=(9, 25)).with_pods(
-        Pod("engines").drafting(5, 0.7).drafting(5, 0.7, engine="1").timed(0.7).timed(1.2, engine="1").fires(0.884),
+        engines.fires(0.884),
         Pod("fine").drafting(1, 0.7).drafting(9, 0.7, engine="1").timed(0.7).timed(1.4, engine="1"),
         part.fires(0.9),
     )

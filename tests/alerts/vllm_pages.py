@@ -48,7 +48,7 @@ class Engine:
         self.requests, self.waiting = planned(REQUESTS), planned(0)
         self.for_capacity = None
         self.plain_tokens = planned(0)  # generated without drafts, a second
-        self.step, self.at_once = PLAIN_STEP, AT_ONCE  # seconds of a step, and requests in one
+        self.step, self.at_once = PLAIN_STEP, planned(AT_ONCE)  # seconds of a step, and requests in one
         self.speedup = None  # against steps of ``PLAIN_STEP``, in place of how long a step takes
         self.tpot = ()  # phases of (minutes, (P50, P99) in seconds)
         self.peak = None
@@ -64,7 +64,7 @@ class Engine:
         self.counts.update(
             drafts=drafts, draft_tokens=drafts * k, accepted_tokens=accepted, first=drafts * (self.first(minute) or 0),
             requests=requests, tokens=drafts + accepted + plain + requests, steps=steps,
-            step_seconds=steps * step_seconds,
+            step_seconds=steps * step_seconds, engine_steps=steps / self.at_once(minute),
         )  # fmt: skip
         if self.tpot and seconds:
             self.counts.update(("tpot", quantile) for quantile in plan(*self.tpot)(minute))
@@ -85,7 +85,7 @@ class Engine:
                 yield f"{name}_seconds_bucket", f'{labels},le="{edge}"', count
             yield f"{name}_seconds_count", labels, count
             yield f"{name}_seconds_sum", labels, total
-        yield f"{STEPS}_count", labels, counts["steps"] / self.at_once
+        yield f"{STEPS}_count", labels, counts["engine_steps"]
         yield "num_requests_running", labels, 0
         yield "num_requests_waiting", labels, self.waiting(minute)
         if self.for_capacity is not None:

@@ -22,7 +22,7 @@ from sidecar.errors import TimedOut
 from sidecar.export.declaration import Shown
 from sidecar.export.metrics import METRICS
 from sidecar.settings import load_settings
-from tests.alerts.vllm_pages import EPOCH, PLAIN_STEP, REQUESTS, Temperature, Vllm, plan, planned
+from tests.alerts.vllm_pages import EPOCH, PLAIN_STEP, REQUESTS, Engine, Vllm, plan, planned
 
 RUNBOOKS = "https://runbooks.example"
 DASHBOARDS = "https://grafana.example"
@@ -103,7 +103,8 @@ class Pod:
 
         What the engine drafts is all temperatures together.
         """
-        self.vllm.temperatures[temperature] = Temperature(drafts, acceptance)
+        split = self.vllm.temperatures[temperature] = Engine()
+        split.drafts, split.acceptance = planned(drafts), planned(acceptance)
         requests = REQUESTS * len(self.vllm.temperatures)
         return self.drafting(self.vllm.drafts_of_all, self.vllm.acceptance_of_all, requests=requests)
 

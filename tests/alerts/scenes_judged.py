@@ -119,7 +119,7 @@ def slower_at_temperature():
 
 
 @scenes
-def p10():
+def p10_break_even_and_collapse():
     yield Scene(
         "the tenth percentile of a pod whose acceptance is judged", "SpecDecodeAcceptanceP10Low", at=(15, 25, 47)
     ).with_pods(
@@ -130,10 +130,6 @@ def p10():
         Pod("adaptive").drafting(5, 0.7).finishing(0.2).speculating(ADAPTIVE),
         Pod("one-pass").drafting(5, 0.7).finishing(0.2).speculating(DFLASH),
     )
-
-
-@scenes
-def break_even():
     yield Scene("between the two thresholds for an hour", "SpecDecodeBreakEven", at=(58, 70, 84, 89)).with_pods(
         Pod("worse").drafting(5, 0.49),
         Pod("low", minutes=80).drafting(5, 0.51).fires(0.51, until=84),
@@ -141,10 +137,6 @@ def break_even():
         Pod("better").drafting(5, 0.66),
         Pod("own", acceptance_break_even=0.55).drafting(5, 0.6),
     )
-
-
-@scenes
-def collapsed():
     yield Scene(
         "nothing is accepted, at any temperature and from the first position on", COLLAPSED, at=(9, 13, 38, 47)
     ).with_pods(

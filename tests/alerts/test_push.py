@@ -83,27 +83,20 @@ def at(text):
     return datetime.fromisoformat(text).timestamp() - WALL
 
 
-async def test_a_firing_alert_says_all_of_itself(scene):
+async def test_a_firing_alert_has_its_labels_texts_links_and_times(scene):
     replica, links = Replica(), {"RUNBOOKS": "https://r.example", "DASHBOARDS": "https://g.example"}
     pushed = await scene(replica, prefix="/am", LABELS='{"cluster": "eu"}', **links)
     await pushed.evaluate(LOW)
     assert replica.paths == {("POST", "/am/api/v2/alerts", "application/json")}
     ((alert,),) = replica.posts
-    assert alert["labels"] == {
-        "alertname": "SpecDecodeAcceptanceLow",
-        "severity": "critical",
-        "scope": "model",
-        "source": "sidecar",
-        "instance": "pod-7",
-        "cluster": "eu",
-        "model_name": "m",
-    }
-    assert alert["annotations"]["context"].startswith("Speculation does not pay on average.")
-    assert alert["annotations"]["runbook_url"] == "https://r.example/SpecDecodeAcceptanceLow.md"
+    labels = {"alertname": "SpecDecodeAcceptanceLow", "severity": "critical", "scope": "model", "model_name": "m"}
+    assert alert["labels"] == labels | {"source": "sidecar", "instance": "pod-7", "cluster": "eu"}
+    annotations, dashboard = alert["annotations"], "https://g.example/d/specdec-operator?from=now-6h&to=now"
+    assert annotations["context"].startswith("Speculation does not pay on average.")
+    assert annotations["runbook_url"] == "https://r.example/SpecDecodeAcceptanceLow.md"
     variables = "var-cluster=eu&var-instance=pod-7&var-source=sidecar&var-model_name=m"
-    dashboard = f"https://g.example/d/specdec-operator?from=now-6h&to=now&{variables}"
-    assert alert["annotations"]["dashboard_url"] == dashboard
-    assert alert["annotations"]["description"].startswith("m on pod-7 accepts 40% of its draft tokens (threshold")
+    assert annotations["dashboard_url"] == f"{dashboard}&{variables}"
+    assert annotations["description"].startswith("m on pod-7 accepts 40% of its draft tokens (threshold")
     assert (at(alert["startsAt"]), at(alert["endsAt"])) == (1000, 1000 + 4 * 60)
 
 

@@ -40,7 +40,7 @@ def after(minutes, before, later):
 
 
 class Engine:
-    """One engine's traffic: drafts a second, acceptance, requests a minute and so on, each a plan; and its totals."""
+    """An engine's or a temperature's traffic: drafts a second, acceptance and so on, each a plan; and its totals."""
 
     def __init__(self):
         self.drafts = None
@@ -108,21 +108,6 @@ class Engine:
         yield f"{name}_sum", labels, 0
 
 
-class Temperature:
-    """One temperature's traffic: drafts a second and acceptance, each a plan; and its totals."""
-
-    def __init__(self, drafts, acceptance):
-        self.drafts, self.acceptance = planned(drafts), planned(acceptance)
-        self.counts = Counter()
-
-    def grow(self, minute, seconds, k):
-        drafts = self.drafts(minute) * seconds
-        accepted = drafts * k * self.acceptance(minute)
-        self.counts.update(
-            requests=REQUESTS / 60 * seconds, drafts=drafts, draft_tokens=drafts * k, accepted_tokens=accepted
-        )
-
-
 class Vllm:
     """One vLLM with its engines and, if ``temperatures`` has any, the plug-in in its first one."""
 
@@ -163,7 +148,8 @@ class Vllm:
         for engine in self.engines.values():
             engine.grow(minute, seconds)
         for temperature in self.temperatures.values():
-            temperature.grow(minute, seconds, self.engine().k(minute))
+            temperature.k = self.engine().k
+            temperature.grow(minute, seconds)
 
     def page(self, minute):
         """The text of ``/metrics``."""

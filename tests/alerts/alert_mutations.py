@@ -122,16 +122,16 @@ def check(names=(), jobs=2, every=1):
     Which ones goes by their own text, so that a change of one rule does not exchange those of all the others.
     """
     rules = shipped()
-    made = [one for one in mutants(rules) if not names or _name(rules[one.rule]) in names]
+    made = [mutant for mutant in mutants(rules) if not names or _name(rules[mutant.rule]) in names]
     if every > 1:  # a known survivor takes the time of all scenes
-        made = [one for one in made if not _shown(rules, one).startswith(_UNNOTICED)]
-        made = [one for one in made if crc32(_shown(rules, one).encode()) % every == 0]
+        made = [mutant for mutant in made if not _shown(rules, mutant).startswith(_UNNOTICED)]
+        made = [mutant for mutant in made if crc32(_shown(rules, mutant).encode()) % every == 0]
     with tempfile.TemporaryDirectory() as directory:
-        assert_valid(Path(directory), [one.changed for one in made])  # a rule that can't be loaded proves nothing
+        assert_valid(Path(directory), [mutant.changed for mutant in made])  # what can't be loaded proves nothing
     with ThreadPoolExecutor(jobs) as pool:
         survived = list(pool.map(lambda mutant: survives(rules, mutant), made))
-    alive = [_shown(rules, one) for one, unnoticed in zip(made, survived, strict=True) if unnoticed]
-    return len(made), [one for one in alive if not one.startswith(_UNNOTICED)]
+    alive = [_shown(rules, mutant) for mutant, unnoticed in zip(made, survived, strict=True) if unnoticed]
+    return len(made), [shown for shown in alive if not shown.startswith(_UNNOTICED)]
 
 
 def _shown(rules, mutant):

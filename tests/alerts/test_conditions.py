@@ -67,13 +67,14 @@ def test_each_alert_that_the_readme_lists_is_compared():
 )
 def test_a_full_kv_cache_counts_while_requests_wait_for_capacity(peak, waiting, capacity, expected):
     *_, (minute, sidecar) = Pod("full", minutes=5).drafting(5, 0.8).cache(peak, waiting, capacity=capacity).scrapes()
-    found = [condition for condition in conditions(sidecar.report(minute)) if "KVCache" in condition.rule]
-    assert [condition.value for condition in found] == expected
+    held = [condition for condition in conditions(sidecar.report(minute)) if "KVCache" in condition.rule]
+    assert [condition.value for condition in held] == expected
 
 
 def test_failed_polls_leave_conditions_on_models_in_force_for_a_minute():
     pod = Pod("low", minutes=14).drafting(5, 0.3).failing(lambda number: number > 20)
-    rules = {minute: {one.rule for one in conditions(sidecar.report(minute))} for minute, sidecar in pod.scrapes()}
+    reports = {minute: sidecar.report(minute) for minute, sidecar in pod.scrapes()}
+    rules = {minute: {condition.rule for condition in conditions(report)} for minute, report in reports.items()}
     assert rules[10] == {"SpecDecodeAcceptanceLow"}
     assert rules[11] == {"SpecDecodeAcceptanceLow", "SpecDecodeVLLMDown"}
     assert rules[12] == {"SpecDecodeVLLMDown"}

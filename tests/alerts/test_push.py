@@ -143,8 +143,8 @@ async def test_every_replica_is_notified_and_one_that_is_down_later(scene):
     for ill.status in (503, 503, 503, 200, 200):
         await pushed.evaluate(LOW, after=15)
     assert (len(well.posts), len(ill.posts)) == (2, 4)  # the last of well's is a renewal
-    said = [(call.method_name, *call.args) for call in pushed.log.calls]
-    assert said == [("warning", "Alertmanager did not accept alerts"), ("info", "Alertmanager accepts alerts again")]
+    logged = [(call.method_name, *call.args) for call in pushed.log.calls]
+    assert logged == [("warning", "Alertmanager did not accept alerts"), ("info", "Alertmanager accepts alerts again")]
 
 
 @pytest.mark.parametrize("status", [404, 302])

@@ -90,8 +90,6 @@ class Sidecar:
         set_log_level(settings.log.level)
         self.server.web_config = settings.web_config_file
         self._state.apply(settings)
-        if self.push is not None:
-            self.push.settings = settings
 
     def _shown(self) -> Shown:
         return Shown(self._report(), self._settings)
@@ -126,7 +124,7 @@ def _push(report: Callable[[], Report], settings: Settings) -> Push | None:
         return None
     web = settings.web_config_file
     scheme = "http" if web is None or web.tls is None else "https"
-    return Push(report, settings, f"{scheme}://{_reachable(settings.listen)}", StateLog(_log()))
+    return Push(report, settings.alerting, f"{scheme}://{_reachable(settings.listen)}", StateLog(_log()))
 
 
 def _reachable(listen: Address) -> Address:

@@ -155,6 +155,12 @@ class EngineState:
         return self.untimed if self.untimed is not None and not self.is_reported else Withheld.TOO_LITTLE
 
     @property
+    def waiting(self) -> float:
+        """Requests that wait for capacity; vLLM before 0.20 does not say for what, so all that wait."""
+        gauges = self.latest.gauges if self.latest is not None else {}
+        return gauges.get(Gauge.WAITING_FOR_CAPACITY, gauges.get(Gauge.REQUESTS_WAITING, 0.0))
+
+    @property
     def window(self) -> Acceptance:
         """Over latency_window; requests are those that got their first token in it or are still running."""
         return self._acceptance(self._window)

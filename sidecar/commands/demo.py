@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sidecar.app import running
 from sidecar.commands.arguments import add_duration
-from sidecar.commands.stopping import stop_on_signals, stopped
+from sidecar.commands.waiting import stop_on_signals, stopped
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import COLD_HOT_COLD, HOT, Traffic, TrafficOptions
@@ -85,7 +85,8 @@ def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
     return PlainStepTimes(
         running=running,
         seconds=tuple(
-            options.step_seconds + one * options.step_seconds_per_request + (one - 1) * waiting for one in running
+            options.step_seconds + requests * options.step_seconds_per_request + (requests - 1) * waiting
+            for requests in running
         ),
         errors=(0.0005, 0.0005),
         prompt_share=_PROMPT_SHARE,

@@ -14,7 +14,7 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.speed.plain import fit, plain_step
 from sidecar.analysis.speed.speedup import SlidingTimes, Withheld
 from sidecar.analysis.split.tallies import TemperatureBuckets
-from sidecar.commands.baseline.watch import Watched
+from sidecar.commands.baseline import BaselineRun
 from sidecar.engine.names import Counter
 from sidecar.recording.recording import read_plugin, read_scrapes
 from sidecar.recording.replay import replay, replay_events
@@ -58,7 +58,7 @@ def curve():
 
 
 def watched(scrapes):
-    sink = Watched()
+    sink = BaselineRun()
     for scrape in scrapes:
         sink.scraped(scrape.at, scrape.duration, 0.0, scrape.snapshot)
     return sink

@@ -1,4 +1,4 @@
-"""Files that change while the sidecar runs; ``tests/commands/test_run_reload.py`` has the settings file."""
+"""Files that change while the sidecar runs; ``tests/commands/test_run.py`` has the settings file."""
 
 import asyncio
 from contextlib import asynccontextmanager

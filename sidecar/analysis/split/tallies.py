@@ -8,7 +8,7 @@ from math import sqrt
 from operator import sub
 from typing import Final
 
-from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance, sum_windows
+from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, sum_windows
 from sidecar.analysis.split.life import Life, Rows
 from sidecar.engine.window import HOUR, GrowthWindow
 from sidecar.requests.messages import OTHER, Table

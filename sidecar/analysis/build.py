@@ -192,7 +192,7 @@ def _speculation(shown: Iterable[EngineState], plugin: Lives) -> Speculation | N
 
 
 def _speed(model: ModelState, speculating: list[EngineState], plugin: Lives) -> EngineSpeed | None:
-    """The speed of all speculating engines sum_windows; None if there are none, and for ``other``."""
+    """The speed of all speculating engines together; None if there are none, and for ``other``."""
     if not speculating or model.name == OTHER.model_name:
         return None
     found = model.speed.whole or EngineSpeed(withheld=speculating[0].idle)

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 from scripts.metrics_reference import metrics_reference
-
 from sidecar.analysis.split.lives import Lives
 from sidecar.export.metrics import MOST_SERIES
 

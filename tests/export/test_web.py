@@ -7,10 +7,10 @@ from urllib.parse import urljoin
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from sidecar.settings.files import shipped
 
 from sidecar.analysis.verdict import Verdict
 from sidecar.export.web import Kept, Pages, make_web
+from sidecar.settings.files import shipped
 from tests.export import reports
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from html import unescape
 
 import pytest
-from sidecar.export.sections import marked
 
 from sidecar.analysis.engine.engine_state import Latency, Limitation
 from sidecar.analysis.speed.speedup import Withheld
@@ -14,6 +13,7 @@ from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.engine.names import Phase
 from sidecar.errors import Unreachable
 from sidecar.export.page import content
+from sidecar.export.sections import marked
 from sidecar.requests.messages import Speculation
 from sidecar.wording.plugin import plugin_sentence
 from tests.export import reports

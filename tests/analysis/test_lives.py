@@ -243,6 +243,13 @@ def test_a_plugin_that_contradicts_itself_covers_nothing(server, forged):
     assert (withheld(server), coverage(server)) == (NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0"), 0)
 
 
+def test_a_report_without_its_table_of_temperatures_makes_no_split_of_zeros(server):
+    plugin = PluginEnd(server).serve(0, drafts=10)
+    del plugin.rows[Table.TEMPERATURE, 0]
+    confirm(server, plugin)
+    assert (withheld(server), coverage(server)) == (NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0"), 0)
+
+
 def test_without_vllm_s_counters_there_is_nothing_to_compare_with(server):
     PluginEnd(server).serve(drafts=10).tick()
     server.poll(snap(counters={}))

@@ -151,7 +151,7 @@ def _temperatures(model: ModelState, judged: ModelJudgement, moment: Moment) -> 
         judgement, window = judged.temperatures.get(label, Judgement()), windows.get(label)
         speed = model.speed.temperature(label)
         acceptances, ttft, tpot = (
-            recent.ordered(moment.at) if window is not None else Ordered(())
+            recent.ordered() if window is not None else Ordered(())
             for recent in (state.recent_acceptances, state.recent_ttft, state.recent_tpot)
         )
         yield TemperatureReport(

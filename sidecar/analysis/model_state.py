@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from sidecar.analysis.distributions import (
     ACCEPTANCE_EDGES,
     Histogram,
+    Ordered,
     Recent,
     acceptance_bin,
     duration_bin,
@@ -70,6 +71,12 @@ class TemperatureState:
         self.durations = Histogram(DURATION_EDGES)
         self.recent_acceptances = Recent(window, acceptance_bin)
         self.recent_ttft, self.recent_tpot = Recent(window, duration_bin), Recent(window, duration_bin)
+
+    def mark(self, at: float) -> None:
+        """Timestamps all that was taken in so far with ``at``, a good poll's time."""
+        self.tally.mark(at)
+        for recent in (self.recent_acceptances, self.recent_ttft, self.recent_tpot):
+            recent.drop(at)
 
     def finished(self, at: float, found: RequestNumbers) -> None:
         """Adds a request that finished before ``at``."""
@@ -159,10 +166,11 @@ class ModelState:
     def mark(self, at: float) -> None:
         """Timestamps all totals with ``at``, a good poll's time."""
         for state in self.temperatures.values():
-            state.tally.mark(at)
+            state.mark(at)
         for groups in self.groups.tallies.values():
             for tally in groups.values():
                 tally.mark(at)
+        self._acceptances.drop(at)
         self.speed.mark(at)
 
     def windows(self) -> tuple[dict[str, Acceptance], dict[str, Acceptance]]:
@@ -172,7 +180,7 @@ class ModelState:
 
     def acceptance_p10(self, now: float, needed: int) -> float | None:
         """The 10th percentile of single requests' acceptance; see ``ModelReport``. None with fewer than ``needed``."""
-        rates: Sequence[float] = self._acceptances.ordered(now)
+        rates: Sequence[float] | Ordered = self._acceptances.ordered()
         if len(rates) < needed:
             rates = sorted([rate for at, rate in self._latest if 0 <= now - at <= _HOUR][-needed:])
         return quantile(rates, 0.1) if len(rates) >= needed else None

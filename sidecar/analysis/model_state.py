@@ -78,16 +78,16 @@ class TemperatureState:
         for recent in (self.recent_acceptances, self.recent_ttft, self.recent_tpot):
             recent.drop(at)
 
-    def finished(self, at: float, found: RequestNumbers) -> None:
+    def finished(self, at: float, numbers: RequestNumbers) -> None:
         """Adds a request that finished before ``at``."""
         for histogram, value in zip(
-            (self.acceptances, self.lengths, self.ttft, self.tpot, self.durations), found, strict=True
+            (self.acceptances, self.lengths, self.ttft, self.tpot, self.durations), numbers, strict=True
         ):
             if value is not None:
                 histogram.observe(value)
         for recent, value in zip(
             (self.recent_acceptances, self.recent_ttft, self.recent_tpot),
-            (found.acceptance, found.ttft, found.tpot),
+            (numbers.acceptance, numbers.ttft, numbers.tpot),
             strict=True,
         ):
             if value is not None:
@@ -151,11 +151,11 @@ class ModelState:
         for request in requests:
             label = self._buckets.label(request.temperature)
             by_temperature.setdefault(label, []).append(request)
-            found = request_numbers(request)
-            self._of(label).finished(at, found)
-            if found.acceptance is not None:
-                self._acceptances.add(at, found.acceptance)
-                self._latest.append((at, found.acceptance))
+            numbers = request_numbers(request)
+            self._of(label).finished(at, numbers)
+            if numbers.acceptance is not None:
+                self._acceptances.add(at, numbers.acceptance)
+                self._latest.append((at, numbers.acceptance))
         self.speed.finished(by_temperature)
 
     def _of(self, label: str) -> TemperatureState:

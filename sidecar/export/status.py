@@ -36,7 +36,7 @@ def status(shown: Shown) -> dict[str, Any]:
 def _model(model: ModelReport, plugin: PluginReport) -> dict[str, Any]:
     """A model with the sentences on it and on its temperatures."""
     no_split = [] if model.no_split is None else [no_split_sentence(model.no_split, plugin)]
-    temperatures = [{**plain(one), "note": judgement_note(one.judgement)} for one in model.temperatures]
+    temperatures = [{**plain(item), "note": judgement_note(item.judgement)} for item in model.temperatures]
     return {**plain(model), "notes": [*model_notes(model), *no_split], "temperatures": temperatures}
 
 
@@ -44,23 +44,23 @@ def plain(value: Any) -> Any:
     """Converts a value of the tree to JSON's types."""
     match value:
         case None | bool() | int():
-            found: Any = value
+            converted: Any = value
         case str():
-            found = str(value)  # of an enumeration: its plain string
+            converted = str(value)  # of an enumeration: its plain string
         case float():
-            found = value if math.isfinite(value) else None
+            converted = value if math.isfinite(value) else None
         case Mapping():
-            found = {_key(key): plain(one) for key, one in value.items()}
+            converted = {_key(key): plain(item) for key, item in value.items()}
         case ScrapeError():
-            found = {"reason": value.reason, "message": str(value), "remedy": value.remedy}
+            converted = {"reason": value.reason, "message": str(value), "remedy": value.remedy}
         case frozenset():
-            found = [plain(one) for one in sorted(value)]
+            converted = [plain(item) for item in sorted(value)]
         case tuple() if not hasattr(value, "_fields"):
-            found = [plain(one) for one in value]
+            converted = [plain(item) for item in value]
         case _:
             kind: type = type(value)
-            found = {name: plain(getattr(value, name)) for name in _names(kind)}
-    return found
+            converted = {name: plain(getattr(value, name)) for name in _names(kind)}
+    return converted
 
 
 def _key(key: Any) -> str:
@@ -71,4 +71,4 @@ def _key(key: Any) -> str:
 def _names(kind: type) -> tuple[str, ...]:
     """The fields of a dataclass or a named tuple, then its properties."""
     named = [field.name for field in fields(kind)] if is_dataclass(kind) else kind._fields  # type: ignore[attr-defined]
-    return (*named, *(name for name, one in vars(kind).items() if isinstance(one, property)))
+    return (*named, *(name for name, item in vars(kind).items() if isinstance(item, property)))

@@ -142,7 +142,7 @@ def _drafted(model: ModelReport) -> str:
 
 def per_step(steps: Steps) -> str:
     """The tokens that a request gets from a step, as a phrase."""
-    return f"{steps.length:.2f} tokens per step, with a draft in {percent(steps.drafted_share)} of the steps"
+    return f"{steps.tokens_per_step:.2f} tokens per step, with a draft in {percent(steps.drafted_share)} of the steps"
 
 
 def _listed(split: Split) -> str:

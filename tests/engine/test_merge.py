@@ -6,6 +6,7 @@ import pytest
 
 from sidecar.engine.merge import OTHER, merge
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
+from sidecar.engine.snapshot import EngineSnapshot
 from tests.engine.engine_tools import engine
 
 DRAFTS, TOKENS = Counter.DRAFTS, Counter.GENERATION_TOKENS
@@ -24,20 +25,14 @@ def test_merge_sums_all_but_ratios():
     assert both.histograms[Phase.TTFT].counts == (2, 3, 4)
 
 
-def test_merge_of_different_buckets_has_no_histogram():
-    both = merge([engine(ttft=(1, 2, 3)), engine(ttft=(1, 2), edges=(0.5, math.inf))])
-    assert both.histograms == {}
-
-
 @pytest.mark.parametrize(("capacities", "expected"), [((10, 20), 30), ((10, None), None), ((None, None), None)])
 def test_merged_capacity_is_known_if_all_are(capacities, expected):
     assert merge([engine(capacity=capacity) for capacity in capacities]).kv_cache_capacity_tokens == expected
 
 
 def test_merge_keeps_every_trait_and_adds_nothing():
-    assert merge([engine(traits=[Trait.OVERCOUNTED]), engine()]).traits == {Trait.OVERCOUNTED}
-    assert merge([engine(), engine()]).accepted_per_position == ()
-    assert merge([engine(), engine()]).gauges == {}
+    both = merge([engine(ttft=(1, 2, 3), traits=[Trait.OVERCOUNTED]), engine(ttft=(1, 2), edges=(0.5, math.inf))])
+    assert both == EngineSnapshot(OTHER, {}, (), {}, {}, None, frozenset({Trait.OVERCOUNTED}))  # not of other buckets
 
 
 def test_merged_positions_are_absent_if_an_engine_with_drafts_has_none():

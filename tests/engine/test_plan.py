@@ -8,12 +8,10 @@ from tests.engine.engine_tools import RUNNING, M, only, page, ttft
 
 
 def test_engines_come_in_the_order_of_their_numbers():
-    lines = [f'vllm:num_requests_running{{{M},engine="{n}"}} {n}' for n in (10, 2, 0, 1)]
-    assert [engine.key.engine for engine in page(*lines).engines] == ["0", "1", "2", "10"]
-
-
-def test_an_engine_of_hundreds_of_digits_is_a_name_like_any_other():
-    assert only(f'vllm:num_requests_running{{{M},engine="{"9" * 512}"}} 1').key.engine == "9" * 512
+    """One of hundreds of digits is a name like any other."""
+    names = ["9" * 512, "10", "2", "0", "1"]
+    lines = [f'vllm:num_requests_running{{{M},engine="{name}"}} 1' for name in names]
+    assert [engine.key.engine for engine in page(*lines).engines] == ["0", "9" * 512, "1", "2", "10"]
 
 
 def test_several_models_on_one_page_stay_apart():
@@ -26,12 +24,11 @@ def test_several_models_on_one_page_stay_apart():
     assert [e.counters for e in both.engines] == [{}, {Counter.GENERATION_TOKENS: 3.0}]
 
 
-def test_series_of_vllm_without_a_model_belong_to_no_engine():
-    assert page("vllm:num_requests_running 1", f"vllm:num_requests_waiting{{{M}}} 2").engines[0].gauges == {
-        Gauge.REQUESTS_WAITING: 2.0
-    }
+def test_other_programs_names_and_series_without_a_model_belong_to_no_engine():
+    no_engine = ["vllm:num_requests_running 1", f"sglang:{RUNNING[5:]}", f"my{RUNNING}", "# TYPE up gauge"]
+    assert only(*no_engine, f"vllm:num_requests_waiting{{{M}}} 2").gauges == {Gauge.REQUESTS_WAITING: 2.0}
     with pytest.raises(NoVllmMetrics):
-        page("vllm:num_requests_running 1")
+        page(*no_engine)
 
 
 def test_processes_that_count_apart_are_summed():

@@ -187,30 +187,6 @@ def served():
 
 
 @pytest.fixture
-def raw_served():
-    """Like ``served``, but below HTTP: calls ``talk(reader, writer)`` once the request's head has been read."""
-
-    @asynccontextmanager
-    async def serve(talk):
-        async def connected(reader, writer):
-            try:
-                await reader.readuntil(b"\r\n\r\n")
-                await talk(reader, writer)
-            except (ConnectionError, asyncio.IncompleteReadError):
-                pass
-            finally:
-                writer.transport.abort()
-
-        server = await asyncio.start_server(connected, "127.0.0.1", 0)
-        try:
-            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        finally:
-            server.close()
-
-    return serve
-
-
-@pytest.fixture
 def authority(tmp_path):
     """A certificate authority that also writes web configuration files."""
     from tests.http.certificates import Authority

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from aiohttp import web
@@ -18,8 +19,8 @@ async def fetcher():
     """``fetcher(url)`` makes one that is closed at the end."""
     fetchers = []
 
-    def make(url, **options):
-        fetchers.append(Fetcher(url, **{"timeout": 120.0, "page_bytes": LIMIT, **options}))
+    def make(url):
+        fetchers.append(Fetcher(url, timeout=120.0, page_bytes=LIMIT))
         return fetchers[-1]
 
     yield make
@@ -27,19 +28,23 @@ async def fetcher():
         await each.close()
 
 
-async def fetch(fetcher, url, **options):
-    return await fetcher(url, **options).get("/metrics")
+@asynccontextmanager
+async def says(*answers, pause=0.0):
+    """A server below HTTP: to each request in turn it writes the pieces of an answer, a pause apart, and closes."""
+    turn = iter(answers)
 
-
-def says(*pieces, pause=None):
-    async def talk(_, writer):
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-            if pause is not None:
+    async def connected(reader, writer):
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            for piece in next(turn):
+                writer.write(piece)
+                await writer.drain()
                 await asyncio.sleep(pause)
+            writer.close()
+            await writer.wait_closed()
 
-    return talk
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 async def test_asks_for_plain_text_at_the_path_as_given_over_one_connection(served, fetcher):
@@ -93,10 +98,10 @@ async def test_a_page_over_the_limit_is_refused_without_reading_the_rest(size, a
 
     async with served(handler) as url:
         if size <= LIMIT:
-            assert len(await fetch(fetcher, url)) == size
+            assert len(await fetcher(url).get("/metrics")) == size
             return
         with pytest.raises(PageTooLarge):
-            await fetch(fetcher, url)
+            await fetcher(url).get("/metrics")
         assert sent < LIMIT + 5 * 10**8  # more than any kernel's buffers take; the rest is never asked for
 
 
@@ -116,23 +121,16 @@ async def test_a_page_over_the_limit_is_refused_without_reading_the_rest(size, a
         [HEAD + b"X: " + b"y" * 100_000 + b"\r\n\r\n"],
     ],
 )
-async def test_truncated_and_malformed_responses_are_errors(pieces, raw_served, fetcher):
-    async with raw_served(says(*pieces)) as url:
+async def test_truncated_and_malformed_responses_are_errors(pieces, fetcher):
+    async with says(pieces) as url:
         with pytest.raises(Interrupted):
-            await fetch(fetcher, url)
+            await fetcher(url).get("/metrics")
 
 
-async def test_a_body_that_ends_with_the_connection_is_accepted(raw_served, fetcher):
+async def test_a_body_that_ends_with_the_connection_is_accepted(fetcher):
     """HTTP/1.0 framing, as some proxies still use; only the page itself can tell whether it is whole."""
-
-    async def talk(_, writer):
-        writer.write(b"HTTP/1.0 200 OK\r\n\r\nvllm:x 1\n")
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
-    async with raw_served(talk) as url:
-        assert await fetch(fetcher, url) == b"vllm:x 1\n"
+    async with says([b"HTTP/1.0 200 OK\r\n\r\nvllm:x 1\n"]) as url:
+        assert await fetcher(url).get("/metrics") == b"vllm:x 1\n"
 
 
 async def test_a_name_that_does_not_resolve_is_an_error_without_the_password(fetcher, monkeypatch):
@@ -143,38 +141,22 @@ async def test_a_name_that_does_not_resolve_is_an_error_without_the_password(fet
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
     with pytest.raises(Unreachable) as caught:
-        await fetch(fetcher, "http://user:secret@no-such-host.invalid:8000")
+        await fetcher("http://user:secret@no-such-host.invalid:8000").get("/metrics")
     assert "secret" not in str(caught.value)
     assert "no-such-host" not in str(caught.value)
 
 
-async def test_a_server_that_trickles_bytes_times_out(raw_served, fetcher):
-    async with raw_served(says(HEAD + b"Content-Length: 1000\r\n\r\n", *[b"#"] * 1000, pause=0.02)) as url:
-        with pytest.raises(TimedOut):
-            await fetch(fetcher, url, timeout=0.2)
-
-
-async def test_the_same_fetcher_goes_on_after_any_failure(raw_served, fetcher):
-    answers = iter(["hang", "huge", "broken", "500", "cut", "ok"])
-
-    async def talk(reader, writer):
-        answer = next(answers)
-        if answer == "hang":
-            await reader.read()
-        pages = {
-            "huge": HEAD + b"\r\n" + b"x" * (2 * LIMIT),
-            "broken": b"nonsense\r\n\r\n",
-            "500": b"HTTP/1.1 500 No\r\nContent-Length: 5\r\n\r\nwhat\n",
-            "cut": HEAD + b"Content-Length: 10\r\n\r\nabc",
-            "ok": HEAD + b"Content-Length: 3\r\n\r\nok\n",
-        }
-        writer.write(pages.get(answer, b""))
-        await writer.drain()
-
-    async with raw_served(talk) as url:
+async def test_the_same_fetcher_goes_on_after_any_failure(fetcher):
+    failures = {
+        TimedOut: [HEAD + b"Content-Length: 1000\r\n\r\n", *[b"#"] * 1000],  # a server that trickles bytes
+        PageTooLarge: [HEAD + b"\r\n" + b"x" * (2 * LIMIT)],
+        Interrupted: [b"nonsense\r\n\r\n"],
+        BadStatus: [b"HTTP/1.1 500 No\r\nContent-Length: 5\r\n\r\nwhat\n"],
+    }
+    async with says(*failures.values(), [HEAD + b"Content-Length: 3\r\n\r\nok\n"], pause=0.001) as url:
         same = fetcher(url)
-        for expected in (TimedOut, PageTooLarge, Interrupted, BadStatus, Interrupted):
-            same._timeout = 1.0 if expected is TimedOut else 120.0
+        for expected in failures:
+            same._timeout = 0.2 if expected is TimedOut else 120.0
             with pytest.raises(expected):
                 await same.get("/metrics")
         assert await same.get("/metrics") == b"ok\n"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sidecar.engine.names import Counter, Gauge, Phase, Trait
+from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import SnapshotReader
 from tests.engine.engine_tools import page_reader, snapshot
@@ -14,60 +14,47 @@ COUNTERS = {
     Counter.PROMPT_TOKENS: "prompt_tokens",
     Counter.PREFIX_CACHE_QUERIES: "prefix_queries",
     Counter.PREFIX_CACHE_HITS: "prefix_hits",
-}
-SPECULATION = {
-    Counter.DRAFTS: "drafts",
-    Counter.DRAFT_TOKENS: "draft_tokens",
-    Counter.ACCEPTED_TOKENS: "accepted_tokens",
+    Counter.PREEMPTIONS: "preemptions",
 }
 
 
-def expected_counters(version, arch, truth):
-    """What TRUTH.json says of one engine's counters, for a version that tells it."""
-    known = {counter: truth["counters"].get(name) for counter, name in COUNTERS.items()}
+def expected_counters(known, truth):
+    """What TRUTH.json says of one engine's counters, if its version tells it."""
     histograms = truth["histograms"]
-    known[Counter.STEPS] = histograms["iteration_tokens"]["count"]
-    known[Counter.DECODE_STEPS] = histograms["itl"]["count"]
-    known[Counter.DECODE_SECONDS] = pytest.approx(histograms["itl"]["sum"], abs=1e-5)
-    known[Counter.FIRST_TOKENS] = histograms["ttft"]["count"]
-    # 0.7.3's V1 engine had no such counter.
-    known[Counter.PREEMPTIONS] = None if (version, arch) == ("0.7.3", "v1") else truth["counters"].get("preemptions")
-    if arch == "v1" and truth["spec"] is not None:
-        known |= {counter: truth["spec"][name] for counter, name in SPECULATION.items()}
-    return {counter: value for counter, value in known.items() if value is not None}
-
-
-def expected_gauges(version, truth):
-    gauges = truth["gauges"]
-    known = {
-        Gauge.REQUESTS_RUNNING: gauges["running"],
-        Gauge.REQUESTS_WAITING: gauges["waiting"],
-        Gauge.KV_CACHE_USAGE: gauges["kv_usage"],
+    expected = {counter: truth["counters"][name] for counter, name in COUNTERS.items() if name in truth["counters"]}
+    if (known["version"], known["arch"]) == ("0.7.3", "v1"):  # it had no such counter
+        expected.pop(Counter.PREEMPTIONS, None)
+    if known["arch"] == "v1" and truth["spec"] is not None:
+        expected |= {counter: truth["spec"][counter] for counter in SPECULATION}
+    return expected | {
+        Counter.STEPS: histograms["iteration_tokens"]["count"],
+        Counter.DECODE_STEPS: histograms["itl"]["count"],
+        Counter.DECODE_SECONDS: pytest.approx(histograms["itl"]["sum"], abs=1e-5),
+        Counter.FIRST_TOKENS: histograms["ttft"]["count"],
     }
-    if tuple(map(int, version.split(".")[:2])) >= (0, 20):  # one of each recorded page's waiting requests is deferred
-        known[Gauge.WAITING_FOR_CAPACITY] = max(gauges["waiting"] - 1, 0)
-    return known
-
-
-def expected_phases(version, truth):
-    """Observations by phase; per-request TPOT exists from 0.11 on."""
-    has_tpot = tuple(map(int, version.split(".")[:2])) >= (0, 11)
-    phases = [phase for phase in Phase if phase is not Phase.TPOT or has_tpot]
-    return {phase: truth["histograms"][phase]["count"] for phase in phases}
 
 
 def assert_true(body, known):
     page = snapshot(body)
+    version = tuple(map(int, known["version"].split(".")[:2]))
     assert {engine.key for engine in page.engines} == {EngineKey(known["model_name"], e) for e in known["engines"]}
     for engine in page.engines:
-        expected = known["engines"][engine.key.engine]
-        assert engine.counters == expected_counters(known["version"], known["arch"], expected)
-        positions = (expected["spec"] or {}).get("accepted_per_pos") or ()
-        assert engine.accepted_per_position == tuple(positions)
-        assert engine.gauges == pytest.approx(expected_gauges(known["version"], expected), abs=1e-6)
-        assert {phase: h.count for phase, h in engine.histograms.items()} == expected_phases(known["version"], expected)
-        assert (Trait.OVERCOUNTED in engine.traits) == (known["arch"] == "v0" and expected["spec"] is not None)
-        assert engine.speculates == (expected["spec"] is not None)
+        truth = known["engines"][engine.key.engine]
+        assert engine.counters == expected_counters(known, truth)
+        assert engine.accepted_per_position == tuple((truth["spec"] or {}).get("accepted_per_pos") or ())
+        running, waiting, usage = (truth["gauges"][name] for name in ("running", "waiting", "kv_usage"))
+        gauges = {Gauge.REQUESTS_RUNNING: running, Gauge.REQUESTS_WAITING: waiting, Gauge.KV_CACHE_USAGE: usage}
+        if version >= (0, 20):  # one of each recorded page's waiting requests is deferred
+            gauges[Gauge.WAITING_FOR_CAPACITY] = max(waiting - 1, 0)
+        assert engine.gauges == pytest.approx(gauges, abs=1e-6)
+        phases = set(Phase) - ({Phase.TPOT} if version < (0, 11) else set())
+        counts = {phase: truth["histograms"][phase]["count"] for phase in phases}
+        assert {phase: histogram.count for phase, histogram in engine.histograms.items()} == counts
+        assert (Trait.OVERCOUNTED in engine.traits) == (known["arch"] == "v0" and truth["spec"] is not None)
+        assert engine.speculates == (truth["spec"] is not None)
+        # 0.7.3 does not tell it; 0.9.2 with two engines tells that of the one whose metrics it does not show.
+        has_capacity = version != (0, 7) and "engines_fed_but_not_exposed" not in known
+        assert engine.kv_cache_capacity_tokens == (27648 * 16 if has_capacity else None)
     return page
 
 

@@ -9,7 +9,7 @@ import pytest
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.page_source import RECHECK, REFUSALS, PageSource
 from sidecar.engine.snapshot import SnapshotReader
-from sidecar.errors import AnotherServer, BadStatus, ScrapeError, TimedOut
+from sidecar.errors import AnotherServer, BadStatus, Interrupted, ScrapeError, TimedOut
 from sidecar.settings.groups import Limits
 from tests.engine.engine_tools import snapshot
 
@@ -35,8 +35,9 @@ class FakeVllm:
         assert url.path == "/metrics/"  # without the slash vLLM ignores the filter
         self.part += 1
         self.asked = set(parse_qs(url.query)["name[]"])
-        if self.filtering in {"404", "no answer"}:
-            raise BadStatus if self.filtering == "404" else TimedOut
+        errors = {"404": BadStatus, "no answer": TimedOut, "interrupted": Interrupted}
+        if self.filtering in errors:
+            raise errors[self.filtering]
         bodies = {"empty": b"", "cut": self.filtered()[:-2], "ignored": self.body, "works": self.filtered()}
         return bodies[self.filtering]
 
@@ -101,7 +102,7 @@ async def test_filter_can_be_switched_off(vllm):
     assert vllm.part == 0
 
 
-@pytest.mark.parametrize("filtering", ["empty", "404", "cut", "no answer"])
+@pytest.mark.parametrize("filtering", ["empty", "404", "cut", "no answer", "interrupted"])
 async def test_filter_that_does_not_work_is_tried_once(filtering, vllm, source):
     vllm.filtering = filtering
     await reads(source, vllm.body, 50)

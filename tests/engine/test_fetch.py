@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
@@ -34,14 +34,16 @@ async def says(*answers, pause=0.0):
     turn = iter(answers)
 
     async def connected(reader, writer):
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
+        try:
             await reader.readuntil(b"\r\n\r\n")
             for piece in next(turn):
                 writer.write(piece)
                 await writer.drain()
                 await asyncio.sleep(pause)
-            writer.close()
-            await writer.wait_closed()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.transport.abort()
 
     async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

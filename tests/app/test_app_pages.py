@@ -1,6 +1,5 @@
 """The pages beside ``/metrics``, and how ``/metrics`` goes over HTTP."""
 
-import asyncio
 import json
 import re
 
@@ -44,16 +43,3 @@ async def test_before_vllm_is_up_the_pages_say_that_it_cannot_be_reached(sidecar
         assert status["scrape"]["last_error"]["reason"] == "unreachable"
         assert b"Is vLLM running, and is this its address?" in (await page.get("/")).body
         assert (await page.get("/nothing")).status == 404
-
-
-async def test_refused_requests_are_counted_by_reason(vllm, sidecar):
-    async with sidecar(vllm.url) as page:
-        host, _, port = page.url.removeprefix("http://").partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET / HTTP/1.1\r\nno colon\r\n\r\n")
-        assert b" 400 " in await reader.readline()
-        writer.close()
-        refused = {dict(labels)["reason"]: n for (name, labels), n in (await page()).items() if "http_refused" in name}
-        assert refused.pop("malformed") == 1
-        others = ["gave_way", "not_accepted", "tls", "unauthorized", "internal"]
-        assert refused == dict.fromkeys(others, 0)

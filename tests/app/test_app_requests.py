@@ -20,7 +20,7 @@ def counters(vllm):
     return [vllm.counter(f"spec_decode_num_{name}") for name in COUNTERS]
 
 
-async def test_the_split_is_vllms_own_count_to_the_token(vllm, sidecar):
+async def test_the_split_is_vllms_own_count_to_the_token_and_restarts_with_vllm_but_not_with_the_sidecar(vllm, sidecar):
     async with sidecar(vllm.url) as page:
         await work(vllm, 40, mix=MIX)
         samples = await page.until(
@@ -35,21 +35,9 @@ async def test_the_split_is_vllms_own_count_to_the_token(vllm, sidecar):
         await page.until(lambda samples: total(samples, "specdec_request_acceptance_ratio_count"), 40)
         await page.until(lambda samples: total(samples, "specdec_request_coverage_ratio"), 1)
         assert total(await page(), "specdec_plugin_info", state="observing") == 1
-
-
-async def test_a_sidecar_that_starts_again_has_the_same_totals(vllm, sidecar):
-    async with sidecar(vllm.url) as page:
-        await work(vllm, 20, mix=MIX)
-        await page.until(sums, counters(vllm))
     await work(vllm, 20, mix=MIX)
     async with sidecar(vllm.url) as page:
         await work(vllm, 1)
-        await page.until(sums, counters(vllm))
-
-
-async def test_totals_start_again_when_vllm_restarts(vllm, sidecar):
-    async with sidecar(vllm.url) as page:
-        await work(vllm, 20, mix=MIX)
         await page.until(sums, counters(vllm))
         await vllm.restart()
         await work(vllm, 10, mix=MIX)

@@ -1,16 +1,17 @@
 """The sidecar's ports with web configuration files, used by the clients that use them in production."""
 
-import asyncio
 from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 
 from sidecar.app import running
+from sidecar.http.connection import Refusal
 from sidecar.settings import load_settings
 from tests.app.app_tools import sidecar_settings
 from tests.debian_servers import running_prometheus, scraping
-from tests.waiting import SECONDS, START_SECONDS
+from tests.http.servers import basic
+from tests.waiting import START_SECONDS, until
 
 
 @pytest.fixture
@@ -28,15 +29,13 @@ def guarded(vllm, socket_path, authority):
 
 
 @pytest.fixture
-def healthy(finished):
-    """Waits until ``healthcheck`` says so, which gives an answer two seconds; a busy machine may take longer."""
+def healthcheck(finished):
+    """The exit code of ``healthcheck``, which gives an answer two seconds; a busy machine may take longer."""
 
-    async def wait(variables):
-        async with asyncio.timeout(START_SECONDS):
-            while (await finished("healthcheck", **variables))[0] != 0:
-                pass
+    async def exit_code(variables):
+        return (await finished("healthcheck", **variables))[0]
 
-    return wait
+    return exit_code
 
 
 @pytest.mark.servers
@@ -57,7 +56,7 @@ async def test_prometheus_scrapes_with_tls_client_certificate_and_password(guard
             await prometheus.until('specdec_http_refused_total{reason="unauthorized"} > 0')
 
 
-async def test_probes_need_no_password_and_the_healthcheck_speaks_tls(guarded, healthy, authority):
+async def test_only_probes_need_no_password_and_refusals_are_counted(guarded, healthcheck, authority, samples_of):
     connector = aiohttp.TCPConnector(ssl=authority.trusting())
     async with (
         guarded(users={"prometheus": "secret"}) as variables,
@@ -68,19 +67,21 @@ async def test_probes_need_no_password_and_the_healthcheck_speaks_tls(guarded, h
             async with client.get(page) as answer:
                 return answer.status
 
-        async with asyncio.timeout(SECONDS):
-            while await status("/-/ready") != 200:
-                await asyncio.sleep(0.05)
+        await until(lambda: status("/-/ready"), 200)
         assert await status("/-/healthy") == 200
         assert {await status(page) for page in ("/", "/metrics", "/api/v1/status", "/runbooks", "/none")} == {401}
-        await healthy(variables)
+        await until(lambda: healthcheck(variables), 0, seconds=START_SECONDS)
+        async with client.get("/metrics", headers={"Authorization": basic("prometheus", "secret")}) as answer:
+            page = samples_of(await answer.text())
+    refused = {dict(labels)["reason"]: count for (name, labels), count in page.items() if "http_refused" in name}
+    assert refused == dict.fromkeys(map(str, Refusal), 0) | {"unauthorized": 5}
 
 
-async def test_the_healthcheck_needs_no_client_certificate(guarded, healthy, finished, authority):
+async def test_the_healthcheck_needs_no_client_certificate(guarded, healthcheck, authority):
     web = {"client_ca_file": authority.certificate.name, "client_auth_type": "RequireAndVerifyClientCert"}
     async with guarded(**web) as variables:
-        await healthy(variables)
-    assert (await finished("healthcheck", **variables))[0] == 1
+        await until(lambda: healthcheck(variables), 0, seconds=START_SECONDS)
+    assert await healthcheck(variables) == 1
 
 
 async def test_a_report_of_this_machines_sidecar_speaks_tls(guarded, finished):

@@ -1,35 +1,35 @@
-import asyncio
 import signal
+from contextlib import suppress
 
 import aiohttp
 
 from tests.debian_servers import free_port
 
 
-async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, http):
+async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, http, eventually):
     address = f"127.0.0.1:{free_port()}"
     # It makes its socket among the temporary files, whose path may be too long for one.
     arguments = {"SPECDEC_LISTEN": address, "SPECDEC_THRESHOLDS__MIN_REQUESTS": "1", "TMPDIR": "/tmp"}
-    async with program("demo", "--losing", **arguments) as process:
-        verdict, drafting, coverage, grouped, status = "insufficient_data", [], None, set(), {}
-        while verdict == "insufficient_data" or len(drafting) < 3 or coverage is None or len(grouped) < 2:
-            await asyncio.sleep(0.2)
-            try:
-                async with http.get(f"http://{address}/api/v1/status") as response:
-                    status = await response.json()
-            except aiohttp.ClientConnectionError:
-                continue
+    drafting = []
+
+    async def state():
+        """What is shown, once it can be judged."""
+        with suppress(aiohttp.ClientConnectionError):
+            async with http.get(f"http://{address}/api/v1/status") as response:
+                status = await response.json()
             for model in status["models"]:
-                verdict = model["judgement"]["verdict"]
-                coverage = model["engines"][0]["coverage"]
                 tallies = [part["tally"] for part in model["temperatures"]]
-                drafting = [tally for tally in tallies if tally["draft_tokens"] > 200]
+                drafting[:] = [tally for tally in tallies if tally["draft_tokens"] > 200]
                 grouped = {group["by"] for group in model["groups"] if group["tally"]["draft_tokens"]}
-        assert (status["plugin"]["state"], verdict) == ("observing", "net_negative")
+                shown = (status["plugin"]["state"], model["judgement"]["verdict"], model["engines"][0]["coverage"])
+                return *shown, grouped, len(drafting) >= 3
+        return None
+
+    async with program("demo", "--losing", **arguments) as process:
+        losing = ("observing", "net_negative", 1, {"output", "prompt_tokens"}, True)
+        await eventually(state, losing, seconds=60, pause=0.2)
         drafted = sum(tally["draft_tokens"] for tally in drafting)
         assert sum(tally["accepted_tokens"] for tally in drafting) < 0.5 * drafted
-        assert grouped == {"output", "prompt_tokens"}
-        assert coverage == 1
         process.send_signal(signal.SIGINT)
         out, _ = await process.communicate()
     assert process.returncode == 0

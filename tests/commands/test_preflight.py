@@ -140,11 +140,8 @@ async def test_a_vllm_without_speculation_and_its_plug_in(program, socket_path):
     assert answer["conclusion"] == "Leave it off for now: 33% of requests use parameters that speculation rejects."
 
 
-async def test_a_vllm_that_cannot_be_read_or_speculates_already_is_not_traffic(finished):
+async def test_a_vllm_that_speculates_already_is_not_traffic(finished):
     """Watching takes longer than a test may."""
-    nowhere = await finished("preflight", "--duration", "1h", SPECDEC_VLLM_URL="http://127.0.0.1:1")
-    assert nowhere[:2] == (1, "")
-    assert nowhere[2].splitlines()[-1].startswith("cannot read vLLM's metrics at http://127.0.0.1:1 (unreachable: ")
     async with SimulatedVllm(SimulatorOptions()) as vllm:
         code, out, _ = await finished("preflight", "--duration", "1h", SPECDEC_VLLM_URL=vllm.url)
     assert code == 1

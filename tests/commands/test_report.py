@@ -6,15 +6,10 @@ from aiohttp import web
 
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.verdict import Gate, Verdict
-from sidecar.app import running
-from sidecar.demo.options import SimulatorOptions
 from sidecar.errors import BadStatus
 from sidecar.export.status import status
-from sidecar.settings import load_settings
 from sidecar.wording.notes import LIMITATIONS
-from tests.app.app_tools import sidecar_settings, traffic
 from tests.commands.commands_tools import command
-from tests.demo.http_vllm import HttpVllm
 from tests.export.reports import (
     NEVER_CONNECTED,
     down,
@@ -107,17 +102,6 @@ async def test_a_sidecar_whose_vllm_is_down_says_so(reported):
     text = await reported(report(model(temperature("0")), scrape=down(BadStatus("status 500"))))
     assert text.startswith("Does speculation pay? The sidecar cannot read vLLM's metrics.\n\nstatus 500. ")
     assert text.splitlines()[-1] == "vLLM's metrics were last read at 2023-11-14 22:13:23 UTC."
-
-
-async def test_a_running_sidecar(capsys, socket_path):
-    async with HttpVllm(SimulatorOptions(speed=5), plugin_socket=socket_path) as vllm:
-        settings = load_settings(None, sidecar_settings(vllm.url, PLUGIN__SOCKET=socket_path))
-        async with running(settings), traffic(vllm, {0.0: 1, 1.0: 1}):
-            shown = set()
-            while not {"0", "0.7-1"} <= shown:  # in the first polls nothing has grown yet
-                assert await asyncio.to_thread(command, "report", LISTEN=str(settings.listen)) == 0
-                shown = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
-    assert "1+" not in shown
 
 
 def test_no_sidecar_at_the_address(capsys):

@@ -37,7 +37,8 @@ def test_messages_are_passed_on_and_read_back_as_they_were_except_for_adapters(t
     assert "tenant" not in str(lines_of(tmp_path, "plugin"))
 
 
-def test_a_disk_that_fails_leaves_what_was_written(tmp_path):
+def test_a_disk_that_fails_leaves_what_was_written(tmp_path, monkeypatch):
+    """Once it has stopped it compresses nothing more."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with capture_logs() as logs, recorder(tmp_path) as recording:
         recording.plugin(REQUEST)
@@ -47,19 +48,12 @@ def test_a_disk_that_fails_leaves_what_was_written(tmp_path):
             for _ in range(2):
                 recording.plugin(REQUEST)
                 recording.page(1.0, 2.0, bytes(range(256)) * 100)
+                monkeypatch.setattr(module.gzip, "compress", None)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [line["event"] for line in logs] == ["cannot write the recording; recording stopped, the sidecar continues"]
     assert [line["text"] for line in lines_of(tmp_path, "scrapes")] == ["short"]
     assert list(read_plugin(tmp_path))[1:] == [WITHOUT_ADAPTER]
-
-
-def test_once_it_has_stopped_it_compresses_nothing_more(tmp_path, monkeypatch):
-    with recorder(tmp_path, max_bytes=10) as recording:
-        recording.page(1.0, 2.0, b"x" * 100)
-        monkeypatch.setattr(module.gzip, "compress", None)
-        recording.page(3.0, 4.0, b"x" * 100)
-        assert recording.scrapes == 0
 
 
 def test_messages_that_wait_for_the_next_poll_are_bounded(tmp_path, monkeypatch):

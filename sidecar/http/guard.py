@@ -117,18 +117,14 @@ class GuardedServer:
         """Listens on every address of ``host`` and returns the first as bound; ``::`` accepts IPv4 too.
 
         Raises:
-            OSError: an address cannot be bound.
+            OSError: an address cannot be bound; ``stop`` closes the others.
         """
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        try:
-            for family, _, _, _, address in dict.fromkeys(infos):
-                dual = host == "::" and socket.has_dualstack_ipv6()
-                self._listeners.append(socket.create_server(address, family=family, backlog=128, dualstack_ipv6=dual))
-        except OSError:
-            await self.stop()
-            raise
+        for family, _, _, _, address in dict.fromkeys(infos):
+            dual = host == "::" and socket.has_dualstack_ipv6()
+            self._listeners.append(socket.create_server(address, family=family, backlog=128, dualstack_ipv6=dual))
         if self._runner.server is None:
             raise RuntimeError("stopped")
         server = self._runner.server

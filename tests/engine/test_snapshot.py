@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.engine.names import Counter, Gauge, Phase
+from sidecar.engine.names import Gauge
 from sidecar.engine.snapshot import SnapshotReader
 from sidecar.errors import PageError
-from tests.engine.engine_tools import RUNNING, M, only, page, page_reader, snapshot, ttft
+from tests.engine.engine_tools import RUNNING, M, only, page, page_reader, ttft
 
 
 @pytest.mark.parametrize(
@@ -57,19 +57,6 @@ START = "process_start_time_seconds"
 )
 def test_the_process_start_is_known_if_a_page_has_one_that_is_a_time(lines, start):
     assert page(RUNNING, *lines).process_start == start
-
-
-def test_a_version_from_the_future_keeps_what_it_still_has(recorded):
-    """Families that went, and a label that came, cost themselves and nothing else."""
-    body = recorded("vllm-0.33.0.prom").replace(b'engine="0"', b'engine="0",cell="x"')
-    gone = (b"vllm:kv_cache_usage_perc", b"vllm:request_queue_time_seconds", b"vllm:num_preemptions_total")
-    body = b"".join(line for line in body.splitlines(keepends=True) if not line.startswith(gone))
-    (before,) = snapshot(recorded("vllm-0.33.0.prom")).engines
-    (after,) = snapshot(body).engines
-    assert after.key == before.key
-    assert before.counters.items() - after.counters.items() == {(Counter.PREEMPTIONS, 2.0)}
-    assert set(before.gauges) - set(after.gauges) == {Gauge.KV_CACHE_USAGE}
-    assert set(before.histograms) - set(after.histograms) == {Phase.QUEUE}
 
 
 _LABEL_VALUES = st.sampled_from(["0", "1", "-1", "x", "", "NaN", "+Inf", "0.1", "1e400", "\u0663"])

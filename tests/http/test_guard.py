@@ -8,11 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 from structlog.testing import capture_logs
 
 from sidecar.http.connection import Refusal
-from sidecar.http.guard import GuardedServer
 from tests.http.servers import ODDITY, ended, get, guarded, response
 from tests.waiting import until
 
@@ -176,11 +174,3 @@ async def test_a_stop_waits_for_no_client_longer_than_its_limit(sent):
         await server.stop()
         await ended(reader)
         await until(lambda: server.connections, 0)
-
-
-async def test_an_address_in_use_is_an_error_after_which_stop_works():
-    async with guarded() as (server, _, _):
-        other = GuardedServer(web.Application())
-        with pytest.raises(OSError, match="in use"):
-            await other.start("127.0.0.1", server.port)
-        await other.stop()

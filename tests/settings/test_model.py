@@ -1,5 +1,6 @@
 """The values that the program gets."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -80,17 +81,15 @@ def test_vllm_is_verified_against_the_systems_authorities_an_own_one_or_not_at_a
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("500ms", 0.5), ("1s", 1), ("5m", 300), ("1h", 3600), ("1.5m", 90), (" 2 s ", 2), ("7", 7), ("0.25", 0.25)],
+    [
+        *(("500ms", 0.5), ("1s", 1), ("5m", 300), ("1h", 3600), ("1.5m", 90), (" 2 s ", 2), ("7", 7), ("0.25", 0.25)),
+        *((text, None) for text in ("", "fast", "nan", "1e999", "1m30s", "1 d", "-1s", "61m")),
+    ],
 )
 def test_a_duration_is_a_number_of_seconds_or_has_a_unit(text, seconds):
-    assert parse_duration(text, 0, 3600) == seconds
+    with nullcontext() if seconds else pytest.raises(ValueError, match="expected"):
+        assert parse_duration(text, 0.1, 3600) == seconds
 
 
 def test_milliseconds_are_the_nearest_float():
     assert all(parse_duration(f"{n}ms", 0, 1) == n / 1000 for n in range(1000))
-
-
-@pytest.mark.parametrize("text", ["", "fast", "nan", "1e999", "1m30s", "1 d", "-1s", "61m"])
-def test_other_durations_are_refused(text):
-    with pytest.raises(ValueError, match="expected"):
-        parse_duration(text, 1, 3600)

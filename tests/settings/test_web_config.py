@@ -16,6 +16,7 @@ def problem(folder, text):
     path.write_text(text)
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is what the tests compare
         read_web_config(path)
+    assert HASH not in str(caught.value)
     return str(caught.value)
 
 
@@ -33,6 +34,11 @@ def test_a_file_with_tls_and_users_is_read_with_the_certificates_that_it_names(a
         ("basic_auth_users: {}", "neither tls_server_config nor basic_auth_users is set"),
         ("a: [", "line 1 is not valid YAML: expected the node content, but found '<stream end>'"),
         ("basic_auth_users: {a: secret}", USERS),
+        (f"basic_auth_users: {{'a:b': {HASH}}}", USERS),
+        (
+            f"basic_auth_users: {{'a:{HASH}'}}",
+            f"{USERS}; basic_auth_users.a: input should be a valid string",
+        ),  # a line of htpasswd
         (f"basic_auth_users: {{a: {HASH.replace('$04$', '$20$')}}}", USERS),
         ("http_server_config: {headers: {X: y}}", "http_server_config: not supported; remove it"),
         (TLS + ", cipher_suites: []}", "tls_server_config.cipher_suites: not supported; remove it"),
@@ -58,10 +64,3 @@ def test_a_key_of_another_certificate_and_an_encrypted_one_are_refused_without_a
     subprocess.run(command, check=True, capture_output=True)
     pair = f"tls_server_config: {{cert_file: {certificate}, key_file: locked.pem}}"
     assert "not usable PEM files" in problem(authority.folder, pair)
-
-
-@pytest.mark.parametrize("users", [f"{{'a:b': {HASH}}}", "{a: sec}", f"{{'a:{HASH}'}}"])
-def test_messages_do_not_quote_what_should_be_a_hash(tmp_path, users):  # the last as in a line of htpasswd
-    message = problem(tmp_path, f"basic_auth_users: {users}")
-    assert HASH not in message
-    assert "sec" not in message

@@ -134,6 +134,10 @@ def test_an_engine_that_does_not_speculate_has_no_speedup(curve):
     assert model.speed is None or model.speed.speedup is None
 
 
+def test_a_recording_with_speculation_gives_no_plain_step_times():
+    assert watched(read_scrapes(LEVELS / "k3")).curves() == {}
+
+
 def by_token(scrape):
     """The page if its inter-token latency had one observation a token: the change of vLLM's pull request 47382."""
     engines = []

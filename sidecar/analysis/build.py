@@ -1,6 +1,6 @@
 """Builds a model's part of the report, and the evidence it is judged by, from the states."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -10,15 +10,17 @@ from sidecar.analysis.distributions import Ordered, quantile
 from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
+from sidecar.analysis.findings import findings
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.model_speed import costs_by_load
 from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
+from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
-from sidecar.requests.messages import Speculation
+from sidecar.requests.messages import Speculation, Table
 from sidecar.settings.groups import Thresholds
 
 _BINS: Final = 10
@@ -84,26 +86,38 @@ def model_report(
     states = engines.of(model.name)
     shown = [state for state in states if fresh and state.seen_at == at]
     whole, speed = judged.whole, _speed(model, [state for state in shown if state.speculates], plugin)
+    differences = model.strata.differences("engine", min_requests) if fresh and len(states) > 1 else {}
     splits, loads = _splits(model, plugin), model.speed.loads.report(model.speed.plain_seconds)
-    return ModelReport(
+    report = ModelReport(
         model_name=model.name,
         engines=tuple(
-            _engine_report(model, state, plugin, judged.engines.get(state.key.engine, Judgement()), moment)
+            _engine_report(
+                model, state, plugin, judged.engines.get(state.key.engine, Judgement()), moment, differences=differences
+            )
             for state in states
         ),
         temperatures=tuple(_temperatures(model, judged, moment)) if splits else (),
-        groups=model.groups.reports(min_requests, fresh=fresh) if splits else (),
+        groups=model.groups.reports(model.strata, min_requests, fresh=fresh) if splits else (),
         judgement=whole,
         speed=speed,
         loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
         acceptance_p10=model.acceptance_p10(at, min_requests) if splits and fresh else None,
         no_split=None if splits else plugin.withheld(model.name) or NoSplit(NoSplitReason.NOT_CONNECTED),
         advice=advise(whole.evidence, whole.judged, moment.thresholds) if whole.judged is not None else None,
+        findings=(),
     )
+    temperatures = model.strata.sums(Table.TEMPERATURE) if fresh and splits else {}
+    return replace(report, findings=findings(report, temperatures, moment.thresholds)) if fresh else report
 
 
 def _engine_report(
-    model: ModelState, state: EngineState, plugin: Lives, judgement: Judgement, moment: Moment
+    model: ModelState,
+    state: EngineState,
+    plugin: Lives,
+    judgement: Judgement,
+    moment: Moment,
+    *,
+    differences: Mapping[str, Difference],
 ) -> EngineReport:
     """The engine as of the last good poll; includes current values only if it was on that page and that is fresh."""
     latest = state.latest if moment.fresh and state.seen_at == moment.at else None
@@ -124,6 +138,9 @@ def _engine_report(
         limitations=state.limitations if latest else frozenset(),
         speed=_engine_speed(model, state, plugin) if latest and state.speculates else None,
         speculation=plugin.speculation(state.key),
+        configuration=plugin.configuration(state.key),
+        difference=differences.get(state.key.engine) if latest else None,
+        undrafted_tokens=state.undrafted_tokens if latest else 0.0,
         coverage=plugin.coverage(state.key) if latest else None,
     )
 

@@ -17,7 +17,17 @@ from sidecar.analysis.distributions import (
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.split.life import Cut, Life
-from sidecar.analysis.split.tallies import Groups, Label, Labels, LiveTally, Tallies, TemperatureBuckets, sum_by_label
+from sidecar.analysis.split.strata import Cell, Strata
+from sidecar.analysis.split.tallies import (
+    Groups,
+    Label,
+    Labels,
+    LiveTally,
+    Tallies,
+    TemperatureBuckets,
+    prompt_label,
+    sum_by_label,
+)
 from sidecar.requests.messages import FinishedRequest, Table
 from sidecar.requests.tally import NOTHING, Outcome
 from sidecar.settings import Settings
@@ -99,6 +109,7 @@ class ModelState:
         self.speed = ModelSpeed(curves.get(name), missing, window=settings.latency_window, history=settings.history)
         self.temperatures = {label: TemperatureState(settings.latency_window) for label in self._buckets.labels}
         self.groups = Groups(settings.latency_window)
+        self.strata = Strata(settings.latency_window)
         self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
         self._taken: dict[str, tuple[Cut, Tallies]] = {}  # each life's cut and its tallies by label, by ``start``
         self._acceptances = Recent(settings.latency_window, acceptance_bin)
@@ -136,8 +147,8 @@ class ModelState:
         groups = [(by, group) for by, tallies in self.groups.tallies.items() for group in tallies]
         return [(Table.TEMPERATURE, label) for label in self.temperatures] + groups
 
-    def finished(self, at: float, requests: Iterable[FinishedRequest]) -> None:
-        """Takes in the requests that finished since the last poll; call it after that poll's ``speed.polled``."""
+    def finished(self, at: float, engine: str, requests: Iterable[FinishedRequest]) -> None:
+        """Takes in an engine's requests that finished since the last poll, after that poll's ``speed.polled``."""
         if self._latest and at < self._latest[-1][0]:  # the clock was set back
             self._latest.clear()
         by_temperature: dict[str, list[FinishedRequest]] = {}
@@ -146,10 +157,25 @@ class ModelState:
             by_temperature.setdefault(label, []).append(request)
             found = request_numbers(request)
             self._of(label).finished(at, found)
+            cells = self._cells(label, engine, request)
+            self.strata.add(at, request.draft_tokens, request.accepted_tokens, cells)
             if found.acceptance is not None:
                 self._acceptances.add(at, found.acceptance)
                 self._latest.append((at, found.acceptance))
         self.speed.finished(by_temperature)
+
+    def _cells(self, temperature: str, engine: str, request: FinishedRequest) -> list[Cell]:
+        """Where a request is compared: with others at its temperature; between engines also of its prompt length."""
+        prompt = prompt_label(max(request.prompt_tokens - 1, 0).bit_length())
+        groups = {
+            Table.TEMPERATURE: temperature,
+            Table.PROMPT_TOKENS: prompt,
+            Table.OUTPUT: "structured" if request.structured else "free",
+            Table.ADAPTER: self._labels.label(Table.ADAPTER, request.adapter or ""),
+            Table.SAMPLING: request.sampling or "plain",
+        }
+        cells: list[Cell] = [(by, group, temperature) for by, group in groups.items()]
+        return [*cells, ("engine", engine, (temperature, prompt))]
 
     def _of(self, label: str) -> TemperatureState:
         if label not in self.temperatures:
@@ -164,6 +190,7 @@ class ModelState:
             for tally in groups.values():
                 tally.mark(at)
         self.speed.mark(at)
+        self.strata.drop(at)
 
     def windows(self) -> tuple[dict[str, Acceptance], dict[str, Acceptance]]:
         """Every temperature over the sliding window, and over the last hour, each with its share."""

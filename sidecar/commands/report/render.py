@@ -95,7 +95,7 @@ def _temperature(one: _Json) -> tuple[str, ...]:
 
 
 def _group(one: _Json) -> tuple[str, ...]:
-    below = "-" if one["difference"] is None else f"{-one['difference']:.3f}"
+    below = "-" if one["difference"] is None else f"{-one['difference']['value']:.3f}"
     return (f"{one['by']} {one['group']}", ratio(one["window"]["rate"]), below, share(one["window"]["share"]))
 
 

@@ -99,7 +99,12 @@ def _gap(latency: Latency, baseline: Mapping[float, float]) -> str:
     return f"<span class=number>{gap}</span>" + ("" if growth is None else f" ({growth:.1f} times the baseline)")
 
 
-_BY = {"prompt_tokens": "prompts of {} tokens", "output": "{} output", "adapter": "adapter {}"}
+_BY = {
+    "prompt_tokens": "prompts of {} tokens",
+    "output": "{} output",
+    "sampling": "{} sampling",
+    "adapter": "adapter {}",
+}
 
 
 def model_section(model: ModelReport, thresholds: Thresholds, plugin: PluginReport, said: str) -> str:
@@ -208,11 +213,11 @@ def _lower(model: ModelReport) -> str:
 
 
 def _lower_group(group: GroupReport) -> str:
-    below = -100 * (group.difference or 0.0)
-    error = f" ± {200 * group.error:.0f}" if group.error is not None else ""
+    difference = group.difference
+    below = "" if difference is None else f"{-100 * difference.value:.0f} ± {200 * difference.error:.0f} points"
     return (
         f"<tr><th>{_name(group)}</th><td class=number>{percent(group.window.rate)}</td>"
-        f"<td class=number>{below:.0f}{error} points</td><td class=number>{percent(group.window.share)}</td></tr>"
+        f"<td class=number>{below}</td><td class=number>{percent(group.window.share)}</td></tr>"
     )
 
 

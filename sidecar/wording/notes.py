@@ -85,20 +85,19 @@ _OR_FEWER: Final = "Route this traffic to pods that do not speculate, or specula
 def model_notes(model: ModelReport) -> list[str]:
     """What to know about a model as a whole, and to do, most important first."""
     judgement = model.judgement
-    note = COLLAPSED if judgement.has_collapsed else judgement_note(judgement, advice_sentences(model.advice))
+    note = judgement_note(judgement, is_explained=bool(model.findings))
     return [*([note] if note else []), *caveats(judgement.evidence), *_losing_engines(model)]
 
 
-def judgement_note(judgement: Judgement, advice: str = "") -> str:
+def judgement_note(judgement: Judgement, *, is_explained: bool = False) -> str:
     """What keeps a verdict from being reached or from rising, and what to do where it is net negative.
 
-    ``advice`` takes the place of the general remedy. Empty if there is nothing to say.
+    ``is_explained``: findings say what to do. Empty if there is nothing to say.
     """
     if judgement.gate is not None:
         return f"No verdict: below thresholds.{judgement.gate.threshold} ({judgement.gate.value:g})."
-    if not advice and judgement.verdict is Verdict.NET_NEGATIVE:
-        advice = _remedy(judgement)
-    return " ".join(filter(None, (_held(judgement), advice)))
+    loses = judgement.verdict is Verdict.NET_NEGATIVE and not is_explained
+    return " ".join(filter(None, (_held(judgement), _remedy(judgement) if loses else "")))
 
 
 def _held(judgement: Judgement) -> str:

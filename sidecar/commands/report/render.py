@@ -55,6 +55,9 @@ def _model(model: _Json, table: _Table, item: str, said: str) -> Iterator[str]:
         (_ENGINES, [_engine(one) for one in model["engines"]]),
     ):
         yield from ("", *table(header, rows)) if rows else ()
+    for finding in model["explanations"]:
+        yield from ("", f"{item}{finding['code']}: {finding['what']}", f"{item}{finding['remedy']} {finding['expect']}")
+        yield f"{item}Verify with {finding['verify']}."
     notes = [_speedup(model), *model["notes"]]
     notes += [
         f"no drafts in the window for {one['by']} {one['group']}" for one in model["groups"] if one["without_drafts"]

@@ -40,7 +40,16 @@ def _speculation(engine: EngineReport) -> Values:
     adaptive = str(found.adaptive_verification).lower()
     tokens = str(found.num_speculative_tokens)
     ruled = str(is_ruled(found)).lower()
-    return {(found.method or "", tokens, adaptive, found.rejection_sample_method or "", ruled): 1}
+    return {
+        (
+            found.method or "",
+            tokens,
+            adaptive,
+            found.rejection_sample_method or "",
+            found.draft_sample_method or "",
+            ruled,
+        ): 1
+    }
 
 
 def _plain_steps(model: ModelReport) -> Values:
@@ -161,6 +170,7 @@ METRICS: Final = (
         "num_speculative_tokens",
         "adaptive_verification",
         "rejection_sample_method",
+        "draft_sample_method",
         "rule_of_thumb",
     ),
     # Decoding by load, and plain decoding. ``running`` is the number of requests in a step.

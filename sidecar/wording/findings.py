@@ -15,12 +15,12 @@ _LOGIT_BYTES: Final = 4
 _SCHEDULE_COSTS: Final = (
     "vLLM ignores a schedule with data parallelism, and gives up full CUDA graphs for it on model runner V1."
 )
-_ELSEWHERE: Final = "Route these requests to pods that do not speculate"
+_OR_ELSEWHERE: Final = "route these requests to pods that do not speculate"
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """``what`` is seen, with its numbers; ``remedy`` is the change, ``expect`` its likely effect, ``verify`` a command."""
+    """``what`` is seen, with numbers; ``remedy`` is the change, ``expect`` its likely effect, ``verify`` a command."""
 
     code: str
     what: str
@@ -54,16 +54,18 @@ def _greedy_drafting(finding: Finding, model: ModelReport) -> Texts:
         "likeliest token at every temperature, and requests that sample often reject it."
     )
     remedy = (
-        'Try `"draft_sample_method": "probabilistic"` in --speculative-config on one pod: the draft then samples at the '
-        "request's temperature. The output's distribution stays the same."
+        'Try `"draft_sample_method": "probabilistic"` in --speculative-config on one pod: the draft then samples at '
+        "the request's temperature. The output's distribution stays the same."
     )
     return what, remedy, _expectation(model)
 
 
 def _expectation(model: ModelReport) -> str:
     sentences = [
-        "How much it gains depends on the pair of models: a draft close to its target went from 0.39 to 0.75 at T 1 in "
-        "our lab; of published pairs, one accepted 7 to 11 % more tokens per step, a weak one -3 to 4 %."
+        (
+            "How much it gains depends on the pair of models: a draft close to its target went from 0.39 to 0.75 at "
+            "T 1 in our lab; of published pairs, one accepted 7 to 11 % more tokens per step, a weak one -3 to 4 %."
+        )
     ]
     configuration, speculation = _configured(model)
     if speculation is not None and configuration.max_num_seqs and configuration.vocabulary:
@@ -72,8 +74,8 @@ def _expectation(model: ModelReport) -> str:
         sentences.append(f"The draft's logits take up to {gibibytes:.1f} GiB of GPU memory.")
     if configuration.model_runner_v2 is not True:
         sentences.append(
-            "On model runner V1, vLLM's memory profiling leaves them out, so lower --gpu-memory-utilization by as much, "
-            "and a request's seed no longer makes its output reproducible."
+            "On model runner V1, vLLM's memory profiling leaves them out, so lower --gpu-memory-utilization by as "
+            "much, and a request's seed no longer makes its output reproducible."
         )
     sentences.append("Top-k and top-p shape only the target, so with narrow ones it may lose.")
     return " ".join(sentences)
@@ -103,8 +105,8 @@ def _schedule(finding: Finding) -> str:
 def _load(finding: Finding, model: ModelReport) -> Texts:
     low, now = finding.where
     what = (
-        f"With {now} requests running, decoding is {finding.value:.2f} ± {2 * (finding.error or 0):.2f} times as fast as "
-        f"without speculation; with {low} it was {finding.other:.2f} times as fast."
+        f"With {now} requests running, decoding is {finding.value:.2f} ± {2 * (finding.error or 0):.2f} times as fast "
+        f"as without speculation; with {low} it was {finding.other:.2f} times as fast."
     )
     _, speculation = _configured(model)
     can_schedule = speculation is not None and follows_a_schedule(speculation.method)
@@ -124,8 +126,7 @@ def _long_prompts(finding: Finding, model: ModelReport) -> Texts:
     limit = f" (this draft: {longest:,} tokens)" if longest else ""
     return (
         f"Prompts of {finding.where[0]} tokens accept {_compared(finding)} of other lengths at the same temperatures.",
-        f"Use a draft that was trained on such lengths, and check its longest length{limit}. Or {_ELSEWHERE[0].lower()}"
-        f"{_ELSEWHERE[1:]}.",
+        (f"Use a draft that was trained on such lengths, and check its longest length{limit}. Or {_OR_ELSEWHERE}."),
         "Heads and small drafts accept less beyond the lengths of their training data.",
     )
 
@@ -133,7 +134,7 @@ def _long_prompts(finding: Finding, model: ModelReport) -> Texts:
 def _structured_output(finding: Finding, _: ModelReport) -> Texts:
     return (
         f"Requests with structured output accept {_compared(finding)} without it at the same temperatures.",
-        f"{_ELSEWHERE}, or draft with n-gram or suffix decoding, which repeats keys and punctuation.",
+        f"R{_OR_ELSEWHERE[1:]}, or draft with n-gram or suffix decoding, which repeats keys and punctuation.",
         "The drafter does not know the grammar: vLLM drops the draft tokens that it forbids.",
     )
 
@@ -141,7 +142,7 @@ def _structured_output(finding: Finding, _: ModelReport) -> Texts:
 def _adapter(finding: Finding, _: ModelReport) -> Texts:
     return (
         f"Requests with adapter {finding.where[0]} accept {_compared(finding)} with others at the same temperatures.",
-        f"Train a draft for this adapter. Or {_ELSEWHERE[0].lower()}{_ELSEWHERE[1:]}.",
+        f"Train a draft for this adapter. Or {_OR_ELSEWHERE}.",
         "The draft was made for the base model and does not apply the adapter.",
     )
 
@@ -151,15 +152,17 @@ def _sampling(finding: Finding, _: ModelReport) -> Texts:
     which = "top-k, top-p or min-p" if is_filtered else "presence, frequency or repetition penalties"
     return (
         f"Requests with {which} accept {_compared(finding)} with other sampling parameters at the same temperatures.",
-        f"Ask the clients whether they need these parameters. Otherwise {_ELSEWHERE[0].lower()}{_ELSEWHERE[1:]}.",
+        f"Ask the clients whether they need these parameters. Otherwise {_OR_ELSEWHERE}.",
         "They shape the target's distribution alone: the drafter does not see them.",
     )
 
 
 def _one_engine(finding: Finding, _: ModelReport) -> Texts:
     return (
-        f"Requests on engine {finding.where[0]} accept {_compared(finding)} on the other engines at the same temperatures "
-        "and prompt lengths.",
+        (
+            f"Requests on engine {finding.where[0]} accept {_compared(finding)} on the other engines at the same "
+            "temperatures and prompt lengths."
+        ),
         "Restart this vLLM. If it does not help, compare the engine's configuration and its GPU with the others'.",
         "Engines of one vLLM load the same draft, so a difference points to a fault.",
     )
@@ -177,22 +180,28 @@ def _mismatch(finding: Finding, model: ModelReport) -> Texts:
     ]
     return (
         f"{COLLAPSED} The acceptance rate is {percent(finding.value)}.",
-        "Check that the draft was made for this target: its vocabulary, chat template, quantization "
-        f"({', '.join(quantized) or 'none configured'}) and vLLM's version.",
+        (
+            "Check that the draft was made for this target: its vocabulary, chat template, quantization "
+            f"({', '.join(quantized) or 'none configured'}) and vLLM's version."
+        ),
         "A draft that matches accepts its first token now and then even at high temperatures.",
     )
 
 
 def _not_speculating(finding: Finding, model: ModelReport) -> Texts:
-    configuration, speculation = _configured(model)
+    _, speculation = _configured(model)
     method = speculation.method if speculation is not None else None
     longest = speculation.draft_max_model_len if speculation is not None else None
     limit = f" The draft's longest length is {longest:,} tokens." if longest else ""
     return (
-        f"Engine {finding.where[0]} generated {finding.value:,.0f} tokens and drafted none, although it is configured to "
-        f"speculate with {method}.",
-        f"Look in vLLM's log for what switched it off. On model runner V1, one request beyond the draft's longest length "
-        f"ends drafting for its whole batch.{limit}",
+        (
+            f"Engine {finding.where[0]} generated {finding.value:,.0f} tokens and drafted none, although it is "
+            f"configured to speculate with {method}."
+        ),
+        (
+            f"Look in vLLM's log for what switched it off. On model runner V1, one request beyond the draft's longest "
+            f"length ends drafting for its whole batch.{limit}"
+        ),
         "The draft model takes memory and gives nothing until then.",
     )
 
@@ -216,8 +225,8 @@ def _compared(finding: Finding) -> str:
     """The two acceptance rates and their difference, as a phrase that ends before what the others are."""
     points = 100 * abs((finding.other or 0) - (finding.value or 0))
     return (
-        f"{percent(finding.value)} of their draft tokens, {points:.0f} ± {200 * (finding.error or 0):.0f} points less than "
-        f"the {percent(finding.other)} of those"
+        f"{percent(finding.value)} of their draft tokens, {points:.0f} ± {200 * (finding.error or 0):.0f} points less "
+        f"than the {percent(finding.other)} of those"
     )
 
 

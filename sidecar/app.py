@@ -17,14 +17,14 @@ from sidecar.errors import ListenError
 from sidecar.export.changes import LoggedState
 from sidecar.export.declaration import Shown
 from sidecar.export.web import PROBES, Pages, make_web
+from sidecar.http.connection import GuardOptions
 from sidecar.http.guard import GuardedServer
-from sidecar.http.limits import GuardOptions
 from sidecar.log import Log, StateLog, set_log_level
 from sidecar.recording.recorder import Recorder
 from sidecar.requests.messages import PluginSink
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
-from sidecar.settings.addresses import Address
+from sidecar.settings.field_types import Address
 from sidecar.settings.reload import Reloader
 from sidecar.supervise import Supervisor
 
@@ -90,8 +90,6 @@ class Sidecar:
         set_log_level(settings.log.level)
         self.server.web_config = settings.web_config_file
         self._state.apply(settings)
-        if self.push is not None:
-            self.push.settings = settings
 
     def _shown(self) -> Shown:
         return Shown(self._report(), self._settings)
@@ -126,7 +124,7 @@ def _push(report: Callable[[], Report], settings: Settings) -> Push | None:
         return None
     web = settings.web_config_file
     scheme = "http" if web is None or web.tls is None else "https"
-    return Push(report, settings, f"{scheme}://{_reachable(settings.listen)}", StateLog(_log()))
+    return Push(report, settings.alerting, f"{scheme}://{_reachable(settings.listen)}", StateLog(_log()))
 
 
 def _reachable(listen: Address) -> Address:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from sidecar import __version__
@@ -17,11 +18,10 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130  # exit code that shells give for Ctrl-C
 
-_MODULES = (
-    *("run", "plugin", "check.command", "healthcheck", "baseline.command", "plan.command", "preflight.command"),
-    *("sweep.command", "compare.command", "report.command", "record", "replay", "demo"),
+_COMMANDS = (
+    *("run", "plugin", "check", "healthcheck", "baseline", "plan", "preflight"),
+    *("sweep", "compare", "report", "record", "replay", "demo"),
 )
-_COMMANDS = {module.partition(".")[0]: f"sidecar.commands.{module}" for module in _MODULES}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_command(arguments: argparse.Namespace, settings: "Settings") -> int:
     """Runs the command that ``arguments`` name; returns its exit code."""
     try:
-        code: int = import_module(_COMMANDS[arguments.command]).run(arguments, settings)
+        code: int = _module(arguments.command).run(arguments, settings)
     except SpecDecError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -72,8 +72,12 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"specdec-sidecar {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in argv[:1] if argv[:1] and argv[0] in _COMMANDS else _COMMANDS:
-        module = import_module(_COMMANDS[name])
+        module = _module(name)
         command = commands.add_parser(name, help=module.HELP, description=f"{module.HELP[0].upper()}{module.HELP[1:]}.")
         command.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings")
         module.add_arguments(command)
     return top
+
+
+def _module(command: str) -> ModuleType:
+    return import_module(f"sidecar.commands.{command}")

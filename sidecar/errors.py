@@ -47,6 +47,11 @@ class ScrapeError(SpecDecError):
     reason: ClassVar[str] = "scrape"
     remedy: ClassVar[str] = ""
 
+    @classmethod
+    def reasons(cls) -> list[str]:
+        """The reasons of all classes below this one that are not bases of others, sorted; of such a class, its own."""
+        return sorted(reason for kind in cls.__subclasses__() for reason in kind.reasons()) or [cls.reason]
+
 
 class Unreachable(ScrapeError):
     """No connection: vLLM is not up, or the address is wrong."""

@@ -16,6 +16,7 @@ from aiohttp import web
 from hypothesis import HealthCheck, settings
 
 from tests.debian_servers import free_port
+from tests.waiting import until
 
 LIMIT_SECONDS = 600  # per test with its fixtures; only a broken test takes this long, however busy the machine is
 PAGES = Path(__file__).parent / "data" / "pages"
@@ -162,13 +163,8 @@ def finished(program):
 
 @pytest.fixture
 def eventually():
-    """Waits until a condition holds."""
-
-    async def wait(condition):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-    return wait
+    """Waits until a condition holds: ``tests.waiting.until``."""
+    return until
 
 
 @pytest.fixture

@@ -5,12 +5,15 @@ import json
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+
+from tests.waiting import START_SECONDS
 
 
 def free_port() -> int:
@@ -65,6 +68,14 @@ class Prometheus:
         """The current series: pairs of labels and value."""
         data = await self.ask("query", query=expression)
         return [(found["metric"], float(found["value"][1])) for found in data]
+
+    async def until(self, expression: str, seconds: float = START_SECONDS) -> list[tuple[dict[str, str], float]]:
+        """Waits until the expression has series, and returns them; fails after ``seconds``."""
+        deadline = time.monotonic() + seconds
+        while not (series := await self.instant(expression)):
+            assert time.monotonic() < deadline, f"after {seconds:g} s: no series for {expression}"
+            await asyncio.sleep(0.1)
+        return series
 
     async def ask(self, what: str, **parameters: object) -> Any:
         """The result of one call to its API; ``what`` is query or query_range."""

@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from sidecar.log import StateLog
 from sidecar.supervise import Supervisor
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -30,16 +31,16 @@ async def test_a_task_that_fails_is_restarted_counted_and_logged_once_for_each_r
         async with Supervisor(log, pause=0.0) as supervisor:
             supervisor.start("poll", fails_in_two_ways)
             assert supervisor.failures == {"poll": 0}
-            while runs < 7:
-                await asyncio.sleep(0)
+            await until(lambda: runs, 7)
             assert supervisor.failures == {"poll": 6}
     assert [line["reason"].split(" at ")[0] for line in lines] == ["RuntimeError", "ValueError"]
     assert [line["exc_info"].args for line in lines] == [(1,), (5,)]
-    found = {(line["log_level"], line["task"], line["event"]) for line in lines}
-    assert found == {("error", "poll", "task failed; restarting")}
+    assert {(line["log_level"], line["task"], line["event"]) for line in lines} == {
+        ("error", "poll", "task failed; restarting")
+    }
 
 
-async def test_tasks_end_with_the_block(log):
+async def test_tasks_are_cancelled_when_the_context_exits(log):
     cancelled = []
 
     async def runs_on(name):

@@ -10,7 +10,7 @@ import aiohttp
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from sidecar.settings import load_settings
 
 _COUNTER = re.compile(r"^# TYPE (\S+) (?:counter|histogram)$", re.MULTILINE)
@@ -27,7 +27,7 @@ async def real_page(seconds: float) -> str:
                 "SPECDEC_PLUGIN__SOCKET": str(path),
             }
             async with running(load_settings(None, environment)) as listening:
-                traffic = Traffic(vllm, TrafficOptions(phases=(Phase(seconds, MIXED),), max_tokens=64))
+                traffic = Traffic(vllm, TrafficOptions(mixes=(MIXED,), max_tokens=64))
                 asyncio.get_running_loop().call_later(seconds, traffic.stop)
                 await traffic.run()
                 await asyncio.sleep(2)  # the last requests appear with the next polls

@@ -7,7 +7,6 @@ and started again. Prints a table; exits 1 if a bar is missed.
 
 import argparse
 import asyncio
-import math
 import os
 import statistics
 import sys
@@ -21,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.table import Row, report
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from tests.debian_servers import free_port
 
 WARM = 0.2  # share of the run left out of the slope, while buffers and windows fill
@@ -121,8 +120,7 @@ async def run(minutes: float, kill_every: float) -> int:
         folder = Path(name)
         options = SimulatorOptions(speed=50.0, max_num_seqs=32)
         async with SimulatedVllm(options, plugin_socket=folder / "plugin.sock") as vllm:
-            phases = (Phase(math.inf, MIXED),)
-            sent = TrafficOptions(phases, concurrency=16, max_requests=100_000_000, min_tokens=2, max_tokens=12)
+            sent = TrafficOptions((MIXED,), concurrency=16, max_requests=100_000_000, min_tokens=2, max_tokens=12)
             traffic = Traffic(vllm, sent)
             soak = Soak(vllm, traffic, folder, kill_every, time.monotonic() + minutes * 60)
             await asyncio.wait_for(soak.run(), minutes * 60 + 300)

@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 
 import aiohttp
 
-from benchmarks.speedup.cells import Cell, Server
+from benchmarks.speedup.cells import Cell, observed
 from benchmarks.speedup.tables import BAR, Round, report
 from lab.installation import ROOT, installed
 
@@ -50,11 +50,11 @@ def main() -> int:
 
 
 def _integers(text: str) -> tuple[int, ...]:
-    return tuple(int(one) for one in text.split(","))
+    return tuple(int(part) for part in text.split(","))
 
 
 def _floats(text: str) -> tuple[float, ...]:
-    return tuple(float(one) for one in text.split(","))
+    return tuple(float(part) for part in text.split(","))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,31 +76,31 @@ def _variants(arguments: argparse.Namespace) -> Iterator[_Variant]:
 
 
 async def _measure(arguments: argparse.Namespace) -> int:
-    alone = [] if arguments.mixed else [(one,) for one in arguments.temperatures]
+    alone = [] if arguments.mixed else [(temperature,) for temperature in arguments.temperatures]
     sets = list(dict.fromkeys([*alone, arguments.temperatures]))
     cells = [Cell(at_once, temperatures) for at_once in arguments.loads for temperatures in sets]
-    variants, found = list(_variants(arguments)), list[tuple[Cell, Round]]()
+    variants, measured = list(_variants(arguments)), list[tuple[Cell, Round]]()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="speedup-")))
         subprocess.run([sys.executable, "-m", "sidecar", "plugin", str(folder)], check=True, stdout=subprocess.DEVNULL)
         servers = []
         for port, variant in enumerate(variants, arguments.port):
             url, socket = f"http://127.0.0.1:{port}", folder / f"{port}.sock"
-            servers.append(await stack.enter_async_context(Server(url, socket, seed=1)))
+            servers.append(await stack.enter_async_context(observed(url, socket)))
             environment = {"PYTHONPATH": str(folder), "SPECDEC_PLUGIN__SOCKET": str(socket)}
             command = ("--port", str(port), "--target", arguments.target)
             stack.enter_context(_serving(variant, command, environment))
         for port, server in enumerate(servers, arguments.port):
             await _ready(f"http://127.0.0.1:{port}")
-            await server.connect()
+            await server.client.connect("the")
             await server.run(cells[-1], 3.0)  # warm it up
         try:
             for number in range(arguments.rounds):
                 for cell in cells:
                     print(f"round {number + 1}: {cell.at_once} at once, T {cell.name}", file=sys.stderr, flush=True)
-                    found.append((cell, [await server.run(cell, arguments.seconds) for server in servers]))
+                    measured.append((cell, [await server.run(cell, arguments.seconds) for server in servers]))
         finally:  # if stopped, still report what was measured
-            off = report([one.name for one in variants], servers, found)
+            off = report([variant.name for variant in variants], servers, measured)
     print(f"\n{off} numbers off by more than {BAR}" if off else f"\nno number off by more than {BAR}")
     return 1 if off else 0
 

@@ -3,24 +3,20 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from types import TracebackType
-from typing import Self
 
 import structlog
 
-from sidecar.commands.sweep.client import Client, Sample
-from sidecar.commands.sweep.options import ENDPOINTS, RequestOptions
+from sidecar.commands.load.client import Client, Sample
+from sidecar.commands.load.request_options import ENDPOINTS, RequestOptions
 from sidecar.engine.page_source import PageSource, page_source
-from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
-from sidecar.recording.heard import Heard
-from sidecar.recording.recording import Scrape
-from sidecar.requests.messages import Dropped, Hello, Message, ReportPart, Unreadable
+from sidecar.recording.recording import PluginLine, Scrape
+from sidecar.requests.messages import Dropped, Message, Unreadable
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings.groups import Limits
 from sidecar.settings.groups import Scrape as ScrapeSettings
@@ -45,7 +41,7 @@ class Cell:
 
 
 @dataclass(slots=True)
-class Seen:
+class CellTraffic:
     """One server in one cell: requests as the clients saw them, and when traffic began and had ended (Unix seconds)."""
 
     begun: float = 0.0
@@ -55,83 +51,67 @@ class Seen:
 
 def seconds_per_token(samples: Iterable[Sample]) -> float:
     """As the clients measured it: time from first to last token / tokens after the first, each summed."""
-    timed = [(one.tpot, (one.tokens or 1) - 1) for one in samples if one.tpot is not None]
+    timed = [(sample.tpot, (sample.tokens or 1) - 1) for sample in samples if sample.tpot is not None]
     return sum(tpot * tokens for tpot, tokens in timed) / sum(tokens for _, tokens in timed)
 
 
-class Server:
-    """A vLLM under test, in ``async with``; keeps all of its pages and all of its plug-in's messages."""
+@dataclass(slots=True)
+class ObservedServer:
+    """A vLLM under test; keeps all of its pages and all of its plug-in's messages."""
 
-    def __init__(self, url: str, socket: Path, seed: int) -> None:
-        self.scrapes: list[Scrape] = []
-        self.heard: list[Heard] = []
-        self._url = url
-        self._socket = socket
-        self._random = Random(seed)
-        self._stack = AsyncExitStack()
+    client: Client
+    pages: PageSource
+    random: Random = field(default_factory=lambda: Random(1))
+    scrapes: list[Scrape] = field(default_factory=list)
+    messages: list[PluginLine] = field(default_factory=list)
 
-    async def __aenter__(self) -> Self:
-        options = RequestOptions(endpoint=ENDPOINTS["completions"])
-        log = structlog.get_logger("benchmark")
-        await self._stack.enter_async_context(PluginReceiver(self._socket, self._take, log))
-        self._pages = await self._stack.enter_async_context(page_source(ScrapeSettings(vllm_url=self._url), Limits()))
-        self._client = await self._stack.enter_async_context(Client(self._url, options))
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
-
-    def _take(self, connection: int, message: Message) -> None:
+    def receive(self, connection: int, message: Message) -> None:
+        """See ``PluginSink``."""
         if isinstance(message, Dropped | Unreadable):
             raise TypeError(f"of connection {connection}: {message}")
-        self.heard.append(
-            Heard(
-                time.time(),
-                connection,
-                hello=message if isinstance(message, Hello) else None,
-                report=message if isinstance(message, ReportPart) else None,
-            )
-        )
+        self.messages.append(PluginLine.of(time.time(), connection, message))
 
-    async def connect(self) -> None:
-        """Finds the model."""
-        await self._client.connect("the")
-
-    async def run(self, cell: Cell, seconds: float) -> Seen:
+    async def run(self, cell: Cell, seconds: float) -> CellTraffic:
         """Keeps ``cell.at_once`` requests in flight for ``seconds``, then lets them end."""
-        seen = Seen(time.time())
+        traffic = CellTraffic(time.time())
         temperatures, end = itertools.cycle(cell.temperatures), time.monotonic() + seconds
 
-        async def client() -> None:
+        async def send() -> None:
             while time.monotonic() < end:
-                words = " ".join(self._random.choices(_WORDS, k=self._random.randint(15, 40)))
-                asked = self._client.ask(words, next(temperatures), max_tokens=self._random.randint(40, 80))
-                if (sample := await asked) is not None:
-                    seen.samples.append(sample)
+                words = " ".join(self.random.choices(_WORDS, k=self.random.randint(15, 40)))
+                tokens = self.random.randint(40, 80)
+                if (sample := await self.client.ask(words, next(temperatures), max_tokens=tokens)) is not None:
+                    traffic.samples.append(sample)
 
         polling = asyncio.create_task(self._poll())
-        await asyncio.gather(*(client() for _ in range(cell.at_once)))
+        await asyncio.gather(*(send() for _ in range(cell.at_once)))
         await asyncio.sleep(1.5)  # for the plug-in's last report
         polling.cancel()
         await asyncio.gather(polling, return_exceptions=True)
-        await self._scrape(self._pages)
-        seen.ended = time.time()
-        return seen
+        await self._scrape()
+        traffic.ended = time.time()
+        return traffic
 
     async def _poll(self) -> None:
         while True:
-            await self._scrape(self._pages)
+            await self._scrape()
             await asyncio.sleep(_POLL)
 
-    async def _scrape(self, pages: PageSource) -> None:
+    async def _scrape(self) -> None:
         begun, page, problem = time.time(), None, None
         try:
-            page = await pages.next()
+            page = await self.pages.next()
         except ScrapeError as error:
             problem = error
-        self._keep(begun, time.time(), page, problem)
-
-    def _keep(self, begun: float, ended: float, page: PageSnapshot | None, problem: ScrapeError | None) -> None:
+        ended = time.time()
         self.scrapes.append(Scrape((begun + ended) / 2, ended - begun, page, problem))
+
+
+@asynccontextmanager
+async def observed(url: str, socket: Path) -> AsyncIterator[ObservedServer]:
+    """The vLLM at ``url``, whose plug-in will send to ``socket``; it need not be up yet."""
+    pages = page_source(ScrapeSettings(vllm_url=url), Limits())
+    async with pages as source, Client(url, RequestOptions(endpoint=ENDPOINTS["completions"])) as client:
+        server = ObservedServer(client, source)
+        async with PluginReceiver(socket, server.receive, structlog.get_logger("benchmark")):
+            yield server

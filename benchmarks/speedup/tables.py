@@ -1,20 +1,15 @@
 """The benchmark's tables: the sidecar's speedups and request times, compared with the clients'."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import unescape
 from statistics import fmean
 
-from benchmarks.speedup.cells import Cell, Seen, Server, seconds_per_token
+from benchmarks.speedup.cells import Cell, CellTraffic, ObservedServer, seconds_per_token
 from sidecar.analysis.model_state import request_numbers
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.split.tallies import TemperatureBuckets
-from sidecar.commands.baseline.watch import Watched
-from sidecar.commands.sweep.client import Sample
-from sidecar.export.declaration import Shown
-from sidecar.export.exporter import families
-from sidecar.export.page.page import content
+from sidecar.commands.baseline import BaselineRun
+from sidecar.commands.load.client import Sample
 from sidecar.recording.replay import replay_events
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.baselines import PlainStepTimes
@@ -25,29 +20,26 @@ _TITLES = (
     *("standard error", "off", "off, by the plain times of this cell", "verdict"),
 )
 _TIMES = ("ttft", "tpot", "duration")
-Round = Sequence[Seen]  # by server
-_INFO = "specdec_speculation_info"
+Round = Sequence[CellTraffic]  # by server
 _Curves = Mapping[str, PlainStepTimes]  # by model
 
 
-def report(names: Sequence[str], servers: Sequence[Server], found: Sequence[tuple[Cell, Round]]) -> int:
+def report(names: Sequence[str], servers: Sequence[ObservedServer], measured: Sequence[tuple[Cell, Round]]) -> int:
     """Prints all results; the first server is the plain one. Returns how many speedups are off or missing."""
     _print(_TITLES, ["---"] * len(_TITLES))
-    curves = _curves(servers[0], [seen[0] for _, seen in found])
+    curves = _curves(servers[0], [traffic[0] for _, traffic in measured])
     off = 0
-    cells = list(dict.fromkeys(cell for cell, _ in found))
+    cells = list(dict.fromkeys(cell for cell, _ in measured))
     for number, name in enumerate(names[1:], 1):
         for cell in cells:
-            rounds = [(seen[0], seen[number]) for other, seen in found if other == cell]
+            rounds = [(traffic[0], traffic[number]) for other, traffic in measured if other == cell]
             off += sum(_rows(name, cell, rounds, (servers[0], servers[number]), curves))
     print()
     _print(("K", "at once", "T", "requests", *(f"{name}, ms: {of}" for name in _TIMES for of in ("clients'", "ours"))))
     _print(["---"] * (4 + 2 * len(_TIMES)))
     for number, name in enumerate(names):
         for cell in cells:
-            _times(name, cell, servers[number], [seen[number] for other, seen in found if other == cell])
-    for number, name in enumerate(names[1:], 1):
-        print(f"\nK = {name}, at the end:\n{_said(servers[number], found[-1][1][number], curves)}")
+            _times(name, cell, servers[number], [traffic[number] for other, traffic in measured if other == cell])
     return off
 
 
@@ -56,36 +48,41 @@ def _print(*rows: Sequence[str]) -> None:
         print(f"| {' | '.join(row)} |", flush=True)
 
 
-def _curves(plain: Server, seen: Sequence[Seen]) -> dict[str, PlainStepTimes]:
+def _curves(plain: ObservedServer, cells: Sequence[CellTraffic]) -> dict[str, PlainStepTimes]:
     """Plain step times from what the plain server did in these cells, by model."""
-    watched, spans = Watched(), [(one.begun, one.ended) for one in seen]
-    for one in plain.scrapes:
-        if one.snapshot is not None and any(begun <= one.at <= ended for begun, ended in spans):
-            watched.scraped(one.at, one.duration, 0.0, one.snapshot)
-    return watched.curves()
+    measured = BaselineRun()
+    for scrape in plain.scrapes:
+        if scrape.snapshot is not None and any(part.begun <= scrape.at <= part.ended for part in cells):
+            measured.scraped(scrape.at, scrape.duration, 0.0, scrape.snapshot)
+    return measured.curves()
 
 
 def _rows(
-    name: str, cell: Cell, rounds: Sequence[tuple[Seen, Seen]], servers: tuple[Server, Server], curves: _Curves
+    name: str,
+    cell: Cell,
+    rounds: Sequence[tuple[CellTraffic, CellTraffic]],
+    servers: tuple[ObservedServer, ObservedServer],
+    curves: _Curves,
 ) -> Iterator[bool]:
     """Prints one cell and, if it is mixed, each of its temperatures; yields whether each is off or missing."""
     plain, server = servers
-    models = [_replayed(server, one, curves) for _, one in rounds]
+    models = [_replayed(server, traffic, curves) for _, traffic in rounds]
     # With the plain times of this very cell, what is left is the method's error, without the machine's drift.
-    own = [_replayed(server, one, _curves(plain, [first])) for first, one in rounds]
-    before = seconds_per_token(sample for one, _ in rounds for sample in one.samples)  # at any temperature
+    own = [_replayed(server, traffic, _curves(plain, [first])) for first, traffic in rounds]
+    before = seconds_per_token(sample for first, _ in rounds for sample in first.samples)  # at any temperature
     parts = [(cell.name, cell.temperatures[0] if len(cell.temperatures) == 1 else None)]
     if len(cell.temperatures) > 1:
-        parts += [(f"{one} in the mix", one) for one in cell.temperatures]
+        parts += [(f"{temperature} in the mix", temperature) for temperature in cell.temperatures]
     for title, temperature in parts:
-        samples = [one for _, seen in rounds for one in seen.samples if temperature in (None, one.temperature)]
+        samples = [sample for _, traffic in rounds for sample in traffic.samples]
+        samples = [sample for sample in samples if temperature in (None, sample.temperature)]
         now = seconds_per_token(samples)
         row = [name, str(cell.at_once), title, f"{_acceptance(samples):.2f}", f"{before * 1000:.1f}"]
         row += [f"{now * 1000:.1f}", f"{before / now:.2f}"]
         is_whole = len(parts) == 1
         speedup = _over_rounds(_speedup(model, temperature, is_whole=is_whole) for model in models)
         if speedup is None:
-            withheld = next((one.speed.withheld for one in models if one is not None and one.speed is not None), None)
+            withheld = next((model.speed.withheld for model in models if model and model.speed), None)
             row += [withheld or "none", "", "", "", ""]
         else:
             of_cell = _over_rounds(_speedup(model, temperature, is_whole=is_whole) for model in own)
@@ -97,28 +94,15 @@ def _rows(
 
 def _acceptance(samples: Sequence[Sample]) -> float:
     """The acceptance rate by the replies' own numbers."""
-    return sum(one.accepted_tokens for one in samples) / (sum(one.draft_tokens for one in samples) or 1)
+    return sum(sample.accepted_tokens for sample in samples) / (sum(sample.draft_tokens for sample in samples) or 1)
 
 
-def _replayed(server: Server, seen: Seen, curves: _Curves) -> ModelReport | None:
+def _replayed(server: ObservedServer, traffic: CellTraffic, curves: _Curves) -> ModelReport | None:
     """What a sidecar that watched the server from its start would have reported on the cell, at its end."""
-    report = _shown(server, seen, curves).report
-    return report.models[0] if report.models else None
-
-
-def _shown(server: Server, seen: Seen, curves: _Curves) -> Shown:
-    scrapes = [one for one in server.scrapes if one.at <= seen.ended]
-    heard = [one for one in server.heard if one.at <= seen.ended]
-    settings = _settings(curves, seen.ended - seen.begun)
-    return Shown(replay_events(scrapes, heard, settings), settings)
-
-
-def _said(server: Server, seen: Seen, curves: _Curves) -> str:
-    """The speculation that the sidecar exports, and its page's text, with a baseline and without."""
-    with_baseline, without = _shown(server, seen, curves), _shown(server, seen, {})
-    info = [dict(one.labels) for family in families(without) for one in family.samples if one.name == _INFO]
-    pages = [re.sub(r"\s+", " ", unescape(re.sub("<[^>]+>", " ", content(one)))) for one in (without, with_baseline)]
-    return f"{_INFO}{info}\nwithout a baseline:{pages[0]}\nwith:{pages[1]}"
+    scrapes = [scrape for scrape in server.scrapes if scrape.at <= traffic.ended]
+    messages = [message for message in server.messages if message.at <= traffic.ended]
+    models = replay_events(scrapes, messages, _settings(curves, traffic.ended - traffic.begun)).models
+    return models[0] if models else None
 
 
 def _settings(curves: _Curves, window: float) -> Settings:
@@ -135,9 +119,11 @@ def _speedup(model: ModelReport | None, temperature: float | None, *, is_whole: 
     if model is None or model.speed is None:
         return None
     if temperature is not None:
-        found = (one.speedup for one in model.temperatures if one.temperature == _label(temperature))
-        if (speedup := next(found, None)) is not None or not is_whole:
-            return speedup
+        part = next((part for part in model.temperatures if part.temperature == _label(temperature)), None)
+        if part is not None and part.speedup is not None:
+            return part.speedup
+        if not is_whole:
+            return None
     return model.speed.speedup
 
 
@@ -146,35 +132,35 @@ def _verdict(model: ModelReport | None, temperature: float | None) -> str:
         return ""
     if temperature is None:
         return model.judgement.verdict
-    found = (one.judgement.verdict for one in model.temperatures if one.temperature == _label(temperature))
-    return next(found, "")
+    parts = (part.judgement.verdict for part in model.temperatures if part.temperature == _label(temperature))
+    return next(parts, "")
 
 
-def _over_rounds(found: Iterable[Speedup | None]) -> tuple[float, float] | None:
+def _over_rounds(speedups: Iterable[Speedup | None]) -> tuple[float, float] | None:
     """The speedup over all rounds, and the largest of their standard errors."""
-    known = [one for one in found if one is not None]
+    known = [speedup for speedup in speedups if speedup is not None]
     if not known:
         return None
-    plain, actual = (
-        sum(one.tokens * getattr(one, name) for one in known) for name in ("plain_seconds", "actual_seconds")
-    )
-    return plain / actual, max(one.error for one in known)
+    plain = sum(speedup.tokens * speedup.plain_seconds for speedup in known)
+    actual = sum(speedup.tokens * speedup.actual_seconds for speedup in known)
+    return plain / actual, max(speedup.error for speedup in known)
 
 
-def _times(name: str, cell: Cell, server: Server, rounds: Sequence[Seen]) -> None:
+def _times(name: str, cell: Cell, server: ObservedServer, rounds: Sequence[CellTraffic]) -> None:
     """Prints one cell's mean request times: the clients', and the engine's as the plug-in reports them."""
-    spans = [(one.begun, one.ended) for one in rounds]
-    heard = [one for one in server.heard if any(a <= one.at <= b for a, b in spans)]
-    ended = [request for one in heard if one.report is not None for request in one.report.finished]
+    messages = [
+        message for message in server.messages if any(part.begun <= message.at <= part.ended for part in rounds)
+    ]
+    ended = [request for message in messages if message.report is not None for request in message.report.finished]
     for temperature in cell.temperatures:
-        clients = [one for seen in rounds for one in seen.samples if one.temperature == temperature]
-        ours = [request_numbers(one) for one in ended if one.temperature == round(100 * temperature)]
+        clients = [sample for part in rounds for sample in part.samples if sample.temperature == temperature]
+        ours = [request_numbers(request) for request in ended if request.temperature == round(100 * temperature)]
         row = [name, str(cell.at_once), str(temperature), f"{len(clients)}"]
         for time in _TIMES:
-            row += [_mean(getattr(one, time) for one in requests) for requests in (clients, ours)]
+            row += [_mean(getattr(request, time) for request in requests) for requests in (clients, ours)]
         _print(row)
 
 
 def _mean(times: Iterable[float | None]) -> str:
-    known = [one for one in times if one is not None]
+    known = [seconds for seconds in times if seconds is not None]
     return f"{1000 * fmean(known):.2f}" if known else "none"

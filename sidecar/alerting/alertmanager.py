@@ -29,7 +29,7 @@ class Alertmanager:
         self._labels = labels
         self._runbooks = runbooks
         self._log = log
-        self._told: dict[Key, float | None] | None = None  # each alert's end, as last accepted; None if unknown
+        self._accepted: dict[Key, float | None] | None = None  # each alert's end, as last accepted; None if unknown
         self._next = 0.0
         self.sent: Tally[str] = Tally(dict.fromkeys(OUTCOMES, 0))  # alerts, by outcome
 
@@ -41,30 +41,31 @@ class Alertmanager:
         The first list may be empty, so that a wrong URL shows before the first alert.
         """
         ends = {key: course.ended for key, course in courses.items()}
-        is_news = self._told is None or ends.items() - self._told.items()
+        is_news = self._accepted is None or ends.items() - self._accepted.items()
         if not is_news and (now < self._next or not ends):
             return
-        outcome, reason = await post_alerts(session, self._url, [self._alert(one, wall) for one in courses.values()])
+        alerts = [self._alert(course, wall) for course in courses.values()]
+        outcome, reason = await post_alerts(session, self._url, alerts)
         self.sent[outcome] += len(ends)
         if outcome == "accepted":
-            self._told, self._next = ends, now + self._alerting.resend
+            self._accepted, self._next = ends, now + self._alerting.resend
             self._log.clear(self.name, "Alertmanager accepts alerts again", alertmanager=self.name)
             return
-        self._told = None
+        self._accepted = None
         self._log.fault(self.name, "Alertmanager did not accept alerts", reason=reason, alertmanager=self.name)
 
     def _alert(self, course: Course, wall: float) -> dict[str, Any]:
         """One alert as the API expects it, at ``wall``, Unix seconds. It includes its own end."""
-        rule, found = course.rule, course.finding
-        labels = {**self._labels, "alertname": rule.name, **rule.labels, **found.labels}
+        rule, condition = course.rule, course.condition
+        labels = {**self._labels, "alertname": rule.name, **rule.labels, **condition.labels}
         annotations = {
-            "summary": rule.text(rule.summary, labels, found.value),
-            "description": rule.text(rule.description, labels, found.value),
-            "context": found.context,
+            "summary": rule.text(rule.summary, labels, condition.value),
+            "description": rule.text(rule.description, labels, condition.value),
+            "context": condition.context,
             "runbook_url": f"{self._runbooks}/{rule.name}.md",
         }
         if self._alerting.dashboards:
-            variables = {f"var-{name}": value for name, value in {**self._labels, **found.labels}.items()}
+            variables = {f"var-{name}": value for name, value in {**self._labels, **condition.labels}.items()}
             annotations["dashboard_url"] = f"{self._alerting.dashboards}{_DASHBOARD}&{urlencode(variables)}"
         end = wall + _LIVES * self._alerting.resend if course.ended is None else min(course.ended, wall)
         start = min(course.started or wall, wall, end)  # even if the clock was set back; otherwise it is rejected

@@ -10,7 +10,7 @@ import yaml
 from sidecar.shipped import shipped
 
 # What a summary or a description may quote; anything else needs Prometheus.
-_QUOTE: Final = re.compile(r"\{\{ \$(?:labels\.(\w+)|value \| (humanizePercentage|printf \"%\.(\d)[gf]\")) \}\}")
+_QUOTE: Final = re.compile(r"\{\{ \$(?:labels\.(\w+)|value \| (?:humanizePercentage|printf \"(%\.\d[gf])\")) \}\}")
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -29,10 +29,10 @@ class Rule:
         """``summary`` or ``description`` with an alert's labels and value filled in."""
 
         def quoted(match: re.Match[str]) -> str:
-            label, form, digits = match.groups()
+            label, form = match.groups()
             if label:
                 return labels.get(label, "")
-            return f"{100 * value:.4g}%" if form == "humanizePercentage" else f"{value:.{digits}{form[-2]}}"
+            return form % value if form else f"{100 * value:.4g}%"
 
         return _QUOTE.sub(quoted, template)
 
@@ -41,9 +41,9 @@ def load_rules() -> dict[str, Rule]:
     """All alerts by name; the second of two with the same name is under ``name/severity``."""
     groups = yaml.safe_load(shipped("alerts.yaml").read_text(encoding="utf-8"))["groups"]
     rules: dict[str, Rule] = {}
-    for found in (one for group in groups for one in group["rules"] if "alert" in one):
-        name, labels, texts = found["alert"], found["labels"], found["annotations"]
-        wait, keep = (_seconds(found.get(key, "0s")) for key in ("for", "keep_firing_for"))
+    for entry in (entry for group in groups for entry in group["rules"]):
+        name, labels, texts = entry["alert"], entry["labels"], entry["annotations"]
+        wait, keep = (_seconds(entry.get(key, "0s")) for key in ("for", "keep_firing_for"))
         key = f"{name}/{labels['severity']}" if name in rules else name
         rules[key] = Rule(name, labels, wait, keep, texts["summary"], texts["description"])
     return rules

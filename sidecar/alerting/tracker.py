@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.alerting.conditions import Finding
+from sidecar.alerting.conditions import Condition
 from sidecar.alerting.rules import Rule
 
 Key = tuple[str, frozenset[tuple[str, str]]]  # an alert's identity: its rule and its labels
@@ -21,7 +21,7 @@ class Course:
     """
 
     rule: Rule
-    finding: Finding
+    condition: Condition
     since: float
     held: float
     started: float | None = None
@@ -37,23 +37,23 @@ class Tracker:
         self._pace = pace
         self._courses: dict[Key, Course] = {}
 
-    def update(self, findings: Iterable[Finding], now: float, wall: float) -> dict[Key, Course]:
-        """Takes in all findings at ``now`` (monotonic seconds; ``wall`` is the same in Unix seconds).
+    def update(self, conditions: Iterable[Condition], now: float, wall: float) -> dict[Key, Course]:
+        """Takes in the conditions that hold at ``now`` (monotonic seconds; ``wall`` is the same in Unix seconds).
 
         Returns the alerts that fire or have fired.
         """
-        current = {(finding.rule, frozenset(finding.labels.items())): finding for finding in findings}
+        current = {(condition.rule, frozenset(condition.labels.items())): condition for condition in conditions}
         for key in self._courses.keys() - current.keys():
             self._fails(key, self._courses[key], now, wall)
-        for key, finding in current.items():
-            self._holds(key, finding, now, wall)
+        for key, condition in current.items():
+            self._holds(key, condition, now, wall)
         return {key: course for key, course in self._courses.items() if course.started is not None}
 
-    def _holds(self, key: Key, finding: Finding, now: float, wall: float) -> None:
+    def _holds(self, key: Key, condition: Condition, now: float, wall: float) -> None:
         course = self._courses.get(key)
         if course is None or course.ended is not None:
-            course = self._courses[key] = Course(self._rules[finding.rule], finding, now, now)
-        course.finding, course.held = finding, now
+            course = self._courses[key] = Course(self._rules[condition.rule], condition, now, now)
+        course.condition, course.held = condition, now
         if course.started is None and now - course.since >= self._pace * course.rule.wait:
             course.started = wall
 

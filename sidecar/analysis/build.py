@@ -9,6 +9,7 @@ from sidecar.analysis.advice import advise
 from sidecar.analysis.distributions import Ordered, quantile
 from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.analysis.engine.engines import Engines
+from sidecar.analysis.engine.latency import gap_growth
 from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
 from sidecar.analysis.findings import findings
 from sidecar.analysis.model_state import ModelState
@@ -20,7 +21,9 @@ from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
+from sidecar.engine.names import Phase
 from sidecar.requests.messages import Speculation, Table
+from sidecar.settings import Settings
 from sidecar.settings.groups import Thresholds
 
 _BINS: Final = 10
@@ -28,14 +31,16 @@ _SPREAD: Final = (0.1, 0.5, 0.9)
 _TIMES: Final = (0.5, 0.95, 0.99)
 
 
-def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float) -> ModelEvidence:
+def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, settings: Settings) -> ModelEvidence:
     """The evidence on the model at ``at``, a good poll's time, from its engines on that page."""
     present = [state for state in engines.of(model.name) if state.seen_at == at]
     shown = [state for state in present if state.speculates]
     speed, speculation = _speed(model, shown, plugin), _speculation(shown, plugin)
     costs = speed.costs if speed is not None else None
     loads = model.speed.loads.report(model.speed.plain_seconds)
-    short, hour = model.windows() if present and _splits(model, plugin) else ({}, {})
+    splits = bool(present) and _splits(model, plugin)
+    short, hour = model.windows() if splits else ({}, {})
+    peaks = (state.kv_cache.peak(at) for state in present)
     whole = Evidence(
         window=_at_positions(sum_windows([state.window for state in shown]), short.values()),
         hour=_at_positions(sum_windows([state.hour for state in shown]), hour.values()),
@@ -66,7 +71,20 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float) -> M
             )
             for state in shown
         },
+        acceptance_p10=model.acceptance_p10(at, settings.thresholds.min_requests) if splits else None,
+        latency_gap_growth=_gap_growth(present, settings.baselines.get(model.name, {}).get(Phase.TPOT)),
+        kv_cache_peak=max((peak for peak in peaks if peak is not None), default=None),
+        waiting=sum(state.waiting for state in present),
     )
+
+
+def _gap_growth(present: Iterable[EngineState], baseline: Mapping[float, float] | None) -> float | None:
+    """See ``ModelEvidence``; None without a baseline."""
+    if baseline is None:
+        return None
+    measured = (state.latencies.get(Phase.TPOT) for state in present)
+    growths = (gap_growth(latency, baseline) for latency in measured if latency is not None)
+    return max((growth for growth in growths if growth is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +122,7 @@ def model_report(
         acceptance_p10=model.acceptance_p10(at, min_requests) if splits and fresh else None,
         no_split=None if splits else plugin.withheld(model.name) or NoSplit(NoSplitReason.NOT_CONNECTED),
         advice=advise(whole.evidence, whole.judged, moment.thresholds) if whole.judged is not None else None,
+        breaches=judged.breaches,
         findings=(),
     )
     temperatures = model.strata.sums(Table.TEMPERATURE) if fresh and splits else {}

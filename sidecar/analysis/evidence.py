@@ -66,10 +66,16 @@ def is_ruled(found: Speculation) -> bool:
 class ModelEvidence:
     """What is known about one model: over all its engines, by engine, and by temperature if the plug-in is connected.
 
-    ``temperatures`` is empty while the split is withheld.
+    ``temperatures`` is empty while the split is withheld. ``acceptance_p10`` is of single requests;
+    ``latency_gap_growth`` is P99 - P50 of the time per output token / the baseline's, where it is widest;
+    ``kv_cache_peak`` is the fullest engine's; each is None if unknown. ``waiting`` requests wait for capacity.
     """
 
     model_name: str
     whole: Evidence
     temperatures: Mapping[str, Evidence] = field(default_factory=dict)
     engines: Mapping[str, Evidence] = field(default_factory=dict)
+    acceptance_p10: float | None = None
+    latency_gap_growth: float | None = None
+    kv_cache_peak: float | None = None
+    waiting: float = 0.0

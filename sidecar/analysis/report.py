@@ -17,7 +17,7 @@ from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
-from sidecar.analysis.verdict import Judgement
+from sidecar.analysis.verdict import Breaches, Judgement
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import Configuration, Speculation
@@ -102,6 +102,7 @@ class ModelReport:
     no_split: NoSplit | None  # why there are no temperatures; None if there are
     findings: tuple[Finding, ...]  # why speculation loses, the most expensive first
     advice: Advice | None  # on the number of draft tokens; None below the gates
+    breaches: Breaches = field(default_factory=Breaches)  # as of the last good poll, like the judgement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

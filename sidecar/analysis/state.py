@@ -67,7 +67,8 @@ class State:
         self._take_finished(at)
         for model in self._models.values():
             model.mark(at)
-        self._judge.judge([evidence(model, self._engines, self.plugin, at) for model in self._models.values()], at)
+        models = self._models.values()
+        self._judge.judge([evidence(model, self._engines, self.plugin, at, self._settings) for model in models], at)
 
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
         """Takes in a failed poll; see ``ScrapeSink``."""

@@ -1,7 +1,7 @@
 """Whether speculation pays. Only this module judges: a model as a whole, its temperatures and its engines.
 
 The page, the report, the JSON, the metrics, the pod's alerts and the direct push read a ``Judgement`` and decide
-nothing.
+nothing. ``Breaches`` are for the direct push alone: Prometheus compares these values over longer times.
 """
 
 import math
@@ -88,10 +88,20 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Breaches:
+    """Those of a model's other values that are past the threshold of the same name; None for all others."""
+
+    acceptance_p10: float | None = None
+    latency_gap_growth: float | None = None
+    kv_cache_usage: float | None = None  # the peak, while requests wait for capacity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelJudgement:
     """All judgements on one model; ``temperatures`` and ``engines`` have those of its evidence."""
 
     whole: Judgement = field(default_factory=Judgement)
+    breaches: Breaches = field(default_factory=Breaches)
     temperatures: Mapping[str, Judgement] = field(default_factory=dict)
     engines: Mapping[str, Judgement] = field(default_factory=dict)
 
@@ -134,7 +144,21 @@ class Judge:
         whole = judged("", "", model.whole)
         spared = any((part.acceptance or 0) >= _COLLAPSED for part in temperatures.values())
         whole = replace(whole, has_collapsed=_has_collapsed(whole) and not spared)
-        return ModelJudgement(whole=whole, temperatures=temperatures, engines=engines)
+        breaches = _breaches(model, whole, self._thresholds)
+        return ModelJudgement(whole=whole, breaches=breaches, temperatures=temperatures, engines=engines)
+
+
+def _breaches(model: ModelEvidence, whole: Judgement, thresholds: Thresholds) -> Breaches:
+    """A P10 counts where the acceptance rate decides; P99 of fewer than ``min_requests`` is just the slowest one."""
+    is_judged, requests = whole.judged is not None, model.whole.window.requests or 0
+    p10 = model.acceptance_p10 if is_judged and model.whole.is_ruled else None
+    growth = model.latency_gap_growth if is_judged and requests >= thresholds.min_requests else None
+    peak = model.kv_cache_peak if model.waiting > 0 else None
+    return Breaches(
+        acceptance_p10=p10 if p10 is not None and p10 < thresholds.acceptance_p10 else None,
+        latency_gap_growth=growth if growth is not None and growth > thresholds.latency_gap_growth else None,
+        kv_cache_usage=peak if peak is not None and peak > thresholds.kv_cache_usage else None,
+    )
 
 
 _NOTHING: Final = Judgement()

@@ -1,4 +1,5 @@
-"""One module per subcommand, or a folder with a ``command.py``.
+"""One module per subcommand, named after it, and what several of them share.
 
-Each has ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments, settings) -> exit code``.
+A subcommand has ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments, settings) -> exit code``. It never
+imports another one. Shared are ``arguments``, ``tables``, ``waiting``, ``sidecar_status``, ``vllm_flags`` and ``load``.
 """

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from sidecar.errors import InputError
-from sidecar.settings.addresses import parse_base_url
-from sidecar.settings.field_types import parse_duration
+from sidecar.settings.field_types import parse_base_url, parse_duration
 
 _LONGEST: Final = 24 * 3600.0  # seconds
 _Value = TypeVar("_Value")
@@ -43,10 +42,7 @@ def whole(most: int) -> Callable[[str], int]:
     return read
 
 
-positive: Final = whole(10**18)
-
-
-def number(most: float, expected: str, *, above: float = 0.0) -> Callable[[str], float]:
+def number_up_to(most: float, expected: str, *, above: float = 0.0) -> Callable[[str], float]:
     """A type for numbers ``above`` a bound and at most ``most``; ``expected`` describes them in error messages."""
 
     def read(text: str) -> float:
@@ -66,9 +62,9 @@ def listed(read: Callable[[str], _Value]) -> Callable[[str], tuple[_Value, ...]]
     return lambda text: tuple(read(part.strip()) for part in text.split(","))
 
 
-def share(text: str) -> float:
+def share_of_one(text: str) -> float:
     """Parses a share such as ``5%`` or ``0.05``: above 0 and at most 1."""
-    read = number(100 if text.endswith("%") else 1, "a share such as 5%")
+    read = number_up_to(100 if text.endswith("%") else 1, "a share such as 5%")
     return read(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from sidecar.app import running
 from sidecar.commands.arguments import add_duration
-from sidecar.commands.stopping import stop_on_signals, stopped
+from sidecar.commands.waiting import stop_on_signals, stopped
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
-from sidecar.demo.traffic import HOT, Phase, Traffic, TrafficOptions, cold_hot_cold
+from sidecar.demo.traffic import COLD_HOT_COLD, HOT, Traffic, TrafficOptions
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.settings.groups import Plugin
@@ -56,11 +56,12 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 async def _run(settings: Settings, seconds: float | None, *, losing: bool) -> None:
     stop = stop_on_signals()
-    phases = (Phase(_CYCLE, HOT),) if losing else cold_hot_cold(_CYCLE)
+    mixes = (HOT,) if losing else COLD_HOT_COLD
+    traffic_options = TrafficOptions(mixes, _CYCLE / len(mixes), max_requests=_MANY)
     with tempfile.TemporaryDirectory(prefix="specdec-demo-") as folder:
         socket = Path(folder) / "plugin.sock"
         async with SimulatedVllm(_LOSING if losing else _GAINING, plugin_socket=socket) as vllm:
-            traffic = Traffic(vllm, TrafficOptions(phases=phases, max_requests=_MANY))
+            traffic = Traffic(vllm, traffic_options)
             async with running(_watching(settings, vllm.url, socket)) as address:
                 course = _STAYS_LOW if losing else _CYCLING
                 print(_WHERE.format(address=address.local, vllm=vllm.url, course=course), flush=True)
@@ -84,7 +85,8 @@ def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
     return PlainStepTimes(
         running=running,
         seconds=tuple(
-            options.step_seconds + one * options.step_seconds_per_request + (one - 1) * waiting for one in running
+            options.step_seconds + requests * options.step_seconds_per_request + (requests - 1) * waiting
+            for requests in running
         ),
         errors=(0.0005, 0.0005),
         prompt_share=_PROMPT_SHARE,

@@ -6,7 +6,6 @@ import ssl
 import sys
 
 from sidecar.settings import Settings
-from sidecar.settings.addresses import Address
 
 HELP = "check whether a running sidecar is healthy, for container probes"
 _TIMEOUT = 2.0  # seconds
@@ -18,8 +17,14 @@ def add_arguments(_parser: argparse.ArgumentParser) -> None:
 
 def run(_arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 if the sidecar at ``listen`` is healthy, else prints why not and returns 1."""
-    local = settings.listen.local
-    connection, tls = _connection(settings, local)
+    local, web = settings.listen.local, settings.web_config_file
+    tls = None if web is None else web.tls
+    if tls is None:
+        connection = http.client.HTTPConnection(local.host, local.port, timeout=_TIMEOUT)
+    else:
+        # The sidecar's certificate is issued for other names than this address.
+        context = ssl._create_unverified_context()  # noqa: S323, SLF001 - see above
+        connection = http.client.HTTPSConnection(local.host, local.port, timeout=_TIMEOUT, context=context)
     try:
         connection.connect()
         if tls is not None and tls.verify_mode is ssl.CERT_REQUIRED:
@@ -35,13 +40,3 @@ def run(_arguments: argparse.Namespace, settings: Settings) -> int:
     if status != 200:
         print(f"status {status} at {settings.listen}", file=sys.stderr)
     return 0 if status == 200 else 1
-
-
-def _connection(settings: Settings, local: Address) -> tuple[http.client.HTTPConnection, ssl.SSLContext | None]:
-    """A connection to the sidecar's page, and its TLS context, if it serves TLS."""
-    tls = None if settings.web_config_file is None else settings.web_config_file.tls
-    if tls is None:
-        return http.client.HTTPConnection(local.host, local.port, timeout=_TIMEOUT), None
-    # The sidecar's certificate is issued for other names than this address.
-    context = ssl._create_unverified_context()  # noqa: S323, SLF001 - see above
-    return http.client.HTTPSConnection(local.host, local.port, timeout=_TIMEOUT, context=context), tls

@@ -52,12 +52,8 @@ py-modules = ["{MODULE}", "{_DOCTOR}"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``plugin``."""
-    parser.add_argument(
-        "folder",
-        type=Path,
-        metavar="DIR",
-        help="created if missing; readable by any user, since vLLM may run as another",
-    )
+    folder = "created if missing; readable by any user, since vLLM may run as another"
+    parser.add_argument("folder", type=Path, metavar="DIR", help=folder)
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:

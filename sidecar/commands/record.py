@@ -10,7 +10,7 @@ import structlog
 
 from sidecar.app import running
 from sidecar.commands.arguments import add_duration
-from sidecar.commands.stopping import stop_on_signals, stopped
+from sidecar.commands.waiting import stop_on_signals, stopped
 from sidecar.errors import ListenError
 from sidecar.recording.recorder import Recorder
 from sidecar.settings import Settings
@@ -43,19 +43,16 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         hint = "if a sidecar is running here, stop it first: only one process can listen for the plug-in"
         raise ListenError(f"{error}; {hint}") from error
     except OSError as error:
-        print(_problem(error, arguments.out), file=sys.stderr)
+        fault = f"{error.strerror or error}; choose a writable directory"
+        if isinstance(error, FileExistsError):
+            fault = f"{error.filename} already exists; choose another directory"
+        print(f"--out={arguments.out}: {fault}", file=sys.stderr)
         return 1
     print(
         f"recorded {counted(recorder.requests, 'request')} and {counted(recorder.scrapes, 'poll')} in {arguments.out}, "
         f"{recorder.written:,} bytes; to analyse them: specdec-sidecar replay {arguments.out}"
     )
     return 0
-
-
-def _problem(error: OSError, out: Path) -> str:
-    if isinstance(error, FileExistsError):
-        return f"--out={out}: {error.filename} already exists; choose another directory"
-    return f"--out={out}: {error.strerror or error}; choose a writable directory"
 
 
 async def _run(settings: Settings, recorder: Recorder, seconds: float | None) -> None:

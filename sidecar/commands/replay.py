@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.analysis.report import ModelReport, TemperatureReport
-from sidecar.commands.report.render import lines
+from sidecar.commands.sidecar_status import status_lines
 from sidecar.errors import InputError, SettingsError
 from sidecar.export.declaration import Shown
 from sidecar.export.status import status
@@ -36,10 +36,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if not report.models:
         raise InputError(f"{arguments.directory}: no page of the recording shows a model")
     if arguments.json:
-        model = max(report.models, key=lambda one: sum(bucket.window.draft_tokens for bucket in one.temperatures))
+        model = max(report.models, key=lambda model: sum(part.window.draft_tokens for part in model.temperatures))
         print(json.dumps(_as_json(model), indent=2, allow_nan=False))
     else:
-        print("\n".join(lines(status(Shown(report, settings)), f"recording {arguments.directory}")))
+        print("\n".join(status_lines(status(Shown(report, settings)), f"recording {arguments.directory}")))
     return 0
 
 
@@ -57,22 +57,22 @@ def _as_json(model: ModelReport) -> dict[str, Any]:
     speed = model.speed
     return {
         "model": model.model_name,
-        "temperatures": {one.temperature: _bucket(one) for one in model.temperatures if one.window.requests},
-        "coverage": max(coverages, key=lambda one: abs(one - 1), default=None),
+        "temperatures": {part.temperature: _bucket(part) for part in model.temperatures if part.window.requests},
+        "coverage": max(coverages, key=lambda coverage: abs(coverage - 1), default=None),
         "speedup": speed.speedup.ratio if speed and speed.speedup else None,
         "break_even_acceptance": speed.break_even_acceptance if speed else None,
         "withheld": speed.withheld if speed else None,
     }
 
 
-def _bucket(one: TemperatureReport) -> dict[str, Any]:
+def _bucket(part: TemperatureReport) -> dict[str, Any]:
     return {
-        "requests": one.window.requests,
-        "draft_tokens": one.window.draft_tokens,
-        "accepted_tokens": one.window.accepted_tokens,
-        "acceptance": one.window.rate,
-        "p10": one.acceptance_quantiles[0.1],
-        "p50": one.acceptance_quantiles[0.5],
-        "p90": one.acceptance_quantiles[0.9],
-        "speedup": one.speedup.ratio if one.speedup else None,
+        "requests": part.window.requests,
+        "draft_tokens": part.window.draft_tokens,
+        "accepted_tokens": part.window.accepted_tokens,
+        "acceptance": part.window.rate,
+        "p10": part.acceptance_quantiles[0.1],
+        "p50": part.acceptance_quantiles[0.5],
+        "p90": part.acceptance_quantiles[0.9],
+        "speedup": part.speedup.ratio if part.speedup else None,
     }

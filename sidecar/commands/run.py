@@ -11,7 +11,7 @@ import structlog
 
 from sidecar import __version__
 from sidecar.app import running
-from sidecar.commands.stopping import stop_on_signals
+from sidecar.commands.waiting import stop_on_signals
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.reload import Reloader
 

@@ -1,8 +1,7 @@
 """Tables for terminals and tickets, and how they show numbers."""
 
-from collections.abc import Container, Sequence
-
-_NOTHING = "-"
+from collections.abc import Callable, Container, Sequence
+from typing import Final
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
@@ -24,26 +23,13 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in escaped]
 
 
-def ratio(value: float | None) -> str:
-    """A ratio with three decimals; a dash if unknown."""
-    return _NOTHING if value is None else f"{value:.3f}"
+def _shown_as(template: str, factor: float = 1.0) -> Callable[[float | None], str]:
+    return lambda value: "-" if value is None else template.format(value * factor)
 
 
-def share(value: float | None) -> str:
-    """A share of a whole, in percent."""
-    return _NOTHING if value is None else f"{value:.0%}"
-
-
-def milliseconds(seconds: float | None) -> str:
-    """A time in milliseconds."""
-    return _NOTHING if seconds is None else f"{seconds * 1000:,.1f}"
-
-
-def number(value: float | None) -> str:
-    """A number with one decimal."""
-    return _NOTHING if value is None else f"{value:,.1f}"
-
-
-def count(value: float | None) -> str:
-    """A count, rounded to a whole number."""
-    return _NOTHING if value is None else f"{value:,.0f}"
+ratio: Final = _shown_as("{:.3f}")
+share: Final = _shown_as("{:.0%}")
+milliseconds: Final = _shown_as("{:,.1f}", 1000)  # from seconds
+number: Final = _shown_as("{:,.1f}")
+count: Final = _shown_as("{:,.0f}")
+"""Each shows a number as text: a dash if it is unknown, that is, None."""

@@ -1,15 +1,58 @@
-"""The simulated engine: continuous batching in steps, without its own clock or loop.
+"""The simulated engine's scheduler and its requests: continuous batching in steps, without a clock or loop of its own.
 
-``Scheduler`` has the methods and attributes of vLLM's scheduler that the plug-in wraps and reads.
+All have the names, methods and attributes of vLLM's own that the plug-in wraps and reads.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
 from types import SimpleNamespace
 
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.request import Request, RequestStatus
+
+
+class RequestStatus(StrEnum):
+    """The states of vLLM's requests that occur here; the values are those of its label ``finished_reason``."""
+
+    RUNNING = ""  # or waiting
+    FINISHED_LENGTH_CAPPED = "length"
+    FINISHED_ABORTED = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """The effective temperature, the only parameter that steers generation here."""
+
+    temperature: float
+
+
+@dataclass(eq=False)  # no slots: the plug-in adds an attribute of its own
+class Request:
+    """One sequence to generate. ``arrival_time`` is in Unix seconds, the other times are the engine's."""
+
+    request_id: str
+    sampling_params: SamplingParams
+    num_prompt_tokens: int
+    max_tokens: int
+    arrival_time: float
+    random: Random
+    use_structured_output: bool = False
+    lora_request: None = None
+    status: RequestStatus = RequestStatus.RUNNING
+    num_cached_tokens: int = 0  # prompt tokens found in the prefix cache
+    num_output_tokens: int = 0
+    arrived: float = 0.0
+    scheduled: float = 0.0
+    first_token: float = 0.0
+    last_token: float = 0.0
+    lengths: list[int] = field(default_factory=list)  # [j]: verification steps that accepted j tokens
+
+    @property
+    def time_per_output_token(self) -> float:
+        """Seconds per token after the first; 0 for a request of one token, as in vLLM."""
+        return (self.last_token - self.first_token) / max(self.num_output_tokens - 1, 1)
 
 
 @dataclass(slots=True)
@@ -19,6 +62,7 @@ class SchedulerOutput:
     scheduled_new_reqs: list[SimpleNamespace] = field(default_factory=list)  # with req_id
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
+    num_invalid_spec_tokens: dict[str, int] | None = None  # draft tokens that a grammar rejected
 
 
 @dataclass(slots=True)
@@ -33,10 +77,11 @@ class SpecDecodingStats:
 
 @dataclass(frozen=True, slots=True)
 class NewTokens:
-    """The tokens that one step generated for one request."""
+    """The tokens that one step generated for one request; ``finish_reason`` is None if the request goes on."""
 
-    request: Request
+    request_id: str
     new_token_ids: list[int]
+    finish_reason: str | None
 
 
 @dataclass(slots=True)
@@ -78,13 +123,13 @@ class Scheduler:
     @property
     def kv_cache_usage(self) -> float:
         """Share of the blocks in use (0-1), including those that the next step may fill."""
-        tokens = (one.num_prompt_tokens + one.num_output_tokens + self.num_spec_tokens for one in self.running)
-        blocks = sum(-(-number // self._options.block_size) for number in tokens)
+        sizes = (request.num_prompt_tokens + request.num_output_tokens for request in self.running)
+        blocks = sum(-(-(tokens + self.num_spec_tokens) // self._options.block_size) for tokens in sizes)
         return min(1.0, blocks / self._options.num_gpu_blocks)
 
     def get_num_unfinished_requests(self) -> int:
         """The number of waiting and running requests."""
-        return len(self.requests)
+        return len(self.waiting) + len(self.running)
 
     def add_request(self, request: Request) -> None:
         """Queues a request."""
@@ -95,8 +140,9 @@ class Scheduler:
 
     def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
         """Ends requests from outside, such as when their clients disconnect; ignores those that have ended."""
-        for request in [self.requests[one] for one in request_ids if one in self.requests]:
-            self._end(request, finished_status)
+        for request_id in request_ids:
+            if (request := self.requests.get(request_id)) is not None:
+                self._end(request, finished_status)
 
     def schedule(self) -> SchedulerOutput:
         """Plans the next step, which is empty if no request waits or runs."""
@@ -135,7 +181,7 @@ class Scheduler:
                 while accepted < drafted and request.random.random() < chance:
                     accepted += 1
             sampled.append([0] * (1 + accepted))
-        order = {key: index for index, key in enumerate(output.num_scheduled_tokens)}
+        order = {request_id: index for index, request_id in enumerate(output.num_scheduled_tokens)}
         return SimpleNamespace(req_id_to_index=order, sampled_token_ids=sampled)
 
     def update_from_output(
@@ -148,11 +194,11 @@ class Scheduler:
             if request is None:  # aborted while the step ran
                 continue
             tokens = model_runner_output.sampled_token_ids[index]
-            drafted, accepted = scheduler_output.scheduled_spec_decode_tokens.get(request_id), len(tokens) - 1
-            if drafted:
-                request.lengths[accepted] += 1
+            if draft := scheduler_output.scheduled_spec_decode_tokens.get(request_id):
+                request.lengths[len(tokens) - 1] += 1
+                invalid = scheduler_output.num_invalid_spec_tokens
                 report.speculation = self.make_spec_decoding_stats(
-                    report.speculation, len(drafted), accepted, None, request_id
+                    report.speculation, len(draft), len(tokens) - 1, invalid, request_id
                 )
             self._emit(request, tokens, report)
         return {0: report}
@@ -162,13 +208,13 @@ class Scheduler:
         spec_decoding_stats: SpecDecodingStats | None,
         num_draft_tokens: int,
         num_accepted_tokens: int,
-        num_invalid_spec_tokens: dict[str, int] | None,  # noqa: ARG002 - vLLM's signature
-        request_id: str,  # noqa: ARG002 - the same
+        num_invalid_spec_tokens: Mapping[str, int] | None,
+        request_id: str,
     ) -> SpecDecodingStats:
         """Adds one request's verification to the step's statistics."""
         stats = spec_decoding_stats or SpecDecodingStats([0] * self.num_spec_tokens)
         stats.num_drafts += 1
-        stats.num_draft_tokens += num_draft_tokens
+        stats.num_draft_tokens += num_draft_tokens - (num_invalid_spec_tokens or {}).get(request_id, 0)
         stats.num_accepted_tokens += num_accepted_tokens
         for position in range(num_accepted_tokens):
             stats.num_accepted_tokens_per_pos[position] += 1
@@ -180,7 +226,7 @@ class Scheduler:
 
     def _emit(self, request: Request, sampled: list[int], report: StepReport) -> None:
         """Outputs the sampled tokens, up to ``max_tokens`` in total."""
-        kept = min(len(sampled), request.sampling_params.max_tokens - request.num_output_tokens)
+        tokens = sampled[: request.max_tokens - request.num_output_tokens]
         if not request.num_output_tokens:
             request.first_token = self.now
             report.first_token_seconds.append(self.now - request.arrived)
@@ -189,12 +235,12 @@ class Scheduler:
         else:
             report.inter_token_seconds.append(self.now - request.last_token)
         request.last_token = self.now
-        request.num_output_tokens += kept
-        report.generation_tokens += kept
-        report.outputs.append(NewTokens(request, sampled[:kept]))
-        if request.num_output_tokens >= request.sampling_params.max_tokens:
+        request.num_output_tokens += len(tokens)
+        report.generation_tokens += len(tokens)
+        if request.num_output_tokens >= request.max_tokens:
             self._end(request, RequestStatus.FINISHED_LENGTH_CAPPED)
             report.finished.append(request)
+        report.outputs.append(NewTokens(request.request_id, tokens, request.status or None))
 
     def _end(self, request: Request, status: RequestStatus) -> None:
         (self.running if request in self.running else self.waiting).remove(request)

@@ -1,25 +1,99 @@
-"""The simulated vLLM: an HTTP server for its metrics page, and an ``engine`` that takes requests directly."""
+"""The simulated vLLM: its engine in real time, and an HTTP server for its metrics page."""
 
+import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from aiohttp import web
 
-from sidecar.demo.engine import Engine
 from sidecar.demo.metrics_page import MetricsPage
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.scheduler import Scheduler
+from sidecar.demo.scheduler import NewTokens, Request, RequestStatus, Scheduler
 from sidecar.requests.plugin import install
 
 VERSION: Final = "0.32.0"
+
+Outputs = asyncio.Queue[NewTokens | None]
+"""One request's tokens; None: the engine stopped, and no more will come."""
+
+
+class Engine:
+    """Runs a scheduler as a task from ``start`` to ``stop`` and records its steps on ``page``."""
+
+    def __init__(self, scheduler: Scheduler, page: MetricsPage, speed: float) -> None:
+        self.scheduler = scheduler
+        self._page = page
+        self._speed = speed
+        self._work = asyncio.Event()
+        self._outputs: dict[str, Outputs] = {}  # by request id
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Starts stepping; needs a running loop."""
+        self._task = asyncio.create_task(self._run(), name="simulated engine")
+
+    async def stop(self) -> None:
+        """Stops as if its process ended: breaks off all requests in flight and closes the plug-in's connection."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        observer = getattr(self.scheduler, "_specdec", None)
+        if observer is not None and observer.socket is not None:
+            observer.socket.close()
+
+    def submit(self, request: Request) -> Outputs:
+        """Queues a request."""
+        outputs = self._outputs[request.request_id] = asyncio.Queue()
+        self.scheduler.now = time.monotonic()
+        self.scheduler.add_request(request)
+        self._work.set()
+        return outputs
+
+    def close(self, request: Request) -> None:
+        """Forgets a request; aborts it if it has not finished."""
+        del self._outputs[request.request_id]
+        if self._task is not None:  # a stopped engine counts nothing
+            self.scheduler.finish_requests([request.request_id], RequestStatus.FINISHED_ABORTED)
+            self._page.record_load(self.scheduler)
+
+    async def _run(self) -> None:
+        try:
+            await self._step_for_ever()
+        finally:
+            for outputs in self._outputs.values():
+                outputs.put_nowait(None)
+
+    async def _step_for_ever(self) -> None:
+        scheduler, deadline = self.scheduler, time.monotonic()
+        while True:
+            scheduler.now = time.monotonic()
+            output = scheduler.schedule()
+            if not output.num_scheduled_tokens:
+                self._work.clear()
+                await self._work.wait()
+                deadline = time.monotonic()
+                continue
+            # Each deadline follows from the last one, so that timer delays do not add up; a lag of more than a step
+            # is not made up for.
+            now, step = time.monotonic(), scheduler.duration(output) / self._speed
+            deadline = max(deadline, now - step) + step
+            await asyncio.sleep(max(0.0, deadline - now))
+            scheduler.now = time.monotonic()
+            for report in scheduler.update_from_output(output, scheduler.execute(output)).values():
+                self._page.record_step(report, scheduler)
+                for tokens in report.outputs:
+                    self._outputs[tokens.request_id].put_nowait(tokens)
 
 
 class SimulatedVllm:
     """Serves on 127.0.0.1 inside ``async with``; with port 0, on a free port, which is then part of ``url``.
 
-    It loads the plug-in, which sends to ``plugin_socket``, unless that is None.
+    ``engine`` takes requests directly. It loads the plug-in, which sends to ``plugin_socket``, unless that is None.
     """
 
     def __init__(
@@ -27,7 +101,7 @@ class SimulatedVllm:
     ) -> None:
         self.options = options or SimulatorOptions()
         self._port = port
-        self._scheduler = Scheduler if plugin_socket is None else observed(plugin_socket)
+        self._scheduler = Scheduler if plugin_socket is None else _observed(plugin_socket)
         self.begin()
         self.app = web.Application()
         self.app.add_routes([web.get("/metrics", self._metrics), web.get("/metrics/", self._metrics)])
@@ -60,7 +134,7 @@ class SimulatedVllm:
         return web.Response(body=body, headers=headers)
 
 
-def observed(socket: Path) -> type[Scheduler]:
+def _observed(socket: Path) -> type[Scheduler]:
     """A scheduler class that the plug-in has wrapped, as it wraps vLLM's."""
     scheduler = type("Scheduler", (Scheduler,), {})
     install(scheduler, VERSION, str(socket))

@@ -3,14 +3,12 @@
 import asyncio
 import secrets
 import time
-from bisect import bisect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 
-from sidecar.demo.request import Request, RequestStatus, SamplingParams
+from sidecar.demo.scheduler import Request, RequestStatus, SamplingParams
 from sidecar.demo.server import SimulatedVllm
 
 Mix = Mapping[float, float]  # temperature -> weight
@@ -20,27 +18,18 @@ MIXED: Mix = MappingProxyType({0.0: 3, 0.3: 2, 0.7: 2, 1.0: 3})
 HOT: Mix = MappingProxyType({0.0: 1, 0.7: 2, 1.0: 5, 1.2: 2})
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """A mix of temperatures that lasts ``seconds``."""
-
-    seconds: float
-    mix: Mix
-
-
-def cold_hot_cold(seconds: float) -> tuple[Phase, ...]:
-    """From cold through mixed to hot traffic and back, in five phases of equal length."""
-    return tuple(Phase(seconds / 5, mix) for mix in (COLD, MIXED, HOT, MIXED, COLD))
+COLD_HOT_COLD = (COLD, MIXED, HOT, MIXED, COLD)
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficOptions:
-    """What to send. The phases repeat until ``max_requests`` are sent.
+    """What to send. The mixes follow each other, and repeat, until ``max_requests`` are sent.
 
     A fifth of the prompts have 600 to 2,999 tokens, the others 20 to 99. A fifth ask for structured output.
     """
 
-    phases: tuple[Phase, ...] = field(default_factory=lambda: cold_hot_cold(300.0))
+    mixes: tuple[Mix, ...] = COLD_HOT_COLD
+    mix_seconds: float = 60.0  # how long each mix lasts
     concurrency: int = 8  # requests in flight
     max_requests: int = 10_000  # in total
     min_tokens: int = 16  # shortest completion
@@ -75,7 +64,7 @@ class Traffic:
         """Sends everything."""
         self._begun = self._clock()
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(self._options.concurrency, self._options.max_requests)):
+            for _ in range(self._options.concurrency):
                 group.create_task(self._client())
 
     def stop(self) -> None:
@@ -99,20 +88,19 @@ class Traffic:
                 self._ended(request)
 
     def _mix(self) -> Mix:
-        """The current phase's mix."""
-        phases = self._options.phases
-        ends = list(accumulate(phase.seconds for phase in phases))
-        return phases[bisect(ends, (self._clock() - self._begun) % ends[-1])].mix
+        elapsed, mixes = self._clock() - self._begun, self._options.mixes
+        return mixes[int(elapsed / self._options.mix_seconds) % len(mixes)]
 
     def _request(self, mix: Mix) -> Request:
         options, random = self._options, self._random
         temperature = random.choices(list(mix), weights=list(mix.values()))[0]
-        tokens = random.randint(options.min_tokens, options.max_tokens)
+        max_tokens = random.randint(options.min_tokens, options.max_tokens)
         is_long = random.random() < 0.2
         return Request(
             request_id=secrets.token_hex(8),
-            sampling_params=SamplingParams(temperature, tokens),
+            sampling_params=SamplingParams(temperature),
             num_prompt_tokens=random.randrange(600, 3000) if is_long else random.randrange(20, 100),
+            max_tokens=max_tokens,
             arrival_time=time.time(),
             random=Random(random.getrandbits(64)),
             use_structured_output=random.random() < 0.2,

@@ -51,7 +51,7 @@ def read_lines(body: bytes, wanted: frozenset[bytes], most_series: int) -> Lines
     lines = body.split(b"\n", _MOST_LINES)
     if len(lines) > _MOST_LINES:
         raise PageTooLarge(f"more than {_MOST_LINES} lines")
-    found: dict[Series, float] = {}
+    samples: dict[Series, float] = {}
     places: list[int] = []
     malformed = 0
     for place, line in enumerate(lines):
@@ -59,14 +59,14 @@ def read_lines(body: bytes, wanted: frozenset[bytes], most_series: int) -> Lines
         if name is None or name[0] not in wanted:
             continue
         sample = _sample(line, name.end())
-        if sample is None or sample[0] in found:
+        if sample is None or sample[0] in samples:
             malformed += 1
             continue
-        found[sample[0]] = sample[1]
+        samples[sample[0]] = sample[1]
         places.append(place)
-        if len(found) > most_series:
+        if len(samples) > most_series:
             raise PageTooLarge(f"more than {most_series} series of the families in use")
-    return Lines(found, tuple(places), malformed)
+    return Lines(samples, tuple(places), malformed)
 
 
 def read_sample(line: bytes) -> tuple[Series, float] | None:

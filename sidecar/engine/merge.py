@@ -1,13 +1,14 @@
-"""Merges several engines into one: those past the limit on label values become ``other``."""
+"""Makes one snapshot of an engine from two or more: of several engines, or of one engine's past and present."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 
-OTHER = EngineKey("other", "other")
+OTHER = EngineKey("other", "other")  # engines past the limit on label values
 
 
 def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSnapshot:
@@ -19,19 +20,14 @@ def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSn
         {
             counter: value
             for counter in Counter
-            if (value := _sum(e.counters.get(counter) for e in engines)) is not None
+            if (value := _sum(engine.counters.get(counter) for engine in engines)) is not None
         },
-        sum_by_position([(e.counters.get(Counter.DRAFTS), e.accepted_per_position) for e in engines]),
-        {gauge: value for gauge in Gauge if (value := _gauge(gauge, engines)) is not None},
-        {phase: reading for phase in Phase if (reading := _histogram(phase, engines)) is not None},
+        sum_by_position([(engine.counters.get(Counter.DRAFTS), engine.accepted_per_position) for engine in engines]),
+        {gauge: value for gauge in Gauge if (value := _merged_gauge(gauge, engines)) is not None},
+        {phase: reading for phase in Phase if (reading := _merged_histogram(phase, engines)) is not None},
         sum(known) if len(known) == len(capacities) else None,
         frozenset().union(*(engine.traits for engine in engines)),
     )
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 def sum_by_position(parts: Sequence[tuple[float | None, Sequence[float]]]) -> tuple[float, ...]:
@@ -44,16 +40,52 @@ def sum_by_position(parts: Sequence[tuple[float | None, Sequence[float]]]) -> tu
     return tuple(map(sum, zip_longest(*(tokens for _, tokens in parts), fillvalue=0.0)))
 
 
-def _gauge(gauge: Gauge, engines: Sequence[EngineSnapshot]) -> float | None:
+def held(before: EngineSnapshot, now: EngineSnapshot) -> EngineSnapshot:
+    """The engine as ``now``, in the same vLLM process as ``before``: a counter that fell or is missing is held.
+
+    So within one process of vLLM, a counter never falls.
+    """
+    counters = {counter: max(before.counters.get(counter, 0), value) for counter, value in now.counters.items()}
+    histograms = {
+        phase: HistogramReading(reading.edges, _highest(before.histograms[phase].counts, reading.counts))
+        if phase in before.histograms and before.histograms[phase].edges == reading.edges
+        else reading
+        for phase, reading in now.histograms.items()
+    }
+    return replace(
+        now,
+        counters={**before.counters, **counters},
+        accepted_per_position=_highest(before.accepted_per_position, now.accepted_per_position),
+        histograms={**before.histograms, **histograms},
+    )
+
+
+def fell(before: EngineSnapshot, now: EngineSnapshot) -> bool:
+    """Whether any counter or histogram is lower than before: vLLM has restarted, or its page is wrong."""
+    return any(value < before.counters.get(counter, 0) for counter, value in now.counters.items()) or any(
+        phase in before.histograms and reading.count < before.histograms[phase].count
+        for phase, reading in now.histograms.items()
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _merged_gauge(gauge: Gauge, engines: Sequence[EngineSnapshot]) -> float | None:
     known = [engine.gauges[gauge] for engine in engines if gauge in engine.gauges]
-    if not known:
-        return None
-    return max(known) if gauge is Gauge.KV_CACHE_USAGE else sum(known)
+    return max(known, default=None) if gauge is Gauge.KV_CACHE_USAGE else _sum(known)
 
 
-def _histogram(phase: Phase, engines: Sequence[EngineSnapshot]) -> HistogramReading | None:
+def _merged_histogram(phase: Phase, engines: Sequence[EngineSnapshot]) -> HistogramReading | None:
     readings = [engine.histograms[phase] for engine in engines if phase in engine.histograms]
     if not readings or len({reading.edges for reading in readings}) > 1:
         return None
     counts = tuple(map(sum, zip(*(reading.counts for reading in readings), strict=True)))
     return HistogramReading(readings[0].edges, counts)
+
+
+def _highest(before: tuple[float, ...], now: tuple[float, ...]) -> tuple[float, ...]:
+    # One that has not grown keeps its float object, since windows hold many of them.
+    return tuple(max(old, new) for old, new in zip_longest(before, now, fillvalue=0.0))

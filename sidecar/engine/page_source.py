@@ -63,7 +63,7 @@ class PageSource:
             ScrapeError: from ``Fetcher.get``, ``PageReader.read`` or ``SnapshotReader.read``, or ``AnotherServer``.
         """
         try:
-            snapshot = await self._next()
+            snapshot = await self._filtered() or await self._whole()
             self._same_server(snapshot.process_start)
         except ScrapeError:
             self.whole_page = b""
@@ -81,21 +81,14 @@ class PageSource:
         self._refused += 1
         raise AnotherServer("several vLLM servers answer at this address; the sidecar needs one of its own")
 
-    async def _next(self) -> PageSnapshot:
-        if self._filter and self._filtered_left > 0:
-            self._filtered_left -= 1
-            snapshot = await self._filtered()
-            if snapshot is not None:
-                if snapshot.process_start != self._process_start:
-                    self._filtered_left = 0  # another process may have families that the filter leaves out
-                return snapshot
-        return await self._whole()
-
     async def _filtered(self) -> PageSnapshot | None:
-        """A filtered page with the expected series; None if it has others or is unavailable.
+        """A filtered page with the expected series; None if it has others, is unavailable, or the whole page is due.
 
         A server that ignores the filter sends the whole page, which is just as good.
         """
+        if not self._filter or self._filtered_left <= 0:
+            return None
+        self._filtered_left -= 1
         try:
             series, snapshot = await self._part.read(await self._fetcher.get(self._filter))
             works = series is self._proven or frozenset(series) == self._expected
@@ -111,6 +104,8 @@ class PageSource:
             self._filter, self._proven = "", ()
             return None
         self._proven = series
+        if snapshot.process_start != self._process_start:
+            self._filtered_left = 0  # another process may have families that the filter leaves out
         return snapshot
 
     async def _whole(self) -> PageSnapshot:
@@ -127,7 +122,7 @@ class PageSource:
         """From now on, requests only the names on this page, whose process start shows that it is of one process."""
         # vLLM logs the whole query at every poll, so it names only what is on this page.
         self._expected = frozenset(series)
-        query = "&".join(f"name%5B%5D={quote(name)}" for name in sorted({one.name for one in series}))
+        query = "&".join(f"name%5B%5D={quote(name)}" for name in sorted({sample.name for sample in series}))
         self._filter = f"{WHOLE_PAGE}/?{query}"
         self._filtered_left = RECHECK
 

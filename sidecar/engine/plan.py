@@ -111,8 +111,9 @@ def _engine_plan(key: EngineKey, samples: Mapping[str, list[_Sample]], kv_cache:
     if names.DIFFUSION in samples:
         traits.add(Trait.DIFFUSION)
     gauges = {gauge: _gauge_indices(samples, wanted) for gauge, wanted in names.GAUGES.items()}
-    waiting = [one for one in samples.get(names.WAITING_BY_REASON, []) if one.labels.get("reason") == names.CAPACITY]
-    gauges[Gauge.WAITING_FOR_CAPACITY] = tuple(sample.index for sample in waiting)
+    by_reason = samples.get(names.WAITING_BY_REASON, [])
+    for_capacity = tuple(sample.index for sample in by_reason if sample.labels.get("reason") == names.CAPACITY)
+    gauges[Gauge.WAITING_FOR_CAPACITY] = for_capacity
     histograms = {phase: _histogram(samples, wanted) for phase, wanted in names.HISTOGRAMS.items()}
     return EnginePlan(
         key,
@@ -126,8 +127,8 @@ def _engine_plan(key: EngineKey, samples: Mapping[str, list[_Sample]], kv_cache:
 
 
 def _indices(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) -> tuple[int, ...]:
-    found = next((samples[name] for name in candidates if name in samples), [])
-    return tuple(sample.index for sample in found)
+    first = next((samples[name] for name in candidates if name in samples), [])
+    return tuple(sample.index for sample in first)
 
 
 def _gauge_indices(samples: Mapping[str, list[_Sample]], candidates: tuple[str, ...]) -> tuple[int, ...]:

@@ -1,15 +1,17 @@
-"""The polling loop of one vLLM server, one poll at a time."""
+"""The polling loop of one vLLM server, one poll at a time, and how often it polls."""
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from sidecar.engine.pacing import Pacing
 from sidecar.engine.page_source import PageSource
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import PageError, ScrapeError
 from sidecar.settings.groups import Scrape
+
+_RECENT = 5  # pages; the fastest shows the cost, the others also include waiting
 
 
 class ScrapeSink(Protocol):
@@ -20,6 +22,25 @@ class ScrapeSink(Protocol):
 
     def failed(self, at: float, error: ScrapeError) -> None:
         """A poll returned no page."""
+
+
+class Pacing:
+    """Decides the seconds between the starts of two polls: the configured interval, unless that costs vLLM too much."""
+
+    def __init__(self, scrape: Scrape) -> None:
+        self._scrape = scrape
+        self._durations: deque[float] = deque(maxlen=_RECENT)
+        self.interval = scrape.scrape_interval
+
+    def arrived(self, duration: float) -> None:
+        """Records that a page, usable or not, took ``duration`` seconds."""
+        self._durations.append(duration)
+        # A sidecar that starts while vLLM is busy must not slow down because its first poll had to wait.
+        cost = min(self._durations) if len(self._durations) == _RECENT else 0.0
+        affordable = cost / self._scrape.scrape_cpu_share
+        # A configured interval above the maximum is kept.
+        longest = max(self._scrape.scrape_max_interval, self._scrape.scrape_interval)
+        self.interval = min(max(self._scrape.scrape_interval, affordable), longest)
 
 
 class Poller:
@@ -56,9 +77,9 @@ class Poller:
             if isinstance(error, PageError):  # it cost vLLM as much as a usable one
                 self._pacing.arrived(self._monotonic() - started)
             self._sink.failed(self._wall_clock(), error)
-            return self._pacing.interval
-        duration = self._monotonic() - started
-        self._pacing.arrived(duration)
-        # vLLM read its counters between the request and the response.
-        self._sink.scraped(wall + duration / 2, duration, self._pacing.interval, page)
+        else:
+            duration = self._monotonic() - started
+            self._pacing.arrived(duration)
+            # vLLM read its counters between the request and the response.
+            self._sink.scraped(wall + duration / 2, duration, self._pacing.interval, page)
         return self._pacing.interval

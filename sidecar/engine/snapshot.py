@@ -11,6 +11,8 @@ from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey, EnginePlan, HistogramPlan, engine_plans, process_start
 from sidecar.errors import NoVllmMetrics
 
+_LARGEST = 1e18  # far above any real count; sums of larger values would eventually be infinite
+
 
 @dataclass(frozen=True, slots=True)
 class HistogramReading:
@@ -86,20 +88,16 @@ class SnapshotReader:
 
 
 def _engine(plan: EnginePlan, values: Sequence[float]) -> EngineSnapshot:
-    counters = {counter: _sum(values, indices) for counter, indices in plan.counters.items()}
+    sums = ((counter, _sum(values, indices)) for counter, indices in plan.counters.items())
+    gauges = ((gauge, _gauge(gauge, values, indices)) for gauge, indices in plan.gauges.items())
+    histograms = ((phase, _histogram(values, histogram)) for phase, histogram in plan.histograms.items())
     positions = tuple(_sum(values, indices) for indices in plan.positions)
-    gauges = {gauge: _gauge(gauge, values, indices) for gauge, indices in plan.gauges.items()}
-    histograms = {phase: _histogram(values, histogram) for phase, histogram in plan.histograms.items()}
     return EngineSnapshot(
         plan.key,
-        {counter: value for counter, value in counters.items() if 0 <= value <= _LARGEST},
+        {counter: value for counter, value in sums if 0 <= value <= _LARGEST},
         positions if all(0 <= value <= _LARGEST for value in positions) else (),
-        {
-            gauge: value
-            for gauge, value in gauges.items()
-            if 0 <= value <= (1 if gauge is Gauge.KV_CACHE_USAGE else _LARGEST)
-        },
-        {phase: reading for phase, reading in histograms.items() if reading is not None},
+        {gauge: value for gauge, value in gauges if 0 <= value <= (1 if gauge is Gauge.KV_CACHE_USAGE else _LARGEST)},
+        {phase: reading for phase, reading in histograms if reading is not None},
         plan.kv_cache.capacity,
         plan.traits,
         plan.kv_cache.block,
@@ -116,9 +114,6 @@ def _gauge(gauge: Gauge, values: Sequence[float], indices: tuple[int, ...]) -> f
         # Every process exports the engine's value; idle ones show an old value, or 0.
         return max(values[index] for index in indices)
     return _sum(values, indices)
-
-
-_LARGEST = 1e18  # far above any real count; sums of larger values would eventually be infinite
 
 
 def _histogram(values: Sequence[float], plan: HistogramPlan) -> HistogramReading | None:

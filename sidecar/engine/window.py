@@ -1,10 +1,16 @@
-"""How much totals that never decrease have grown over a sliding window, however many polls fall into it."""
+"""How much totals that never decrease have grown over a sliding window, however many polls fall into it.
+
+Of any totals, of an engine's counters, and of its latency histograms.
+"""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from math import inf, isnan
 from typing import Final, Generic, TypeVar
+
+from sidecar.engine.names import Phase
+from sidecar.engine.snapshot import HistogramReading
 
 HOUR: Final = 3600.0  # seconds: the longer of the two windows that are judged
 _PARTS: Final = 60  # the window's start is accurate to a sixtieth of its length
@@ -38,7 +44,7 @@ class GrowthWindow(Generic[Reading]):
         self._latest = (at, reading)
         if not self._kept or at - self._kept[-1][0] >= self._seconds / _PARTS:
             self._kept.append(self._latest)
-        # The oldest one kept is the last at or before the window's start.
+        # The oldest reading kept is the last at or before the window's start.
         while len(self._kept) > 1 and (
             self._kept[1][0] <= at - self._seconds or -inf < self._kept[0][0] < at - _LONGEST * self._seconds
         ):
@@ -77,12 +83,43 @@ class CounterWindow(GrowthWindow[Row]):
     def count(self, at: float, counters: Row, *, has_restarted: bool) -> None:
         """Adds a reading; with ``has_restarted``, the counters have started again at 0 since the last one."""
         if has_restarted:
-            self._carried, self._known = _sum(self._carried, self._known), ()
+            self._carried, self._known = _added(self._carried, self._known), ()
         self._known = tuple(
             old if isnan(new) else new for old, new in zip_longest(self._known, counters, fillvalue=0.0)
         )
-        self.append(at, _sum(self._carried, counters) if self._carried else counters)
+        self.append(at, _added(self._carried, counters) if self._carried else counters)
 
 
-def _sum(one: Row, other: Row) -> Row:
-    return tuple(map(sum, zip_longest(one, other, fillvalue=0.0)))
+class HistogramWindow:
+    """Bounded history of an engine's histograms, which start again at 0 when its vLLM restarts."""
+
+    def __init__(self, seconds: float) -> None:
+        """``seconds`` is the length of the window, by the clock that gives ``at``."""
+        self._seconds = seconds
+        self._windows: dict[Phase, tuple[tuple[float, ...], CounterWindow]] = {}  # with the buckets' edges
+        self._latest: Mapping[Phase, HistogramReading] = {}
+
+    def append(self, at: float, histograms: Mapping[Phase, HistogramReading], *, has_restarted: bool) -> None:
+        """Adds a page's readings; different buckets restart a window, since they come from another vLLM version."""
+        self._latest = histograms
+        if has_restarted:  # a histogram that is not on the page starts again unseen
+            self._windows = {phase: window for phase, window in self._windows.items() if phase in histograms}
+        for phase, reading in histograms.items():
+            if phase not in self._windows or self._windows[phase][0] != reading.edges:
+                self._windows[phase] = (reading.edges, CounterWindow(self._seconds))
+            self._windows[phase][1].count(at, reading.counts, has_restarted=has_restarted)
+
+    def growth(self, phase: Phase) -> HistogramReading | None:
+        """The observations in the window that ends at the last reading, or in the whole history if that is shorter.
+
+        None if vLLM does not export this histogram, or if there is only one reading.
+        """
+        if phase not in self._latest:
+            return None
+        edges, window = self._windows[phase]
+        growth = window.growth
+        return HistogramReading(edges, growth) if window.seconds and growth is not None else None
+
+
+def _added(row: Row, other: Row) -> Row:
+    return tuple(map(sum, zip_longest(row, other, fillvalue=0.0)))

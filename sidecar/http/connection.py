@@ -1,17 +1,52 @@
-"""The server's connections: aiohttp's request handlers, with a limit on how many are open at once."""
+"""The server's connections: aiohttp's request handlers, their limits, and why one is refused or cut short."""
 
 import asyncio
 import socket
-from collections import Counter as Tally
+from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
 from http import HTTPStatus
+from typing import Final
 
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from sidecar.http.limits import HEADERS, GuardOptions, Refusal
 from sidecar.log import StateLog
+
+HEADERS: Final = {
+    "Server": "specdec-sidecar",  # aiohttp's default reveals its version and Python's
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""Sent with every response."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardOptions:
+    """Limits of a guarded server; times are seconds."""
+
+    handshake_seconds: float = 10.0
+    idle_seconds: float = 75.0  # to send a complete request head
+    shutdown_seconds: float = 2.0  # for running handlers when the server stops
+    max_connections: int = 64  # open at the same time
+    open_paths: Collection[str] = frozenset()  # paths that need no password
+
+
+class Refusal(StrEnum):
+    """Why a connection or a request was refused or cut short."""
+
+    GAVE_WAY = "gave_way"  # the oldest connection, closed to make room for a new one
+    NOT_ACCEPTED = "not_accepted"  # accepting failed and pauses, for example because no file descriptor is left
+    TLS = "tls"  # a handshake failed or took too long
+    MALFORMED = "malformed"  # not HTTP
+    UNAUTHORIZED = "unauthorized"  # no password, or a wrong one
+    INTERNAL = "internal"  # the handler raised
 
 
 class Connections:
@@ -19,7 +54,7 @@ class Connections:
 
     def __init__(self, options: GuardOptions) -> None:
         self.options = options
-        self.refusals: Tally[str] = Tally(dict.fromkeys(Refusal, 0))
+        self.refusals: Counter[str] = Counter(dict.fromkeys(Refusal, 0))
         self.faults = StateLog(structlog.get_logger("sidecar"))
         self.open: dict[Connection, None] = {}  # oldest first
 

@@ -2,16 +2,15 @@
 
 import asyncio
 import socket
-from collections import Counter as Tally
+from collections import Counter
 from typing import Final
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Handler
 
-from sidecar.http.connection import Connection, Connections
-from sidecar.http.limits import HEADERS, GuardOptions, Refusal
+from sidecar.http.connection import HEADERS, Connection, Connections, GuardOptions, Refusal
 from sidecar.http.passwords import Passwords
-from sidecar.settings.web_config import WebConfig
+from sidecar.settings.files import WebConfig
 
 _PAUSE: Final = 0.1  # seconds until the next attempt to accept after one that failed
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="specdec-sidecar", charset="UTF-8"'}
@@ -31,11 +30,11 @@ class GuardedServer:
         self.web_config = web_config  # may be replaced; applies to new connections and requests
         self._passwords = Passwords()
         self._connections = Connections(self.options)
-        self.refusals: Tally[str] = self._connections.refusals
+        self.refusals: Counter[str] = self._connections.refusals
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._opening: set[asyncio.Task[None]] = set()  # they set up accepted connections, including TLS handshakes
-        app.middlewares.insert(0, self._middleware())
+        app.middlewares.insert(0, self._authorized)
         app.on_response_prepare.append(_add_headers)
         # A handler ends with its connection, so the limit on connections also bounds the queue of password checks.
         self._runner = web.AppRunner(app, shutdown_timeout=self.options.shutdown_seconds, handler_cancellation=True)
@@ -113,21 +112,14 @@ class GuardedServer:
             if not isinstance(error, ConnectionResetError | BrokenPipeError):  # the client disconnected
                 self.refusals[Refusal.TLS] += 1
 
-    def _middleware(self) -> Middleware:
-        @web.middleware
-        async def serving(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if await self._is_allowed(request):
-                return await handler(request)
-            self.refusals[Refusal.UNAUTHORIZED] += 1
-            return web.Response(status=401, text="unauthorized\n", headers=_CHALLENGE)
-
-        return serving
-
-    async def _is_allowed(self, request: web.Request) -> bool:
+    @web.middleware
+    async def _authorized(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         users = {} if self.web_config is None else self.web_config.users
-        if not users or request.path in self.options.open_paths:
-            return True
-        return await self._passwords.is_right(request.headers.get("Authorization", ""), users)
+        is_open = not users or request.path in self.options.open_paths
+        if is_open or await self._passwords.is_right(request.headers.get("Authorization", ""), users):
+            return await handler(request)
+        self.refusals[Refusal.UNAUTHORIZED] += 1
+        return web.Response(status=401, text="unauthorized\n", headers=_CHALLENGE)
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:

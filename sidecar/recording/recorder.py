@@ -19,8 +19,8 @@ from sidecar.engine.scrape import ScrapeSink
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import Log
-from sidecar.recording.heard import Heard, encode
-from sidecar.requests.messages import Hello, Message, PluginSink, ReportPart
+from sidecar.recording.recording import PluginLine
+from sidecar.requests.messages import Dropped, Message, PluginSink, Unreadable
 
 _MOST_WAITING: Final = 1024 * 1024  # bytes of messages between two polls
 _LEVEL: Final = 6  # gzip's own default takes twice as long, for 4 % less
@@ -43,8 +43,8 @@ class Recorder:
         directory.mkdir(parents=True, exist_ok=True)
         self._max_bytes = max_bytes
         self._log = log
-        self._pages, self._heard = (FileIO(directory / f"{name}.jsonl.gz", "xb") for name in ("scrapes", "plugin"))
-        self._waiting = [encode(Heard(time.time()))]  # to be written at the next poll
+        self._pages, self._plugin = (FileIO(directory / f"{name}.jsonl.gz", "xb") for name in ("scrapes", "plugin"))
+        self._waiting = [PluginLine(time.time()).encoded()]  # to be written at the next poll
         self._size = 0  # bytes waiting
         self._stopped = False
         self.written = 0  # bytes
@@ -55,7 +55,7 @@ class Recorder:
         """Writes the waiting messages and closes the files."""
         self._flush()
         self._pages.close()
-        self._heard.close()
+        self._plugin.close()
 
     def page(self, start: float, end: float, body: bytes) -> None:
         """Records a poll, after the messages before it: Unix seconds before and after the call, and the whole page."""
@@ -65,35 +65,29 @@ class Recorder:
         line = json.dumps({"start": start, "end": end, "text": body.decode(errors="replace")})
         self.scrapes += self._write(self._pages, [line.encode()])
 
-    def heard(self, heard: Heard) -> None:
+    def plugin(self, line: PluginLine) -> None:
         """Records one message of a plug-in, without adapter names, which often identify tenants."""
         if self._stopped:
             return
-        if heard.report is not None:
-            finished = tuple(replace(request, adapter=None) for request in heard.report.finished)
-            heard = replace(heard, report=replace(heard.report, adapter=(), finished=finished))
+        if line.report is not None:
+            finished = tuple(replace(request, adapter=None) for request in line.report.finished)
+            line = replace(line, report=replace(line.report, adapter=(), finished=finished))
             self.requests += len(finished)
-        line = encode(heard)
-        self._waiting.append(line)
-        self._size += len(line)
+        encoded = line.encoded()
+        self._waiting.append(encoded)
+        self._size += len(encoded)
         if self._size > _MOST_WAITING:
             self._flush()
 
     def tee_requests(self, sink: PluginSink) -> PluginSink:
         """A sink that records each message and passes it on to ``sink``."""
 
-        def heard(connection: int, message: Message) -> None:
-            now = time.time()
-            match message:
-                case Hello():
-                    self.heard(Heard(now, connection, hello=message))
-                case ReportPart():
-                    self.heard(Heard(now, connection, report=message))
-                case None:
-                    self.heard(Heard(now, connection))
+        def record(connection: int, message: Message) -> None:
+            if not isinstance(message, Dropped | Unreadable):
+                self.plugin(PluginLine.of(time.time(), connection, message))
             sink(connection, message)
 
-        return heard
+        return record
 
     def tee_scrapes(self, sink: ScrapeSink, source: PageSource) -> ScrapeSink:
         """A sink that records ``source``'s whole pages and passes each poll on to ``sink``."""
@@ -101,7 +95,7 @@ class Recorder:
 
     def _flush(self) -> None:
         if self._waiting:
-            self._write(self._heard, self._waiting)
+            self._write(self._plugin, self._waiting)
             self._waiting, self._size = [], 0
 
     def _write(self, file: FileIO, lines: Sequence[bytes]) -> bool:

@@ -1,25 +1,25 @@
-"""Reads recorded traffic: what ``record`` writes, and recordings that have one request per line.
+"""The format of a recording, and how it is read.
 
 A recording is a directory with ``scrapes.jsonl`` (one poll of vLLM's ``/metrics`` per line: ``start``, ``end``,
-``text``) and either ``plugin.jsonl`` (``heard.py``) or ``requests.jsonl`` (``recorded_requests.py``); each may be
-compressed (``.gz``). Times are Unix seconds.
+``text``) and ``plugin.jsonl`` (one ``PluginLine`` per line); each may be compressed (``.gz``). Times are Unix seconds.
 """
 
 import gzip
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import structlog
+from pydantic import Field, TypeAdapter
 
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.names import wanted
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
 from sidecar.errors import RecordingError, ScrapeError
-from sidecar.recording.heard import Heard, decode
-from sidecar.recording.recorded_requests import as_heard, read_request
+from sidecar.requests.messages import Hello, ReportPart, UnixSeconds
 from sidecar.settings.groups import Limits
 
 _Line = TypeVar("_Line")
@@ -33,6 +33,32 @@ class Scrape:
     duration: float
     snapshot: PageSnapshot | None
     error: ScrapeError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PluginLine:
+    """A plug-in's message, received ``at``. No message: the connection ended. Connection 0: only marks a time."""
+
+    at: UnixSeconds
+    connection: Annotated[int, Field(ge=0)] = 0
+    hello: Hello | None = None
+    report: ReportPart | None = None
+
+    @classmethod
+    def of(cls, at: float, connection: int, message: Hello | ReportPart | None) -> Self:
+        """The line for a message as a ``PluginSink`` gets it."""
+        if isinstance(message, Hello):
+            return cls(at, connection, hello=message)
+        return cls(at, connection, report=message)
+
+    @property
+    def message(self) -> Hello | ReportPart | None:
+        """The message for a ``PluginSink``; None if the connection ended."""
+        return self.hello or self.report
+
+    def encoded(self) -> bytes:
+        """The line, without the line break."""
+        return _plugin_lines().dump_json(self, exclude_defaults=True)
 
 
 def read_scrapes(directory: Path) -> Iterator[Scrape]:
@@ -51,40 +77,33 @@ def read_scrapes(directory: Path) -> Iterator[Scrape]:
             yield Scrape(at, duration, None, error)
 
 
-def read_heard(directory: Path, scrapes: Sequence[Scrape]) -> Iterator[Heard]:
-    """What the plug-ins sent, in order; for a recording of requests, what one would have sent since the first poll.
+def read_plugin(directory: Path) -> Iterator[PluginLine]:
+    """What the plug-ins sent, in order; truncated like ``read_scrapes``.
 
     Raises:
         RecordingError: the file is missing or a line is invalid.
     """
-    if has_messages(directory):
-        return _lines(directory, "plugin.jsonl", "message of a plug-in", decode)
-    requests = list(_lines(directory, "requests.jsonl", "request", read_request))
-    first = next(((scrape.at, scrape.snapshot) for scrape in scrapes if scrape.snapshot is not None), None)
-    return iter(()) if first is None else as_heard(requests, *first)
+    read = _plugin_lines().validate_json
+    return _lines(directory, "plugin.jsonl", "message of a plug-in", lambda text: read(text, strict=True))
 
 
-def has_messages(directory: Path) -> bool:
-    """Whether a plug-in's messages were recorded, rather than requests."""
-    return _path(directory, "plugin.jsonl") is not None
-
-
-def _path(directory: Path, name: str) -> Path | None:
-    return next((path for path in (directory / name, directory / f"{name}.gz") if path.exists()), None)
+@cache
+def _plugin_lines() -> TypeAdapter[PluginLine]:
+    return TypeAdapter(PluginLine)
 
 
 def _lines(directory: Path, name: str, kind: str, read: Callable[[str], _Line]) -> Iterator[_Line]:
-    path, number = _path(directory, name), 0
+    path = next((path for path in (directory / name, directory / f"{name}.gz") if path.exists()), None)
     if path is None:
-        raise RecordingError(
-            f"{directory}: no recording ({name} is missing); give the directory that `record --out` wrote"
-        )
+        advice = "give the directory that `record --out` wrote"
+        raise RecordingError(f"{directory}: no recording ({name} is missing); {advice}")
+    number = 0
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
             for number, text in enumerate(file, 1):
                 try:
                     line = read(text)
-                except (AttributeError, KeyError, TypeError, ValueError) as error:
+                except (KeyError, TypeError, ValueError) as error:
                     raise RecordingError(f"{path}, line {number}: not a {kind}: {type(error).__name__}") from error
                 yield line
     except EOFError:  # such as when it was copied while it grew

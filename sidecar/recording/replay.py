@@ -9,8 +9,7 @@ from pathlib import Path
 from sidecar.analysis.report import Report
 from sidecar.analysis.state import State
 from sidecar.errors import RecordingError
-from sidecar.recording.heard import Heard
-from sidecar.recording.recording import Scrape, has_messages, read_heard, read_scrapes
+from sidecar.recording.recording import PluginLine, Scrape, read_plugin, read_scrapes
 from sidecar.settings import Settings
 
 
@@ -24,19 +23,17 @@ def replay(directory: Path, settings: Settings) -> Report:
     if not scrapes:
         raise RecordingError(f"{directory}: the recording has no poll")
     length = scrapes[-1].at - scrapes[0].at
-    changed: dict[str, object] = {name: max(getattr(settings, name), length) for name in ("latency_window", "history")}
-    if not has_messages(directory):  # a request counts when it ends, so that before the end too little is covered
-        changed["thresholds"] = settings.thresholds.model_copy(update={"coverage": 0.0})
-    return replay_events(scrapes, read_heard(directory, scrapes), settings.model_copy(update=changed))
+    windows = {name: max(getattr(settings, name), length) for name in ("latency_window", "history")}
+    return replay_events(scrapes, read_plugin(directory), settings.model_copy(update=windows))
 
 
-def replay_events(scrapes: Sequence[Scrape], heard: Iterable[Heard], settings: Settings) -> Report:
+def replay_events(scrapes: Sequence[Scrape], plugin: Iterable[PluginLine], settings: Settings) -> Report:
     """The report at the last poll, over the window of these settings; needs at least one poll."""
-    events: Iterator[Heard | Scrape] = merge(heard, scrapes, key=attrgetter("at"))
+    events: Iterator[PluginLine | Scrape] = merge(plugin, scrapes, key=attrgetter("at"))
     first = next(events)
     state = State(settings, first.at)
     for event in chain((first,), events):
-        if isinstance(event, Heard):
+        if isinstance(event, PluginLine):
             if event.connection:
                 state.plugin.receive(event.connection, event.message)
         elif event.snapshot is not None:

@@ -39,9 +39,7 @@ class HelloState(StrEnum):
     """What the plug-in does in an engine; ``Hello.reason`` says why if it does not observe."""
 
     OBSERVING = "observing"
-    CHECKING = (
-        "checking"  # the scheduler's class overrides methods; it reports once a step shows that vLLM's are called
-    )
+    CHECKING = "checking"  # the scheduler's class overrides methods; reports begin once a step shows vLLM's are called
     REFUSED = "refused"  # it does not observe: the scheduler's methods are not those that it knows, or not called
     DISABLED = "disabled"  # it failed and disabled itself
 
@@ -145,7 +143,7 @@ class StepTally:
     tokens: Count = 0
 
     def __add__(self, other: "StepTally") -> "StepTally":
-        """Both together."""
+        """The sum of both."""
         return StepTally(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
     def __sub__(self, before: "StepTally") -> "StepTally":
@@ -154,16 +152,16 @@ class StepTally:
 
 
 Key = TypeVar("Key")
-Counts = TypeVar("Counts")
+AnyTally = TypeVar("AnyTally")  # Tally or StepTally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row(Generic[Key, Counts]):
+class Row(Generic[Key, AnyTally]):
     """A row of a table: what has been counted under a key that first appeared at ``since``."""
 
     key: Key
     since: UnixSeconds
-    counts: Counts
+    counts: AnyTally
 
 
 class Table(StrEnum):

@@ -51,7 +51,7 @@ class PluginReceiver:
         self._numbers = count(1)
         self._packets = count(1)
         self._listener: socket.socket | None = None
-        self._heard: dict[socket.socket, int] = {}  # number of each connection's last packet; 0: none yet
+        self._last_packet: dict[socket.socket, int] = {}  # number of each connection's last packet; 0: none yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
         self._owed = 0.0  # seconds of rest
@@ -71,7 +71,7 @@ class PluginReceiver:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for connection in self._heard:  # those whose tasks had not started
+        for connection in self._last_packet:  # those whose tasks had not started
             connection.close()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
@@ -116,7 +116,7 @@ class PluginReceiver:
         self._faults.clear("accept", "accepting connections again")
         connection.setblocking(False)  # noqa: FBT003 - the socket's signature
         self._make_room()
-        self._heard[connection] = 0
+        self._last_packet[connection] = 0
         self._start(self._read(connection))
 
     async def _accept_later(self, listener: socket.socket) -> None:
@@ -124,27 +124,27 @@ class PluginReceiver:
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     def _make_room(self) -> None:
-        if len(self._heard) >= self._max_connections:
+        if len(self._last_packet) >= self._max_connections:
             self._sink(0, Dropped(TOO_MANY_CONNECTIONS))
-            silent = min(self._heard, key=self._heard.__getitem__)
-            del self._heard[silent]
+            silent = min(self._last_packet, key=self._last_packet.__getitem__)
+            del self._last_packet[silent]
             with suppress(OSError):
                 silent.shutdown(socket.SHUT_RDWR)  # its task reads the end and drops what was pending
 
     async def _read(self, connection: socket.socket) -> None:
         """Delivers a connection's packets until it closes or sends something that is not a valid packet."""
-        number, heard, loop = next(self._numbers), 0, asyncio.get_running_loop()
+        number, last, loop = next(self._numbers), 0, asyncio.get_running_loop()
         with connection, suppress(OSError):
-            while (text := await loop.sock_recv(connection, MAX_PACKET_BYTES)) and connection in self._heard:
+            while (text := await loop.sock_recv(connection, MAX_PACKET_BYTES)) and connection in self._last_packet:
                 async with self._turn:  # which goes round
-                    is_valid = await self._take_and_rest(number, text, is_first=not heard)
+                    is_valid = await self._take_and_rest(number, text, is_first=not last)
                 if not is_valid:
                     break
-                heard = next(self._packets)
-                if connection in self._heard:  # else another has taken its place meanwhile
-                    self._heard[connection] = heard
-        self._heard.pop(connection, None)
-        if heard:
+                last = next(self._packets)
+                if connection in self._last_packet:  # else another has taken its place meanwhile
+                    self._last_packet[connection] = last
+        self._last_packet.pop(connection, None)
+        if last:
             self._sink(number, None)
 
     async def _take_and_rest(self, number: int, text: bytes, *, is_first: bool) -> bool:

@@ -45,7 +45,7 @@ class Tally:
     accepted_at: Positions = ()
 
     def __add__(self, other: "Tally") -> "Tally":
-        """Both together."""
+        """The sum of both."""
         return self._with(add, other)
 
     def __sub__(self, before: "Tally") -> "Tally":

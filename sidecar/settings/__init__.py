@@ -1,6 +1,6 @@
-"""The settings: their models (``groups``, ``model``), how they are loaded, and the messages about invalid ones."""
+"""The settings: their models, how they are loaded and reloaded, and the messages about invalid ones."""
 
+from sidecar.settings.groups import Settings
 from sidecar.settings.load import load_settings
-from sidecar.settings.model import Settings
 
 __all__ = ["Settings", "load_settings"]

@@ -1,15 +1,16 @@
 """What healthy latencies and plain step times are: measured beforehand, by ``specdec-sidecar baseline``."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
+from math import inf
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from sidecar.settings.field_types import Duration, ModelName, json_text
-from sidecar.settings.groups import Group
-from sidecar.settings.yaml_file import read_yaml
+from sidecar.settings.field_types import Duration, Group, ModelName, from_text, json_text
+from sidecar.settings.files import read_yaml
 
 
 def _rising(quantiles: dict[str, float]) -> dict[str, float]:
@@ -25,35 +26,46 @@ _Quantiles = Annotated[
 _Latencies = dict[Literal["ttft", "itl", "tpot", "e2e", "queue"], _Quantiles]
 
 
-class PlainStepTimes(Group):
-    """How long an engine step takes without speculation, by the number of running requests; times in seconds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainStepTimes:
+    """How long an engine step takes without speculation, by load, in seconds; interpolated between the loads measured.
 
-    running: tuple[float, ...] = Field(min_length=1, max_length=16)
-    """running requests, ascending"""
-    seconds: tuple[float, ...] = Field(max_length=16)
-    """step time at each of these loads; interpolated in between"""
-    errors: tuple[float, ...] = Field(max_length=16)
-    """standard errors of `seconds`"""
-    deviations: tuple[Annotated[tuple[float, ...], Field(max_length=16)], ...] = Field((), max_length=16)
-    """independent parts of each of `errors`, for what they have in common; if empty, they are fully correlated"""
-    prompt_share: float = Field(0.0, ge=0, le=1e6)
-    """prompt tokens computed per generated token during the measurement"""
-    measured: datetime | None = None
-    """when it was measured"""
-    gpu: str | None = Field(None, max_length=100)
-    """the hardware it ran on"""
+    Constructing it checks nothing; ``problem`` does.
+    """
 
-    @model_validator(mode="after")
-    def _is_a_curve(self) -> Self:
-        if not len(self.running) == len(self.seconds) == len(self.errors):
-            raise ValueError("running, seconds and errors differ in length")
-        if self.deviations and len(self.deviations) != len(self.running):
-            raise ValueError("running and deviations differ in length")
-        if not all(a < b for a, b in pairwise((0.0, *self.running))):
-            raise ValueError("running must rise, from above 0")
-        if not all(0 < one <= 3600 for one in self.seconds) or not all(0 <= one <= 3600 for one in self.errors):
-            raise ValueError("seconds must be above 0 and errors at least 0, both at most 3600")
-        return self
+    running: tuple[float, ...]  # the loads measured, in running requests: 1 to 16, ascending from above 0
+    seconds: tuple[float, ...]  # step time at each load
+    errors: tuple[float, ...]  # standard errors of ``seconds``
+    deviations: tuple[tuple[float, ...], ...] = ()  # independent parts of each error; empty: errors fully correlated
+    prompt_share: float = 0.0  # prompt tokens computed per generated token during the measurement
+    measured: datetime | None = None  # when
+    gpu: str | None = None  # where
+
+    def problem(self) -> str | None:
+        """Why these times cannot be used; None if they can."""
+        loads = len(self.running)
+        times_possible = all(0 < time <= 3600 for time in self.seconds) and all(0 <= e <= 3600 for e in self.errors)
+        rules = {
+            "expected 1 to 16 numbers of running requests": 1 <= loads <= 16,
+            "running, seconds and errors differ in length": loads == len(self.seconds) == len(self.errors),
+            "running and deviations differ in length": len(self.deviations) in {0, loads},
+            "expected at most 16 deviations for each load": all(len(row) <= 16 for row in self.deviations),
+            "running must rise, from above 0": all(a < b for a, b in pairwise((0.0, *self.running, inf))),
+            "seconds must be above 0 and errors at least 0, both at most 3600": times_possible,
+            "prompt_share must be from 0 to 1000000": 0 <= self.prompt_share <= 1e6,
+        }
+        return next((rule for rule, holds in rules.items() if not holds), None)
+
+
+def _given(values: object) -> object:
+    """Without keys that have no value, as in a ``Group``."""
+    return {key: value for key, value in values.items() if value is not None} if isinstance(values, dict) else values
+
+
+def _usable(times: PlainStepTimes) -> PlainStepTimes:
+    if (problem := times.problem()) is not None:
+        raise ValueError(problem)
+    return times
 
 
 class Measured(Group):
@@ -65,15 +77,13 @@ class Measured(Group):
     """healthy latencies: per model, the phases `ttft`, `itl`, `tpot`, `e2e` and `queue`, each with
     `p50`, `p90`, `p95` and `p99`, all optional; excludes `baseline_file`"""
     plain_steps: Annotated[
-        dict[ModelName, PlainStepTimes],
+        dict[ModelName, Annotated[PlainStepTimes, BeforeValidator(_given), AfterValidator(_usable)]],
         json_text('mapping such as {"MODEL": {"running": [1], "seconds": [0.02], "errors": [0.001]}}'),
     ] = Field({}, max_length=64)
     """how long a step takes without speculation: per model `running`, `seconds`, `errors` and the conditions of the
     measurement, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
 
 
-def _read(value: object) -> object:
-    return read_yaml(Path(value)) if isinstance(value, str) else value
-
-
-MeasuredFile = Annotated[Measured, BeforeValidator(_read), WithJsonSchema({"format": "path of a file"})]
+MeasuredFile = Annotated[
+    Measured, from_text(lambda path: read_yaml(Path(path))), WithJsonSchema({"format": "path of a file"})
+]

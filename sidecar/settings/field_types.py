@@ -1,30 +1,64 @@
-"""The field types that pydantic lacks; ``format`` is what the reference calls one."""
+"""What settings are made of: the base of their groups, and the field types that pydantic lacks.
+
+``format`` is what the reference calls such a type.
+"""
 
 import os
 import re
 import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import from_json
 
 _DURATION = re.compile(r"([+-]?\d*\.?\d+(?:[eE][+-]?\d+)?)\s*(ms|s|m|h)?", re.ASCII)
-_SECONDS: Final = {"h": 3600, "m": 60, "s": 1, None: 1}
+_UNITS: Final = {"h": 3600, "m": 60, "s": 1, None: 1}
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]{1,253})):([0-9]{1,5})", re.ASCII)
+_ADDRESS_FORM: Final = "host:port or [IPv6]:port; port 0 picks a free one"
 _SOCKET_PATH: Final = 107  # bytes; Linux: sockaddr_un.sun_path has 108, the last of them NUL
 _EDGES: Final = "list of 1 to 8 numbers from 0 up, strictly increasing, with at most two decimals"
 
 
-def _to_seconds(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    match = _DURATION.fullmatch(value.strip())
+class Group(BaseModel):
+    """Frozen, without unknown keys; a key without a value counts as not set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {key: value for key, value in values.items() if value is not None or key not in cls.model_fields}
+
+
+def from_text(parse: Callable[[str], object]) -> BeforeValidator:
+    """Parses a value that is text, as in the environment; YAML's lists and mappings, and values in code, stay."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+
+def _seconds(text: str) -> float:
+    match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError("expected duration, a number of seconds or a number and ms, s, m or h")
     number, unit = float(match[1]), match[2]
-    return number / 1000 if unit == "ms" else number * _SECONDS[unit]  # times 0.001 would miss some values by a bit
+    return number / 1000 if unit == "ms" else number * _UNITS[unit]  # times 0.001 would miss some values by a bit
 
 
 def parse_duration(text: str, low: float, high: float) -> float:
@@ -33,32 +67,72 @@ def parse_duration(text: str, low: float, high: float) -> float:
     Raises:
         ValueError: anything else; the message says what is expected.
     """
-    seconds = _to_seconds(text)
-    if not isinstance(seconds, float) or not low <= seconds <= high:
+    seconds = _seconds(text)
+    if not low <= seconds <= high:
         raise ValueError(f"expected duration, {low:g} to {high:g} seconds")
     return seconds
 
 
-def _lower(value: object) -> object:
-    return value.strip().lower() if isinstance(value, str) else value
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen: a host name or IP address without brackets, and a port; port 0 lets the kernel choose one."""
+
+    host: str
+    port: int
+
+    @property
+    def local(self) -> "Address":
+        """The address at which a client on this machine reaches it: loopback if it is the wildcard address."""
+        loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared
+        return Address(loopback.get(self.host, self.host), self.port)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _parse_address(value: object) -> Address:
+    if isinstance(value, Address):
+        return value
+    match = _ADDRESS.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or int(match[3]) > 65535:
+        raise ValueError(f"expected {_ADDRESS_FORM}")
+    return Address(match[1] or match[2], int(match[3]))
+
+
+def parse_base_url(text: str) -> str:
+    """An http or https URL without a trailing slash or ``/metrics``; a path and user information may be in it.
+
+    Raises:
+        ValueError: anything else; the message says what is expected.
+    """
+    text = text.strip()
+    try:
+        url = urlsplit(text)
+        usable = url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not text.isprintable() or set(text) & set(" \\?#"):  # urlsplit would silently drop some of these
+        raise ValueError("expected http or https URL without query and fragment, such as http://HOST:PORT")
+    path = url.path.rstrip("/").removesuffix("/metrics")
+    return f"{url.scheme}://{url.netloc}{path}"
+
+
+def _without_user(url: str) -> str:
+    if "@" in urlsplit(url).netloc:
+        raise ValueError("must not have user information, because alerts and metrics show it")
+    return url
 
 
 def json_text(expected: str) -> BeforeValidator:
-    """A list or mapping: YAML's own, or JSON in an environment variable; ``expected`` is for error messages."""
+    """A list or mapping, which in the environment is JSON; ``expected`` is for error messages."""
 
-    def decode(value: object) -> object:
-        if not isinstance(value, str):
-            return value
+    def decode(text: str) -> object:
         try:
-            return from_json(value)
+            return from_json(text)
         except ValueError as error:
             raise ValueError(f"expected {expected} (not valid JSON: {error})") from None
 
-    return BeforeValidator(decode)
-
-
-def _split(value: object) -> object:
-    return value.strip().removeprefix("[").removesuffix("]").split(",") if isinstance(value, str) else value
+    return from_text(decode)
 
 
 def _ascending(edges: tuple[float, ...]) -> tuple[float, ...]:
@@ -85,18 +159,26 @@ def _bindable(path: Path) -> Path:
     return path
 
 
-Duration = Annotated[float, BeforeValidator(_to_seconds), Field(json_schema_extra={"format": "duration in seconds"})]
+_CASELESS: Final = from_text(lambda text: text.strip().lower())
+Duration = Annotated[float, from_text(_seconds), Field(json_schema_extra={"format": "duration in seconds"})]
 Share = Annotated[float, Field(ge=0, le=1)]
-Level = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)]
-Format = Annotated[Literal["auto", "json", "console"], BeforeValidator(_lower)]
+Level = Annotated[Literal["debug", "info", "warning", "error"], _CASELESS]
+Format = Annotated[Literal["auto", "json", "console"], _CASELESS]
+ListenAddress = Annotated[
+    Address, PlainValidator(_parse_address), PlainSerializer(str), WithJsonSchema({"format": _ADDRESS_FORM})
+]
+_URL_FORM = WithJsonSchema({"format": "http or https URL, a path allowed"})
+BaseUrl = Annotated[str, AfterValidator(parse_base_url), _URL_FORM]
+LinkUrl = Annotated[BaseUrl, AfterValidator(_without_user)]  # for people to open
 Edges = Annotated[
     tuple[float, ...],
     Field(min_length=1, max_length=8),
-    BeforeValidator(_split),
+    from_text(lambda text: text.strip().removeprefix("[").removesuffix("]").split(",")),
     AfterValidator(_ascending),
     WithJsonSchema({"format": _EDGES}),
 ]
 ModelName = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+LabelName = Annotated[str, Field(max_length=63, pattern=r"^[a-zA-Z][a-zA-Z0-9_]*$")]
 CertificateFile = Annotated[
     Path, AfterValidator(_readable_certificates), WithJsonSchema({"format": "path of a PEM file"})
 ]

@@ -1,38 +1,35 @@
-"""The groups of settings, frozen: the parts of the program take them as they are."""
+"""All settings, in frozen groups: the parts of the program take these as they are."""
 
 import ssl
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
-from sidecar.settings.addresses import BaseUrl, LinkUrl
+from sidecar.settings.baselines import Measured, MeasuredFile, PlainStepTimes
 from sidecar.settings.field_types import (
+    Address,
+    BaseUrl,
     CertificateFile,
     Duration,
+    Edges,
     Format,
+    Group,
+    LabelName,
     Level,
+    LinkUrl,
+    ListenAddress,
     Share,
     SocketPath,
     json_text,
 )
+from sidecar.settings.files import WebConfigFile
 
-_KIBIBYTE = 1024
-_MEBIBYTE = 1024 * 1024
-_LabelName = Annotated[str, Field(max_length=63, pattern=r"^[a-zA-Z][a-zA-Z0-9_]*$")]
+PREFIX: Final = "SPECDEC_"
+MOST_MIN_REQUESTS: Final = 10_000  # as many single requests are kept for an hour
 
-
-class Group(BaseModel):
-    """Frozen, without unknown keys; a key without a value counts as not set."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_empty(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        return {key: value for key, value in values.items() if value is not None or key not in cls.model_fields}
+_KIBIBYTE: Final = 1024
+_MEBIBYTE: Final = 1024 * 1024
 
 
 class Scrape(Group):
@@ -80,9 +77,6 @@ class Plugin(Group):
     """Unix socket on which the sidecar listens for the plug-in, on a volume that both containers mount"""
     adapters: bool = False
     """export the names of LoRA adapters in `specdec_group_*`; they are often names of tenants"""
-
-
-MOST_MIN_REQUESTS: Final = 10_000  # as many single requests are kept for an hour
 
 
 class Limits(Group):
@@ -175,7 +169,7 @@ class Alerting(Group):
     instance: str | None = Field(None, max_length=253, pattern=r"^[A-Za-z0-9._:-]+$")
     """label `instance` of the alerts; not set: the host name, which is the Pod's name"""
     labels: Annotated[
-        dict[_LabelName, Annotated[str, Field(max_length=253)]], json_text('mapping such as {"team": "ml"}')
+        dict[LabelName, Annotated[str, Field(max_length=253)]], json_text('mapping such as {"team": "ml"}')
     ] = Field({}, max_length=16)
     """more labels for these alerts: `cluster`, `namespace`, `pod`, or what your routes match; the sidecar's own labels
     take precedence"""
@@ -185,3 +179,58 @@ class Alerting(Group):
     """Grafana's base URL; not set: alerts do not link to dashboards"""
     pace: float = Field(1.0, ge=0, le=100)
     """factor for how long conditions must hold; 0: alerts are sent immediately"""
+
+
+class Settings(Measured, Windows, Scrape):
+    """All settings. Times are in seconds, sizes in bytes, shares from 0 to 1."""
+
+    baseline_file: MeasuredFile | None = None
+    """YAML file with `baseline`, `plain_steps` or both, as `specdec-sidecar baseline` writes it"""
+    listen: ListenAddress = Address("0.0.0.0", 9911)  # noqa: S104 - Prometheus scrapes from another Pod
+    """where `/metrics` and the status page are served"""
+    web_config_file: WebConfigFile | None = None
+    """TLS and basic auth for `listen`, in the format of Prometheus' exporter-toolkit; see docs/security.md"""
+    temperature_buckets: Edges = (0.0, 0.3, 0.5, 0.7, 1.0)
+    """upper edges, inclusive, of the temperature buckets; hotter requests get one more bucket"""
+    reexport: bool = False
+    """export vLLM's own series unchanged"""
+
+    plugin: Plugin = Plugin()
+    thresholds: Thresholds = Thresholds()
+    alerting: Alerting = Alerting()
+    limits: Limits = Limits()
+    log: Log = Log()
+
+    @property
+    def baselines(self) -> dict[str, dict[str, dict[float, float]]]:
+        """The baseline in seconds, by model, phase and quantile; from its file, if there is one."""
+        return {
+            model: {
+                phase: {int(name[1:]) / 100: seconds for name, seconds in quantiles.items()}
+                for phase, quantiles in phases.items()
+            }
+            for model, phases in (self.baseline_file or self).baseline.items()
+        }
+
+    @property
+    def plain_step_times(self) -> dict[str, PlainStepTimes]:
+        """How long a step takes without speculation, by model; from its file, if there is one."""
+        return (self.baseline_file or self).plain_steps
+
+
+def groups() -> dict[str, type[Group]]:
+    """The groups of settings, by name."""
+    types = {name: field.annotation for name, field in Settings.model_fields.items()}
+    return {name: kind for name, kind in types.items() if isinstance(kind, type) and issubclass(kind, Group)}
+
+
+def keys() -> list[str]:
+    """Every setting as YAML and messages name it, with its group and a dot if it is in one; first those in none."""
+    known = groups()
+    alone = [name for name in Settings.model_fields if name not in known]
+    return alone + [f"{group}.{name}" for group, model in known.items() for name in model.model_fields]
+
+
+def variable(key: str) -> str:
+    """The name of a setting in the environment."""
+    return PREFIX + key.replace(".", "__").upper()

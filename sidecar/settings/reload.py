@@ -8,9 +8,8 @@ from pathlib import Path
 
 from sidecar.errors import SettingsError
 from sidecar.log import Log
-from sidecar.settings.model import Settings
-from sidecar.settings.tree import keys
-from sidecar.settings.yaml_file import Stamp, stamp
+from sidecar.settings.files import Stamp, stamp
+from sidecar.settings.groups import Settings, keys
 
 
 class Reloader:
@@ -33,8 +32,7 @@ class Reloader:
         self._log = log
         self._config = config
         self._every = every
-        self._files: dict[Path, Stamp] = {}
-        self._watch(settings, None if config is None else stamp(config))
+        self._files = _files(settings, {} if config is None else {config: stamp(config)})
         self._requested = asyncio.Event()
         self.outcomes = {"applied": 0, "refused": 0}
 
@@ -44,16 +42,16 @@ class Reloader:
 
     async def run(self, apply: Callable[[Settings], None]) -> None:
         """Runs until cancelled; calls ``apply`` with the settings in force after every reload."""
-        found = self._files
+        stamps = self._files
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._requested.wait(), self._every)
             # Before they are read, so that no change is missed.
-            before, found = found, {file: stamp(file) for file in self._files}
-            if not self._requested.is_set() and (found == self._files or found != before):
+            before, stamps = stamps, {file: stamp(file) for file in self._files}
+            if not self._requested.is_set() and (stamps == self._files or stamps != before):
                 continue
             self._requested.clear()
-            self._files = found
+            self._files = stamps
             try:
                 loaded = await asyncio.to_thread(self._load)
             except SettingsError as error:
@@ -61,15 +59,8 @@ class Reloader:
                 for message in error.messages:
                     self._log.error("settings refused; keeping the old ones", problem=message)
             else:
-                self._watch(loaded, None if self._config is None else found[self._config])
+                self._files = _files(loaded, {file: stamps[file] for file in stamps if file == self._config})
                 self._apply(loaded, apply)
-
-    def _watch(self, settings: Settings, seen: Stamp) -> None:
-        """Watches the file, as it was ``seen``, and what the web configuration was read from."""
-        web = settings.web_config_file
-        self._files = {} if web is None else dict(web.files)
-        if self._config is not None:
-            self._files[self._config] = seen
 
     def _apply(self, loaded: Settings, apply: Callable[[Settings], None]) -> None:
         old = self._settings
@@ -85,6 +76,12 @@ class Reloader:
         self._log.info("settings reloaded", **({"changed": changed} if changed else {}))
         if waiting := _changed(self._settings, loaded):
             self._log.warning("changed settings need a restart", settings=waiting)
+
+
+def _files(settings: Settings, config: dict[Path, Stamp]) -> dict[Path, Stamp]:
+    """The files to watch, as they were when they were read: ``config``, and those of the web configuration."""
+    web = settings.web_config_file
+    return config if web is None else config | dict(web.files)
 
 
 def _changed(old: Settings, new: Settings) -> list[str]:

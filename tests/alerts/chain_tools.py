@@ -52,18 +52,19 @@ class Receivers:
 
     async def until(self, name, status, source):
         """The first such alert at the webhook; ``source`` is the label of what the sidecar sends."""
-        sought = (name, status, source)
-        return await first(
-            self.alerts,
-            lambda one: (one["labels"]["alertname"], one["status"], one["labels"].get("source")) == sought,
-        )
+
+        def is_sought(alert):
+            labels = alert["labels"]
+            return (labels["alertname"], alert["status"], labels.get("source")) == (name, status, source)
+
+        return await first(self.alerts, is_sought)
 
 
 async def first(received, is_sought):
     """The first that is sought, once it has been received; a busy machine may bring others."""
-    while not (found := [one for one in received if is_sought(one)]):
+    while not (sought := list(filter(is_sought, received))):
         await asyncio.sleep(0.05)
-    return found[0]
+    return sought[0]
 
 
 @asynccontextmanager
@@ -75,15 +76,16 @@ async def alertmanager(http, directory, receivers_url):
     content["templates"] = [str(RULES / "alertmanager" / "templates" / "*.tmpl")]
     for route in (content["route"], *content["route"]["routes"]):
         route.update({"group_wait": "100ms", "group_interval": "500ms"})
-    receivers = {receiver["name"]: receiver for receiver in content["receivers"]}
-    (pagerduty,) = receivers["pagerduty"]["pagerduty_configs"]
-    pagerduty |= {"url": f"{receivers_url}/pagerduty", "routing_key_file": str(secret)}
-    (slack,) = receivers["slack"]["slack_configs"]
     (directory / "slack").write_text(f"{receivers_url}/slack")
-    slack["api_url_file"] = str(directory / "slack")
-    (webhook,) = receivers["webhook"]["webhook_configs"]
-    webhook["url"] = f"{receivers_url}/webhook"
-    webhook["http_config"]["authorization"]["credentials_file"] = str(secret)
+    authorization = {"authorization": {"credentials_file": str(secret)}}
+    addresses = {
+        "pagerduty": {"url": f"{receivers_url}/pagerduty", "routing_key_file": str(secret)},
+        "slack": {"api_url_file": str(directory / "slack")},
+        "webhook": {"url": f"{receivers_url}/webhook", "http_config": authorization},
+    }
+    for receiver in content["receivers"]:
+        for config in receiver.get(f"{receiver['name']}_configs", ()):
+            config.update(addresses[receiver["name"]])
     path = directory / "alertmanager.yaml"
     path.write_text(yaml.safe_dump(content))
     storage = f"--storage.path={directory / 'alertmanager'}"
@@ -121,23 +123,12 @@ async def prometheus(http, directory, page_url, alertmanager_url):
 def settings_of(vllm_url, socket, alertmanager_url):
     """The sidecar with short windows and a direct push at the fast pace."""
     alerting = {
-        "RUNBOOKS": RUNBOOKS,
-        "DASHBOARDS": DASHBOARDS,
-        "ALERTMANAGERS": json.dumps([alertmanager_url]),
-        "INTERVAL": "500ms",
-        "RESEND": "5s",
-        "PACE": str(PACE),
-        "INSTANCE": "pod-7",
+        "RUNBOOKS": RUNBOOKS, "DASHBOARDS": DASHBOARDS, "ALERTMANAGERS": json.dumps([alertmanager_url]),
+        "INTERVAL": "500ms", "RESEND": "5s", "PACE": str(PACE), "INSTANCE": "pod-7",
         "TIMEOUT": "60s",  # a busy machine answers late
-    }
+    }  # fmt: skip
     environment = {
-        "SPECDEC_VLLM_URL": vllm_url,
-        "SPECDEC_LISTEN": "127.0.0.1:0",
-        "SPECDEC_PLUGIN__SOCKET": str(socket),
-        "SPECDEC_SCRAPE_INTERVAL": INTERVAL,
-        "SPECDEC_SCRAPE_CPU_SHARE": "1",
-        "SPECDEC_LATENCY_WINDOW": "15s",
-        "SPECDEC_HISTORY": "60s",
-        "SPECDEC_THRESHOLDS__MIN_REQUESTS": "10",
-    }
-    return load_settings(None, environment | {f"SPECDEC_ALERTING__{name}": value for name, value in alerting.items()})
+        "VLLM_URL": vllm_url, "LISTEN": "127.0.0.1:0", "PLUGIN__SOCKET": str(socket), "SCRAPE_INTERVAL": INTERVAL,
+        "SCRAPE_CPU_SHARE": "1", "LATENCY_WINDOW": "15s", "HISTORY": "60s", "THRESHOLDS__MIN_REQUESTS": "10",
+    } | {f"ALERTING__{name}": value for name, value in alerting.items()}  # fmt: skip
+    return load_settings(None, {f"SPECDEC_{name}": value for name, value in environment.items()})

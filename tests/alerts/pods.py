@@ -5,7 +5,9 @@ traffic is a number or a plan (``vllm_pages.plan``).
 """
 
 import json
+import math
 import re
+from dataclasses import dataclass, field
 from itertools import groupby
 from math import ceil
 from threading import Lock
@@ -20,14 +22,29 @@ from sidecar.errors import TimedOut
 from sidecar.export.declaration import Shown
 from sidecar.export.metrics import METRICS
 from sidecar.settings import load_settings
-from tests.alerts.vllm_pages import EPOCH, PLAIN_STEP, REQUESTS, Temperature, Vllm, plan, planned
+from tests.alerts.vllm_pages import EPOCH, PLAIN_STEP, REQUESTS, Engine, Vllm, plan, planned
 
-JOB = "vllm"
 RUNBOOKS = "https://runbooks.example"
 DASHBOARDS = "https://grafana.example"
 SCRAPE = 60  # seconds
 DAY = 1440  # minutes
 POD = "vllm-7d9c4bf6c5-x2x9z"  # of a Deployment
+
+
+@dataclass
+class Firing:
+    """An alert that is expected to fire from minute ``since`` to minute ``until``, with the value that its texts quote.
+
+    ``labels`` are without the rule's own.
+    """
+
+    labels: dict
+    value: float = 1.0
+    alert: str | None = None  # None: the scene's
+    severity: str | None = None
+    since: float = 0
+    until: float = math.inf
+    annotations: dict = field(default_factory=dict)  # those that differ from what the rule and the settings give
 
 
 class Pod:
@@ -39,13 +56,14 @@ class Pod:
         The sidecar polls every ``poll`` seconds.
         """
         self.minutes, self.start, self.poll = minutes, start, poll
-        self.own = {"namespace": namespace, "job": JOB, "instance": f"{instance}:9911"}
+        self.own = {"namespace": namespace, "job": "vllm", "instance": f"{instance}:9911"}
         self.model = model
         self.vllm = Vllm(model)
         self.environment = {f"SPECDEC_THRESHOLDS__{name.upper()}": str(value) for name, value in thresholds.items()} | {
             "SPECDEC_ALERTING__RUNBOOKS": RUNBOOKS,
             "SPECDEC_ALERTING__DASHBOARDS": DASHBOARDS,
         }
+        self.firings = []
         self.fails = lambda _: False  # by poll number
         self.restarts = set()  # minutes
         self.gap = range(0)  # the minutes in which nothing is there to scrape
@@ -54,6 +72,19 @@ class Pod:
         self._series = {}  # by seconds between scrapes
         self._building = Lock()  # mutations share the pods
 
+    # What the scene expects of it.
+
+    def fires(self, value=1.0, *, context=(), labels=None, alert=None, severity=None, since=0, until=math.inf, **more):
+        """The alert on its model fires; ``more`` are further labels, and ``labels`` replaces the model's."""
+        labels = self.own | ({"model_name": self.model} if labels is None else labels) | more
+        annotations = {"context": "\n".join(context)} if context else {}
+        self.firings.append(Firing(labels, value, alert, severity, since, until, annotations))
+        return self
+
+    def sidecar_fires(self, value=1.0, **expected):
+        """An alert on the vLLM or the sidecar as such fires."""
+        return self.fires(value, labels={}, **expected)
+
     # The traffic.
 
     def drafting(self, drafts, acceptance, *, engine="0", requests=REQUESTS, k=3, first=None):
@@ -61,10 +92,10 @@ class Pod:
 
         ``first`` is the acceptance of the first position, if it differs.
         """
-        made = self.vllm.engine(engine)
-        made.drafts, made.acceptance, made.k = planned(drafts), planned(acceptance), planned(k)
-        made.requests = planned(requests)
-        made.first = planned(acceptance if first is None else first)
+        planned_engine = self.vllm.engine(engine)
+        planned_engine.drafts, planned_engine.acceptance = planned(drafts), planned(acceptance)
+        planned_engine.k, planned_engine.requests = planned(k), planned(requests)
+        planned_engine.first = planned(acceptance if first is None else first)
         return self
 
     def bucket(self, temperature, drafts, acceptance):
@@ -72,14 +103,14 @@ class Pod:
 
         What the engine drafts is all temperatures together.
         """
-        self.vllm.temperatures[temperature] = Temperature(drafts, acceptance)
+        split = self.vllm.temperatures[temperature] = Engine()
+        split.drafts, split.acceptance = planned(drafts), planned(acceptance)
         requests = REQUESTS * len(self.vllm.temperatures)
         return self.drafting(self.vllm.drafts_of_all, self.vllm.acceptance_of_all, requests=requests)
 
     def generating(self, tokens, *, engine="0", step=PLAIN_STEP):
         """Tokens per second without drafts, in steps of so many seconds."""
-        made = self.vllm.engine(engine)
-        made.plain_tokens, made.step = planned(tokens), step
+        self.vllm.engine(engine).plain_tokens, self.vllm.engine(engine).step = planned(tokens), step
         return self
 
     def finishing(self, acceptance, *, temperature="0", pace=1.0):
@@ -98,16 +129,15 @@ class Pod:
 
     def cache(self, peak, waiting, *, capacity=None, engine="0"):
         """The KV cache's usage, requests waiting, and those of them that wait for capacity."""
-        made = self.vllm.engine(engine)
-        made.peak, made.waiting = planned(peak), planned(waiting)
-        made.for_capacity = None if capacity is None else planned(capacity)
+        filled = self.vllm.engine(engine)
+        filled.peak, filled.waiting = planned(peak), planned(waiting)
+        filled.for_capacity = None if capacity is None else planned(capacity)
         return self
 
     def timed(self, speedup, *, engine="0", reference=1.0):
         """A baseline, and steps that make speculation so fast; ``reference``: the baseline's time over plain pods'."""
         self.vllm.engine(engine).speedup = planned(speedup)
-        seconds = [PLAIN_STEP * reference] * 2
-        curve = {"running": [1, 64], "seconds": seconds, "errors": [1e-5] * 2}
+        curve = {"running": [1, 64], "seconds": [PLAIN_STEP * reference] * 2, "errors": [1e-5] * 2}
         self.environment["SPECDEC_PLAIN_STEPS"] = json.dumps({self.model: curve})
         return self
 
@@ -159,19 +189,19 @@ class Pod:
         """By metric and labels, without the scrape's own: the values, one every ``seconds``, as promtool reads them."""
         with self._building:
             if seconds not in self._series:
-                found = self._scraped(seconds) | {one: _sampled(*has, seconds) for one, has in self.added.items()}
-                start = self.start * 60 // seconds
-                self._series[seconds] = {one: _notation(samples, start) for one, samples in found.items()}
+                added = {key: _sampled(phases, grows, seconds) for key, (phases, grows) in self.added.items()}
+                samples, start = self._scraped(seconds) | added, self.start * 60 // seconds
+                self._series[seconds] = {key: _notation(values, start) for key, values in samples.items()}
         return self._series[seconds]
 
     def _scraped(self, seconds):
         """By series, its values by scrape."""
-        found = {}
+        scraped = {}
         for minute, sidecar in self.scrapes(seconds):
-            for one, value in sidecar.samples(minute):
-                if not (self.left_out and re.search(self.left_out, one[0])):
-                    found.setdefault(one, {})[round(minute * 60 / seconds)] = value
-        return found
+            for key, value in sidecar.samples(minute):
+                if not (self.left_out and re.search(self.left_out, key[0])):
+                    scraped.setdefault(key, {})[round(minute * 60 / seconds)] = value
+        return scraped
 
     def scrapes(self, seconds=SCRAPE):
         """The minute, counted from the pod's start, and the sidecar after each poll at which it is scraped."""
@@ -196,9 +226,9 @@ class Sidecar:
 
     def __init__(self, pod, minute):
         self._pod = pod
-        self.settings = load_settings(None, pod.environment)
-        self._state = State(self.settings, EPOCH - 120 if minute == 0 else EPOCH + 60 * minute)
-        self._pages, self._snapshots = PageReader(wanted(), self.settings.limits), SnapshotReader()
+        self._settings = load_settings(None, pod.environment)
+        self._state = State(self._settings, EPOCH - 120 if minute == 0 else EPOCH + 60 * minute)
+        self._pages, self._snapshots = PageReader(wanted(), self._settings.limits), SnapshotReader()
 
     def _at(self, minute):
         return EPOCH + 60 * (self._pod.start + minute)
@@ -207,7 +237,7 @@ class Sidecar:
         pod, at, seconds = self._pod, self._at(minute), self._pod.poll
         pod.vllm.grow(max(minute - seconds / 60, 0), seconds if number else 0)
         if pod.vllm.has_plugin:
-            pod.vllm.tell(self._state.plugin.receive, at, minute, seconds)
+            pod.vllm.report_to(self._state.plugin.receive, at, minute, seconds)
         if pod.vllm.engines and pod.fails(number):
             self._state.failed(at, TimedOut("the scene wants it"))
         elif pod.vllm.engines:
@@ -219,28 +249,27 @@ class Sidecar:
 
     def samples(self, minute):
         """Every sample as ((name, labels), value)."""
-        shown = Shown(self.report(minute), self.settings)
+        shown = Shown(self.report(minute), self._settings)
         for metric in METRICS:
             for labels, value in metric.samples(shown):
-                if isinstance(value, Distribution):
-                    continue  # no rule reads one
-                yield (metric.name, tuple(zip(metric.labels, labels, strict=True))), float(value)
+                if not isinstance(value, Distribution):  # no rule reads one
+                    yield (metric.name, tuple(zip(metric.labels, labels, strict=True))), float(value)
 
 
 def _sampled(phases, grows, seconds):
     """By scrape: the value of phases of (minutes, value), or what a counter has grown to by so much a minute."""
-    value, found, total = plan(*phases), {}, 0
+    value, samples, total = plan(*phases), {}, 0
     for scrape in range(ceil(sum(minutes for minutes, _ in phases) * 60 / seconds)):
         minute = scrape * seconds / 60
-        found[scrape] = total if grows else value(minute)
+        samples[scrape] = total if grows else value(minute)
         total += value(minute) * seconds / 60
-    return found
+    return samples
 
 
 def _notation(samples, start):
     """promtool's, for values by scrape from ``start`` on; stale after the last one, as in Prometheus."""
-    every = [samples.get(scrape) for scrape in range(max(samples) + 1)]
-    texts = ["_"] * start + ["_" if value is None else f"{value:.12g}" for value in every] + ["stale"]
+    values = [samples.get(scrape) for scrape in range(max(samples) + 1)]
+    texts = ["_"] * start + ["_" if value is None else f"{value:.12g}" for value in values] + ["stale"]
     runs = [(text, len(list(run))) for text, run in groupby(texts)]
     return " ".join(
         text if times == 1 else f"_x{times}" if text == "_" else f"{text}x{times - 1}" for text, times in runs

@@ -1,22 +1,38 @@
 """Scenes for ``promtool test rules``: what is scraped, and which alerts are expected when."""
 
+import importlib
 import json
 import os
 import re
 import subprocess
-from dataclasses import dataclass, field
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from urllib.parse import quote_plus
 
 import yaml
 
 from sidecar.alerting.rules import load_rules
-from tests.alerts.pods import DASHBOARDS, JOB, RUNBOOKS, SCRAPE
+from tests.alerts.pods import DASHBOARDS, RUNBOOKS, SCRAPE
 
 RULES = Path(__file__).parents[2] / "alerts"
 _RECORDED = re.compile(r"\b[a-z_]+:specdec_[\w:]+\b")
 _CONDITIONAL = re.compile(r"\{\{ with \$labels\.instance \}\}.+\{\{ end \}\}")
+_REGISTERED = []
+
+
+def scenes(function):
+    """Decorates a function that yields scenes: all of them are tested."""
+    _REGISTERED.append(function)
+    return function
+
+
+@cache
+def all_scenes():
+    """What the decorated functions of all modules ``scenes_*.py`` yield."""
+    for path in sorted(Path(__file__).parent.glob("scenes_*.py")):
+        importlib.import_module(f"{__package__}.{path.stem}")
+    return [scene for function in _REGISTERED for scene in function()]
 
 
 def alone(own):
@@ -25,61 +41,37 @@ def alone(own):
 
 
 @dataclass
-class Firing:
-    """One expected alert: its labels without the rule's own (None: it has none), and the value that its texts quote."""
-
-    labels: dict
-    value: float = 1.0
-    severity: str | None = None
-    annotations: dict = field(default_factory=dict)  # those that differ from what the rule and the settings give
-
-    def expected(self, name, scraped_as):
-        """As promtool expects it, once for each way in which its pod is scraped."""
-        rules = load_rules()
-        rule = rules.get(f"{name}/{self.severity}", rules[name])
-        labels = {"namespace": "prod"} | self.labels if self.labels else {}
-        labels = {name: value for name, value in labels.items() if value is not None}
-        own = {name: labels.pop(name) for name in ("namespace", "job", "instance") if name in labels}
-        for site in scraped_as(own):
-            every = labels | site
-            description = _CONDITIONAL.sub(every.get("instance", "any sidecar at all"), rule.description)
-            variables = "".join(f"&var-{key}={quote_plus(every[key])}" for key in sorted(every))
-            annotations = {
-                "summary": rule.text(rule.summary, every, self.value),
-                "description": rule.text(description, every, self.value),
-                "runbook_url": f"{RUNBOOKS}/{name}.md",
-                "dashboard_url": f"{DASHBOARDS}/d/specdec-operator?from=now-6h&to=now{variables}",
-            }
-            yield {"exp_labels": every | rule.labels, "exp_annotations": annotations | self.annotations}
-
-
-def of(instance, value=1.0, *, model="m", severity=None, context=None, **labels):
-    """An alert on a pod's model."""
-    where = {"instance": f"{instance}:9911", "job": JOB, "model_name": model}
-    return Firing(where | labels, value, severity, {"context": "\n".join(context)} if context else {})
-
-
-of_sidecar = partial(of, model=None)
-
-
-@dataclass
 class Scene:
-    """``checks`` are (minute, what fires)."""
+    """At the minutes ``at`` only what the pods and ``fleet`` say fires, and at the first of them nothing."""
 
     name: str
     alert: str | None
-    pods: list
-    checks: list = field(default_factory=list)
+    at: tuple
+    fleet: list = ()  # what fires besides the pods' own
     reads: tuple = ()  # alerts that the alert's expression reads
+    needs_prometheus: bool = False  # whether the direct push sees it otherwise
+    pods: list = ()
 
-    def __post_init__(self):
-        for pod in self.pods:
+    def with_pods(self, *pods):
+        for pod in pods:
             pod.minutes = self.end + 1 if pod.minutes is None else pod.minutes
+        self.pods = pods
+        return self
+
+    @property
+    def firings(self):
+        every = (*self.fleet, *(firing for pod in self.pods for firing in pod.firings))
+        return [firing for firing in every if firing.alert in {None, self.alert}]
 
     @property
     def end(self):
         """The minute of the last check."""
-        return max((minute for minute, _ in self.checks), default=0)
+        return max(self.at)
+
+    def firing(self, minute):
+        """What is expected to fire at a minute of ``at``."""
+        is_first = minute == self.at[0]
+        return [firing for firing in self.firings if not is_first and firing.since <= minute <= firing.until]
 
     def test(self, text, seconds=SCRAPE, scraped_as=alone):
         """The input of promtool, without series that ``text``, the rules' text, does not name.
@@ -89,24 +81,26 @@ class Scene:
         series = {}
         for pod in self.pods:
             for own in scraped_as(pod.own):
-                found = {
+                scraped = {
                     _named(metric, **own, **dict(labels)): values
                     for (metric, labels), values in pod.series(seconds).items()
                     if (dict(labels)["name"] if metric == "specdec_threshold" else metric) in text
                 }
-                assert not set(series) & set(found), self.name
-                series |= found
+                assert not set(series) & set(scraped), self.name
+                series |= scraped
         return {
             "name": self.name,
             "interval": f"{seconds}s",
-            "input_series": [{"series": one, "values": values} for one, values in series.items()],
+            "input_series": [{"series": name, "values": values} for name, values in series.items()],
             "alert_rule_test": [
                 {
                     "eval_time": f"{minute}m",
                     "alertname": self.alert,
-                    "exp_alerts": [each for one in firing for each in one.expected(self.alert, scraped_as)],
+                    "exp_alerts": [
+                        alert for firing in self.firing(minute) for alert in _expected(self.alert, firing, scraped_as)
+                    ],
                 }
-                for minute, firing in self.checks
+                for minute in self.at
             ],
         }
 
@@ -114,6 +108,24 @@ class Scene:
 def _named(metric, /, **labels):
     pairs = [f'{key}="{value}"' for key, value in labels.items()]
     return f"{metric}{{{','.join(pairs)}}}"
+
+
+def _expected(name, firing, scraped_as):
+    """As promtool expects it, once for each way in which its pod is scraped."""
+    rules = load_rules()
+    rule = rules.get(f"{name}/{firing.severity}", rules[name])
+    own = {name: firing.labels[name] for name in ("namespace", "job", "instance", "pod") if name in firing.labels}
+    for site in scraped_as(own):
+        labels = {name: value for name, value in firing.labels.items() if name not in own} | site
+        description = _CONDITIONAL.sub(labels.get("instance", "any sidecar at all"), rule.description)
+        variables = "".join(f"&var-{key}={quote_plus(labels[key])}" for key in sorted(labels))
+        annotations = {
+            "summary": rule.text(rule.summary, labels, firing.value),
+            "description": rule.text(description, labels, firing.value),
+            "runbook_url": f"{RUNBOOKS}/{name}.md",
+            "dashboard_url": f"{DASHBOARDS}/d/specdec-operator?from=now-6h&to=now{variables}",
+        }
+        yield {"exp_labels": labels | rule.labels, "exp_annotations": annotations | firing.annotations}
 
 
 @cache
@@ -131,18 +143,17 @@ def recorded(text):
 def concerned(rules, scene):
     """The rules that a scene is about, with all that they depend on; the others would only take time.
 
-    The annotation ``context`` is left out unless a check expects it.
+    The annotation ``context`` is left out unless the scene expects it.
     """
-    if not any("context" in one.annotations for _, firing in scene.checks for one in firing):
+    if not any("context" in firing.annotations for firing in scene.firings):
         rules = [_without_context(rule) for rule in rules]
     alerts = [rule for rule in rules if scene.alert and rule.get("alert") in {scene.alert, *scene.reads}]
-    waiting = set().union(*(recorded(f"{rule['expr']} {rule.get('annotations')}") for rule in alerts))
-    found = set()
+    waiting, needed = set().union(*(recorded(f"{rule['expr']} {rule.get('annotations')}") for rule in alerts)), set()
     while waiting:
-        found |= waiting
+        needed |= waiting
         read = (recorded(rule["expr"]) for rule in rules if rule.get("record") in waiting)
-        waiting = set().union(*read) - found
-    return [rule for rule in rules if rule.get("record") in found or rule in alerts]
+        waiting = set().union(*read) - needed
+    return [rule for rule in rules if rule.get("record") in needed or rule in alerts]
 
 
 def promtool(directory, scene, rules, **scraped):

@@ -1,69 +1,65 @@
 """Scenes for what only Prometheus knows: other pods, other times."""
 
 from sidecar.requests.messages import Speculation
-from tests.alerts.pods import DAY, Pod
-from tests.alerts.scene import Firing, Scene, of
-from tests.alerts.scenes_judged import ADAPTIVE, COLLAPSED, LOW, SLOWER
-from tests.alerts.vllm_pages import after, plan
+from tests.alerts.pods import DAY, Firing, Pod
+from tests.alerts.scene import Scene, scenes
+from tests.alerts.scenes_judged import ADAPTIVE, COLLAPSED, LOW, NOT_JUDGED, SLOWER
+from tests.alerts.vllm_pages import after, plan, planned
 
 ACROSS, REGRESSED = "SpecDecodeAcceptanceLowAcrossPods", "SpecDecodeAcceptanceRegressed"
+STOPPED, NET_NEGATIVE = "SpecDecodeStopped", "SpecDecodeNetNegative"
 
 
+@scenes
 def across_pods():
     """Pods that lose and are replaced; in another namespace such a pod stays, and fires by itself."""
 
     def replaced(instance, acceptance, *, namespace="prod", requests=20, minutes=range(0, 88, 8)):
         """Pods of eight minutes each, that begin at ``minutes``."""
-        return [
-            Pod(f"{instance}-{start}", start=start, minutes=8, namespace=namespace).drafting(
-                5, acceptance, requests=requests
-            )
-            for start in minutes
-        ]
+        for start in minutes:
+            pod = Pod(f"{instance}-{start}", start=start, minutes=8, namespace=namespace)
+            yield pod.drafting(5, acceptance, requests=requests)
 
-    def across(namespace="prod"):
-        return Firing({"model_name": "m", "namespace": namespace})
+    def across(namespace="prod", **minutes):
+        return Firing({"model_name": "m", "namespace": namespace}, **minutes)
 
-    reads = (LOW, COLLAPSED)
     yield Scene(
         "bad pods that are replaced before they can fire",
         ACROSS,
-        [
-            *replaced("bad", 0.48),
-            *replaced("good", 0.52, namespace="good"),
-            *replaced("slow", 0.3, namespace="slow", requests=2),
-            *replaced("margin", after(3, 0.48, 0.515), namespace="margin"),
-            *[pod.timed(1.3) for pod in replaced("pays", 0.3, namespace="pays")],
-            *[pod.untimed(1.3) for pod in replaced("faster", 0.3, namespace="plain")],
-            Pod("plain", namespace="plain").generating(50),
-            *[pod.speculating(ADAPTIVE) for pod in replaced("adaptive", 0.17, namespace="adaptive")],
-            *replaced("late", 0.3, namespace="late", minutes=(16, 24, 32)),
-            Pod("stays", namespace="staging").drafting(5, 0.3),
-            Pod("recovers", namespace="test").drafting(5, after(25, 0.3, 0.9)),
-        ],
-        [
-            (10, []),
-            (40, [across(), across("margin"), across("late")]),
-            (85, [across(), across("margin")]),
-            (110, [across(), across("margin")]),
-            (125, []),
-        ],
-        reads=reads,
+        at=(10, 40, 85, 110, 125),
+        fleet=[across(until=110), across("margin", until=110), across("late", until=40)],
+        reads=(LOW, COLLAPSED),
+    ).with_pods(
+        *replaced("bad", 0.48),
+        *replaced("good", 0.52, namespace="good"),
+        *replaced("slow", 0.3, namespace="slow", requests=2),
+        *replaced("margin", after(3, 0.48, 0.515), namespace="margin"),
+        *[pod.timed(1.3) for pod in replaced("pays", 0.3, namespace="pays")],
+        *[pod.untimed(1.3) for pod in replaced("faster", 0.3, namespace="plain")],
+        Pod("plain", namespace="plain").generating(50),
+        *[pod.speculating(ADAPTIVE) for pod in replaced("adaptive", 0.17, namespace="adaptive")],
+        *replaced("late", 0.3, namespace="late", minutes=(16, 24, 32)),
+        Pod("stays", namespace="staging").drafting(5, 0.3),
+        Pod("recovers", namespace="test").drafting(5, after(25, 0.3, 0.9)),
     )
     yield Scene(
-        "information about one pod that pays does not hold the page back",
+        "information about a pod that pays holds no page back",
         ACROSS,
-        [*replaced("thumb", 0.3), Pod("paying").drafting(5, 0.3).timed(1.6)],
-        [(10, []), (40, [across()]), (60, [across()])],
-        reads=reads,
+        at=(10, 40, 60),
+        fleet=[across()],
+        reads=(LOW, COLLAPSED),
+    ).with_pods(
+        *replaced("thumb", 0.3),
+        Pod("paying").drafting(5, 0.3).timed(1.6),
     )
 
 
+@scenes
 def regressed():
     """Ninety minutes at one acceptance and, a day later, at another."""
 
-    def pod(instance, past, now, model="m", *, namespace="prod", minutes=90, k=(3, 3), drafts=5, **limits):
-        """None: it is not there."""
+    def pod(instance, past, now, model="m", *, falls=None, namespace="prod", minutes=90, k=(3, 3), drafts=5, **limits):
+        """Acceptance None: it is not there. ``falls``: the alert fires with this value."""
         made = Pod(instance, model=model, namespace=namespace, minutes=DAY + 90, poll=60, **limits)
         made.drafting(
             plan((minutes, drafts if past else 0), (DAY - minutes, 0), (0, drafts if now else 0)),
@@ -71,86 +67,72 @@ def regressed():
             k=after(DAY, *k),
             requests=plan((minutes, 10 if past else 0), (DAY - minutes, 0), (0, 10 if past or now else 0)),
         )
+        if falls is not None:
+            made.fires(falls, since=DAY + 30)
         return made.away(minutes if past else 0, DAY)
 
-    lower = ("small", "k-alike", "k-own", "engines")
-    engines = pod("engines", 0.8, 0.6)
+    engines = pod("engines", 0.8, 0.6, falls=0.1)
     engines.drafting(plan((90, 2.5), (DAY - 90, 0), (0, 2.5)), after(DAY, 0.5, 0.6), engine="1")
     yield Scene(
-        "below the same hour of the day before: the pod's own or, where it has none, the model's in its namespace",
+        "below the same hour of the day before, the pod's own or else its model's",
         REGRESSED,
-        [
-            pod("fell", 0.8, 0.745),
-            pod("less", 0.8, 0.753),
-            engines,
-            pod("rose", 0.7, 0.8),
-            pod("small", 0.8, 0.7, drafts=0.8),
-            pod("lenient", 0.8, 0.72, acceptance_regression=0.1),
-            pod("k-alike", 0.8, 0.7, k=(3, 3.12)),
-            pod("k-more", 0.8, 0.6, k=(3, 3.5)),
-            pod("k-own", 0.8, 0.7, k=(5, 5)),
-            pod("brief", 0.8, 0.6, minutes=25, model="another"),
-            pod("old", 0.8, None, "new"),
-            pod("old-too", 0.5, None, "new", drafts=2.5),
-            pod("old-brief", 0.1, None, "new", minutes=25),
-            pod("fresh", None, 0.6, "new"),
-            pod("elsewhere", None, 0.6, "new", namespace="staging"),
-            pod("young", None, 0.3, "young"),
-            pod("adaptive", 0.8, 0.6, "adaptive").speculating(ADAPTIVE),
-        ],
-        [
-            (85, []),
-            (DAY + 25, []),
-            (DAY + 45, [of("fell", 0.055), *[of(one, 0.1) for one in lower], of("fresh", 0.1, model="new")]),
-        ],
+        at=(85, DAY + 25, DAY + 45),
+    ).with_pods(
+        pod("fell", 0.8, 0.745, falls=0.055),
+        pod("less", 0.8, 0.753),
+        engines,
+        pod("rose", 0.7, 0.8),
+        pod("small", 0.8, 0.7, falls=0.1, drafts=0.8),
+        pod("lenient", 0.8, 0.72, acceptance_regression=0.1),
+        pod("k-alike", 0.8, 0.7, falls=0.1, k=(3, 3.12)),
+        pod("k-more", 0.8, 0.6, k=(3, 3.5)),
+        pod("k-own", 0.8, 0.7, falls=0.1, k=(5, 5)),
+        pod("brief", 0.8, 0.6, minutes=25, model="another"),
+        pod("old", 0.8, None, "new"),
+        pod("old-too", 0.5, None, "new", drafts=2.5),
+        pod("old-brief", 0.1, None, "new", minutes=25),
+        pod("fresh", None, 0.6, "new", falls=0.1),
+        pod("elsewhere", None, 0.6, "new", namespace="staging"),
+        pod("young", None, 0.3, "young"),
+        pod("adaptive", 0.8, 0.6, "adaptive").speculating(ADAPTIVE),
     )
     before = Speculation(method="eagle3", num_speculative_tokens=3)
     later = Speculation(method="eagle3", num_speculative_tokens=3, rejection_sample_method="block")
-    eagle = "eagle3, num_speculative_tokens 3"
-    said = (
-        "Acceptance rate 60% (threshold 50%), last hour 60%.",
-        f"Speculation: {eagle}, block sampling; same time yesterday: {eagle}.",
-    )
-    yield Scene(
-        "it names a change of how vLLM speculates",
-        REGRESSED,
-        [pod("old", 0.8, None).speculating(before), pod("changed", None, 0.6).speculating(later)],
-        [(DAY + 25, []), (DAY + 45, [of("changed", 0.2, context=said)])],
+    was = "adaptive_verification=false method=eagle3 num_speculative_tokens=3"
+    changes = f"Speculation has changed since this time yesterday; it was {was}."
+    context = ("Acceptance rate 60% (threshold 50%).", changes)
+    changed = pod("changed", None, 0.6).speculating(later).fires(0.2, since=DAY + 30, context=context)
+    yield Scene("it names a change of how vLLM speculates", REGRESSED, at=(DAY + 25, DAY + 45)).with_pods(
+        pod("old", 0.8, None).speculating(before),
+        changed,
     )
 
 
+@scenes
 def stopped():
     off, part = after(40, 5, 0), after(40, 0.6, 0)
-    engines = Pod("engines").drafting(part, 0.8, requests=0).generating(0.6)
+    engines = Pod("engines").drafting(part, 0.8, requests=0).generating(0.6).fires(1.2, since=60)
     engines.drafting(part, 0.8, requests=0, engine="1").generating(0.6, engine="1")
-    yield Scene(
-        "tokens but no drafts, where there were drafts before",
-        "SpecDecodeStopped",
-        [
-            Pod("off").drafting(off, 0.8).generating(10),
-            Pod("vanished").drafting(after(40, 5, None), 0.8).generating(10),
-            Pod("hardly").drafting(after(40, 0.9, 0), 0.8).generating(10),
-            Pod("idle").drafting(off, 0.8, requests=0).generating(0.95),
-            Pod("less").drafting(after(40, 5, 0.1), 0.8).generating(10),
-            Pod("slow").drafting(after(40, 1.05, 0), 0.8, requests=0).generating(1.05),
-            engines,
-            Pod("never").generating(10),
-        ],
-        [
-            (38, []),
-            (58, []),
-            (64, [of("off", 10 + 10 / 60), of("vanished", 10 + 10 / 60), of("slow", 1.05), of("engines", 1.2)]),
-        ],
+    yield Scene("tokens but no drafts, where there were drafts before", STOPPED, at=(38, 58, 64)).with_pods(
+        Pod("off").drafting(off, 0.8).generating(10).fires(10 + 10 / 60, since=60),
+        Pod("vanished").drafting(after(40, 5, None), 0.8).generating(10).fires(10 + 10 / 60, since=60),
+        Pod("hardly").drafting(after(40, 0.9, 0), 0.8).generating(10),
+        Pod("idle").drafting(off, 0.8, requests=0).generating(0.95),
+        Pod("less").drafting(after(40, 5, 0.1), 0.8).generating(10),
+        Pod("slow").drafting(after(40, 1.05, 0), 0.8, requests=0).generating(1.05).fires(1.05, since=60),
+        engines,
+        Pod("never").generating(10),
     )
 
 
+@scenes
 def net_negative():
     def fleet(model, spec, plain=(0.03, 0.08), then=None, **options):
         """``then``: what those that speculate take after 50 minutes."""
 
         def pod(instance, pair, factor=1.0, **more):
-            made = Pod(f"{model}-{instance}", model=model, **options)
-            return made.tpot(*[one * factor for one in pair], **more)
+            p50, p99 = pair
+            return Pod(f"{model}-{instance}", model=model, **options).tpot(p50 * factor, p99 * factor, **more)
 
         late = {"minutes": 50, "then": then}
         yield pod("a", spec, 0.9, **late).drafting(5, 0.6).generating(10)
@@ -162,64 +144,63 @@ def net_negative():
         yield pod("slow", (9, 9.1)).drafting(0.95, 0.6).generating(10)
         yield pod("stopped", (0.001, 0.0011)).drafting(after(10, 5, 0), 0.6).generating(10)
 
-    def slower(quantile, times, model="slower"):
-        return Firing({"model_name": model, "namespace": "prod", "quantile": quantile}, times)
+    def slower(model, until=99):
+        for quantile, times in (("0.5", 1.15), ("0.99", 1.2)):
+            labels = {"model_name": model, "namespace": "prod", "quantile": quantile}
+            yield Firing(labels, times, since=55, until=until)
 
-    firing = [slower("0.5", 1.15), slower("0.99", 1.2)]
     yield Scene(
-        "averages over the pods that tell, compared with the most patient setting of the namespace",
-        "SpecDecodeNetNegative",
-        [
-            *fleet("slower", (0.0345, 0.096)),
-            *fleet("better", (0.0345, 0.096), then=(0.03, 0.08)),
-            *fleet("close", (0.0315, 0.084)),
-            Pod("alone", model="alone").drafting(5, 0.6).generating(10).tpot(0.05, 0.1),
-            *fleet("patient", (0.0345, 0.096), namespace="staging", slowdown=1.05),
-            Pod("setting", model="other", namespace="staging", slowdown=1.3),
-            Pod("hasty", model="other", slowdown=1.0),
-        ],
-        [(30, []), (55, [*firing, slower("0.5", 1.15, "better"), slower("0.99", 1.2, "better")]), (65, firing)],
+        "averages over the pods that tell, by the namespace's most patient setting",
+        NET_NEGATIVE,
+        at=(30, 55, 65),
+        fleet=[*slower("slower"), *slower("better", until=55)],
+    ).with_pods(
+        *fleet("slower", (0.0345, 0.096)),
+        *fleet("better", (0.0345, 0.096), then=(0.03, 0.08)),
+        *fleet("close", (0.0315, 0.084)),
+        Pod("alone", model="alone").drafting(5, 0.6).generating(10).tpot(0.05, 0.1),
+        *fleet("patient", (0.0345, 0.096), namespace="staging", slowdown=1.05),
+        Pod("setting", model="other", namespace="staging", slowdown=1.3),
+        Pod("hasty", model="other", slowdown=1.0),
     )
 
 
+@scenes
 def by_plain_pods():
     """Pods without a reference of their own beside plain pods of the same model at the same load."""
 
     def drafting(instance, speedup, acceptance=0.7, **requests):
         return Pod(instance).drafting(5, acceptance, **requests).untimed(speedup)
 
-    engines = Pod("engines").drafting(5, 0.7).drafting(5, 0.7, engine="1").timed(1.2, engine="1").untimed(0.7)
-    part = Pod("part").drafting(5, 0.7).drafting(5, 0.7, engine="1").timed(0.9, engine="1").untimed(0.9)
-    part.vllm.engine("1").at_once = 16  # no plain pod has such a load
-    yield Scene(
-        "without a reference of its own it is compared with plain pods at the same load",
-        SLOWER,
-        [
-            Pod("plain").generating(25, step=0.03),
-            Pod("plain-too").generating(50, step=0.015),
-            engines,
-            part,
-            drafting("slow", 0.9),
-            drafting("near", 0.94),
-            drafting("few", 0.9, requests=0.1),
-            drafting("fast", 1.3),
-            drafting("low", 1.3, 0.39),  # loses by its rate alone
-            Pod("measured").drafting(5, 0.7).timed(0.9, reference=1.5),  # its own baseline decides
-        ],
-        [(9, []), (30, [of("slow", 0.9), of("engines", 0.884), of("part", 0.9)])],
-    )
-    yield Scene(
-        "what plain pods say of a low acceptance decides where the sidecar knows no time",
-        LOW,
-        [Pod("plain").generating(50), drafting("pays", 1.3, 0.39), drafting("loses", 0.9, 0.39)],
-        [(9, []), (30, [of("pays", 0.39, severity="info"), of("loses", 0.39, severity="critical")])],
-    )
-    yield Scene(
-        "plain pods judge a pod whose verification is adaptive",
-        "SpecDecodeNotJudged",
-        [Pod("plain").generating(50), drafting("adaptive", 1.3, 0.17).speculating(ADAPTIVE)],
-        [(9, []), (30, [])],
-    )
+    def two(instance, first, second):
+        return Pod(instance).drafting(5, 0.7).drafting(5, 0.7, engine="1").timed(second, engine="1").untimed(first)
 
-
-SCENES = [scene for scenes in (across_pods, regressed, stopped, net_negative, by_plain_pods) for scene in scenes()]
+    part = two("part", 0.9, 0.9).fires(0.9)
+    part.vllm.engine("1").at_once = planned(16)  # no plain pod has such a load
+    yield Scene(
+        "without a reference it is compared with plain pods at the same load", SLOWER, at=(9, 30), needs_prometheus=True
+    ).with_pods(
+        Pod("plain").generating(25, step=0.03),
+        Pod("plain-too").generating(50, step=0.015),
+        two("engines", 0.7, 1.2).fires(0.884),
+        part,
+        drafting("slow", 0.9).fires(0.9),
+        drafting("near", 0.94),
+        drafting("few", 0.9, requests=0.1),
+        drafting("fast", 1.3),
+        drafting("low", 1.3, 0.39),  # loses by its rate alone
+        Pod("measured").drafting(5, 0.7).timed(0.9, reference=1.5),  # its own baseline decides,
+    )
+    pays = drafting("pays", 1.3, 0.39).fires(0.39, severity="info")
+    loses = drafting("loses", 0.9, 0.39).fires(0.39, severity="critical")
+    yield Scene(
+        "plain pods judge a low acceptance where the sidecar knows no time", LOW, at=(9, 30), needs_prometheus=True
+    ).with_pods(
+        Pod("plain").generating(50),
+        pays,
+        loses,
+    )
+    yield Scene("plain pods judge a pod whose verification is adaptive", NOT_JUDGED, at=(9, 30)).with_pods(
+        Pod("plain").generating(50),
+        drafting("adaptive", 1.3, 0.17).speculating(ADAPTIVE),
+    )

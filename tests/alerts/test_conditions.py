@@ -1,84 +1,90 @@
 """The direct push finds what the rules find, when they find it: the same scenes, without Prometheus."""
 
+import re
+
 import pytest
 
-from sidecar.alerting.conditions import of_models, of_vllm
+from sidecar.alerting.conditions import conditions
 from sidecar.alerting.rules import load_rules
 from sidecar.alerting.tracker import Tracker
-from tests.alerts.pods import DAY
-from tests.alerts.scenes import SCENES
+from sidecar.wording.answer import answer
+from sidecar.wording.notes import model_notes
+from tests.alerts.pods import DAY, Pod
+from tests.alerts.scene import RULES, all_scenes
 
+README = (RULES / "README.md").read_text()
 PUSHED = {
-    "SpecDecodeAcceptanceLow",
-    "SpecDecodeAcceptanceCollapsed",
-    "SpecDecodeAcceptanceLowAtTemperature",
-    "SpecDecodeAcceptanceP10Low",
-    "SpecDecodeSlowerThanPlain",
-    "SpecDecodeSlowerThanPlainAtTemperature",
-    "SpecDecodeLatencyGapWide",
-    "SpecDecodeKVCachePressure",
-    "SpecDecodeVLLMDown",
-    "SpecDecodeVLLMNeverUp",
+    f"SpecDecode{name}"
+    for name in re.findall(r"\b[A-Z]\w+", re.search(r"The direct push supports ([^.]+)\.", README)[1])
+    if f"SpecDecode{name}" in load_rules()
 }
-NEEDS_PROMETHEUS = {
-    "without a reference of its own it is compared with plain pods at the same load",
-    "what plain pods say of a low acceptance decides where the sidecar knows no time",
-    "full and waited for",  # the average of five minutes
-    "failed polls do not start the ten minutes anew, unless there are too many",  # three minutes, here one
-}
-ALIKE = [one for one in SCENES if one.alert in PUSHED and one.name not in NEEDS_PROMETHEUS and one.end < DAY]
+ALIKE = [scene for scene in all_scenes() if scene.alert in PUSHED and scene.end < DAY and not scene.needs_prometheus]
 
 
 def fired(pod, minutes):
-    """By minute, the alerts that a pod's push fires: rule, labels and value."""
-    tracker, held, found = Tracker(load_rules()), [], {}
+    """By minute, the alerts that a pod's push fires: rule, severity, labels and value."""
+    tracker, by_minute = Tracker(load_rules()), {}
     for minute, sidecar in pod.scrapes():
-        report = sidecar.report(minute)
-        held = list(of_models(report, sidecar.settings)) if report.scrape.up else held
-        courses = tracker.update([*held, *of_vllm(report)], 60.0 * minute, 60.0 * minute)
+        courses = tracker.update(conditions(sidecar.report(minute)), 60.0 * minute, 60.0 * minute)
         if pod.start + minute in minutes:
-            found[pod.start + minute] = {
-                (course.rule.name, course.rule.labels["severity"], key[1], f"{course.finding.value:.3g}")
-                for key, course in courses.items()
+            by_minute[pod.start + minute] = {
+                (course.rule.name, course.rule.labels["severity"], labels, f"{course.condition.value:.3g}")
+                for (_, labels), course in courses.items()
                 if course.ended is None
             }
-    return found
+    return by_minute
 
 
 @pytest.mark.parametrize("scene", ALIKE, ids=lambda scene: f"{scene.alert}: {scene.name}")
 def test_the_push_fires_as_the_rules_do(scene):
-    rules = load_rules()
-    known = {"instance", "job", "namespace", "pod"}
+    severity = load_rules()[scene.alert].labels["severity"]
     for pod in scene.pods:
         if pod.gap:
             continue  # a new sidecar has forgotten what fired
-        found = fired(pod, {minute for minute, _ in scene.checks})
-        for minute, firing in scene.checks:
-            if minute not in found:
-                continue  # the pod is gone by then
+        for minute, alerts in fired(pod, scene.at).items():
             expected = {
                 (
                     scene.alert,
-                    one.severity or rules[scene.alert].labels["severity"],
-                    frozenset((name, value) for name, value in one.labels.items() if value and name not in known),
-                    f"{one.value if one.labels['model_name'] else 0:.3g}",
+                    firing.severity or severity,
+                    frozenset((name, value) for name, value in firing.labels.items() if name not in pod.own),
+                    f"{firing.value if 'model_name' in firing.labels else 0:.3g}",
                 )
-                for one in firing
-                if one.labels["instance"] == pod.own["instance"]
+                for firing in scene.firing(minute)
+                if firing in pod.firings
             }
-            assert {one for one in found[minute] if one[0] == scene.alert} == expected, (pod.own["instance"], minute)
+            assert {alert for alert in alerts if alert[0] == scene.alert} == expected, (pod.own["instance"], minute)
 
 
-def test_each_of_them_is_compared():
-    assert {scene.alert for scene in ALIKE} >= PUSHED - {"SpecDecodeKVCachePressure"}
+def test_each_alert_that_the_readme_lists_is_compared():
+    averaged = {"SpecDecodeKVCachePressure"}  # over five minutes by the rule; below
+    assert len(PUSHED) >= 10
+    assert {scene.alert for scene in ALIKE} >= PUSHED - averaged
 
 
-def test_an_alert_comes_with_the_pods_other_numbers():
-    (scene,) = [one for one in SCENES if one.name.startswith("it comes with the pod's other numbers")]
-    said = "by temperature: [0] 60.0% [1+] 22.5%; share of draft tokens [0] 60.0% [1+] 40.0%."
-    for pod, by_temperature in zip(scene.pods, (said, "", ""), strict=True):
-        *_, (minute, sidecar) = pod.scrapes()
-        (finding, *_) = of_models(sidecar.report(minute), sidecar.settings)
-        assert finding.context.startswith("Acceptance rate ")
-        assert " (threshold 50.0%)." in finding.context
-        assert by_temperature in finding.context
+@pytest.mark.parametrize(
+    ("peak", "waiting", "capacity", "expected"),
+    [(0.91, 2, None, [0.91]), (0.89, 2, None, []), (0.99, 0, None, []), (0.91, 9, 1, [0.91]), (0.99, 9, 0, [])],
+)
+def test_a_full_kv_cache_counts_while_requests_wait_for_capacity(peak, waiting, capacity, expected):
+    *_, (minute, sidecar) = Pod("full", minutes=5).drafting(5, 0.8).cache(peak, waiting, capacity=capacity).scrapes()
+    held = [condition for condition in conditions(sidecar.report(minute)) if "KVCache" in condition.rule]
+    assert [condition.value for condition in held] == expected
+
+
+def test_failed_polls_leave_conditions_on_models_in_force_for_a_minute():
+    pod = Pod("low", minutes=14).drafting(5, 0.3).failing(lambda number: number > 20)
+    reports = {minute: sidecar.report(minute) for minute, sidecar in pod.scrapes()}
+    rules = {minute: {condition.rule for condition in conditions(report)} for minute, report in reports.items()}
+    assert rules[10] == {"SpecDecodeAcceptanceLow"}
+    assert rules[11] == {"SpecDecodeAcceptanceLow", "SpecDecodeVLLMDown"}
+    assert rules[12] == {"SpecDecodeVLLMDown"}
+
+
+def test_the_context_is_what_the_status_page_says():
+    pod = Pod("split", minutes=12).bucket("0", 6, 0.6).bucket("1+", 4, 0.225)
+    *_, (minute, sidecar) = pod.scrapes()
+    report = sidecar.report(minute)
+    shown, (note,) = answer(report), model_notes(report.models[0])
+    for condition in conditions(report):
+        assert condition.context == f"{shown.text} {shown.why}\n{note}"
+        assert "22% at T 1+" in condition.context

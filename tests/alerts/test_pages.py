@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from sidecar.alerting.rules import load_rules
-from sidecar.settings.groups import Thresholds
-from sidecar.settings.tree import keys, variable
+from sidecar.settings.groups import Thresholds, keys, variable
 from tests.alerts.scene import RULES, assert_valid
 
 RUNBOOKS = RULES / "runbooks"
@@ -23,12 +22,12 @@ PANELS = {
 ALERTS = list(load_rules().values())
 
 
-def test_each_alert_has_its_page_and_each_page_its_alert():
+def test_each_alert_has_a_runbook_and_each_runbook_an_alert():
     assert {page.stem for page in PAGES} == {alert.name for alert in ALERTS}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_page_says_what_someone_at_night_needs(page):
+def test_a_runbook_has_its_sections_severity_and_panels(page):
     text = page.read_text()
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     assert headings == [page.stem, "What it means", "Check first", "What to do", "When to ignore it"]
@@ -39,7 +38,7 @@ def test_page_says_what_someone_at_night_needs(page):
 
 
 @pytest.mark.parametrize("page", [*PAGES, RULES / "README.md"], ids=lambda page: page.stem)
-def test_links_and_settings_exist(page):
+def test_the_links_and_settings_of_a_runbook_exist(page):
     text = page.read_text()
     for target in re.findall(r"\]\(([^)]+)\)", text):
         assert (page.parent / target).is_file(), target
@@ -50,7 +49,7 @@ def test_links_and_settings_exist(page):
 
 
 @pytest.mark.servers
-def test_queries_are_sound(tmp_path):
+def test_the_queries_of_runbooks_are_valid(tmp_path):
     """As rules, since promtool has no other way to parse an expression without a server."""
     queries = [query for page in PAGES for query in re.findall(r"```promql\n(.+?)```", page.read_text(), re.DOTALL)]
     assert len(queries) >= len(PAGES)
@@ -87,7 +86,7 @@ def rendered(directory, status="firing", **labels):
 
 
 @pytest.mark.servers
-def test_a_page_says_what_a_person_needs_at_night(tmp_path):
+def test_a_notification_has_the_text_the_numbers_the_labels_and_the_runbook(tmp_path):
     alert = {"cluster": "eu", "pod": "vllm-7d9c4b-x2x9z", "instance": "10.1.2.3:9911", "model_name": "m"}
     title, text = rendered(tmp_path, **alert, severity="critical")
     where = "cluster eu, namespace llm, pod vllm-7d9c4b-x2x9z"
@@ -102,7 +101,7 @@ def test_a_page_says_what_a_person_needs_at_night(tmp_path):
 
 
 @pytest.mark.servers
-def test_a_resolved_page_says_how_long_it_fired(tmp_path):
+def test_a_resolved_notification_says_how_long_it_fired(tmp_path):
     title, text = rendered(tmp_path, status="resolved")
     assert title == "[resolved] m: speculative decoding costs more than it saves, namespace llm"
     assert text[2] == "Fired from 2026-11-21 02:12 UTC to 2026-11-21 02:40 UTC"
@@ -118,63 +117,57 @@ def test_each_severity_reaches_its_receiver(severity, receiver):
     assert done.stdout.strip() == f"webhook,{receiver}"
 
 
-def held_back(source):
-    """The alerts that this one inhibits."""
+def matches(matcher, alert):
+    name, operator, value = re.fullmatch(r'(\w+)(=~|!~|!=|=)"(.+)"', matcher).groups()
+    label = {"alertname": alert.name, **alert.labels}.get(name, "")
+    hit = bool(re.fullmatch(value, label)) if "~" in operator else value == label
+    return hit != operator.startswith("!")
+
+
+def inhibited_by(source):
+    """The scopes of the alerts that one with the labels ``source`` inhibits."""
     rules = yaml.safe_load(CONFIG.read_text())["inhibit_rules"]
+    (alert, *_) = [alert for alert in ALERTS if source.items() <= alert.labels.items()]
     targets = [
-        rule["target_matchers"] for rule in rules if all(matches(one, source) for one in rule["source_matchers"])
+        rule["target_matchers"] for rule in rules if all(matches(matcher, alert) for matcher in rule["source_matchers"])
     ]
-    return [one for one in ALERTS if any(all(matches(each, one) for each in target) for target in targets)]
+    return {
+        other.labels["scope"]
+        for other in ALERTS
+        if any(all(matches(matcher, other) for matcher in target) for target in targets)
+    }
 
 
-def named(name, severity=None):
-    return next(one for one in ALERTS if one.name == f"SpecDecode{name}" and severity in {None, one.labels["severity"]})
+SCOPES = {alert.labels["scope"] for alert in ALERTS}
+OTHER_MATTERS = {"sidecar", "vllm", "restarts", "own", "fleet"}
 
 
-PARTS = {"AcceptanceLowAtTemperature", "AcceptanceP10Low", "MixedWorkload"}
+@pytest.mark.parametrize(
+    ("source", "explained"),
+    [
+        ({"scope": "sidecar"}, SCOPES - {"sidecar"}),
+        ({"scope": "vllm"}, SCOPES - OTHER_MATTERS),
+        ({"scope": "fault"}, SCOPES - OTHER_MATTERS - {"fault", "load", "polls", "plugin"}),
+        ({"scope": "model", "severity": "info"}, {"temperature", "requests"}),
+        ({"scope": "model", "severity": "critical"}, {"temperature", "requests", "change"}),
+        ({"scope": "temperature"}, {"requests"}),
+        ({"scope": "model_time"}, {"temperature_time"}),
+        ({"scope": "fleet"}, set()),
+    ],
+    ids=lambda labels: " ".join(sorted(labels.values())) if isinstance(labels, dict) else "",
+)
+def test_an_alert_inhibits_what_it_explains_and_nothing_else(source, explained):
+    """By scope, so that a new alert needs no line here; a new scope does."""
+    assert inhibited_by(source) == explained
 
 
 def test_what_a_fault_explains_ends_before_it():
     """Otherwise it would be sent for a recovered pod when the page resolves."""
-    assert named("AcceptanceCollapsed").keep > named("AcceptanceLow").keep
+    keep = {alert.labels["scope"]: alert.keep for alert in reversed(ALERTS)}
+    assert keep["fault"] > keep["model"]
 
 
-@pytest.mark.parametrize(
-    ("name", "severity", "explained"),
-    [
-        ("AcceptanceLow", "info", PARTS),
-        ("AcceptanceLow", "critical", PARTS | {"AcceptanceRegressed"}),
-        ("AcceptanceLowAtTemperature", None, {"AcceptanceP10Low", "MixedWorkload"}),
-        ("SlowerThanPlain", None, {"SlowerThanPlainAtTemperature"}),
-        ("NetNegative", None, set()),
-    ],
-)
-def test_what_explains_others_holds_them_back(name, severity, explained):
-    assert {one.name.removeprefix("SpecDecode") for one in held_back(named(name, severity))} == explained
-
-
-@pytest.mark.parametrize(
-    ("name", "spared"),
-    [
-        ("SidecarAbsent", {"sidecar"}),
-        ("VLLMDown", {"sidecar", "vllm", "restarts", "own", "fleet"}),
-        ("AcceptanceCollapsed", {"sidecar", "vllm", "restarts", "own", "fleet", "fault", "load", "polls", "plugin"}),
-    ],
-)
-def test_what_explains_everything_about_a_pod_spares_other_matters(name, spared):
-    """By scope, so that a new alert needs no line here; a new scope does."""
-    explained = {one.labels["scope"] for one in held_back(named(name))}
-    assert explained == {one.labels["scope"] for one in ALERTS} - spared
-
-
-def matches(matcher, alert):
-    name, operator, value = re.fullmatch(r'(\w+)(=~|!~|!=|=)"(.+)"', matcher).groups()
-    found = {"alertname": alert.name, **alert.labels}.get(name, "")
-    hit = bool(re.fullmatch(value, found)) if "~" in operator else value == found
-    return hit != operator.startswith("!")
-
-
-def test_secrets_are_files():
+def test_alertmanagers_configuration_has_no_secret_but_files():
     text = CONFIG.read_text()
     assert len(re.findall(r"^ +(?:- )?(routing_key|api_url|credentials)_file: /", text, re.MULTILINE)) == 3
     assert not re.search(r"(routing_key|api_url|credentials|password):", text)

@@ -7,17 +7,15 @@ from dataclasses import replace
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-from sidecar.alerting.conditions import of_models
+from sidecar.alerting.conditions import conditions
 from sidecar.alerting.rules import load_rules
 from sidecar.analysis.verdict import MARGIN
 from sidecar.export.metrics import METRICS
 from sidecar.settings.groups import Thresholds
 from tests.alerts import alert_mutations
 from tests.alerts.pods import DAY, Pod
-from tests.alerts.scene import RULES, Scene, concerned, of, promtool, recorded, shipped
-from tests.alerts.scenes import SCENES
+from tests.alerts.scene import RULES, Scene, all_scenes, concerned, promtool, recorded, shipped
 from tests.alerts.scenes_health import scraped
-from tests.alerts.variants import LABELS
 
 ALERTS = list(dict.fromkeys(rule["alert"] for rule in shipped() if "alert" in rule))
 NOT_METRICS = {"latency_window"}  # in specdec_threshold beside the thresholds
@@ -30,46 +28,66 @@ def passes(directory, scene, rules=None, **scraped):
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: f"{scene.alert}: {scene.name}")
-def test_scene(scene, tmp_path):
+@pytest.mark.parametrize("scene", all_scenes(), ids=lambda scene: f"{scene.alert}: {scene.name}")
+def test_the_rules_fire_as_the_scene_says(scene, tmp_path):
     passes(tmp_path, scene)
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_each_alert_has_a_scene(alert):
+    """In which it is silent first, and fires later."""
+    fires = any(scene.firing(minute) for scene in all_scenes() if scene.alert == alert for minute in scene.at)
+    assert fires, f"add a scene for {alert} in tests/alerts/scenes_*.py"
 
 
 def is_simple(scene):
     """Whether a scene is short, and only about single pods in one namespace."""
-    firing = [one for _, expected in scene.checks for one in expected]
     in_one = len({pod.own.get("namespace") for pod in scene.pods}) == 1
-    return scene.end < DAY and in_one and all("instance" in one.labels for one in firing)
+    return scene.end < DAY and in_one and all("instance" in firing.labels for firing in scene.firings)
 
 
-FIRST = list({scene.alert: scene for scene in reversed(SCENES) if is_simple(scene)}.values())
+FIRST = list({scene.alert: scene for scene in reversed(all_scenes()) if is_simple(scene)}.values())
 
 
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.parametrize("seconds", [30, 120])
 @pytest.mark.parametrize("scene", FIRST, ids=lambda scene: scene.alert)
-def test_scene_at_another_scrape_interval(scene, seconds, tmp_path):
-    ends = replace(scene, checks=[scene.checks[0], scene.checks[-1]])
-    passes(tmp_path, ends, seconds=seconds)
+def test_the_rules_work_at_another_scrape_interval(scene, seconds, tmp_path):
+    passes(tmp_path, replace(scene, at=(scene.at[0], scene.at[-1])), seconds=seconds)
+
+
+def _without_a_namespace(labels):
+    return [{name: value for name, value in labels.items() if name != "namespace"}]
+
+
+def _by_node_pod_and_replica(labels):
+    """Every pod's instance is its node's, and two Prometheus replicas are read without deduplication."""
+    pod = {"cluster": "eu", "instance": "node-1:9911", "pod": labels["instance"].partition(":")[0]}
+    return [labels | pod | {"replica": replica} for replica in "ab"]
+
+
+def _federated(labels):
+    """Through another Prometheus, without ``honor_labels``."""
+    own = {"exported_job": labels["job"], "exported_instance": labels["instance"]}
+    return [labels | own | {"job": "federate", "instance": "prometheus:9090"}]
 
 
 @pytest.mark.slow
 @pytest.mark.servers
-@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("scraped_as", [_without_a_namespace, _by_node_pod_and_replica, _federated])
 @pytest.mark.parametrize("scene", FIRST, ids=lambda scene: scene.alert)
-def test_scene_with_other_labels(scene, labels, tmp_path):
-    if labels == "federated" and scene.alert == "SpecDecodeSidecarAbsent":
+def test_the_rules_work_with_other_labels(scene, scraped_as, tmp_path):
+    if scraped_as is _federated and scene.alert == "SpecDecodeSidecarAbsent":
         pytest.skip("up is the federating Prometheus' own")
-    passes(tmp_path, scene, scraped_as=LABELS[labels])
+    passes(tmp_path, scene, scraped_as=scraped_as)
 
 
 @pytest.mark.servers
 def test_alerts_without_their_recording_rules_say_so(tmp_path):
     """As if only one of the two files were loaded."""
-    firing = of("low", fault="not recorded")
-    scene = Scene("not recorded", "SpecDecodeRulesFailing", [Pod("low", minutes=30).drafting(5, 0.2)])
-    scene.checks = [(9, []), (20, [firing])]
+    low = Pod("low", minutes=30).drafting(5, 0.2).fires(fault="not recorded")
+    scene = Scene("not recorded", "SpecDecodeRulesFailing", at=(9, 20)).with_pods(low)
     rules = [rule for rule in concerned(shipped(), scene) if not rule.get("record", "fleet:").startswith("pod")]
     passes(tmp_path, scene, rules)
 
@@ -80,61 +98,47 @@ class Silence(Scene):
     def test(self, text, **scraped):
         expected = [
             {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": []}
-            for minute in (50, 77, 115)
+            for minute in self.at
             for alert in ALERTS
             if alert not in self.reads
         ]
         return super().test(text, **scraped) | {"alert_rule_test": expected}
 
 
-def healthy():
-    """Two pods that speculate, one of them restarted and with some failed polls, one that has just begun, one plain."""
-    for instance in ("a", "b", "new"):
-        pod = Pod(instance, minutes=120, start=75 if instance == "new" else 0)
-        pod.bucket("0", 3, 0.85).bucket("1+", 2, 0.66).generating(2).finishing(0.63)
-        yield pod.tpot(0.02, 0.04).cache(0.6, 1).plain("up", (120, 1))
-        if instance == "b":
-            pod.restarting(60).failing(lambda number: number in {20, 21, 90})
-    yield Pod("plain", minutes=120).generating(60).tpot(0.03, 0.05)
+def is_silent(directory, name, pods, reads=()):
+    passes(directory, Silence(name, None, at=(50, 77, 115), reads=reads).with_pods(*pods), shipped())
 
 
 @pytest.mark.servers
 def test_a_healthy_fleet_is_silent(tmp_path):
-    passes(tmp_path, Silence("healthy", None, list(healthy())), shipped())
+    """Two pods that speculate, one of them restarted and with some failed polls, one that has just begun, one plain."""
+    pods = [Pod("a", minutes=120), Pod("b", minutes=120), Pod("new", minutes=120, start=75)]
+    for pod in pods:
+        pod.bucket("0", 3, 0.85).bucket("1+", 2, 0.66).generating(2).finishing(0.63)
+        pod.tpot(0.02, 0.04).cache(0.6, 1).plain("up", (120, 1))
+    pods[1].restarting(60).failing(lambda number: number in {20, 21, 90})
+    is_silent(tmp_path, "healthy", [*pods, Pod("plain", minutes=120).generating(60).tpot(0.03, 0.05)])
 
 
 @pytest.mark.servers
 def test_engines_that_pay_by_time_get_no_more_than_information_on_their_low_acceptance(tmp_path):
     pod = Pod("engines", minutes=120).drafting(5, 0.45).drafting(5, 0.45, engine="1")
     pod.timed(1.3).timed(1.3, engine="1").plain("up", (120, 1))
-    passes(tmp_path, Silence("engines that pay", None, [pod], reads=("SpecDecodeAcceptanceLow",)), shipped())
+    is_silent(tmp_path, "engines that pay", [pod], reads=("SpecDecodeAcceptanceLow",))
     *_, (minute, sidecar) = pod.scrapes()
-    assert [one.rule for one in of_models(sidecar.report(minute), sidecar.settings)] == ["SpecDecodeAcceptanceLow/info"]
-
-
-@pytest.mark.parametrize(
-    "alert",
-    ["AcceptanceLow", "AcceptanceLowAtTemperature", "AcceptanceLowAcrossPods", "SlowerThanPlain",
-     "SlowerThanPlainAtTemperature"],
-)  # fmt: skip
-def test_an_alert_that_outlasts_its_threshold_by_the_margin_says_so(alert):
-    description = load_rules()[f"SpecDecode{alert}"].description
-    assert f"{MARGIN} above it" in description
-    assert "below" not in description
+    assert [condition.rule for condition in conditions(sidecar.report(minute))] == ["SpecDecodeAcceptanceLow/info"]
 
 
 @pytest.mark.servers
 def test_without_series_only_the_absence_fires(tmp_path):
-    scene = Silence("nothing", None, [scraped("other", 0, (130, 1))], reads=("SpecDecodeSidecarAbsent",))
-    passes(tmp_path, scene, shipped())
+    is_silent(tmp_path, "nothing", [scraped("other", 0, (130, 1))], reads=("SpecDecodeSidecarAbsent",))
 
 
-@pytest.mark.parametrize("alert", ALERTS)
-def test_each_alert_has_its_scenes(alert):
-    """Pending and firing: at least one check of silence before and one of firing."""
-    checks = [check for scene in SCENES if scene.alert == alert for check in scene.checks]
-    first = min(minute for minute, firing in checks if firing)
-    assert any(not firing and minute < first for minute, firing in checks)
+def test_an_alert_on_a_verdict_says_by_how_much_it_outlasts_its_threshold():
+    """The verdict rises only past the margin; a text that says "below the threshold" would then be wrong."""
+    ends = [rule.description for rule in load_rules().values() if "the alert ends at most" in rule.description]
+    assert len(ends) >= 4
+    assert all(f"{MARGIN} above it" in description and "below" not in description for description in ends)
 
 
 def test_every_metric_and_threshold_in_a_rule_is_in_the_contract():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.alerting.conditions import Finding
+from sidecar.alerting.conditions import Condition
 from sidecar.alerting.rules import Rule
 from sidecar.alerting.tracker import Tracker
 
@@ -16,9 +16,9 @@ HOLDS = "Name"
 
 def courses(tracker, now, rule=None):
     """(start, end) of each alert after an update at ``now``, when ``rule`` holds, or nothing."""
-    found = [Finding(rule, {"model_name": "m"}, 0.5)] if rule else []
-    updated = tracker.update(found, now, WALL + now).values()
-    return [(one.started - WALL, one.ended and one.ended - WALL) for one in updated]
+    holds = [Condition(rule, {"model_name": "m"}, 0.5)] if rule else []
+    updated = tracker.update(holds, now, WALL + now).values()
+    return [(course.started - WALL, course.ended and course.ended - WALL) for course in updated]
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,9 @@
-"""A vLLM whose traffic follows a plan: its page at any moment, and what the plug-in in it says."""
+"""A vLLM whose traffic follows a plan: its page at any moment, and the messages of the plug-in in it."""
 
 from collections import Counter
 from itertools import accumulate
 
-from sidecar.requests.messages import (
-    FinishedRequest,
-    Hello,
-    HelloState,
-    ReportEnd,
-    ReportPart,
-    Row,
-    Speculation,
-)
+from sidecar.requests.messages import FinishedRequest, Hello, HelloState, ReportEnd, ReportPart, Row, Speculation
 from sidecar.requests.tally import NOTHING, Outcome, Tally
 
 EPOCH = 1_700_000_000  # Unix seconds of minute 0
@@ -48,7 +40,7 @@ def after(minutes, before, later):
 
 
 class Engine:
-    """One engine's traffic: drafts a second, acceptance, requests a minute and so on, each a plan; and its totals."""
+    """An engine's or a temperature's traffic: drafts a second, acceptance and so on, each a plan; and its totals."""
 
     def __init__(self):
         self.drafts = None
@@ -56,7 +48,7 @@ class Engine:
         self.requests, self.waiting = planned(REQUESTS), planned(0)
         self.for_capacity = None
         self.plain_tokens = planned(0)  # generated without drafts, a second
-        self.step, self.at_once = PLAIN_STEP, AT_ONCE  # seconds of a step, and requests in one
+        self.step, self.at_once = PLAIN_STEP, planned(AT_ONCE)  # seconds of a step, and requests in one
         self.speedup = None  # against steps of ``PLAIN_STEP``, in place of how long a step takes
         self.tpot = ()  # phases of (minutes, (P50, P99) in seconds)
         self.peak = None
@@ -70,15 +62,10 @@ class Engine:
         accepted, steps = drafts * k * acceptance, drafts + plain
         step_seconds = PLAIN_STEP * (1 + k * acceptance) / self.speedup(minute) if self.speedup else self.step
         self.counts.update(
-            drafts=drafts,
-            draft_tokens=drafts * k,
-            accepted_tokens=accepted,
-            first=drafts * (self.first(minute) or 0),
-            requests=requests,
-            tokens=drafts + accepted + plain + requests,
-            steps=steps,
-            step_seconds=steps * step_seconds,
-        )
+            drafts=drafts, draft_tokens=drafts * k, accepted_tokens=accepted, first=drafts * (self.first(minute) or 0),
+            requests=requests, tokens=drafts + accepted + plain + requests, steps=steps,
+            step_seconds=steps * step_seconds, engine_steps=steps / self.at_once(minute),
+        )  # fmt: skip
         if self.tpot and seconds:
             self.counts.update(("tpot", quantile) for quantile in plan(*self.tpot)(minute))
 
@@ -98,7 +85,7 @@ class Engine:
                 yield f"{name}_seconds_bucket", f'{labels},le="{edge}"', count
             yield f"{name}_seconds_count", labels, count
             yield f"{name}_seconds_sum", labels, total
-        yield f"{STEPS}_count", labels, counts["steps"] / self.at_once
+        yield f"{STEPS}_count", labels, counts["engine_steps"]
         yield "num_requests_running", labels, 0
         yield "num_requests_waiting", labels, self.waiting(minute)
         if self.for_capacity is not None:
@@ -121,21 +108,6 @@ class Engine:
         yield f"{name}_sum", labels, 0
 
 
-class Temperature:
-    """One temperature's traffic: drafts a second and acceptance, each a plan; and its totals."""
-
-    def __init__(self, drafts, acceptance):
-        self.drafts, self.acceptance = planned(drafts), planned(acceptance)
-        self.counts = Counter()
-
-    def grow(self, minute, seconds, k):
-        drafts = self.drafts(minute) * seconds
-        accepted = drafts * k * self.acceptance(minute)
-        self.counts.update(
-            requests=REQUESTS / 60 * seconds, drafts=drafts, draft_tokens=drafts * k, accepted_tokens=accepted
-        )
-
-
 class Vllm:
     """One vLLM with its engines and, if ``temperatures`` has any, the plug-in in its first one."""
 
@@ -146,7 +118,6 @@ class Vllm:
         self.speculation = None
         self.plugin_state = HelloState.OBSERVING
         self.finishing = {}  # by temperature, plans of each request's acceptance and plain time per token / actual
-        self.long_prompts = None  # their acceptance
         self.lives = 0
         self.restart()
 
@@ -159,36 +130,38 @@ class Vllm:
 
     def drafts_of_all(self, minute):
         """What all temperatures draft together."""
-        return sum(one.drafts(minute) for one in self.temperatures.values())
+        return sum(temperature.drafts(minute) for temperature in self.temperatures.values())
 
     def acceptance_of_all(self, minute):
-        accepted = sum(one.drafts(minute) * one.acceptance(minute) for one in self.temperatures.values())
+        traffic = self.temperatures.values()
+        accepted = sum(temperature.drafts(minute) * temperature.acceptance(minute) for temperature in traffic)
         return accepted / self.drafts_of_all(minute)
 
     def restart(self):
         """Another process: everything begins at 0."""
         self.lives += 1
-        self.told = Counter()  # of finished requests
-        for one in (*self.engines.values(), *self.temperatures.values()):
-            one.counts.clear()
+        self.reported = Counter()  # of finished requests
+        for part in (*self.engines.values(), *self.temperatures.values()):
+            part.counts.clear()
 
     def grow(self, minute, seconds):
         for engine in self.engines.values():
             engine.grow(minute, seconds)
         for temperature in self.temperatures.values():
-            temperature.grow(minute, seconds, self.engine().k(minute))
+            temperature.k = self.engine().k
+            temperature.grow(minute, seconds)
 
     def page(self, minute):
         """The text of ``/metrics``."""
-        found = {}
+        families = {}
         for name, engine in self.engines.items():
             for metric, labels, value in engine.lines(minute, f'engine="{name}",model_name="{self.model}"'):
                 family = metric
                 for suffix in ("_bucket", "_count", "_sum"):
                     family = family.removesuffix(suffix)
-                found.setdefault(family, []).append(f"vllm:{metric}{{{labels}}} {value!r}")
+                families.setdefault(family, []).append(f"vllm:{metric}{{{labels}}} {value!r}")
         lines = ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {self._started}"]
-        for family, samples in found.items():
+        for family, samples in families.items():
             kind = "histogram" if family.endswith("_seconds") or family == STEPS else "gauge"
             kind = "counter" if family.endswith("_total") and family != STEPS else kind
             lines += [f"# TYPE vllm:{family} {kind}", *samples]
@@ -198,57 +171,39 @@ class Vllm:
     def _started(self):
         return EPOCH - 60 + self.lives
 
-    def tell(self, sink, at, minute, seconds):
+    def report_to(self, sink, at, minute, seconds):
         """Sends the plug-in's messages of the last ``seconds`` to ``sink``."""
         connection = self.lives
         sink(connection - 1, None)  # an earlier life's
         sink(connection, self._hello())
         if self.plugin_state is not HelloState.OBSERVING:
             return
-        found = {HUNDREDTHS[label]: one.counts for label, one in self.temperatures.items()}
+        split = {HUNDREDTHS[label]: temperature.counts for label, temperature in self.temperatures.items()}
         alone = self.engine().counts if self.finishing else {**self.engine().counts, "requests": 0}
-        rows = {key: _tally(counts) for key, counts in (found or {0: alone}).items()}
+        rows = {key: _tally(counts) for key, counts in (split or {0: alone}).items()}
         total = sum(rows.values(), NOTHING)
         finished = (
             _request(HUNDREDTHS[label], rate(minute), at, pace(minute))
             for label, (rate, pace) in (self.finishing.items() if minute > 2 else ())
             for _ in range(round(self.engine().requests(minute) * seconds / 60))
         )
-        whole = ReportPart(
-            temperature=_rows(rows),
-            prompt_tokens=_rows(self._prompts(total)),
-            finished=tuple(request for request in finished if self._has_drafted(request, total)),
-            end=ReportEnd(total=total, lost=0),
-        )
-        sink(connection, whole)
+        reported = tuple(request for request in finished if self._has_drafted(request, total))
+        by_prompt, end = _rows({8: total}), ReportEnd(total=total, lost=0)
+        sink(connection, ReportPart(temperature=_rows(rows), prompt_tokens=by_prompt, finished=reported, end=end))
 
     def _has_drafted(self, request, total):
-        """Whether the totals, without what has been told of others, have so much; then they have so much less."""
-        told = self.told + Counter(stopped=1, **{name: getattr(request, name) for name in COUNTS})
-        fits = all(count <= getattr(total, name) for name, count in told.items())
-        self.told = told if fits else self.told
+        """Whether the totals, without what has been reported of others, have so much; then they have so much less."""
+        reported = self.reported + Counter(stopped=1, **{name: getattr(request, name) for name in COUNTS})
+        fits = all(count <= getattr(total, name) for name, count in reported.items())
+        self.reported = reported if fits else self.reported
         return fits
-
-    def _prompts(self, total):
-        """Rows by prompt length: short ones, and if they accept differently, as many long ones."""
-        if self.long_prompts is None:
-            return {8: total}
-        tokens = total.draft_tokens // 2
-        long = Tally(drafts=total.drafts // 2, draft_tokens=tokens, accepted_tokens=round(tokens * self.long_prompts))
-        return {8: total - long, 13: long}
 
     def _hello(self):
         return Hello(
-            plugin="1",
-            vllm="0.32.0",
-            model=self.model,
-            engine=0,
-            start=f"life-{self.lives}",
-            started=self._started,
-            state=self.plugin_state,
-            reason="" if self.plugin_state is HelloState.OBSERVING else "as the scene wants",
+            plugin="1", vllm="0.32.0", model=self.model, engine=0, start=f"life-{self.lives}", started=self._started,
+            state=self.plugin_state, reason="" if self.plugin_state is HelloState.OBSERVING else "as the scene wants",
             speculation=self.speculation or Speculation(method="eagle3", num_speculative_tokens=3),
-        )
+        )  # fmt: skip
 
 
 def _rows(tallies):
@@ -258,13 +213,9 @@ def _rows(tallies):
 def _tally(counts):
     requests, drafts, draft_tokens, accepted = (round(counts[name]) for name in ("requests", *COUNTS))
     return Tally(
-        stopped=requests,
-        drafts=drafts,
-        draft_tokens=draft_tokens,
-        accepted_tokens=accepted,
-        drafted_at=(draft_tokens,),
-        accepted_at=(accepted,),
-    )
+        stopped=requests, drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted,
+        drafted_at=(draft_tokens,), accepted_at=(accepted,),
+    )  # fmt: skip
 
 
 def _request(hundredths, rate, at, pace):

@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from tests.debian_servers import free_port
 
 UP = ("specdec_up", frozenset())
@@ -23,14 +23,14 @@ def sidecar_settings(url, **environment):
 
 async def work(vllm, requests=3, *, mix=None, **options):
     """Sends requests that draft."""
-    asked = {"phases": (Phase(300, mix or {0.0: 1}),), "min_tokens": 40, "max_tokens": 60}
+    asked = {"mixes": (mix or {0.0: 1},), "min_tokens": 40, "max_tokens": 60}
     await Traffic(vllm, TrafficOptions(max_requests=requests, **asked | options)).run()
 
 
 @asynccontextmanager
 async def traffic(vllm, mix=MIXED, **options):
     """Requests of one mix of temperatures until the block ends."""
-    asked = TrafficOptions(phases=(Phase(300, mix),), max_requests=10**9, **options)
+    asked = TrafficOptions(mixes=(mix,), max_requests=10**9, **options)
     sending = asyncio.create_task(Traffic(vllm, asked).run())
     try:
         yield

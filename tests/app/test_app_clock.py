@@ -6,7 +6,7 @@ import time
 import pytest
 
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from sidecar.engine.scrape import Poller
 from sidecar.requests.plugin import install
 from tests.app.app_tools import total
@@ -40,9 +40,9 @@ async def test_a_clock_that_is_set_leaves_no_number_wrong(jump, wall, socket_pat
         return {name for name, _ in samples}
 
     async with FaultyVllm(SimulatorOptions(speed=20.0), plugin_socket=socket_path) as vllm, sidecar(vllm.url) as page:
-        traffic = Traffic(vllm, TrafficOptions((Phase(3600, MIXED),), max_requests=10**9, max_tokens=32))
+        traffic = Traffic(vllm, TrafficOptions((MIXED,), max_requests=10**9, max_tokens=32))
         sending = asyncio.create_task(traffic.run())
-        before = names(await page.until(lambda samples: total(samples, "specdec_requests_total") > 100))
+        before = names(await page.until(lambda samples: total(samples, "specdec_requests_total") > 100, seconds=30))
         # Ticks that seem to be from before the engine's start are not compared with vLLM's counters.
         before.discard("specdec_request_coverage_ratio")
 

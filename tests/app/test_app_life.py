@@ -1,16 +1,21 @@
-"""The sidecar's life beside a vLLM that starts late, dies, restarts and answers nonsense."""
+"""The sidecar's life beside a vLLM that starts late, dies, restarts and answers nonsense, and with new settings."""
 
 import asyncio
 from itertools import pairwise
 
 import pytest
+import structlog
 from blockbuster import blockbuster_ctx
 from structlog.testing import capture_logs
 
 from sidecar.demo.options import SimulatorOptions
+from sidecar.settings.groups import Thresholds
+from sidecar.settings.reload import Reloader
 from tests.app.app_tools import UP, is_up, total, work
 from tests.demo.faulty_vllm import FaultyVllm
+from tests.waiting import until
 
+VERDICT = "specdec_model_verdict"
 DERIVED = ("specdec_kv_cache_usage_ratio", "specdec_requests_running", "specdec_engine_limitation")
 
 
@@ -18,7 +23,7 @@ def drafted(samples):
     return total(samples, "specdec_engine_draft_tokens_total")
 
 
-async def test_vllm_killed_and_back_and_its_counters_fall_only_with_it(sidecar, unused_tcp_port):
+async def test_counters_keep_their_values_while_vllm_is_down_and_fall_only_with_its_restart(sidecar, unused_tcp_port):
     seen = {}
 
     def watch(samples):
@@ -32,35 +37,31 @@ async def test_vllm_killed_and_back_and_its_counters_fall_only_with_it(sidecar, 
         return FaultyVllm(SimulatorOptions(speed=50.0), port=unused_tcp_port)
 
     async with sidecar(f"http://127.0.0.1:{unused_tcp_port}") as page:
-        watch(await page.until(lambda samples: samples[UP] == 0))  # vLLM starts later than the sidecar
+        await page.until(lambda samples: watch(samples)[UP], 0)  # vLLM starts later than the sidecar
         async with server() as simulated:
             await page.until(lambda samples: is_up(watch(samples)))
             await work(simulated, 4)
-            before = await page.until(
-                lambda samples: (
-                    drafted(watch(samples)) == simulated.counter("spec_decode_num_draft_tokens") and is_up(samples)
-                )
-            )
+            count = simulated.counter("spec_decode_num_draft_tokens")
+            before = await page.until(lambda samples: (drafted(watch(samples)), samples[UP]), (count, 1))
             assert any(name in DERIVED for name, _ in before)
-        down = await page.until(lambda samples: watch(samples)[UP] == 0)
+        down = await page.until(lambda samples: watch(samples)[UP], 0)
         assert not any(name in DERIVED for name, _ in down)
         assert drafted(down) == drafted(before) > 0
         async with server() as simulated:
-            restarts = ("specdec_vllm_restarts_total", frozenset())
-            assert (await page.until(lambda samples: samples[restarts]))[restarts] == 1
+            await page.until(lambda samples: total(samples, "specdec_vllm_restarts_total"), 1)
             for key in [key for key in seen if ("engine", "0") in key[1]]:
                 del seen[key]  # its own start again at 0
             await work(simulated, 1)
-            again = simulated.counter("spec_decode_num_draft_tokens")
-            await page.until(lambda samples: drafted(watch(samples)) == again > 0)
+            count = simulated.counter("spec_decode_num_draft_tokens")
+            await page.until(lambda samples: drafted(watch(samples)), count)
 
 
-async def test_up_is_0_within_two_intervals_of_a_hang(vllm, sidecar):
+async def test_up_is_0_before_a_poll_that_hangs_has_failed(vllm, sidecar):
     """The poll that hangs has not failed yet; what it would have renewed is stale all the same."""
     async with sidecar(vllm.url) as page:
         await page.until(is_up)
         vllm.fault = "hang"
-        down = await page.until(lambda samples: samples[UP] == 0)
+        down = await page.until(lambda samples: samples[UP], 0)
         assert down["specdec_scrape_errors_total", frozenset({("reason", "timeout")})] == 0
         assert not any(name in DERIVED for name, _ in down)
 
@@ -68,7 +69,7 @@ async def test_up_is_0_within_two_intervals_of_a_hang(vllm, sidecar):
 @pytest.mark.parametrize(
     ("fault", "reason"), [("error_500", "status"), ("html", "not_an_exposition"), ("hang", "timeout")]
 )
-async def test_fault_is_counted_logged_once_and_passes(fault, reason, *, vllm, sidecar):
+async def test_a_fault_of_vllm_is_counted_logged_once_and_passes(fault, reason, *, vllm, sidecar):
     """Meanwhile vLLM's own series are gone: repeated, they would show a server that is down as one that works."""
 
     def own(samples):
@@ -80,8 +81,8 @@ async def test_fault_is_counted_logged_once_and_passes(fault, reason, *, vllm, s
         async with sidecar(vllm.url, reexport="true", **given) as page:
             assert "vllm:num_requests_running" in own(await page.until(own))
             vllm.fault = fault
-            assert own(await page.until(lambda samples: samples[UP] == 0)) == set()
-            down = await page.until(lambda samples: samples[key] >= 2)
+            assert own(await page.until(lambda samples: samples[UP], 0)) == set()
+            down = await page.until(lambda samples: samples[key] >= 2, seconds=30)  # two timeouts take 6 s
             assert down[UP] == 0
             vllm.fault = None
             up = await page.until(own)
@@ -89,12 +90,12 @@ async def test_fault_is_counted_logged_once_and_passes(fault, reason, *, vllm, s
             failed = {labels for (name, labels), value in up.items() if name == key[0] and value}
             assert failed == {key[1]}
     assert {line["reason"] for line in logs if "reason" in line} == {reason}
-    told = [line["event"] for line in logs if "vLLM" in line["event"]]
-    assert told[:2] == ["cannot read vLLM's metrics", "vLLM responds again"]
-    assert all(one != other for one, other in pairwise(told))  # a busy machine may miss 3 s once more
+    events = [line["event"] for line in logs if "vLLM" in line["event"]]
+    assert events[:2] == ["cannot read vLLM's metrics", "vLLM responds again"]
+    assert all(event != following for event, following in pairwise(events))  # a busy machine may miss 3 s once more
 
 
-async def test_stopping_in_the_middle_of_polls_leaves_nothing_behind(vllm, sidecar, eventually):
+async def test_stopping_in_the_middle_of_polls_leaves_nothing_behind(vllm, sidecar):
     """No error is logged, no session stays open (warnings are errors), whenever it comes."""
     before = asyncio.all_tasks()
     with capture_logs() as logs:
@@ -102,10 +103,10 @@ async def test_stopping_in_the_middle_of_polls_leaves_nothing_behind(vllm, sidec
             async with sidecar(vllm.url) as page:
                 await page()
     assert [line for line in logs if line["log_level"] in {"error", "warning"}] == []
-    await eventually(lambda: asyncio.all_tasks() <= before)
+    await until(lambda: asyncio.all_tasks() - before, set())
 
 
-async def test_running_never_blocks_the_loop(vllm, sidecar):
+async def test_the_sidecar_never_blocks_the_event_loop(vllm, sidecar):
     """Any call that would block it raises."""
     with blockbuster_ctx() as blockbuster:
         # Files of /proc are the kernel's memory: reading them waits for nothing.
@@ -116,3 +117,28 @@ async def test_running_never_blocks_the_loop(vllm, sidecar):
             await page.until(is_up)
             for path in ("/metrics", "/api/v1/status", "/", "/-/ready"):
                 assert (await page.get(path)).status == 200
+
+
+LAX = {"acceptance_net_negative": 0.0, "acceptance_break_even": 0.01, "min_requests": 1, "min_drafts_per_second": 0.0}
+STRICT = LAX | {"acceptance_net_negative": 0.98, "acceptance_break_even": 0.99}
+
+
+async def test_new_thresholds_change_the_verdict_and_the_page(vllm, sidecar):
+    reloaders = []
+
+    def reloader(settings):
+        strict = settings.model_copy(update={"thresholds": Thresholds(**STRICT)})
+        reloaders.append(Reloader(settings, lambda: strict, structlog.get_logger("test")))
+        return reloaders[0]
+
+    def verdict(samples):
+        names = {dict(pairs)["verdict"] for (name, pairs), value in samples.items() if name == VERDICT and value == 1}
+        return names, samples["specdec_threshold", frozenset({("name", "acceptance_net_negative")})]
+
+    lax = {f"thresholds__{name}": str(value) for name, value in LAX.items()}
+    async with sidecar(vllm.url, reloader=reloader, **lax) as page:
+        await page.until(is_up)
+        await work(vllm, 60)
+        await page.until(verdict, ({"net_positive"}, 0))
+        reloaders[0].request()
+        await page.until(verdict, ({"net_negative"}, 0.98))

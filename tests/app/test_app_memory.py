@@ -12,6 +12,7 @@ from aiohttp import web
 
 from tests.app.app_tools import sidecar_settings
 from tests.requests.packets import HELLO, STEPS, packet, row
+from tests.waiting import START_SECONDS, until
 
 LIMIT_KIB = 192 * 1024  # three quarters of what the manifests give its container
 ENDLESS = 400_000_000  # bytes
@@ -40,7 +41,7 @@ def peak_kib(pid):
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
-async def test_pages_without_end_cost_bounded_memory(served, recorded, http, program):
+async def test_endless_pages_of_vllm_cost_bounded_memory(served, recorded, http, program):
     kind = "sound"
     asked = dict.fromkeys(["endless", "series", "labels", "models", "sound"], 0)
 
@@ -61,22 +62,19 @@ async def test_pages_without_end_cost_bounded_memory(served, recorded, http, pro
         except OSError:
             return {"up": False}
 
-    async def until_up():
-        while not (await status())["up"]:
-            assert process.returncode is None
-            await asyncio.sleep(0.02)
+    async def is_up():
+        return (await status())["up"]
 
     async with served(handler) as url:
         given = sidecar_settings(url, LATENCY_WINDOW="10s", HISTORY="10s")
         async with program("run", **given) as process:
-            await until_up()
+            await until(is_up, seconds=START_SECONDS)
             calm = peak_kib(process.pid)
             for bad in ("endless", "series", "labels", "models"):
                 kind = bad
-                while asked[kind] < 4:
-                    await asyncio.sleep(0.02)
+                await until(lambda: asked[kind] >= 4, seconds=START_SECONDS)  # noqa: B023 - awaited here
                 kind = "sound"
-                await until_up()
+                await until(is_up)
             errors = (await status())["errors"]
             peak = peak_kib(process.pid)
             process.send_signal(signal.SIGTERM)
@@ -122,32 +120,30 @@ def every_row():
     return packet(report={**rows, "steps": loads, "finished": [], "end": {"total": total, "lost": 0}})
 
 
-async def test_readers_that_do_not_read_cost_bounded_memory(served, http, program, socket_path):
+async def test_clients_that_do_not_read_cost_bounded_memory(served, http, program, socket_path):
     """More than there may be, of the largest page, in more formats than are kept."""
     page, links, loop = long_names(), [], asyncio.get_running_loop()
 
     async def handler(_):
         return web.Response(body=page)
 
-    async def largest():
-        while True:
-            with suppress(OSError):
-                async with http.get(f"http://{given['SPECDEC_LISTEN']}/metrics") as response:
-                    if b'by="adapter"' in (found := await response.read()):
-                        return found
-            await asyncio.sleep(0.02)
+    async def size():
+        """Bytes of the page; 0 before the report with all rows is on it."""
+        with suppress(OSError):
+            async with http.get(f"http://{given['SPECDEC_LISTEN']}/metrics") as response:
+                body = await response.read()
+                return len(body) if b'by="adapter"' in body else 0
 
     async with served(handler) as url:
         given = sidecar_settings(url, PLUGIN__ADAPTERS="true", PLUGIN__SOCKET=socket_path)
         host, port = given["SPECDEC_LISTEN"].split(":")
         async with program("run", **given) as process:
-            while not socket_path.exists():
-                await asyncio.sleep(0.02)
+            await until(socket_path.exists, seconds=START_SECONDS)
             links.append(plugin := socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             plugin.connect(str(socket_path))
             plugin.send(packet(hello={**HELLO, "model": MODEL}))
             plugin.send(every_row())
-            assert len(await largest()) > 700_000
+            assert await until(size) > 700_000
             for number in range(4 * 64):
                 links.append(link := socket.socket())
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

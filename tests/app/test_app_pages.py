@@ -7,21 +7,16 @@ import re
 import pytest
 from aiohttp import web
 
+from tests.waiting import until
+
 
 def _refuse(constant):
-    raise AssertionError(constant)
-
-
-async def told(page):
-    """The status, which has no number that JSON lacks."""
-    answer = await page.get("/api/v1/status")
-    assert answer.status == 200
-    return json.loads(answer.body, parse_constant=_refuse)
+    raise AssertionError(f"JSON has no {constant}")
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "1e308"])
-async def test_status_has_no_number_that_json_lacks(value, served, recorded, sidecar, eventually):
-    """Whatever every vLLM value is, three times over so that there is growth."""
+async def test_every_page_is_served_whatever_values_vllm_has(value, served, recorded, sidecar):
+    """Three times over, so that there is growth."""
     polls = 0
 
     async def handler(_):
@@ -34,13 +29,13 @@ async def test_status_has_no_number_that_json_lacks(value, served, recorded, sid
 
     async with served(handler) as url, sidecar(url, scrape_filtered="false") as page:
         for taken_in in range(1, 7):
-            await eventually(lambda taken_in=taken_in: polls > taken_in)
-            await told(page)
-            assert (await page.get("/")).status == 200
-            assert (await page.get("/metrics")).status == 200
+            await until(lambda taken_in=taken_in: polls > taken_in)
+            answers = [await page.get(path) for path in ("/api/v1/status", "/", "/metrics")]
+            assert [answer.status for answer in answers] == [200] * 3
+            json.loads(answers[0].body, parse_constant=_refuse)
 
 
-async def test_pages_before_vllm_is_there(sidecar, unused_tcp_port):
+async def test_before_vllm_is_up_the_pages_say_that_it_cannot_be_reached(sidecar, unused_tcp_port):
     async with sidecar(f"http://127.0.0.1:{unused_tcp_port}") as page:
         assert (await page.get("/-/healthy")).status == 200
         await page.until(lambda s: s["specdec_scrape_errors_total", frozenset({("reason", "unreachable")})] > 0)
@@ -51,7 +46,7 @@ async def test_pages_before_vllm_is_there(sidecar, unused_tcp_port):
         assert (await page.get("/nothing")).status == 404
 
 
-async def test_requests_that_our_pages_refuse_are_counted(vllm, sidecar):
+async def test_refused_requests_are_counted_by_reason(vllm, sidecar):
     async with sidecar(vllm.url) as page:
         host, _, port = page.url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))

@@ -7,61 +7,62 @@ from tests.app.app_tools import total, work
 from tests.demo.faulty_vllm import FaultyVllm
 
 MIX = {0.0: 2, 0.2: 2, 0.6: 2, 1.0: 2}
-COUNTERS = {
-    "specdec_drafts_total": "spec_decode_num_drafts",
-    "specdec_draft_tokens_total": "spec_decode_num_draft_tokens",
-    "specdec_accepted_tokens_total": "spec_decode_num_accepted_tokens",
-}
+COUNTERS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
-def agrees(samples, vllm):
-    """Whether every sum over temperatures is vLLM's own counter."""
-    return all(total(samples, ours) == vllm.counter(theirs) for ours, theirs in COUNTERS.items())
+def sums(samples):
+    """Drafts, draft tokens and accepted tokens over all temperatures."""
+    return [total(samples, f"specdec_{name}_total") for name in COUNTERS]
+
+
+def counters(vllm):
+    """vLLM's own counters of the same."""
+    return [vllm.counter(f"spec_decode_num_{name}") for name in COUNTERS]
 
 
 async def test_the_split_is_vllms_own_count_to_the_token(vllm, sidecar):
     async with sidecar(vllm.url) as page:
         await work(vllm, 40, mix=MIX)
-        found = await page.until(
-            lambda samples: agrees(samples, vllm) and total(samples, "specdec_requests_total") == 40
+        samples = await page.until(
+            lambda samples: [*sums(samples), total(samples, "specdec_requests_total")], [*counters(vllm), 40]
         )
         for temperature in ("0", "0-0.3", "0.5-0.7", "0.7-1"):
-            assert total(found, "specdec_draft_tokens_total", temperature=temperature) > 0
-        drafted = total(found, "specdec_draft_tokens_total")
-        assert total(found, "specdec_draft_tokens_per_position_total") == drafted
+            assert total(samples, "specdec_draft_tokens_total", temperature=temperature) > 0
+        drafted = total(samples, "specdec_draft_tokens_total")
+        assert total(samples, "specdec_draft_tokens_per_position_total") == drafted
         name, groups = "specdec_group_draft_tokens_total", ("prompt_tokens", "output")
-        assert all(total(found, name, by=by) == drafted for by in groups)
-        await page.until(lambda samples: total(samples, "specdec_request_acceptance_ratio_count") == 40)
-        await page.until(lambda samples: total(samples, "specdec_request_coverage_ratio") == 1)
+        assert all(total(samples, name, by=by) == drafted for by in groups)
+        await page.until(lambda samples: total(samples, "specdec_request_acceptance_ratio_count"), 40)
+        await page.until(lambda samples: total(samples, "specdec_request_coverage_ratio"), 1)
         assert total(await page(), "specdec_plugin_info", state="observing") == 1
 
 
 async def test_a_sidecar_that_starts_again_has_the_same_totals(vllm, sidecar):
     async with sidecar(vllm.url) as page:
         await work(vllm, 20, mix=MIX)
-        await page.until(lambda samples: agrees(samples, vllm))
+        await page.until(sums, counters(vllm))
     await work(vllm, 20, mix=MIX)
     async with sidecar(vllm.url) as page:
         await work(vllm, 1)
-        await page.until(lambda samples: agrees(samples, vllm))
+        await page.until(sums, counters(vllm))
 
 
 async def test_totals_start_again_when_vllm_restarts(vllm, sidecar):
     async with sidecar(vllm.url) as page:
         await work(vllm, 20, mix=MIX)
-        await page.until(lambda samples: agrees(samples, vllm))
+        await page.until(sums, counters(vllm))
         await vllm.restart()
         await work(vllm, 10, mix=MIX)
-        after = await page.until(lambda samples: agrees(samples, vllm))
+        after = await page.until(sums, counters(vllm))
         assert total(after, "specdec_requests_total") == 10
 
 
 async def test_a_long_generation_counts_while_it_runs(socket_path, sidecar):
     async with FaultyVllm(SimulatorOptions(speed=5.0), plugin_socket=socket_path) as vllm, sidecar(vllm.url) as page:
         running = asyncio.create_task(work(vllm, 1, min_tokens=60_000, max_tokens=60_000))
-        found = await page.until(lambda samples: total(samples, "specdec_drafts_total", temperature="0") > 0)
+        samples = await page.until(lambda samples: total(samples, "specdec_drafts_total", temperature="0") > 0)
         assert not running.done()
-        assert total(found, "specdec_requests_total") == 0
+        assert total(samples, "specdec_requests_total") == 0
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
@@ -69,6 +70,6 @@ async def test_a_long_generation_counts_while_it_runs(socket_path, sidecar):
 async def test_without_a_plugin_everything_but_the_split_is_there(sidecar):
     async with FaultyVllm(SimulatorOptions(speed=50.0)) as vllm, sidecar(vllm.url) as page:
         await work(vllm)
-        found = await page.until(lambda samples: total(samples, "specdec_engine_draft_tokens_total") > 0)
-        assert not {name for name, _ in found} & {"specdec_plugin_info", "specdec_requests_total"}
+        samples = await page.until(lambda samples: total(samples, "specdec_engine_draft_tokens_total") > 0)
+        assert not {name for name, _ in samples} & {"specdec_plugin_info", "specdec_requests_total"}
         assert b"No plug-in has connected yet" in (await page.get("/")).body

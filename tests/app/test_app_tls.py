@@ -10,6 +10,7 @@ from sidecar.app import running
 from sidecar.settings import load_settings
 from tests.app.app_tools import sidecar_settings
 from tests.debian_servers import running_prometheus, scraping
+from tests.waiting import SECONDS, START_SECONDS
 
 
 @pytest.fixture
@@ -31,40 +32,29 @@ def healthy(finished):
     """Waits until ``healthcheck`` says so, which gives an answer two seconds; a busy machine may take longer."""
 
     async def wait(variables):
-        while (await finished("healthcheck", **variables))[0] != 0:
-            pass
+        async with asyncio.timeout(START_SECONDS):
+            while (await finished("healthcheck", **variables))[0] != 0:
+                pass
 
     return wait
 
 
 @pytest.mark.servers
 async def test_prometheus_scrapes_with_tls_client_certificate_and_password(guarded, http, authority, tmp_path):
-    web = {
-        "users": {"prometheus": "secret"},
-        "client_ca_file": authority.certificate.name,
-        "client_auth_type": "RequireAndVerifyClientCert",
-        "min_version": "TLS13",
-    }
     (tmp_path / "password").write_text("secret\n")
     certificate, key = authority.issue("client")
-    async with guarded(**web) as variables:
+    required = {"client_ca_file": authority.certificate.name, "client_auth_type": "RequireAndVerifyClientCert"}
+    async with guarded(users={"prometheus": "secret"}, min_version="TLS13", **required) as variables:
         config = scraping(variables["SPECDEC_LISTEN"])
         (scrape,) = config["scrape_configs"]
         tls = {"ca_file": str(authority.certificate), "cert_file": str(certificate), "key_file": str(key)}
-        scrape |= {
-            "scheme": "https",
-            "tls_config": tls,
-            "basic_auth": {"username": "prometheus", "password_file": str(tmp_path / "password")},
-        }
-        without = {name: value for name, value in scrape.items() if name != "basic_auth"} | {"job_name": "without"}
-        config["scrape_configs"].append(without)
+        scrape |= {"scheme": "https", "tls_config": tls}
+        config["scrape_configs"].append(scrape | {"job_name": "without"})
+        scrape["basic_auth"] = {"username": "prometheus", "password_file": str(tmp_path / "password")}
         async with running_prometheus(http, tmp_path, config) as prometheus:
-            while not await prometheus.instant('specdec_up{job="specdec"} == 1'):
-                await asyncio.sleep(0.1)
-            while not await prometheus.instant('up{job="without"} == 0'):
-                await asyncio.sleep(0.1)
-            while not await prometheus.instant('specdec_http_refused_total{reason="unauthorized"} > 0'):
-                await asyncio.sleep(0.1)
+            await prometheus.until('specdec_up{job="specdec"} == 1')
+            await prometheus.until('up{job="without"} == 0')
+            await prometheus.until('specdec_http_refused_total{reason="unauthorized"} > 0')
 
 
 async def test_probes_need_no_password_and_the_healthcheck_speaks_tls(guarded, healthy, authority):
@@ -78,8 +68,9 @@ async def test_probes_need_no_password_and_the_healthcheck_speaks_tls(guarded, h
             async with client.get(page) as answer:
                 return answer.status
 
-        while await status("/-/ready") != 200:
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(SECONDS):
+            while await status("/-/ready") != 200:
+                await asyncio.sleep(0.05)
         assert await status("/-/healthy") == 200
         assert {await status(page) for page in ("/", "/metrics", "/api/v1/status", "/runbooks", "/none")} == {401}
         await healthy(variables)

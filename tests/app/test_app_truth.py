@@ -26,7 +26,7 @@ GAUGES = {
 
 def expected(known):
     """{(name, labels): value} of one page's engines."""
-    found = {}
+    samples = {}
     for number, engine in known["engines"].items():
         labels = {("model_name", known["model_name"]), ("engine", number)}
         spec = engine["spec"] or {}
@@ -41,9 +41,9 @@ def expected(known):
             values |= {name: spec.get(key) for name, key in SPECULATION.items()}
         for position, accepted in enumerate(spec.get("accepted_per_pos") or ()):
             key = frozenset(labels | {("position", str(position))})
-            found["specdec_engine_accepted_tokens_per_position_total", key] = accepted
-        found |= {(name, frozenset(labels)): value for name, value in values.items() if value is not None}
-    return found
+            samples["specdec_engine_accepted_tokens_per_position_total", key] = accepted
+        samples |= {(name, frozenset(labels)): value for name, value in values.items() if value is not None}
+    return samples
 
 
 LAST = ("specdec_last_scrape_timestamp_seconds", frozenset())
@@ -59,14 +59,14 @@ PAGES = ("vllm-0.33.0-dp2.prom", "vllm-0.10.2-multiproc.prom", "vllm-0.6.6.post1
 
 
 @pytest.mark.parametrize("name", PAGES)
-async def test_page_gives_its_truth_on_our_metrics_page(name, recorded, truth, *, served, sidecar):
+async def test_a_recorded_page_is_exported_with_its_true_values(name, recorded, truth, *, served, sidecar):
     async def handler(_):
         return web.Response(body=recorded(name), headers={"Content-Type": truth[name]["content_type"]})
 
     async with served(handler) as url, sidecar(url) as page:
-        found = await page.until(is_up)
-        later = await page.until(lambda samples: is_up(samples) and samples[LAST] > found[LAST])
-    for samples in (found, later):
+        first = await page.until(is_up)
+        later = await page.until(lambda samples: is_up(samples) and samples[LAST] > first[LAST])
+    for samples in (first, later):
         ours = {key: value for key, value in samples.items() if key[0] in NAMES}
         assert ours == pytest.approx(expected(truth[name]), abs=1e-6)
     assert later["specdec_scrape_malformed_lines_total", frozenset()] == 0

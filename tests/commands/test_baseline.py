@@ -1,12 +1,16 @@
+import asyncio
 import math
 import re
 
 import pytest
 import yaml
 
-from sidecar.commands.baseline.watch import Watched, from_recording
+from sidecar.commands.baseline import BaselineRun, from_recording
+from sidecar.commands.waiting import polling
 from sidecar.demo.options import SimulatorOptions
 from sidecar.settings import load_settings
+from sidecar.settings.groups import Scrape
+from tests.analysis.analysis_tools import page, snap
 from tests.app.app_tools import traffic
 from tests.commands.commands_tools import LEVELS, command
 from tests.demo.http_vllm import HttpVllm
@@ -38,9 +42,23 @@ async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(fi
 
 
 def test_an_engine_whose_counters_cannot_be_used_speculates_too(recorded):
-    watched = Watched()
-    watched.scraped(0.0, 0.1, 1.0, snapshot(recorded("vllm-0.9.2-v0.prom")))
-    assert len(watched.drafted) == 1
+    measured = BaselineRun()
+    measured.scraped(0.0, 0.1, 1.0, snapshot(recorded("vllm-0.9.2-v0.prom")))
+    assert len(measured.drafted) == 1
+
+
+async def test_what_ends_the_polls_ends_the_command_and_is_not_taken_for_an_idle_vllm():
+    class Source:
+        async def next(self):
+            return page(snap())
+
+    class Sink:
+        def scraped(self, *_):
+            raise KeyError("a page that it cannot take in")
+
+    with pytest.raises(KeyError):
+        async with polling(Source(), Scrape(), Sink()):
+            await asyncio.sleep(0)
 
 
 async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):
@@ -50,36 +68,26 @@ async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):
     assert err.splitlines()[-1] == ("no requests finished, so there is nothing to write; watch longer, or send traffic")
 
 
-@pytest.mark.parametrize("load", [(), ("--load", "1")])
-async def test_baseline_of_a_vllm_that_is_down_says_so_at_once(finished, load):
-    """Longer than a test may take."""
-    code, out, err = await finished("baseline", "--url", NOWHERE, "--duration", "1h", *load)
+@pytest.mark.parametrize("arguments", [("baseline",), ("baseline", "--load", "1"), ("preflight",)])
+async def test_a_vllm_that_is_down_is_named_at_once(finished, arguments):
+    """Watching takes longer than a test may."""
+    code, out, err = await finished(*arguments, "--duration", "1h", SPECDEC_VLLM_URL=NOWHERE)
     assert (code, out) == (1, "")
     assert err.splitlines()[-1].startswith(f"cannot read vLLM's metrics at {NOWHERE} (unreachable: ")
 
 
-def test_a_baseline_that_cannot_be_written_is_refused_at_once_or_printed(capsys, tmp_path):
-    nowhere = tmp_path / "none" / "baseline.yaml"
-    with pytest.raises(SystemExit):
-        command("baseline", "--out", str(nowhere))
-    assert f"argument --out: {nowhere}: no such directory" in capsys.readouterr().err
+def test_a_baseline_that_cannot_be_written_is_printed(capsys, tmp_path):
     assert command("baseline", "--recording", str(LEVELS / "plain"), "--out", str(tmp_path)) == 2
     printed = capsys.readouterr()
     assert f"--out={tmp_path}: Is a directory; printed instead" in printed.err
     assert yaml.safe_load(printed.out)["plain_steps"]
 
 
-def test_a_recording_has_the_load_that_it_had(capsys):
-    with pytest.raises(SystemExit):
-        command("baseline", "--recording", str(LEVELS / "plain"), "--load", "1,2")
-    assert "argument --load: not allowed with argument --recording" in capsys.readouterr().err
-
-
 def test_levels_that_were_measured_for_too_short_a_time_are_named(capsys, monkeypatch):
-    async def watch(*_: object) -> Watched:
+    async def measure(*_):
         return from_recording(LEVELS / "plain")
 
-    monkeypatch.setattr("sidecar.commands.baseline.command.watch", watch)
+    monkeypatch.setattr("sidecar.commands.baseline.measure", measure)
     assert command("baseline", "--load", "1,16") == 0
     assert "not 16" not in capsys.readouterr().err
     assert command("baseline", "--load", "1,64") == 0
@@ -99,7 +107,7 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
     steps = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).plain_step_times["demo"]
     assert 0 < steps.running[0] <= 1.1  # less where a busy machine is late with the next request
     assert steps.running[0] < steps.running[-1] <= 5
-    assert all(0 < one < 1 for one in steps.seconds)
+    assert all(0 < seconds < 1 for seconds in steps.seconds)
     assert [math.hypot(*row) for row in steps.deviations] == pytest.approx(steps.errors, abs=2e-6)
     assert steps.gpu == "H100"
     assert steps.measured is not None

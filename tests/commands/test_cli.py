@@ -1,11 +1,13 @@
 """The command line as a whole."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from sidecar import __version__
+from sidecar import __version__, commands
 from sidecar.cli import parser
 from tests.commands.commands_tools import command
 
@@ -34,6 +36,49 @@ def test_each_command_explains_itself(capsys, name):
         command(name, "--help")
     assert ended.value.code == 0
     assert f"usage: specdec-sidecar {name} [-h] [--config FILE]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("baseline --out /none/baseline.yaml", "--out: /none/baseline.yaml: no such directory"),
+        ("baseline --recording x --load 1,2", "--load: not allowed with argument --recording"),
+        ("check --args x --vllm-version new", "--vllm-version: expected a version such as 0.32"),
+        *(
+            (f"compare a b --fail-if-slower {limit}", "--fail-if-slower: expected a share such as 5%")
+            for limit in ("0", "x", "101%", "nan")
+        ),
+        ("plan --gpu h100 --target big", "--target: 'big' is not a number of parameters"),
+        ("plan --gpu h100 --target 0b", "--target: '0b' is not a number of parameters"),
+        ("plan --gpu tpu --target 70b", "--gpu: invalid choice"),
+        ("plan --gpu h100 --target 70b --gpus 0", "--gpus: expected a whole number from 1 to 4096"),
+        ("plan --gpu h100 --target 70b --utilization 1.1", "--utilization: expected a share above 0"),
+        ("plan --gpu h100 --target 70b --kv 80x0x128", "--kv: expected layers x KV heads"),
+        ("report --url ftp://user:secret@x", "--url: expected http or https URL"),
+        ("sweep --concurrency 0", "--concurrency: expected a whole number from 1 to 1024"),
+        ("sweep --temperatures 0,11", "--temperatures: expected temperatures from 0 to 10"),
+        ("sweep --temperatures -0.1", "--temperatures: expected temperatures from 0 to 10"),
+        ("sweep --mix 0:0,1:1", "with weights above 0"),
+        ("sweep --mix 0.1", "--mix: expected two temperatures or more"),
+        ("sweep --rate 0", "--rate: expected requests per second up to 1024"),
+        ("sweep --duration soon", "--duration: expected duration, a number of seconds or"),
+    ],
+)
+def test_unreadable_arguments_are_refused_without_repeating_a_password(capsys, arguments, reason):
+    with pytest.raises(SystemExit) as ended:
+        command(*arguments.split())
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert reason in err
+    assert "secret" not in err
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_no_command_imports_another(name):
+    """What several of them need has a module of its own."""
+    text = (Path(commands.__file__).parent / f"{name}.py").read_text()
+    imported = set(re.findall(r"sidecar\.commands\.(\w+)", text))
+    assert not imported & set(COMMANDS)
 
 
 def test_a_command_does_not_pay_for_anothers_imports():

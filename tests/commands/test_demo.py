@@ -22,12 +22,12 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, h
             for model in status["models"]:
                 verdict = model["judgement"]["verdict"]
                 coverage = model["engines"][0]["coverage"]
-                drafting = [one for one in model["temperatures"] if one["tally"]["draft_tokens"] > 200]
-                grouped = {one["by"] for one in model["groups"] if one["tally"]["draft_tokens"]}
+                tallies = [part["tally"] for part in model["temperatures"]]
+                drafting = [tally for tally in tallies if tally["draft_tokens"] > 200]
+                grouped = {group["by"] for group in model["groups"] if group["tally"]["draft_tokens"]}
         assert (status["plugin"]["state"], verdict) == ("observing", "net_negative")
-        assert sum(one["tally"]["accepted_tokens"] for one in drafting) < 0.5 * sum(
-            one["tally"]["draft_tokens"] for one in drafting
-        )
+        drafted = sum(tally["draft_tokens"] for tally in drafting)
+        assert sum(tally["accepted_tokens"] for tally in drafting) < 0.5 * drafted
         assert grouped == {"output", "prompt_tokens"}
         assert coverage == 1
         process.send_signal(signal.SIGINT)

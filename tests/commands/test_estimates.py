@@ -5,11 +5,11 @@ from statistics import fmean, median, quantiles
 
 import pytest
 
-from sidecar.commands.estimates import Interval, batches, confidence_factor, estimate, relative_change
+from sidecar.commands.load.estimates import Interval, batches, confidence_factor, estimate, relative_change
 
 
 @pytest.mark.parametrize(
-    ("requests", "in_flight", "share", "found"),
+    ("requests", "in_flight", "share", "count"),
     [
         *((400, 1, 0.5, 20), (64, 16, 0.5, 4), (30, 1, 0.5, 7), (63, 16, 0.5, None), (15, 1, 0.5, None)),
         *((20, 1, None, 20), (30, 1, None, 15), (3, 1, None, None)),
@@ -17,9 +17,9 @@ from sidecar.commands.estimates import Interval, batches, confidence_factor, est
     ],
 )
 def test_batches_are_as_long_as_the_number_in_flight_and_have_a_value_beyond_the_quantile(
-    requests, in_flight, share, found
+    requests, in_flight, share, count
 ):
-    assert batches(requests, in_flight, share) == found
+    assert batches(requests, in_flight, share) == count
 
 
 @pytest.mark.parametrize(("confidence", "degrees", "t"), [(0.95, 3, 3.182), (0.95, 19, 2.093), (0.99, 10, 3.169)])
@@ -64,8 +64,8 @@ def test_errors_cover_the_truth(statistic, share, count, length):
     truth = statistic(correlated(random, 100_000, length))
     covered = 0
     for _ in range(200):
-        found = estimated(correlated(random, count, length), statistic, length, share)
-        covered += abs(found.value - truth) <= found.error
+        interval = estimated(correlated(random, count, length), statistic, length, share)
+        covered += abs(interval.value - truth) <= interval.error
     assert covered >= 180
 
 
@@ -75,14 +75,14 @@ def test_errors_of_ratios_cover_the_truth(count, in_flight):
     covered = 0
     for _ in range(200):
         below = [random.randint(10, 60) * 3 for _ in range(count)]
-        found = estimated([(whole * random.betavariate(6, 4), whole) for whole in below], ratio, in_flight)
-        covered += abs(found.value - 0.6) <= found.error
+        interval = estimated([(whole * random.betavariate(6, 4), whole) for whole in below], ratio, in_flight)
+        covered += abs(interval.value - 0.6) <= interval.error
     assert covered >= 180
 
 
 def test_few_batches_have_no_error():
-    found = estimate(2.0, [1.0, 2.0, None, 3.0], 0.95)
-    assert (found, found.high) == (Interval(2.0), None)
+    interval = estimate(2.0, [1.0, 2.0, None, 3.0], 0.95)
+    assert (interval, interval.high) == (Interval(2.0), None)
     assert estimate(None, [1.0] * 4, 0.95) is None
     assert estimate(2.0, [2.0] * 4, 0.95) == Interval(2.0, 0.0)
 

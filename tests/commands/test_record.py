@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from sidecar.recording.replay import replay
 from sidecar.settings import load_settings
 from tests.app.app_tools import sidecar_settings
@@ -24,7 +24,7 @@ ANSWER = "token "  # what the simulated vLLM writes
 
 
 def traffic(vllm, requests):
-    return Traffic(vllm, TrafficOptions(phases=(Phase(600, MIXED),), max_requests=requests))
+    return Traffic(vllm, TrafficOptions(mixes=(MIXED,), max_requests=requests))
 
 
 @asynccontextmanager
@@ -33,8 +33,8 @@ async def recorded(folder, **options):
     plugin = folder / "plugin.sock"
     async with HttpVllm(FAST, plugin_socket=plugin) as vllm:
         settings = load_settings(None, sidecar_settings(vllm.url, SCRAPE_FILTERED="false", PLUGIN__SOCKET=plugin))
-        with recorder(folder, **options) as one:
-            async with running(settings, one):
+        with recorder(folder, **options) as writer:
+            async with running(settings, writer):
                 yield vllm, settings
 
 
@@ -58,17 +58,17 @@ async def test_a_replay_equals_the_live_numbers(folder, http):
         await traffic(vllm, 80).run()
         await covered(folder, 80)
         async with http.get(f"http://{settings.listen}/api/v1/status") as response:
-            seen = (await response.json())["models"][0]["temperatures"]
+            live = (await response.json())["models"][0]["temperatures"]
     report = replay(folder, settings)
     (model,) = report.models
     assert report.plugin.state == "observing"
     assert model.engines[0].coverage == 1
-    assert sum(one.tally.draft_tokens for one in model.temperatures) > 1000
-    assert [one.temperature for one in model.temperatures] == [row["temperature"] for row in seen]
-    for one, row in zip(model.temperatures, seen, strict=True):
+    assert sum(part.tally.draft_tokens for part in model.temperatures) > 1000
+    assert [part.temperature for part in model.temperatures] == [row["temperature"] for row in live]
+    for part, row in zip(model.temperatures, live, strict=True):
         for key in ("requests", "drafts", "draft_tokens", "accepted_tokens"):
-            assert getattr(one.tally, key) == row["tally"][key], (one.temperature, key)
-        assert one.acceptances.count == one.tally.requests
+            assert getattr(part.tally, key) == row["tally"][key], (part.temperature, key)
+        assert part.acceptances.count == part.tally.requests
 
 
 async def test_no_text_of_a_prompt_or_an_answer_is_written(folder, http):
@@ -91,8 +91,8 @@ async def test_a_full_recording_ends_and_the_traffic_continues(folder, eventuall
             await eventually(lambda: any("size limit" in line["event"] for line in logs))
             await again.run()
     assert (first.completed, again.completed) == (60, 10)
-    told = [line["event"] for line in logs if "recording" in line["event"]]
-    assert told == ["the recording has reached its size limit; recording stopped, the sidecar continues"]
+    events = [line["event"] for line in logs if "recording" in line["event"]]
+    assert events == ["the recording has reached its size limit; recording stopped, the sidecar continues"]
     sizes = [file.stat().st_size for file in folder.glob("*.gz")]
     assert len(sizes) == 2
     assert sum(sizes) <= 30_000
@@ -135,4 +135,4 @@ async def test_a_signal_leaves_a_recording_that_can_be_replayed(tmp_path, progra
         assert re.match(rf"recorded 40 requests and \d+ polls in {re.escape(str(folder))}, ", out.decode())
     (model,) = replay(folder, load_settings(None, given)).models
     assert model.engines[0].coverage == 1
-    assert sum(one.acceptances.count for one in model.temperatures) == 40
+    assert sum(part.acceptances.count for part in model.temperatures) == 40

@@ -3,12 +3,14 @@ import json
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from functools import reduce
+from operator import add
 
 import pytest
 
 from tests.commands.commands_tools import LEVELS, command
-from tests.recording.test_recording import PAGE, write
+from tests.recording.recorder_tools import PAGE, write
 
 KEYS = ["requests", "draft_tokens", "accepted_tokens", "acceptance", "p10", "p50", "p90", "speedup"]
 K3 = str(LEVELS / "k3")
@@ -16,15 +18,13 @@ K3 = str(LEVELS / "k3")
 
 def sums():
     """The truth by temperature, computed independently: vLLM's own numbers for each request, summed."""
-    found = {}
+    tallies = defaultdict(lambda: [0, 0, 0])
     with gzip.open(LEVELS / "k3" / "requests.jsonl.gz", "rt") as lines:
         for line in map(json.loads, lines):
             numbers = line["speculative_decoding"]
-            one = found.setdefault(line["temperature"], [0, 0, 0])
-            one[0] += 1
-            one[1] += numbers["num_draft_tokens"]
-            one[2] += numbers["num_accepted_draft_tokens"]
-    return found
+            counts = (1, numbers["num_draft_tokens"], numbers["num_accepted_draft_tokens"])
+            tallies[line["temperature"]] = list(map(add, tallies[line["temperature"]], counts))
+    return tallies
 
 
 def replayed(capsys, *argv, **environment):
@@ -33,26 +33,24 @@ def replayed(capsys, *argv, **environment):
 
 
 def test_json_has_the_documented_keys_and_the_exact_sums(capsys):
-    found, truth = replayed(capsys, K3), sums()
-    assert list(found) == [
-        "model", "temperatures", "coverage", "speedup", "break_even_acceptance", "withheld",
-    ]  # fmt: skip
+    summary, truth = replayed(capsys, K3), sums()
+    assert list(summary) == ["model", "temperatures", "coverage", "speedup", "break_even_acceptance", "withheld"]
     for label, temperature in (("0-0.3", 0.2), ("0.5-0.7", 0.6), ("1+", 1.2)):
-        bucket = found["temperatures"][label]
+        bucket = summary["temperatures"][label]
         assert list(bucket) == KEYS
         assert [bucket[key] for key in KEYS[:3]] == truth[temperature]
         assert bucket["acceptance"] == bucket["accepted_tokens"] / bucket["draft_tokens"]
         assert bucket["p10"] <= bucket["p50"] <= bucket["p90"]
-    assert (len(found["temperatures"]), found["coverage"], found["withheld"]) == (3, 1, "no_reference")
+    assert (len(summary["temperatures"]), summary["coverage"], summary["withheld"]) == (3, 1, "no_reference")
 
 
 def test_against_a_baseline_it_has_the_speedup_of_the_clients_times(capsys, tmp_path):
     file = tmp_path / "baseline.yaml"
     assert command("baseline", "--recording", str(LEVELS / "plain"), "--out", str(file)) == 0
     capsys.readouterr()
-    found = replayed(capsys, K3, "--baseline", str(file))
-    assert found["speedup"] == pytest.approx(0.984, abs=0.07)
-    assert {label: bucket["speedup"] for label, bucket in found["temperatures"].items()} == pytest.approx(
+    summary = replayed(capsys, K3, "--baseline", str(file))
+    assert summary["speedup"] == pytest.approx(0.984, abs=0.07)
+    assert {label: bucket["speedup"] for label, bucket in summary["temperatures"].items()} == pytest.approx(
         {"0-0.3": 1.016, "0.5-0.7": 1.035, "1+": 0.928}, abs=0.07
     )
     (tmp_path / "bad.yaml").write_text("plain_steps: {lab: {running: [2, 1], seconds: [1, 1], errors: [0, 0]}}")
@@ -68,20 +66,20 @@ def test_it_counts_the_whole_recording_and_nothing_from_before_it(tmp_path, caps
         return reduce(lambda text, old: text.replace(f"}} {old}\n", f"}} {counted[old]}\n"), counted, PAGE)
 
     hello = {"plugin": "1", "vllm": None, "model": "m", "engine": 0, "start": "a", "started": 1.0, "state": "observing"}
-    heard, polls = [{"at": 999.0}, {"at": 1000.0, "connection": 1, "hello": hello}], []
+    packets, polls = [{"at": 999.0}, {"at": 1000.0, "connection": 1, "hello": hello}], []
     for step in range(81):
         at, tokens = 1000.0 + 5 * step, 3000 + 30 * step
         total = {"length": step, "drafts": tokens // 3, "draft_tokens": tokens, "accepted_tokens": tokens // 2}
         rows = [{"key": 0, "since": 1.0, "counts": total}]
         report = {"temperature": rows, "end": {"total": total, "lost": 0}}
-        heard.append({"at": at, "connection": 1, "report": report})
+        packets.append({"at": at, "connection": 1, "report": report})
         polls.append({"start": at, "end": at + 0.25, "text": page(tokens)})
-    write(tmp_path, "plugin", heard)
+    write(tmp_path, "plugin", packets)
     write(tmp_path, "scrapes", polls)
-    found = replayed(capsys, str(tmp_path), LATENCY_WINDOW="30s")
-    (bucket,) = found["temperatures"].values()
+    summary = replayed(capsys, str(tmp_path), LATENCY_WINDOW="30s")
+    (bucket,) = summary["temperatures"].values()
     assert (bucket["requests"], bucket["draft_tokens"], bucket["accepted_tokens"]) == (80, 2400, 1200)
-    assert found["coverage"] == 1
+    assert summary["coverage"] == 1
 
 
 def test_buckets_are_those_of_the_settings(capsys):

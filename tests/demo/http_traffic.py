@@ -11,23 +11,15 @@ import aiohttp
 WORDS = ("draft", "token", "verify", "accept", "reject", "sample", "cache", "block", "batch", "queue")
 
 
-@dataclass(slots=True)
-class Sums:
-    """vLLM's per-request numbers, summed over the replies that carried them."""
-
-    requests: int = 0
-    drafts: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-
-
 @dataclass
 class Sent:
+    """What was sent, and what the replies said of themselves."""
+
     completed: int = 0
     failed: int = 0
     completion_tokens: int = 0  # of replies with usage
     by_temperature: Counter = field(default_factory=Counter)  # completed requests; None: none named
-    acceptance: dict = field(default_factory=dict)  # Sums by temperature
+    acceptance: dict = field(default_factory=dict)  # by temperature, a Counter of vLLM's per-request numbers
 
 
 async def send(url, mix, requests, *, model="demo", concurrency=8, max_tokens=100, seconds=600.0, streamed=0.7, seed=0):
@@ -86,8 +78,6 @@ def _count(sent, temperature, reply):
     sent.completion_tokens += (reply.get("usage") or {}).get("completion_tokens", 0)
     numbers = (reply.get("metrics") or {}).get("speculative_decoding")
     if numbers is not None:
-        sums = sent.acceptance.setdefault(temperature, Sums())
-        sums.requests += 1
-        sums.drafts += numbers["num_spec_steps"]
-        sums.draft_tokens += numbers["num_draft_tokens"]
-        sums.accepted_tokens += numbers["num_accepted_draft_tokens"]
+        names = {"drafts": "spec_steps", "draft_tokens": "draft_tokens", "accepted_tokens": "accepted_draft_tokens"}
+        sums = sent.acceptance.setdefault(temperature, Counter())
+        sums.update({name: numbers[f"num_{vllms}"] for name, vllms in names.items()})

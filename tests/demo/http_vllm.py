@@ -7,7 +7,7 @@ from random import Random
 
 from aiohttp import web
 
-from sidecar.demo.request import Request, RequestStatus, SamplingParams
+from sidecar.demo.scheduler import Request, RequestStatus, SamplingParams
 from tests.demo.faulty_vllm import FaultyVllm
 
 DEFAULT_TEMPERATURE = 1.0
@@ -50,9 +50,8 @@ class HttpVllm(FaultyVllm):
                 if not response.prepared:
                     await response.prepare(http)
                 text = "token " * len(new.new_token_ids)
-                said = {"delta": {"role": "assistant", "content": text}} if "chat" in http.path else {"text": text}
-                choice = {"index": 0, **said, "finish_reason": request.status.value or None}
-                await response.write(event(choices=[choice]))
+                content = {"delta": {"role": "assistant", "content": text}} if "chat" in http.path else {"text": text}
+                await response.write(event(choices=[{"index": 0, **content, "finish_reason": new.finish_reason}]))
         except ConnectionResetError:  # between the client's disconnect and this handler's cancellation
             return response
         finally:
@@ -62,22 +61,23 @@ class HttpVllm(FaultyVllm):
         return response
 
     def _request(self, body):
-        prompt = body["prompt"] if "prompt" in body else "".join(one["content"] for one in body["messages"])
-        temperature, asked = body.get("temperature"), body.get("max_tokens")
-        sampling = SamplingParams(
-            temperature=DEFAULT_TEMPERATURE if temperature is None else temperature,
-            max_tokens=DEFAULT_MAX_TOKENS if asked is None else asked,
-        )
-        if body.get("model", self.options.model_name) != self.options.model_name or not sampling.max_tokens > 0:
+        prompt = body["prompt"] if "prompt" in body else "".join(message["content"] for message in body["messages"])
+        temperature, max_tokens = body.get("temperature"), body.get("max_tokens")
+        max_tokens = DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
+        if body.get("model", self.options.model_name) != self.options.model_name or not max_tokens > 0:
             raise ValueError
         return Request(
-            secrets.token_hex(8), sampling, len(prompt) // BYTES_PER_TOKEN + 1, time.time(),
-            Random(self._random.getrandbits(64)),
-        )  # fmt: skip
+            request_id=secrets.token_hex(8),
+            sampling_params=SamplingParams(DEFAULT_TEMPERATURE if temperature is None else temperature),
+            num_prompt_tokens=len(prompt) // BYTES_PER_TOKEN + 1,
+            max_tokens=max_tokens,
+            arrival_time=time.time(),
+            random=Random(self._random.getrandbits(64)),
+        )
 
 
-def event(**found):
-    return b"data: " + json.dumps(found).encode() + b"\n\n"
+def event(**fields):
+    return b"data: " + json.dumps(fields).encode() + b"\n\n"
 
 
 def summary(request):

@@ -1,11 +1,12 @@
-"""The simulated vLLM as a server: its counters against its replies, aborts, restarts; and its traffic."""
+"""The simulated vLLM as a server: its counters against its replies, restarts; and its traffic."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions, cold_hot_cold
+from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from tests.demo.faulty_vllm import FaultyVllm
 from tests.demo.http_traffic import send
 from tests.demo.http_vllm import HttpVllm
@@ -14,68 +15,61 @@ FAST = SimulatorOptions(speed=20.0)
 
 
 async def test_sums_of_replies_equal_the_counters_to_the_token():
-    async with HttpVllm(FAST) as sim:
-        sent = await send(sim.url, {0.0: 3, 0.7: 2, None: 2}, 150, concurrency=24, streamed=1)
+    async with HttpVllm(FAST) as vllm:
+        sent = await send(vllm.url, {0.0: 3, 0.7: 2, None: 2}, 150, concurrency=24, streamed=1)
     assert (sent.completed, sent.failed) == (150, 0)
-    sums = sent.acceptance.values()
-    drafts = sum(one.drafts for one in sums)
-    assert sim.value("spec_decode_num_drafts_total") == drafts > 0
-    assert sim.value("spec_decode_num_draft_tokens_total") == sum(one.draft_tokens for one in sums)
-    accepted = sum(one.accepted_tokens for one in sums)
-    assert sim.value("spec_decode_num_accepted_tokens_total") == accepted
-    positions = (sim.value("spec_decode_num_accepted_tokens_per_pos_total", position=str(one)) for one in range(3))
-    assert sum(positions) == accepted
-    assert sim.value("generation_tokens_total") == sent.completion_tokens
-    assert sim.value("request_success_total", finished_reason="length") == 150
-    assert sim.value("inter_token_latency_seconds_count") == drafts  # as in the recordings of the real one
+    for name in ("drafts", "draft_tokens", "accepted_tokens"):
+        replied = sum(sums[name] for sums in sent.acceptance.values())
+        assert vllm.counter(f"spec_decode_num_{name}") == replied > 0
+    name = "spec_decode_num_accepted_tokens"
+    assert sum(vllm.counter(f"{name}_per_pos", position=str(position)) for position in range(3)) == vllm.counter(name)
+    assert vllm.counter("generation_tokens") == sent.completion_tokens
+    assert vllm.counter("request_success", finished_reason="length") == 150
+    # As in the recordings of the real one:
+    assert vllm.value("inter_token_latency_seconds_count") == vllm.counter("spec_decode_num_drafts")
     for once in ("e2e_request_latency_seconds", "time_to_first_token_seconds"):
-        assert sim.value(f"{once}_count") == 150
-    computed = sim.value("prompt_tokens_total") - sim.value("prefix_cache_hits_total")
-    assert sim.value("iteration_tokens_total_sum") == computed + sent.completion_tokens
-    assert 0 < sim.value("prefix_cache_hits_total") < sim.value("prompt_tokens_total")
-    assert sim.value("num_requests_running") == sim.value("kv_cache_usage_perc") == 0
-    rates = {temperature: one.accepted_tokens / one.draft_tokens for temperature, one in sent.acceptance.items()}
+        assert vllm.value(f"{once}_count") == 150
+    computed = vllm.counter("prompt_tokens") - vllm.counter("prefix_cache_hits")
+    assert vllm.value("iteration_tokens_total_sum") == computed + sent.completion_tokens
+    assert 0 < vllm.counter("prefix_cache_hits") < vllm.counter("prompt_tokens")
+    assert vllm.value("num_requests_running") == vllm.value("kv_cache_usage_perc") == 0
+    rates = {key: sums["accepted_tokens"] / sums["draft_tokens"] for key, sums in sent.acceptance.items()}
     assert rates[0.0] > rates[0.7] > rates[None]
 
 
-async def test_restart_starts_over_and_breaks_off_what_runs(eventually):
-    async with FaultyVllm() as sim:
-        before = sim.page.registry
-        traffic = Traffic(sim, TrafficOptions(concurrency=2, max_requests=2, min_tokens=5000, max_tokens=5000))
+async def test_a_restart_starts_over_and_breaks_off_what_runs(eventually):
+    start = "process_start_time_seconds"
+    async with FaultyVllm() as vllm:
+        before = vllm.page.registry.get_sample_value(start)
+        traffic = Traffic(vllm, TrafficOptions(concurrency=2, max_requests=2, min_tokens=5000, max_tokens=5000))
         running = asyncio.create_task(traffic.run())
-        await eventually(lambda: sim.counter("generation_tokens") > 20)
-        await sim.restart()
+        await eventually(lambda: vllm.counter("generation_tokens") > 20)
+        await vllm.restart()
         await running
         assert (traffic.completed, traffic.failed) == (0, 2)
-        samples = [one for family in sim.page.registry.collect() for one in family.samples]
-        above = {one.name for one in samples if one.value and not one.name.endswith("_created")}
-        assert above == {"vllm:cache_config_info", "process_start_time_seconds"}
-        started = "process_start_time_seconds"
-        assert sim.page.registry.get_sample_value(started) > before.get_sample_value(started)
+        samples = [sample for family in vllm.page.registry.collect() for sample in family.samples]
+        above = {sample.name for sample in samples if sample.value and not sample.name.endswith("_created")}
+        assert above == {"vllm:cache_config_info", start}
+        assert vllm.page.registry.get_sample_value(start) > before
 
 
 async def test_traffic_has_the_mix_asked_for():
-    sent = []
-    async with FaultyVllm(FAST) as sim:
-        options = TrafficOptions(phases=(Phase(600.0, MIXED),), max_requests=400, max_tokens=20)
-        await Traffic(sim, options, ended=sent.append).run()
-    found = [request.sampling_params.temperature for request in sent]
-    assert {one: found.count(one) for one in MIXED} == pytest.approx({0.0: 120, 0.3: 80, 0.7: 80, 1.0: 120}, abs=32)
-    assert sum(request.use_structured_output for request in sent) == pytest.approx(80, abs=32)
-    assert sum(request.num_prompt_tokens > 512 for request in sent) == pytest.approx(80, abs=32)
+    requests = []
+    async with FaultyVllm(FAST) as vllm:
+        options = TrafficOptions(mixes=(MIXED,), max_requests=400, max_tokens=20)
+        await Traffic(vllm, options, ended=requests.append).run()
+    temperatures = Counter(request.sampling_params.temperature for request in requests)
+    assert temperatures == pytest.approx({0.0: 120, 0.3: 80, 0.7: 80, 1.0: 120}, abs=32)
+    assert sum(request.use_structured_output for request in requests) == pytest.approx(80, abs=32)
+    assert sum(request.num_prompt_tokens > 512 for request in requests) == pytest.approx(80, abs=32)
 
 
-async def test_phases_follow_each_other_and_then_repeat():
-    seen, phases = [], (Phase(20.0, {0.0: 1}), Phase(10.0, {1.0: 1}))
-    async with FaultyVllm(SimulatorOptions(speed=50.0)) as sim:
-        options = TrafficOptions(phases=phases, concurrency=1, max_requests=50, max_tokens=16)
+async def test_mixes_follow_each_other_and_then_repeat():
+    requests = []
+    async with FaultyVllm(SimulatorOptions(speed=50.0)) as vllm:
+        mixes = ({0.0: 1}, {1.0: 1})
+        options = TrafficOptions(mixes, mix_seconds=10.0, concurrency=1, max_requests=30, max_tokens=16)
         # Each request takes a second of this clock.
-        traffic = Traffic(
-            sim,
-            options,
-            clock=lambda: float(len(seen)),
-            ended=lambda request: seen.append(request.sampling_params.temperature),
-        )
-        await traffic.run()
-    assert seen == [0.0] * 20 + [1.0] * 10 + [0.0] * 20
-    assert sum(phase.seconds for phase in cold_hot_cold(100.0)) == 100.0
+        await Traffic(vllm, options, clock=lambda: float(len(requests)), ended=requests.append).run()
+    temperatures = [request.sampling_params.temperature for request in requests]
+    assert temperatures == [0.0] * 10 + [1.0] * 10 + [0.0] * 10

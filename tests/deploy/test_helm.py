@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import json
 import re
 import shutil
 import sys
@@ -57,7 +58,7 @@ def plain(value):
     """Without what makes no difference: order, and a pull policy."""
     if isinstance(value, dict):
         return {key: plain(each) for key, each in sorted(value.items()) if key != "imagePullPolicy"}
-    return sorted(map(plain, value), key=str) if isinstance(value, list) else value
+    return sorted(map(plain, value), key=json.dumps) if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from sidecar import __version__
-from sidecar.settings.tree import keys, variable
+from sidecar.settings.groups import keys, variable
 from tests.deploy.deploy_tools import DEPLOY, ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -68,7 +68,7 @@ def test_values_that_are_not_numbers_do_not_keep_a_page_on_the_slow_path(recorde
 def test_series_are_the_same_object_while_the_page_keeps_its_shape(recorded):
     reader = page_reader()
     first, *others = (reader.read(recorded("vllm-0.33.0.prom")).series for _ in range(20))
-    assert all(one is first for one in others)
+    assert all(series is first for series in others)
 
 
 _SAMPLES = ['{engine="0"} 1', '{engine="1"} 2', '{engine="2"} 3']

@@ -16,15 +16,15 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 @pytest.fixture
 async def fetcher():
     """``fetcher(url)`` makes one that is closed at the end."""
-    made = []
+    fetchers = []
 
     def make(url, **options):
-        made.append(Fetcher(url, **{"timeout": 120.0, "page_bytes": LIMIT, **options}))
-        return made[-1]
+        fetchers.append(Fetcher(url, **{"timeout": 120.0, "page_bytes": LIMIT, **options}))
+        return fetchers[-1]
 
     yield make
-    for one in made:
-        await one.close()
+    for each in fetchers:
+        await each.close()
 
 
 async def fetch(fetcher, url, **options):
@@ -51,9 +51,9 @@ async def test_asks_for_plain_text_at_the_path_as_given_over_one_connection(serv
         return web.Response(text="ok\n")
 
     async with served(handler) as url:
-        one = fetcher(f"{url}/serve/a")
+        same = fetcher(f"{url}/serve/a")
         for _ in range(5):
-            assert await one.get("/metrics/?name%5B%5D=a%3Ab") == b"ok\n"
+            assert await same.get("/metrics/?name%5B%5D=a%3Ab") == b"ok\n"
     ((path, encoding, accept, _),) = set(seen)
     assert (path, encoding) == ("/serve/a/metrics/?name%5B%5D=a%3Ab", "identity")
     assert "openmetrics" not in accept
@@ -68,16 +68,16 @@ async def test_another_status_is_an_error_and_no_redirect_is_followed(status, se
         return web.Response(status=status, headers={"Location": "/elsewhere"})
 
     async with served(handler) as url:
-        one = fetcher(url)
+        same = fetcher(url)
         for _ in range(3):
             with pytest.raises(BadStatus, match=str(status)):
-                await one.get("/metrics")
+                await same.get("/metrics")
     assert paths == ["/metrics"] * 3
 
 
 @pytest.mark.parametrize("size", [LIMIT, LIMIT + 1, 10**9])
 @pytest.mark.parametrize("announced", [True, False])
-async def test_page_limit(size, announced, served, fetcher):
+async def test_a_page_over_the_limit_is_refused_without_reading_the_rest(size, announced, served, fetcher):
     sent = 0
 
     async def handler(request):
@@ -122,7 +122,7 @@ async def test_truncated_and_malformed_responses_are_errors(pieces, raw_served, 
             await fetch(fetcher, url)
 
 
-async def test_body_that_ends_with_the_connection_is_taken(raw_served, fetcher):
+async def test_a_body_that_ends_with_the_connection_is_accepted(raw_served, fetcher):
     """HTTP/1.0 framing, as some proxies still use; only the page itself can tell whether it is whole."""
 
     async def talk(_, writer):
@@ -172,9 +172,9 @@ async def test_the_same_fetcher_goes_on_after_any_failure(raw_served, fetcher):
         await writer.drain()
 
     async with raw_served(talk) as url:
-        one = fetcher(url)
+        same = fetcher(url)
         for expected in (TimedOut, PageTooLarge, Interrupted, BadStatus, Interrupted):
-            one._timeout = 1.0 if expected is TimedOut else 120.0
+            same._timeout = 1.0 if expected is TimedOut else 120.0
             with pytest.raises(expected):
-                await one.get("/metrics")
-        assert await one.get("/metrics") == b"ok\n"
+                await same.get("/metrics")
+        assert await same.get("/metrics") == b"ok\n"

@@ -15,74 +15,47 @@ def read(*lines):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ('{engine="0"} 1.5', 1.5),
-        (" 1.5", 1.5),
-        ("{} 1.5", 1.5),
-        ('{engine="0",} 1.5', 1.5),
-        ('{ engine = "0" , a="b" } 1.5', 1.5),
-        ('{engine="0"}\t1.5', 1.5),
-        (" 1.5 1712345678901", 1.5),
-        (" 1.5 -5", 1.5),
-        ("   1.5   ", 1.5),
-        (' 1.5 # {trace_id="a b } 7"} 0.67 1712345678.5', 1.5),
-        (" 1.5 1712345678.25 # {} 0.67", 1.5),
-        (" 1e+06", 1e6),
-        (" 1.79516709553e+09", 1.79516709553e9),
-        (" -3", -3.0),
-        (" 0x", None),
-        (" 1_0", None),
-        (" 1 2 3", None),
-        (" 1,5", None),
-        (" ", None),
-        ("", None),
-        ("-1", None),
-        (" one", None),
-        ('{engine="0" 1', None),
-        ('{engine="0"}', None),
-        ('{engine="0"} ', None),
-        ("{engine=0} 1", None),
-        ('{engine="0} 1', None),
-        ("{,} 1", None),
-        ('{="0"} 1', None),
-        ('{9a="0"} 1', None),
-        ('{a="0"b="1"} 1', None),
-        (f'{{a="{"x" * 512}"}} 1', 1.0),
-        (f'{{a="{"x" * 513}"}} 1', None),
-        (" \uff11", None),  # a full-width digit, which Python's float() takes
-        (" 1\r", None),
+        *((text, 1.5) for text in (
+            " 1.5", "{} 1.5", "   1.5   ", '{engine="0"} 1.5', '{engine="0",} 1.5', '{ engine = "0" , a="b" } 1.5',
+            '{engine="0"}\t1.5', " 1.5 1712345678901", " 1.5 -5", ' 1.5 # {trace_id="a b } 7"} 0.67 1712345678.5',
+            " 1.5 1712345678.25 # {} 0.67",
+        )),
+        (" 1e+06", 1e6), (" 1.79516709553e+09", 1.79516709553e9), (" -3", -3.0), (f'{{a="{"x" * 512}"}} 1', 1.0),
     ],
-)
-def test_value_of_a_line(text, value):
+)  # fmt: skip
+def test_the_value_of_a_valid_line(text, value):
     page = read(NAME + text)
-    assert (page.values, page.malformed) == (([], 1) if value is None else ([value], 0))
-
-
-@pytest.mark.parametrize(("text", "value"), [("+Inf", "inf"), ("-Inf", "-inf"), ("Inf", "inf"), ("NaN", "nan")])
-def test_values_that_are_no_numbers(text, value):
-    assert list(map(repr, read(f"{NAME} {text}").values)) == [value]
+    assert (page.values, page.malformed) == ([value], 0)
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
+    "text",
     [
-        ("a}b", "a}b"),
-        (r"a\"b", 'a"b'),
-        (r"a\nb", "a\nb"),
-        (r"a\\nb", r"a\nb"),
-        (r"a\\", "a\\"),
-        ("a,b=c", "a,b=c"),
-        ("a b  c", "a b  c"),
-        ("# TYPE x counter", "# TYPE x counter"),
-        ("{a}", "{a}"),
-        (r"\"} 7", '"} 7'),
-        ("", ""),
-        ("\u00e9\u65e5\U0001f600", "\u00e9\u65e5\U0001f600"),
-        ("\u00a0", "\u00a0"),
-        ("\x0b\x0c\x1c\x85\u2028", "\x0b\x0c\x1c\x85\u2028"),
-        ("%s{0}", "%s{0}"),
+        " 0x", " 1_0", " 1 2 3", " 1,5", " ", "", "-1", " one", '{engine="0" 1', '{engine="0"}', '{engine="0"} ',
+        "{engine=0} 1", '{engine="0} 1', "{,} 1", '{="0"} 1', '{9a="0"} 1', '{a="0"b="1"} 1', f'{{a="{"x" * 513}"}} 1',
+        " \uff11",  # a full-width digit, which Python's float() takes
+        " 1\r",
     ],
-)
-def test_label_values(written, meant):
+)  # fmt: skip
+def test_a_malformed_line_is_counted_and_skipped(text):
+    page = read(NAME + text)
+    assert (page.values, page.malformed) == ([], 1)
+
+
+@pytest.mark.parametrize(("text", "value"), [("+Inf", "inf"), ("-Inf", "-inf"), ("Inf", "inf"), ("NaN", "nan")])
+def test_infinities_and_nan_are_values(text, value):
+    assert list(map(repr, read(f"{NAME} {text}").values)) == [value]
+
+
+UNCHANGED = (
+    "a}b", "a,b=c", "a b  c", "# TYPE x counter", "{a}", "", "\u00e9\u65e5\U0001f600", "\u00a0", "%s{0}",
+    "\x0b\x0c\x1c\x85\u2028",
+)  # fmt: skip
+ESCAPED = ((r"a\"b", 'a"b'), (r"a\nb", "a\nb"), (r"a\\nb", r"a\nb"), (r"a\\", "a\\"), (r"\"} 7", '"} 7'))
+
+
+@pytest.mark.parametrize(("written", "meant"), [*((text, text) for text in UNCHANGED), *ESCAPED])
+def test_label_values_are_unescaped_and_otherwise_unchanged(written, meant):
     page = read(f'{NAME}{{model_name="{written}",engine="0"}} 1')
     assert page.series[0].labels == (("model_name", meant), ("engine", "0"))
 
@@ -101,7 +74,7 @@ def test_escaped_labels_come_back(pairs):
         assert values(page) == {(NAME, tuple(pairs)): 1.0}
 
 
-def test_a_series_that_comes_twice_is_counted_and_the_first_stays():
+def test_a_repeated_series_is_counted_as_malformed_and_its_first_value_stays():
     body = f'# TYPE {NAME} gauge\n{NAME}{{{ENGINE}}} 1\n{NAME}{{{ENGINE}}} 2\n{NAME}{{{ENGINE},pid="2"}} 3\n'
     reader = page_reader()
     for _ in range(3):
@@ -110,7 +83,7 @@ def test_a_series_that_comes_twice_is_counted_and_the_first_stays():
         assert page.malformed == 1
 
 
-def test_lines_that_are_not_wanted_are_not_judged():
+def test_lines_that_are_not_wanted_are_not_checked():
     page = read('{"my.metric", a="b"} 1', "broken{ 1", "vllm:broken{ 1", "\u00e9 1", f"{NAME} 1", f"{NAME}_x one")
     assert (page.values, page.malformed) == ([1.0], 0)
 

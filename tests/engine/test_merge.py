@@ -34,13 +34,13 @@ def test_merged_capacity_is_known_if_all_are(capacities, expected):
     assert merge([engine(capacity=capacity) for capacity in capacities]).kv_cache_capacity_tokens == expected
 
 
-def test_merge_keeps_what_any_engine_does_not_know():
+def test_merge_keeps_every_trait_and_adds_nothing():
     assert merge([engine(traits=[Trait.OVERCOUNTED]), engine()]).traits == {Trait.OVERCOUNTED}
     assert merge([engine(), engine()]).accepted_per_position == ()
     assert merge([engine(), engine()]).gauges == {}
 
 
-def test_positions_that_one_of_several_does_not_tell_are_not_those_of_the_others():
-    told, silent = engine({DRAFTS: 10}, (8, 4)), engine({DRAFTS: 10})
-    assert merge([told, silent]).accepted_per_position == ()
-    assert merge([told, engine({DRAFTS: 0})]).accepted_per_position == (8, 4)
+def test_merged_positions_are_absent_if_an_engine_with_drafts_has_none():
+    complete, silent = engine({DRAFTS: 10}, (8, 4)), engine({DRAFTS: 10})
+    assert merge([complete, silent]).accepted_per_position == ()
+    assert merge([complete, engine({DRAFTS: 0})]).accepted_per_position == (8, 4)

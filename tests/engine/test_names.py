@@ -76,7 +76,7 @@ def assert_true(body, known):
     return page
 
 
-def test_page_gives_its_truth(page_name, recorded, truth):
+def test_every_recorded_page_gives_the_values_that_made_it(page_name, recorded, truth):
     assert page_name in truth, "add the page's values to tests/data/pages/TRUTH.json"
     page = assert_true(recorded(page_name), truth[page_name])
     assert page.malformed == 0
@@ -85,11 +85,11 @@ def test_page_gives_its_truth(page_name, recorded, truth):
 
 
 @pytest.mark.parametrize("prefix", ["ray_vllm:", "ray_vllm_", "kserve_vllm:"])
-def test_page_gives_its_truth_under_other_prefixes(prefix, page_name, recorded, truth):
+def test_every_recorded_page_gives_the_same_under_other_prefixes(prefix, page_name, recorded, truth):
     assert_true(with_prefix(recorded(page_name), prefix), truth[page_name])
 
 
-def test_quantiles_lie_in_the_bucket_of_the_true_one(page_name, recorded, truth):
+def test_histograms_have_their_observations_between_the_true_extremes(page_name, recorded, truth):
     """A histogram read under a wrong name or with mixed-up edges would put them elsewhere."""
     for engine in snapshot(recorded(page_name)).engines:
         expected = truth[page_name]["engines"][engine.key.engine]["histograms"]
@@ -108,7 +108,7 @@ def test_the_openmetrics_form_of_a_page_gives_the_same(recorded, truth):
     assert_true(body, truth["vllm-0.6.6.post1-v0.prom"])
 
 
-def test_a_page_of_dynamos_worker_has_vllms_names_and_more_labels(recorded):
+def test_a_page_of_dynamos_worker_is_read_despite_its_additional_labels(recorded):
     """A real one (Dynamo 1.6.1, vLLM 0.32.0, the lab): the start is that of its counters, for lack of the process's."""
     page = snapshot(recorded("extra/dynamo-1.6.1.txt"))
     [engine] = page.engines
@@ -134,7 +134,7 @@ def test_a_page_as_vllms_rust_front_end_writes_it_gives_the_same(recorded):
     assert ours.kv_cache_capacity_tokens is None
 
 
-def test_one_reader_for_pages_of_all_versions(truth, recorded):
+def test_one_reader_reads_the_pages_of_all_versions(truth, recorded):
     """What was learned from one page must not leak into the next, such as after an upgrade of vLLM."""
     pages, snapshots = page_reader(), SnapshotReader()
     for name in (*sorted(truth), *sorted(truth, reverse=True)):

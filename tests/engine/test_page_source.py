@@ -20,10 +20,8 @@ class FakePage:
     """A vLLM's page, and how its ``name[]`` filter behaves; counts whole and filtered polls."""
 
     def __init__(self, body):
-        self.body = body
-        self.filtering = "works"
-        self.whole = 0
-        self.part = 0
+        self.body, self.filtering = body, "works"
+        self.whole = self.part = 0
         self.asked = set()
 
     async def handle(self, request):
@@ -36,11 +34,8 @@ class FakePage:
         self.asked = set(names)
         if self.filtering == "404":
             return web.Response(status=404)
-        if self.filtering == "empty":
-            return web.Response(body=b"")
-        if self.filtering == "cut":
-            return web.Response(body=self.filtered()[:-2])
-        return web.Response(body=self.body if self.filtering == "ignored" else self.filtered())
+        bodies = {"empty": b"", "cut": self.filtered()[:-2], "ignored": self.body, "works": self.filtered()}
+        return web.Response(body=bodies[self.filtering])
 
     def filtered(self):
         """As prometheus_client: the samples of these names under their families' headers."""
@@ -70,14 +65,30 @@ def source(vllm):
     return PageSource(vllm.fetcher, Limits(), filtered=True)
 
 
-def same(found, body):
-    assert found == snapshot(body)
-    return True
+async def polls(source, number=1):
+    """The snapshot of the last of so many polls."""
+    for _ in range(number):
+        last = await source.next()
+    return last
+
+
+async def reads(source, body, polls):
+    """Asserts that each of so many polls gives what the whole page would."""
+    for _ in range(polls):
+        assert await source.next() == snapshot(body)
+
+
+def restarted(body, start):
+    """The page of another process, which started at this time."""
+    return re.sub(rb"(?m)^(process_start_time_seconds) .*", rb"\1 " + start, body)
+
+
+def without_speculation(body):
+    return b"".join(line for line in body.splitlines(keepends=True) if b"spec_decode" not in line)
 
 
 async def test_filtered_page_is_used_and_gives_the_same(vllm, source):
-    for _ in range(5):
-        assert same(await source.next(), vllm.body)
+    await reads(source, vllm.body, 5)
     assert (vllm.whole, vllm.part) == (1, 4)
     assert {name for name in vllm.asked if name.endswith(("_created", "_sum"))} == {
         "vllm:generation_tokens_created", "vllm:inter_token_latency_seconds_sum"
@@ -87,16 +98,14 @@ async def test_filtered_page_is_used_and_gives_the_same(vllm, source):
 
 async def test_filter_can_be_switched_off(vllm):
     source = PageSource(vllm.fetcher, Limits(), filtered=False)
-    for _ in range(5):
-        assert same(await source.next(), vllm.body)
+    await reads(source, vllm.body, 5)
     assert vllm.part == 0
 
 
 @pytest.mark.parametrize("filtering", ["empty", "404", "cut"])
 async def test_filter_that_does_not_work_is_tried_once(filtering, vllm, source):
     vllm.filtering = filtering
-    for _ in range(50):
-        assert same(await source.next(), vllm.body)
+    await reads(source, vllm.body, 50)
     assert (vllm.whole, vllm.part) == (50, 1)
 
 
@@ -110,8 +119,7 @@ async def test_a_filter_that_is_never_answered_is_tried_once(vllm, source, monke
         return await get(path)
 
     monkeypatch.setattr(vllm.fetcher, "get", unanswered)
-    for _ in range(50):
-        assert same(await source.next(), vllm.body)
+    await reads(source, vllm.body, 50)
     assert len(asked) == 51
 
 
@@ -119,8 +127,7 @@ async def test_a_filter_that_worked_outlasts_a_poll_without_an_answer(vllm, sour
     async def unanswered(_):
         raise TimedOut("x")
 
-    for _ in range(3):
-        await source.next()
+    await polls(source, 3)
     with monkeypatch.context() as hanging:
         hanging.setattr(vllm.fetcher, "get", unanswered)
         with pytest.raises(TimedOut):
@@ -131,25 +138,21 @@ async def test_a_filter_that_worked_outlasts_a_poll_without_an_answer(vllm, sour
 
 @pytest.mark.parametrize("filtering", ["empty", "404", "cut"])
 async def test_filter_that_stops_working_costs_no_poll(filtering, vllm, source):
-    for _ in range(5):
-        await source.next()
+    await polls(source, 5)
     vllm.filtering = filtering
-    for _ in range(20):
-        assert same(await source.next(), vllm.body)
+    await reads(source, vllm.body, 20)
     assert vllm.part <= 4 + 2 + 20 // RECHECK
 
 
 async def test_a_server_that_ignores_the_filter_sends_whole_pages(vllm, source):
     vllm.filtering = "ignored"
-    for _ in range(2 * (RECHECK + 1)):
-        assert same(await source.next(), vllm.body)
+    await reads(source, vllm.body, 2 * (RECHECK + 1))
     assert (vllm.whole, vllm.part) == (2, 2 * RECHECK)
 
 
 async def test_multi_process_page_is_never_filtered(vllm, source, recorded):
     vllm.body = recorded("vllm-0.33.0-multiproc.prom")
-    for _ in range(10):
-        assert same(await source.next(), vllm.body)
+    await reads(source, vllm.body, 10)
     assert vllm.part == 0
 
 
@@ -157,21 +160,18 @@ async def test_multi_process_page_is_never_filtered(vllm, source, recorded):
     "changed", ["vllm-0.33.0-dp2.prom", "vllm-0.33.0-nospec.prom", "vllm-0.10.2-v1.prom", "vllm-0.33.0-multiproc.prom"]
 )
 async def test_another_vllm_at_the_same_address_is_detected_in_the_same_poll(changed, vllm, source, recorded):
-    for _ in range(3):
-        await source.next()
+    await polls(source, 3)
     before = vllm.whole
-    vllm.body = re.sub(rb"(?m)^(process_start_time_seconds) .*", rb"\1 1.8e+09", recorded(changed))
-    found = await source.next()
-    assert found.process_start == snapshot(vllm.body).process_start
-    assert {engine.key for engine in found.engines} == {engine.key for engine in snapshot(vllm.body).engines}
-    for _ in range(10):
-        last = await source.next()
-    assert same(last, vllm.body)
+    vllm.body = restarted(recorded(changed), b"1.8e+09")
+    changed_page = await source.next()
+    assert changed_page.process_start == snapshot(vllm.body).process_start
+    assert {engine.key for engine in changed_page.engines} == {engine.key for engine in snapshot(vllm.body).engines}
+    assert await polls(source, 10) == snapshot(vllm.body)
     assert vllm.whole > before
 
 
 async def test_an_older_process_is_refused_until_it_keeps_responding(vllm, source):
-    newest, older = vllm.body, re.sub(rb"(?m)^(process_start_time_seconds) .*", rb"\1 1.7e+09", vllm.body)
+    newest, older = vllm.body, restarted(vllm.body, b"1.7e+09")
     await source.next()
     for _ in range(2 * REFUSALS):  # two servers that answer in turn: only the newer one's numbers are taken
         vllm.body = older
@@ -187,8 +187,7 @@ async def test_an_older_process_is_refused_until_it_keeps_responding(vllm, sourc
 
 
 async def test_errors_are_raised_and_the_next_poll_works(vllm, source):
-    for _ in range(5):
-        await source.next()
+    await polls(source, 5)
     assert source.whole_page == vllm.body
     sound, vllm.body = vllm.body, b"<html>"
     for _ in range(3):
@@ -196,31 +195,27 @@ async def test_errors_are_raised_and_the_next_poll_works(vllm, source):
             await source.next()
         assert source.whole_page == b""
     vllm.body = sound
-    assert same(await source.next(), sound)
+    assert await source.next() == snapshot(sound)
 
 
 @pytest.mark.parametrize("seen", [1, 3, 30])
 async def test_a_family_that_appears_later_is_found(seen, vllm, source):
     """Filtered pages can't show it; the whole one comes at every tenth poll."""
     body = vllm.body
-    vllm.body = b"".join(line for line in body.splitlines(keepends=True) if b"spec_decode" not in line)
-    for _ in range(seen):
-        await source.next()
+    vllm.body = without_speculation(body)
+    await polls(source, seen)
     vllm.body = body
-    for _ in range(RECHECK + 12):
-        last = await source.next()
-    assert same(last, body)
+    assert await polls(source, RECHECK + 12) == snapshot(body)
 
 
 async def test_a_restart_shows_on_a_filtered_page_and_new_families_at_the_next_poll(vllm, source):
     body = vllm.body
-    vllm.body = b"".join(line for line in body.splitlines(keepends=True) if b"spec_decode" not in line)
-    for _ in range(5):
-        await source.next()
-    vllm.body = body.replace(b"process_start_time_seconds 1.79516709553e+09", b"process_start_time_seconds 1.8e+09")
+    vllm.body = without_speculation(body)
+    await polls(source, 5)
+    vllm.body = restarted(body, b"1.8e+09")
     assert (await source.next()).process_start == 1.8e9
     assert (vllm.whole, vllm.part) == (1, 5)
-    assert same(await source.next(), vllm.body)
+    assert await source.next() == snapshot(vllm.body)
 
 
 async def test_pages_are_read_outside_of_the_event_loop(monkeypatch, source):
@@ -237,6 +232,5 @@ async def test_pages_are_read_outside_of_the_event_loop(monkeypatch, source):
 
     noted(PageReader)
     noted(SnapshotReader)
-    for _ in range(3):
-        await source.next()
+    await polls(source, 3)
     assert threads == {(PageReader, False), (SnapshotReader, False)}

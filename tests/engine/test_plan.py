@@ -12,18 +12,18 @@ def test_engines_come_in_the_order_of_their_numbers():
     assert [engine.key.engine for engine in page(*lines).engines] == ["0", "1", "2", "10"]
 
 
-def test_engine_of_hundreds_of_digits_is_a_name_like_any_other():
+def test_an_engine_of_hundreds_of_digits_is_a_name_like_any_other():
     assert only(f'vllm:num_requests_running{{{M},engine="{"9" * 512}"}} 1').key.engine == "9" * 512
 
 
 def test_several_models_on_one_page_stay_apart():
-    found = page(
+    both = page(
         'vllm:num_requests_running{engine="0",model_name="b"} 1',
         'vllm:num_requests_running{engine="0",model_name="a"} 2',
         'vllm:generation_tokens_total{engine="0",model_name="b"} 3',
     )
-    assert [(e.key.model_name, e.gauges[Gauge.REQUESTS_RUNNING]) for e in found.engines] == [("a", 2.0), ("b", 1.0)]
-    assert [e.counters for e in found.engines] == [{}, {Counter.GENERATION_TOKENS: 3.0}]
+    assert [(e.key.model_name, e.gauges[Gauge.REQUESTS_RUNNING]) for e in both.engines] == [("a", 2.0), ("b", 1.0)]
+    assert [e.counters for e in both.engines] == [{}, {Counter.GENERATION_TOKENS: 3.0}]
 
 
 def test_series_of_vllm_without_a_model_belong_to_no_engine():
@@ -50,14 +50,17 @@ def test_processes_that_count_apart_are_summed():
     assert engine.histograms[Phase.TTFT].edges == (0.1, 1.0, float("inf"))
 
 
-def test_kv_usage_by_process_is_the_highest():
-    lines = [f'vllm:kv_cache_usage_perc{{{M},pid="{pid}"}} {value}' for pid, value in ((1, 0.0), (2, 0.6), (3, 0.2))]
-    assert only(*lines).gauges == {Gauge.KV_CACHE_USAGE: 0.6}
-
-
-def test_kv_usage_shared_by_all_processes_wins_over_one_a_process():
-    lines = [f'vllm:kv_cache_usage_perc{{{M},pid="1"}} 0.9', f"vllm:gpu_cache_usage_perc{{{M}}} 0.4"]
-    assert only(*lines).gauges == {Gauge.KV_CACHE_USAGE: 0.4}
+@pytest.mark.parametrize(
+    ("samples", "usage"),
+    [
+        ([("kv_cache_usage_perc", f'pid="{pid}"', value) for pid, value in ((1, 0.0), (2, 0.6), (3, 0.2))], 0.6),
+        ([("kv_cache_usage_perc", 'pid="1"', 0.9), ("gpu_cache_usage_perc", "", 0.4)], 0.4),
+    ],
+    ids=["the highest of several processes", "one of all processes wins over one per process"],
+)
+def test_kv_cache_usage_of_several_processes(samples, usage):
+    lines = [f"vllm:{name}{{{M},{labels}}} {value}" for name, labels, value in samples]
+    assert only(*lines).gauges == {Gauge.KV_CACHE_USAGE: usage}
 
 
 def config(size, engine="0", name="num_gpu_blocks"):
@@ -85,20 +88,24 @@ def test_kv_cache_capacity(lines, capacity):
     assert only(RUNNING, *lines).kv_cache_capacity_tokens == capacity
 
 
-def test_histogram_without_its_last_bucket_is_absent():
+def test_a_histogram_without_its_last_bucket_is_absent():
     assert only(RUNNING, *ttft(1, 2, edges=("0.1", "1.0"), labels=M + ',engine="0"')).histograms == {}
 
 
-@pytest.mark.parametrize("edge", ["NaN", "nan", "x", "", "1_0", "-Inf", "-1", "0"])
-def test_bucket_with_an_edge_that_is_no_latency_is_not_one(edge):
-    engine = only(*ttft(1, 7, 2, 3, edges=("0.1", edge, "1.0", "+Inf")))
-    assert engine.histograms[Phase.TTFT].counts == (1.0, 2.0, 3.0)
-
-
-def test_buckets_in_any_order_and_notation():
-    engine = only(*ttft(5, 1, 3, 2, edges=("+Inf", "1e-1", "10", "1")))
-    assert engine.histograms[Phase.TTFT].edges == (0.1, 1.0, 10.0, float("inf"))
-    assert engine.histograms[Phase.TTFT].counts == (1.0, 2.0, 3.0, 5.0)
+@pytest.mark.parametrize(
+    ("edges", "counts", "read"),
+    [
+        (("+Inf", "1e-1", "10", "1"), (5, 1, 3, 2), {0.1: 1.0, 1.0: 2.0, 10.0: 3.0, float("inf"): 5.0}),
+        *(
+            (("0.1", edge, "1.0", "+Inf"), (1, 7, 2, 3), {0.1: 1.0, 1.0: 2.0, float("inf"): 3.0})
+            for edge in ("NaN", "nan", "x", "", "1_0", "-Inf", "-1", "0")  # no latencies
+        ),
+    ],
+)
+def test_buckets_are_read_in_any_order_and_notation_without_those_that_are_no_latency(edges, counts, read):
+    histogram = only(*ttft(*counts, edges=edges)).histograms[Phase.TTFT]
+    assert dict(zip(histogram.edges, histogram.counts, strict=True)) == read
+    assert histogram.edges == tuple(read)
 
 
 @pytest.mark.parametrize("positions", [("0", "2"), ("1", "2"), ("x",), ("-1",), ("9" * 5000,)])

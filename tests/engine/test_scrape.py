@@ -1,11 +1,13 @@
-"""The polling loop: never two polls at once, none early, and what a failed one costs."""
+"""The polling loop: never two polls at once, none early, and what an expensive or failed one costs."""
 
 import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sidecar.engine.scrape import Poller
+from sidecar.engine.scrape import Pacing, Poller
 from sidecar.errors import PageTooLarge, TimedOut, Unreachable
 from sidecar.settings.groups import Scrape
 
@@ -62,7 +64,7 @@ async def test_polls_never_overlap_and_their_times_rise(eventually):
     assert all(duration >= 0.019 for _, duration, *_ in sink.pages)  # asyncio may wake a timer a clock tick early
 
 
-async def test_the_pause_is_kept(eventually):
+async def test_no_poll_comes_before_the_interval_is_over(eventually):
     source = Source(0)
     async with polling(source, 3600.0) as sink:
         await eventually(lambda: sink.pages)
@@ -72,7 +74,7 @@ async def test_the_pause_is_kept(eventually):
 
 
 @pytest.mark.parametrize(("error", "pause"), [(PageTooLarge, 5.0), (TimedOut, 1.0), (Unreachable, 1.0)])
-async def test_an_unusable_page_costs_vllm_as_much_as_any_other(error, pause):
+async def test_an_unusable_page_stretches_the_interval_and_a_failed_poll_does_not(error, pause):
     now = 0.0
 
     class Failing:
@@ -85,3 +87,38 @@ async def test_an_unusable_page_costs_vllm_as_much_as_any_other(error, pause):
     poller = Poller(Failing(), Scrape(), sink, wall_clock=lambda: now, monotonic=lambda: now)
     assert [await poller.poll() for _ in range(5)][-1] == pytest.approx(pause)
     assert [at for at, _ in sink.errors] == pytest.approx([0.05, 0.1, 0.15, 0.2, 0.25])
+
+
+def intervals(durations, **options):
+    """The interval after each page, of which each takes so long."""
+    pacing = Pacing(Scrape.model_construct(**{f"scrape_{name}": value for name, value in options.items()}))
+    return [pacing.arrived(duration) or pacing.interval for duration in durations]
+
+
+@pytest.mark.parametrize(
+    ("options", "duration", "interval"),
+    [
+        ({"interval": 1.0}, 0.005, 1.0),
+        ({"interval": 1.0}, 0.05, 5.0),
+        ({"interval": 1.0, "max_interval": 3.0}, 0.05, 3.0),
+        ({"interval": 10.0, "max_interval": 3.0}, 0.001, 10.0),
+    ],
+)
+def test_an_expensive_page_stretches_the_interval(options, duration, interval):
+    assert intervals([duration] * 5, cpu_share=0.01, **options)[-1] == pytest.approx(interval)
+
+
+@pytest.mark.parametrize("quick", [0, 1])
+def test_five_slow_pages_stretch_the_interval_and_fewer_do_not(quick):
+    durations = [*[0.005] * quick, *[0.05] * 5, 0.005]
+    expected = [*[1.0] * quick, 1.0, 1.0, 1.0, 1.0, 5.0, 1.0]
+    assert intervals(durations, interval=1.0, cpu_share=0.01) == pytest.approx(expected)
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=50), st.floats(0.0001, 1), st.floats(0.1, 60))
+def test_the_quickest_of_recent_pages_keeps_to_the_share(durations, share, interval):
+    pauses = intervals(durations, interval=interval, cpu_share=share, max_interval=1e9)
+    for index, pause in enumerate(pauses):
+        quickest = min(durations[index - 4 : index + 1]) if index >= 4 else 0.0
+        assert pause >= interval
+        assert quickest <= share * pause * (1 + 1e-9)

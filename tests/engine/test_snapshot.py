@@ -14,13 +14,12 @@ from tests.engine.engine_tools import RUNNING, M, only, page, page_reader, snaps
     "counts", [(3, 2, 4), (3, 4, 2), (-1, 2, 3), ("NaN", 2, 3), (1, "NaN", 3), (1, 2, "NaN"), (1, 2, "+Inf")]
 )
 def test_contradictory_histograms_are_dropped_and_counted(counts):
-    found = page(RUNNING, *ttft(*counts, labels=M + ',engine="0"'))
-    assert found.engines[0].histograms == {}
-    assert found.malformed == 1
+    contradictory = page(RUNNING, *ttft(*counts, labels=M + ',engine="0"'))
+    assert (contradictory.engines[0].histograms, contradictory.malformed) == ({}, 1)
 
 
 @pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "-Inf", "1.7e308"])
-def test_values_that_cannot_be_are_absent(value):
+def test_impossible_values_are_absent(value):
     lines = [
         f"vllm:generation_tokens_total{{{M}}} {value}",
         f"vllm:kv_cache_usage_perc{{{M}}} {value}",
@@ -28,33 +27,36 @@ def test_values_that_cannot_be_are_absent(value):
         f"vllm:num_requests_running{{{M}}} 1",
     ]
     engine = only(*lines)
-    assert engine.counters == {}
+    assert (engine.counters, engine.accepted_per_position) == ({}, ())
     assert engine.gauges == {Gauge.REQUESTS_RUNNING: 1.0}
-    assert engine.accepted_per_position == ()
 
 
-def test_a_ratio_over_one_is_absent():
-    assert only(f"vllm:kv_cache_usage_perc{{{M}}} 1").gauges == {Gauge.KV_CACHE_USAGE: 1.0}
-    assert only(f"vllm:kv_cache_usage_perc{{{M}}} 40").gauges == {}
+@pytest.mark.parametrize(("value", "gauges"), [("1", {Gauge.KV_CACHE_USAGE: 1.0}), ("40", {})])
+def test_a_ratio_over_one_is_absent(value, gauges):
+    assert only(f"vllm:kv_cache_usage_perc{{{M}}} {value}").gauges == gauges
 
 
 @pytest.mark.parametrize("values", [("1e308", "1e308"), ("+Inf", "-Inf"), ("NaN", "1"), ("+Inf", "1")])
-def test_sums_over_processes_that_cannot_be_are_absent(values):
+def test_impossible_sums_over_processes_are_absent(values):
     lines = [f'vllm:generation_tokens_total{{{M},pid="{pid}"}} {value}' for pid, value in enumerate(values)]
     assert only(*lines).counters == {}
 
 
-def test_process_start_is_known_if_there_is_exactly_one():
-    start = "process_start_time_seconds"
-    assert page(RUNNING).process_start is None
-    assert page(RUNNING, f"{start} 1.5e9").process_start == 1.5e9
-    assert page(RUNNING, f'{start}{{pid="1"}} 1', f'{start}{{pid="2"}} 2').process_start is None
+START = "process_start_time_seconds"
 
 
-@pytest.mark.parametrize("value", ["NaN", "+Inf"])
-def test_process_start_that_is_no_time_is_unknown(value):
-    """A NaN differs from itself, and would look like a restart at every poll."""
-    assert page(RUNNING, f"process_start_time_seconds {value}").process_start is None
+@pytest.mark.parametrize(
+    ("lines", "start"),
+    [
+        ([], None),
+        ([f"{START} 1.5e9"], 1.5e9),
+        ([f'{START}{{pid="1"}} 1', f'{START}{{pid="2"}} 2'], None),
+        ([f"{START} NaN"], None),  # it differs from itself, and would look like a restart at every poll
+        ([f"{START} +Inf"], None),
+    ],
+)
+def test_the_process_start_is_known_if_a_page_has_one_that_is_a_time(lines, start):
+    assert page(RUNNING, *lines).process_start == start
 
 
 def test_a_version_from_the_future_keeps_what_it_still_has(recorded):
@@ -83,16 +85,11 @@ _LABEL_VALUES = st.sampled_from(["0", "1", "-1", "x", "", "NaN", "+Inf", "0.1", 
 _SAMPLE_VALUES = st.sampled_from(["0", "1", "2.5", "-3", "NaN", "+Inf", "-Inf", "1e308", "5e-324"])
 _NAMES = st.sampled_from(
     [
-        "vllm:spec_decode_num_drafts_total",
-        "vllm:spec_decode_num_draft_tokens_total",
-        "vllm:spec_decode_num_accepted_tokens_per_pos_total",
-        "vllm:time_to_first_token_seconds_bucket",
-        "vllm:kv_cache_usage_perc",
-        "vllm:cache_config_info",
-        "vllm:num_requests_running",
-        "process_start_time_seconds",
+        "vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_draft_tokens_total",
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total", "vllm:time_to_first_token_seconds_bucket",
+        "vllm:kv_cache_usage_perc", "vllm:cache_config_info", "vllm:num_requests_running", START,
     ]
-)
+)  # fmt: skip
 _LABELS = st.dictionaries(
     st.sampled_from(["model_name", "engine", "position", "le", "pid", "num_gpu_blocks", "block_size"]), _LABEL_VALUES
 )
@@ -109,10 +106,10 @@ def test_whatever_labels_and_values_a_page_has_only_page_errors_are_raised(sampl
     reader, snapshots = page_reader(), SnapshotReader()
     for _ in range(2):
         try:
-            found = snapshots.read(reader.read(body))
+            read = snapshots.read(reader.read(body))
         except PageError:
             continue
-        for engine in found.engines:
+        for engine in read.engines:
             numbers = [*engine.counters.values(), *engine.gauges.values(), *engine.accepted_per_position]
             numbers += [count for histogram in engine.histograms.values() for count in histogram.counts]
             assert all(0 <= number < float("inf") for number in numbers)

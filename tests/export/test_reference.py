@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
+from scripts.metrics_reference import metrics_reference
 from sidecar.analysis.split.lives import Lives
 from sidecar.export.metrics import MOST_SERIES
-from sidecar.export.reference import metrics_reference
 
 DOCS = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 

@@ -13,8 +13,8 @@ from sidecar.errors import PageError, SettingsError
 from sidecar.requests.messages import MAX_PACKET_BYTES, VERSION, Dropped, Hello, ReportPart, Unreadable
 from sidecar.requests.receiver import DROP_REASONS, PluginReceiver
 from sidecar.settings import load_settings
+from sidecar.settings.files import read_web_config
 from sidecar.settings.groups import Limits
-from sidecar.settings.web_config import read_web_config
 
 LIMITS = Limits.model_construct(page_bytes=65_536, series=100)
 
@@ -37,11 +37,11 @@ def exposition(data: bytes) -> None:
     read(known, first)
     fresh = read(PageReader(wanted(), LIMITS), second)
     for _ in range(2):
-        found = read(known, second)
+        again = read(known, second)
         if first.count(b"\n") != second.count(b"\n"):
-            assert found == fresh
-        elif isinstance(found, dict) and isinstance(fresh, dict):
-            assert found.items() <= fresh.items()
+            assert again == fresh
+        elif isinstance(again, dict) and isinstance(fresh, dict):
+            assert again.items() <= fresh.items()
 
 
 class Sink:

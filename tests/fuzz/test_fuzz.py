@@ -19,13 +19,13 @@ def test_every_target_has_a_corpus_and_a_budget():
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_what_is_in_the_corpus_breaks_nothing(path):
+def test_no_input_of_the_corpus_breaks_a_promise(path):
     TARGETS[path.parent.name](path.read_bytes())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_new_inputs_break_nothing(name, tmp_path):
+def test_no_new_input_breaks_a_promise(name, tmp_path):
     pytest.importorskip("atheris", reason="atheris has no wheel for this platform")
     (tmp_path / "new").mkdir()
     run = subprocess.run(

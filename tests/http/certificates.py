@@ -59,7 +59,9 @@ class Authority:
 
     def web_config(self, tls: bool = True, users: dict[str, str] | None = None, **options: str) -> Path:
         """A web configuration file with a new certificate; ``users`` maps names to passwords."""
-        values: dict = {"basic_auth_users": {name: hashed(one) for name, one in users.items()}} if users else {}
+        values: dict = (
+            {"basic_auth_users": {name: hashed(password) for name, password in users.items()}} if users else {}
+        )
         if tls:
             certificate, key = self.issue("server")
             values["tls_server_config"] = {"cert_file": certificate.name, "key_file": key.name, **options}

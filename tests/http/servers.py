@@ -1,35 +1,40 @@
 """A guarded server, plain or with a web configuration, and clients that say what they get."""
 
 import asyncio
+import base64
 from contextlib import asynccontextmanager, suppress
 
 from aiohttp import web
 
+from sidecar.http.connection import GuardOptions
 from sidecar.http.guard import GuardedServer
-from sidecar.http.limits import GuardOptions
-from sidecar.settings.web_config import read_web_config
+from sidecar.settings.files import read_web_config
 
-GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 ODDITY = "an oddity"
 
 
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.005)
+def get(path="/", *headers):
+    """A request as it is sent."""
+    return "\r\n".join((f"GET {path} HTTP/1.1", "Host: x", *headers, "", "")).encode()
+
+
+def basic(user, password):
+    """The value of the header ``Authorization``."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 class Site:
-    """What the handlers of the served app wait for, and how many run."""
+    """The handlers of the served app; ``slow`` waits for ``go_on``."""
 
     def __init__(self):
         self.go_on = asyncio.Event()
-        self.running = 0
-        self.large_sent = 0
+        self.requests = self.running = 0
 
     async def quick(self, request):
         return web.Response(text="quick")
 
     async def slow(self, request):
+        self.requests += 1
         self.running += 1
         try:
             await self.go_on.wait()
@@ -38,7 +43,7 @@ class Site:
         return web.Response(text="slow")
 
     async def large(self, request):
-        self.large_sent += 1
+        self.requests += 1
         return web.Response(body=bytes(64 * 1024 * 1024))
 
     async def failing(self, request):
@@ -49,19 +54,11 @@ class Site:
 async def guarded(web_config=None, **options):
     """The server, its site, and a function that connects and sends."""
     site, app = Site(), web.Application()
-    for path, handler in (
-        ("/", site.quick),
-        ("/open", site.quick),
-        ("/slow", site.slow),
-        ("/large", site.large),
-        ("/failing", site.failing),
-    ):
-        app.router.add_get(path, handler)
-    server = GuardedServer(
-        app,
-        GuardOptions(open_paths=frozenset({"/open"}), **options),
-        None if web_config is None else read_web_config(web_config),
-    )
+    app.router.add_get("/", site.quick)
+    for path, handler in (("open", site.quick), ("slow", site.slow), ("large", site.large), ("failing", site.failing)):
+        app.router.add_get(f"/{path}", handler)
+    web_config = None if web_config is None else read_web_config(web_config)
+    server = GuardedServer(app, GuardOptions(open_paths=frozenset({"/open"}), **options), web_config)
     _, server.port = await server.start("127.0.0.1", 0)
     opened = []
 
@@ -80,15 +77,21 @@ async def guarded(web_config=None, **options):
 
 
 async def ended(reader):
-    """Everything received until the connection ends, however it ends."""
+    """Everything received until the connection ends, however it ends; fails if it does not within ten seconds."""
     data = b""
-    with suppress(OSError):
-        while piece := await reader.read(65_536):
-            data += piece
+    try:
+        async with asyncio.timeout(10):
+            with suppress(OSError):
+                while piece := await reader.read(65_536):
+                    data += piece
+    except TimeoutError:
+        raise AssertionError(f"still open after 10 s, received {data[:1000]!r}") from None
     return data
 
 
 async def response(reader):
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
-    return head.split(b" ")[1] + b" " + await reader.readexactly(length)
+    """The status and the body of the next response."""
+    async with asyncio.timeout(10):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+        return head.split(b" ")[1] + b" " + await reader.readexactly(length)

@@ -11,32 +11,30 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from sidecar.http.connection import Refusal
 from sidecar.http.guard import GuardedServer
-from sidecar.http.limits import GuardOptions, Refusal
-from tests.http.servers import GET, ODDITY, ended, guarded, response, until
-
-SLOW = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
-LARGE = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
+from tests.http.servers import ODDITY, ended, get, guarded, response
+from tests.waiting import until
 
 
 def descriptors():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def test_a_head_that_does_not_come_whole_is_cut():
+async def test_a_connection_without_a_whole_request_head_is_closed():
     """Neither the first one nor one after a response; a busy machine may need a second for the whole one before it."""
     beginnings = (b"", b"G", b"GET / HTTP/1.1\r\nHost: x\r\nX-A")
     async with guarded(idle_seconds=4.0) as (server, _, connect):
-        opened = [(before, sent, *await connect(before)) for before in (b"", GET) for sent in beginnings]
+        opened = [(before, sent, *await connect(before)) for before in (b"", get()) for sent in beginnings]
         for before, sent, reader, writer in opened:
             if before:
                 assert await response(reader) == b"200 quick"
             writer.write(sent)
         assert [await ended(reader) for _, _, reader, _ in opened] == [b""] * 6
-        await until(lambda: server.connections == 0)
+        await until(lambda: server.connections, 0)
 
 
-async def test_a_head_that_trickles_is_cut_all_the_same():
+async def test_a_connection_whose_request_head_trickles_is_closed():
     async with guarded(idle_seconds=0.1) as (_, _, connect):
         reader, writer = await connect(b"GET / HTTP/1.1\r\n")
 
@@ -50,76 +48,60 @@ async def test_a_head_that_trickles_is_cut_all_the_same():
         trickling.cancel()
 
 
-async def test_a_handler_may_take_longer_than_any_deadline():
+async def test_a_handler_may_take_longer_than_the_deadline_of_a_request_head():
     async with guarded(idle_seconds=4.0) as (_, site, connect):
-        reader, _ = await connect(SLOW)
-        await until(lambda: site.running == 1)
+        reader, _ = await connect(get("/slow"))
+        await until(lambda: site.running, 1)
         other, _ = await connect()
         assert await ended(other) == b""  # the deadline has passed for another, so for this one as well
         site.go_on.set()
         assert await response(reader) == b"200 slow"
 
 
-async def test_clients_that_never_take_their_responses_give_way():
-    async with guarded(max_connections=2) as (server, site, connect):
-        for _ in range(2):
-            await connect(LARGE)
-        await until(lambda: site.large_sent == 2)
-        reader, _ = await connect(GET)
-        assert await response(reader) == b"200 quick"
-        await until(lambda: server.connections == 2)
-
-
-async def test_a_connection_of_which_no_more_is_read_gives_way():
-    async with guarded(max_connections=1) as (server, site, connect):
-        _, writer = await connect(SLOW.replace(b"\r\n\r\n", b"\r\nContent-Length: 99999999\r\n\r\n"))
-        await until(lambda: site.running == 1)
-        (connection,) = server._connections.open
-        writer.write(bytes(1024 * 1024))  # more than aiohttp takes without a reader
-        await until(lambda: not connection.transport.is_reading())
-        await connect()
-        await until(lambda: server.refusals[Refusal.GAVE_WAY] == 1)
-        await until(lambda: site.running == 0)
-
-
-async def test_past_the_limit_the_oldest_gives_way():
+async def test_past_the_limit_the_oldest_connection_gives_way():
     async with guarded(max_connections=2) as (server, _, connect):
-        (first, _), (second, writer) = await connect(GET), await connect(GET)
+        (first, _), (second, writer) = await connect(get()), await connect(get())
         assert [await response(first), await response(second)] == [b"200 quick"] * 2
-        third, _ = await connect(GET)
+        third, _ = await connect(get())
         assert await response(third) == b"200 quick"
         assert await ended(first) == b""
-        writer.write(GET)
+        writer.write(get())
         assert await response(second) == b"200 quick"
         assert (server.connections, server.refusals[Refusal.GAVE_WAY]) == (2, 1)
 
 
-async def test_a_flood_of_silent_connections_never_keeps_a_probe_out():
+async def test_a_connection_that_the_server_no_longer_reads_gives_way():
+    async with guarded(max_connections=1) as (server, site, connect):
+        _, writer = await connect(get("/slow", "Content-Length: 99999999"))
+        await until(lambda: site.running, 1)
+        (connection,) = server._connections.open
+        writer.write(bytes(1024 * 1024))  # more than aiohttp takes without a reader
+        await until(connection.transport.is_reading, expected=False)
+        await connect()
+        await until(lambda: (server.refusals[Refusal.GAVE_WAY], site.running), (1, 0))
+
+
+async def test_a_flood_of_silent_connections_keeps_no_probe_out_and_leaves_no_descriptor():
     async with guarded() as (server, _, connect):
-        for _ in range(300):
-            await connect()
-        reader, _ = await connect(GET)
-        assert await response(reader) == b"200 quick"
-        assert server.connections <= GuardOptions().max_connections
-
-
-async def test_connections_that_give_way_at_once_leave_no_descriptor():
-    async with guarded() as (server, _, _):
         before = descriptors()
         with ExitStack() as clients:
             for _ in range(120):  # all begun before the event loop runs again
                 client = clients.enter_context(socket.socket())
                 client.setblocking(False)
                 client.connect_ex(("127.0.0.1", server.port))
-            await until(lambda: server.refusals[Refusal.GAVE_WAY] == 120 - 64)
-        await until(lambda: server.connections == 0)
+            await until(lambda: server.refusals[Refusal.GAVE_WAY], 120 - 64)
+            reader, writer = await connect(get())
+            assert await response(reader) == b"200 quick"
+            assert server.connections == 64
+            writer.close()
+        await until(lambda: server.connections, 0)
         await until(lambda: descriptors() <= before)  # others may close some of theirs meanwhile
 
 
-async def test_what_is_not_http_is_answered_counted_and_not_logged(caplog):
+async def test_a_request_that_is_not_http_is_answered_and_counted_but_not_quoted(caplog):
     caplog.set_level(logging.DEBUG)
     async with guarded() as (server, _, connect):
-        reader, _ = await connect(GET.replace(b"Host: x", b"no-colon-but-a-secret"))
+        reader, _ = await connect(get("/", "no-colon-but-a-secret"))
         answer = await ended(reader)
         assert b" 400 " in answer
         assert b"secret" not in answer
@@ -131,32 +113,32 @@ async def test_what_is_not_http_is_answered_counted_and_not_logged(caplog):
 @pytest.mark.parametrize("path", ["/", "/none", "/failing"])
 async def test_every_response_has_the_security_headers_and_no_version(path):
     async with guarded() as (_, _, connect):
-        reader, _ = await connect(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        reader, _ = await connect(get(path, "Connection: close"))
         head = (await ended(reader)).partition(b"\r\n\r\n")[0].decode().lower().splitlines()
     assert "server: specdec-sidecar" in head
     assert {"x-content-type-options: nosniff", "x-frame-options: deny", "referrer-policy: no-referrer"} <= set(head)
 
 
-async def test_a_failing_handler_is_counted_and_named_once():
+async def test_a_failing_handler_is_counted_each_time_and_logged_once_by_its_type():
     with capture_logs() as logs:
         async with guarded() as (server, _, connect):
             for _ in range(2):
-                reader, _ = await connect(b"GET /failing HTTP/1.1\r\nHost: x\r\n\r\n")
+                reader, _ = await connect(get("/failing"))
                 assert b" 500 " in await reader.readline()
             assert server.refusals[Refusal.INTERNAL] == 2
     assert [entry["reason"] for entry in logs] == ["RuntimeError"]
     assert ODDITY not in str(logs)
 
 
-@pytest.mark.parametrize("framing", [b"Content-Length: 500000", b"Transfer-Encoding: chunked"])
-async def test_a_body_is_not_read(framing):
+@pytest.mark.parametrize("framing", ["Content-Length: 500000", "Transfer-Encoding: chunked"])
+async def test_a_request_body_is_not_read(framing):
     async with guarded() as (server, _, connect):
-        reader, _ = await connect(b"GET / HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n" + b"1\r\na\r\n" * 80_000)
+        reader, _ = await connect(get("/", framing) + b"1\r\na\r\n" * 80_000)
         assert (await ended(reader)).startswith(b"HTTP/1.1 200 ")
-        await until(lambda: server.connections == 0)
+        await until(lambda: server.connections, 0)
 
 
-async def test_without_descriptors_it_pauses_counts_and_goes_on(monkeypatch):
+async def test_without_file_descriptors_the_server_pauses_counts_and_goes_on(monkeypatch):
     loop, failures = asyncio.get_running_loop(), [errno.EMFILE, errno.ECONNABORTED]
     accept = loop.sock_accept
 
@@ -170,15 +152,15 @@ async def test_without_descriptors_it_pauses_counts_and_goes_on(monkeypatch):
     monkeypatch.setattr(loop, "sock_accept", failing)
     async with guarded() as (server, _, connect):
         for expected in (b"", b"", b"HTTP/1.1 200 OK"):
-            reader, _ = await connect(GET.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+            reader, _ = await connect(get("/", "Connection: close"))
             assert (await ended(reader)).partition(b"\r\n")[0] == expected
         assert server.refusals[Refusal.NOT_ACCEPTED] == 2
 
 
-async def test_a_running_handler_may_end_while_the_server_stops():
+async def test_a_handler_may_end_while_the_server_stops():
     async with guarded(shutdown_seconds=60) as (server, site, connect):
-        reader, _ = await connect(SLOW)
-        await until(lambda: site.running == 1)
+        reader, _ = await connect(get("/slow"))
+        await until(lambda: site.running, 1)
         stopping = asyncio.create_task(server.stop())
         site.go_on.set()
         assert await response(reader) == b"200 slow"
@@ -186,17 +168,17 @@ async def test_a_running_handler_may_end_while_the_server_stops():
         assert server.connections == 0
 
 
-@pytest.mark.parametrize("sent", [SLOW, LARGE, b""])
-async def test_a_stop_waits_for_nobody(sent):
-    async with guarded(shutdown_seconds=0.05) as (server, _, connect):
+@pytest.mark.parametrize("sent", [get("/slow"), get("/large"), b""])
+async def test_a_stop_waits_for_no_client_longer_than_its_limit(sent):
+    async with guarded(shutdown_seconds=0.05) as (server, site, connect):
         reader, _ = await connect(sent)
-        await until(lambda: server.connections == 1)
+        await until(lambda: (server.connections, site.requests), (1, bool(sent)))
         await server.stop()
         await ended(reader)
-        await until(lambda: server.connections == 0)
+        await until(lambda: server.connections, 0)
 
 
-async def test_an_address_in_use_is_an_error_and_stop_does_no_harm():
+async def test_an_address_in_use_is_an_error_after_which_stop_works():
     async with guarded() as (server, _, _):
         other = GuardedServer(web.Application())
         with pytest.raises(OSError, match="in use"):

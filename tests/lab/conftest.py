@@ -97,9 +97,9 @@ class Samples(dict[tuple[str, frozenset[tuple[str, str]]], float]):
         return [value for (sample, pairs), value in self.items() if sample == name and labels.items() <= set(pairs)]
 
     def value(self, name: str, **labels: str) -> float | None:
-        found = self.matching(name, **labels)
-        assert len(found) <= 1, (name, labels)
-        return found[0] if found else None
+        values = self.matching(name, **labels)
+        assert len(values) <= 1, (name, labels)
+        return values[0] if values else None
 
     def sum(self, name: str, **labels: str) -> float:
         return sum(self.matching(name, **labels))
@@ -122,25 +122,25 @@ class Pages:
         )
 
     async def until(self, url: str, condition: Callable[[Samples], bool], seconds: float = 240) -> Samples:
-        found = Samples()
+        samples = Samples()
         try:
             async with asyncio.timeout(seconds):
                 while True:
                     with contextlib.suppress(aiohttp.ClientConnectorError):  # it is still starting
-                        if condition(found := await self(url)):
-                            return found
+                        if condition(samples := await self(url)):
+                            return samples
                     await asyncio.sleep(0.1)
         except TimeoutError:
             shown = {
                 key: value
-                for key, value in found.items()
+                for key, value in samples.items()
                 if key[0].startswith("specdec_") and value and "_bucket" not in key[0]
             }
             pytest.fail(f"not within {seconds} s; the page has {shown}")
 
     async def idle(self, url: str) -> Samples:
         """vLLM's page once vLLM is idle: it counts a step shortly after its responses."""
-        return await self.until(url, lambda found: found.value("vllm:num_requests_running") == 0)
+        return await self.until(url, lambda page: page.value("vllm:num_requests_running") == 0)
 
 
 @pytest.fixture
@@ -157,20 +157,20 @@ def installation() -> Installation:
 @pytest.fixture
 async def lab(installation: Installation) -> AsyncIterator[Callable[..., Lab]]:
     """Makes lab servers, and kills them at the end."""
-    made: list[Lab] = []
+    servers: list[Lab] = []
 
     def make(method: str = "draft_model", *options: str, **environment: str) -> Lab:
-        made.append(Lab(method, options, environment))
-        return made[-1]
+        servers.append(Lab(method, options, environment))
+        return servers[-1]
 
     yield make
-    for one in made:
-        one.kill()
+    for server in servers:
+        server.kill()
 
 
 @pytest.fixture(scope="session")
 def observed(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedLab]:
     """The server that several tests share, one after the other; the first to await ``start`` starts it."""
-    one = ObservedLab(tmp_path_factory.mktemp("lab"), "draft_model")
-    yield one
-    one.kill()
+    server = ObservedLab(tmp_path_factory.mktemp("lab"), "draft_model")
+    yield server
+    server.kill()

@@ -1,4 +1,4 @@
-"""Every kind of request that vLLM takes, and whether its counters and what its plug-in told agree to the token."""
+"""Every kind of request that vLLM takes, and whether its counters and its plug-in's reports agree to the token."""
 
 import asyncio
 from collections import Counter
@@ -41,7 +41,7 @@ def requests_of_a_round(temperature, number):
     ]
 
 
-class Tally:
+class SentRequests:
     """What was sent, and what the engine must have seen of it."""
 
     def __init__(self):
@@ -67,8 +67,8 @@ class Tally:
 
 
 async def traffic(url, rounds=1, concurrency=6):
-    """Sends rounds of all kinds at all temperatures; returns the tally when vLLM has nothing to do."""
-    tally, waiting = Tally(), asyncio.Queue()
+    """Sends rounds of all kinds at all temperatures; returns what was sent, once all of it is answered."""
+    sent, waiting = SentRequests(), asyncio.Queue()
     for number in range(rounds):
         for temperature in TEMPERATURES:
             for request in requests_of_a_round(temperature, number):
@@ -79,11 +79,11 @@ async def traffic(url, rounds=1, concurrency=6):
 
         async def client():
             while not waiting.empty():
-                await tally.send(http, url, *waiting.get_nowait())
+                await sent.send(http, url, *waiting.get_nowait())
 
         for _ in range(concurrency):
             group.create_task(client())
-    return tally
+    return sent
 
 
 async def counters(url):
@@ -97,39 +97,39 @@ async def counters(url):
             for family in text_string_to_metric_families(text):
                 for sample in family.samples:
                     sums[sample.name] += sample.value
-            found = tuple(int(sums[f"vllm:spec_decode_num_{name}_total"]) for name in COUNTS)
+            counts = tuple(int(sums[f"vllm:spec_decode_num_{name}_total"]) for name in COUNTS)
             idle = not sums["vllm:num_requests_running"] and not sums["vllm:num_requests_waiting"]
-            if idle and found == last:
-                return found
-            last = found if idle else None
+            if idle and counts == last:
+                return counts
+            last = counts if idle else None
             await asyncio.sleep(0.5)
 
 
-def compare(receiver, tally, theirs):
+def compare(receiver, sent, theirs):
     """What is not equal, as text; "" if all is."""
     problems = []
     if receiver.total != theirs:
-        problems.append(f"vLLM counted {theirs}, the plug-in told {receiver.total}")
+        problems.append(f"vLLM counted {theirs}, the plug-in reported {receiver.total}")
     by_temperature = receiver.by_temperature()
     summed = tuple(sum(row[name] for row in by_temperature.values()) for name in COUNTS)
     if summed != theirs:
         problems.append(f"by temperature they are {summed}")
-    for engine in receiver.engines.values():
-        sums = {table: engine.sums(table) for table in ("prompt_tokens", "output", "adapter")}
-        sums["finished request"] = engine.finished()
-        problems += [f"by {name} {one}" for name, one in sums.items() if one != engine.sums("temperature")]
+    for life in receiver.lives.values():
+        sums = {table: life.sums(table) for table in ("prompt_tokens", "output", "adapter")}
+        sums["finished request"] = life.finished()
+        problems += [f"by {name} {counts}" for name, counts in sums.items() if counts != life.sums("temperature")]
     requests = {key: row["requests"] for key, row in by_temperature.items()}
-    if requests != tally.choices:
-        problems.append(f"requests: sent {dict(tally.choices)}, told {requests}")
+    if requests != sent.choices:
+        problems.append(f"requests: sent {dict(sent.choices)}, reported {requests}")
     return "; ".join(problems)
 
 
-def row(receiver, tally, theirs, served):
+def row(receiver, sent, theirs, served):
     """A row of a table in docs/measurements/plugin.md, for ``served``; then a line by temperature and status."""
-    vllm = next(iter(receiver.engines.values())).hello["vllm"]
+    vllm = next(iter(receiver.lives.values())).hello["vllm"]
     numbers = [" · ".join(map(str, counts)) for counts in (theirs, receiver.total)]
-    columns = [vllm, served, len(receiver.engines), tally.sent, sum(tally.choices.values()), *numbers]
-    yield f"| {' | '.join(map(str, columns))} | {compare(receiver, tally, theirs) or 'equal'} |"
+    columns = [vllm, served, len(receiver.lives), sent.sent, sum(sent.choices.values()), *numbers]
+    yield f"| {' | '.join(map(str, columns))} | {compare(receiver, sent, theirs) or 'equal'} |"
     for key, sums in sorted(receiver.by_temperature().items()):
         yield f"    {key / 100}: {dict(sums)}"
-    yield f"    { {' '.join(map(str, key)): count for key, count in sorted(tally.statuses.items())} }"
+    yield f"    { {' '.join(map(str, key)): count for key, count in sorted(sent.statuses.items())} }"

@@ -125,7 +125,7 @@ class Hour:
             self.requests += sent.completed
             for temperature, sums in sent.acceptance.items():
                 for name in COUNTS:
-                    self.responses[label(temperature), name] += getattr(sums, name)
+                    self.responses[label(temperature), name] += sums[name]
         if disturbing is not None:
             disturbing.cancel()
             await asyncio.gather(disturbing, return_exceptions=True)

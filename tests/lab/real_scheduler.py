@@ -1,10 +1,11 @@
 """The real Scheduler of an installed vLLM under the plug-in, fed random model output: no model, no server.
 
-Run by that vLLM's Python, with the repository and the folder that `specdec-sidecar plugin` wrote on PYTHONPATH:
-`VENV/bin/python tests/lab/real_scheduler.py MODEL_FOLDER [async] [v2]`; docs/measurements/plugin.md
-names the releases on which it ran.
-Requests come, draft, are preempted for lack of KV blocks, are aborted and end; with v2 as for model runner V2, to which
-a preempted request is a new one. Exits with 0 if all sums are equal and no total has fallen.
+Run by that vLLM's Python, with the repository, its tests/requests, and the folder that `specdec-sidecar plugin` wrote
+on PYTHONPATH: `VENV/bin/python tests/lab/real_scheduler.py MODEL_FOLDER [async] [v2]`; docs/measurements/plugin.md
+names the releases on which it ran. Requests come, draft, are preempted for lack of KV blocks, are aborted and end; with
+v2 as for model runner V2, to which a preempted request is a new one. Without async, the simulated scheduler gets the
+same requests and steps. Exits with 0 if all sums are equal, no total has fallen, and the simulated scheduler has done
+the same at each step.
 """
 
 import inspect
@@ -21,6 +22,8 @@ import specdec_plugin
 import torch
 import transformers
 from plain_receiver import PlainReceiver
+from scheduler_double import Scheduler as SimulatedScheduler
+from scheduler_double import request as simulated_request
 
 # A vLLM that runs with the libraries of another registers a model that these know already.
 _own = transformers.AutoConfig.register
@@ -40,7 +43,7 @@ REQUESTS, STEPS, BLOCKS, K = 150, 3000, 40, 3
 
 def call(make, **arguments):
     """With those of the arguments that this release takes."""
-    return make(**{name: one for name, one in arguments.items() if name in inspect.signature(make).parameters})
+    return make(**{name: given for name, given in arguments.items() if name in inspect.signature(make).parameters})
 
 
 def make_scheduler(model, asynchronous):
@@ -63,7 +66,7 @@ def make_scheduler(model, asynchronous):
     known = inspect.signature(scheduler_module.Scheduler.__init__).parameters
     arguments = {"vllm_config": config, "kv_cache_config": cache, "block_size": 16, "hash_block_size": 16,
                  "structured_output_manager": StructuredOutputManager(config), "log_stats": True}  # fmt: skip
-    return cls(**{name: one for name, one in arguments.items() if name in known})
+    return cls(**{name: given for name, given in arguments.items() if name in known})
 
 
 def make_request(name, rng):
@@ -79,23 +82,29 @@ def make_request(name, rng):
 
 
 class Engine:
-    """What the engine core and the model do, at random; ``counted`` sums what vLLM's own counters are given."""
+    """What the engine core and the model do, at random; ``counted`` sums what vLLM's own counters are given.
+
+    ``differences`` are the steps, if any, in which the simulated scheduler has done something else.
+    """
 
     def __init__(self, scheduler, asynchronous):
         self.scheduler, self.ahead, self.rng = scheduler, int(asynchronous), random.Random(7)
-        self.queue, self.added, self.counted = [], 0, [0, 0, 0]
+        self.queue, self.added, self.counted = [], 0, (0, 0, 0)
+        self.simulated, self.differences = SimulatedScheduler(depth=K), []
 
     def step(self):
         scheduler, rng = self.scheduler, self.rng
         if self.added < REQUESTS and rng.random() < 0.35:
-            scheduler.add_request(make_request(f"r{self.added}", rng))
+            request = make_request(f"r{self.added}", rng)
+            scheduler.add_request(request)
+            limit = request.sampling_params.max_tokens
+            self.simulated.add_request(simulated_request(request.request_id, max_tokens=limit))
             self.added += 1
         output = scheduler.schedule()
         if output.total_num_scheduled_tokens:
-            whole = {one: scheduler.requests[one] for one in output.num_scheduled_tokens}
-            self.queue.append(
-                (output, {name: one.num_computed_tokens >= one.num_tokens for name, one in whole.items()})
-            )
+            planned = {name: scheduler.requests[name] for name in output.num_scheduled_tokens}
+            samples = {name: request.num_computed_tokens >= request.num_tokens for name, request in planned.items()}
+            self.queue.append((output, samples))
         if len(self.queue) > (self.ahead if output.total_num_scheduled_tokens else 0):
             self.compute(*self.queue.pop(0))
         return bool(self.queue) or self.added < REQUESTS or bool(scheduler.requests)
@@ -104,7 +113,9 @@ class Engine:
         scheduler, rng, names = self.scheduler, self.rng, list(output.num_scheduled_tokens)
         live = [name for name in names if name in scheduler.requests]
         if live and rng.random() < 0.06:
-            scheduler.finish_requests(rng.choice(live), RequestStatus.FINISHED_ABORTED)
+            aborted = rng.choice(live)
+            scheduler.finish_requests(aborted, RequestStatus.FINISHED_ABORTED)
+            self.simulated.finish_requests([aborted], RequestStatus.FINISHED_ABORTED)
         drafts = [output.scheduled_spec_decode_tokens.get(name) or [] for name in names]
         lengths = [
             rng.randint(1, len(draft) + 1) if sampling[name] else 0 for name, draft in zip(names, drafts, strict=True)
@@ -119,15 +130,35 @@ class Engine:
             spec_token_ids=proposed, logprobs=None, prompt_logprobs_dict={}, pooler_output=[], num_nans_in_logits={},
         )  # fmt: skip
         outputs = scheduler.update_from_output(output, result)
-        for one in outputs.values() if isinstance(outputs, dict) else [outputs]:
-            if one.scheduler_stats and (stats := one.scheduler_stats.spec_decoding_stats):
-                numbers = stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens
-                self.counted = [old + new for old, new in zip(self.counted, numbers, strict=True)]
+        clients = outputs.values() if isinstance(outputs, dict) else [outputs]
+        counted, emitted = (0, 0, 0), {}
+        for client in clients:
+            for new in client.outputs:
+                emitted[new.request_id] = len(new.new_token_ids), new.finish_reason is not None
+            if client.scheduler_stats and (stats := client.scheduler_stats.spec_decoding_stats):
+                counted = stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens
+        self.counted = tuple(map(sum, zip(self.counted, counted, strict=True)))
+        if not self.ahead:
+            steps = zip(map(len, drafts), lengths, strict=True)
+            self.compare(dict(zip(names, steps, strict=True)), counted, emitted)
         if not self.ahead and hasattr(scheduler, "update_draft_token_ids"):
             from vllm.v1.outputs import DraftTokenIds
 
-            told = {name: draft for name, draft in zip(names, proposed, strict=True) if name in scheduler.requests}
-            scheduler.update_draft_token_ids(DraftTokenIds(list(told), list(told.values())))
+            drafted = {name: draft for name, draft in zip(names, proposed, strict=True) if name in scheduler.requests}
+            scheduler.update_draft_token_ids(DraftTokenIds(list(drafted), list(drafted.values())))
+
+    def compare(self, results, counted, emitted):
+        """Lets the simulated scheduler take the same step."""
+        before = self.simulated.counted
+        _, outputs = self.simulated.step(results)
+        simulated = {
+            output.request_id: (len(output.new_token_ids), output.finish_reason is not None)
+            for output in outputs
+            if output.new_token_ids
+        }
+        grown = tuple(after - earlier for earlier, after in zip(before, self.simulated.counted, strict=True))
+        if (grown, simulated) != (counted, emitted):
+            self.differences.append(f"vLLM's {counted} {emitted}, the simulated scheduler's {grown} {simulated}")
 
 
 def main(model, *options):
@@ -140,13 +171,14 @@ def main(model, *options):
         engine.scheduler.use_v2_model_runner = "v2" in options
         steps = next((number for number in range(STEPS) if not engine.step()), STEPS)
         expected = (REQUESTS, *engine.counted)
-        (told,) = receiver.engines.values()
-        names = ("temperature", "prompt_tokens", "output", "adapter")
-        receiver.until(lambda: told.finished()[0] == REQUESTS, seconds=10)
-        equal = all(told.sums(name) == expected for name in names) and told.totals() == expected[1:]
-        equal = equal and not receiver.fallen and not receiver.torn
+        receiver.until(lambda: receiver.only.finished()[0], REQUESTS)
+        life = receiver.only
+        sums = {name: life.sums(name) for name in ("temperature", "prompt_tokens", "output", "adapter")}
+        equal = set(sums.values()) == {expected} and life.totals() == expected[1:]
+        equal = equal and not receiver.fallen and not receiver.torn and not engine.differences
         cls = " ".join((type(engine.scheduler).__name__, *(option for option in options if option == "v2")))
-        print(f"| {vllm.__version__} | {cls} | {steps} | {REQUESTS} | {expected[1:]} | {told.totals()} | {equal} |")
+        print(f"| {vllm.__version__} | {cls} | {steps} | {REQUESTS} | {expected[1:]} | {life.totals()} | {equal} |")
+        print(*engine.differences[:5], sep="\n")
     return 0 if equal else 1
 
 

@@ -38,7 +38,7 @@ def test_each_method_has_its_configuration():
         assert command[2] == ("/lab/models/target-mtp" if method == "mtp" else "/lab/models/target")
 
 
-def test_further_fields_and_options_win():
+def test_given_fields_and_options_override_the_methods_own():
     serving = Serving(method="custom", target="target-large", proposer="mine.P", speculative={"a": 1}, options=["--b"])
     command = command_line(CPU, serving)
     assert json.loads(option(command, "--speculative-config")).items() >= {"model": "mine.P", "a": 1}.items()
@@ -53,7 +53,7 @@ def test_without_speculation_or_before_vllm_has_the_option_there_are_no_request_
     assert "--speculative-config" not in off
 
 
-def test_a_gpu_has_vllms_defaults():
+def test_on_a_gpu_vllms_defaults_apply():
     gpu = command_line(Installation(Path("/lab"), "0.32.0", "cuda"), Serving(method="eagle"))
     assert "--enforce-eager" in command_line(CPU, Serving(method="eagle"))
     assert not {"--enforce-eager", "--dtype"} & {*gpu}
@@ -85,7 +85,7 @@ def test_version_device_and_folder_come_from_the_environment(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [{"VERSION": "latest"}, {"DEVICE": "tpu"}])
-def test_a_value_that_is_none_is_refused(wrong):
+def test_an_unknown_version_or_device_is_refused(wrong):
     with pytest.raises(LabError, match=next(iter(wrong))):
         wanted(wrong)
 

@@ -21,8 +21,9 @@ async def test_each_line_is_answered_from_the_traffic(installation, tmp_path, sa
     try:
         settings = {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_PLUGIN__SOCKET": str(vllm.socket)}
         async with program("preflight", "--duration", "10m", "--json", **settings) as process:
-            while not vllm.socket.exists():  # a quick machine's engine would be idle before anybody listens
-                await asyncio.sleep(0.02)
+            async with asyncio.timeout(30):
+                while not vllm.socket.exists():  # a quick machine's engine would be idle before anybody listens
+                    await asyncio.sleep(0.02)
             async with aiohttp.ClientSession() as session, asyncio.timeout(300):
                 for number in range(0, REQUESTS, 4):
                     await asyncio.gather(*(_ask(session, vllm.url, number + place) for place in range(4)))
@@ -31,15 +32,15 @@ async def test_each_line_is_answered_from_the_traffic(installation, tmp_path, sa
             out, _ = await process.communicate()
     finally:
         vllm.kill()
-    found = json.loads(out)
-    lines = {line["condition"]: line for line in found["lines"]}
+    report = json.loads(out)
+    lines = {line["condition"]: line for line in report["lines"]}
     assert lines["low temperatures"]["seen"] == "median 0.35; 50% up to 0.5, 25% above 0.8"
     assert "P50 24" in lines["long outputs"]["seen"]
     assert "min_p in 25%" in lines["supported parameters"]["seen"]
     assert lines["time spent decoding"]["answer"] != "not seen"
     for condition in ("light load", "no queue", "free KV cache"):
         assert lines[condition]["answer"] == "use it"
-    assert found["conclusion"].startswith("Leave it off for now: 25% of requests use")
+    assert report["conclusion"].startswith("Leave it off for now: 25% of requests use")
 
 
 async def _ask(session, url, number):

@@ -40,8 +40,8 @@ async def sidecar(vllm, **more):
         yield f"http://{address}"
 
 
-def is_split(found, drafted):
-    return found.sum("specdec_draft_tokens_total") == found.value("specdec_engine_draft_tokens_total") == drafted
+def is_split(page, drafted):
+    return page.sum("specdec_draft_tokens_total") == page.value("specdec_engine_draft_tokens_total") == drafted
 
 
 async def settled(samples, vllm, ours):
@@ -55,13 +55,13 @@ async def settled(samples, vllm, ours):
     theirs = await samples.idle(vllm.url)
     drafted, tokens = (theirs.value(f"vllm:{name}_tokens_total") for name in ("spec_decode_num_draft", "generation"))
 
-    def has_all(found):
-        return is_split(found, drafted) and found.value("specdec_generation_tokens_total") == tokens
+    def has_all(page):
+        return is_split(page, drafted) and page.value("specdec_generation_tokens_total") == tokens
 
     return theirs, await samples.until(ours, has_all)
 
 
-async def test_each_bucket_has_its_requests_own_numbers_and_together_they_have_vllms(observed, samples):
+async def test_each_bucket_has_its_own_requests_numbers_which_sum_to_vllms(observed, samples):
     await observed.start()
     async with sidecar(observed) as ours:
         theirs_before, before = await settled(samples, observed, ours)
@@ -75,22 +75,22 @@ async def test_each_bucket_has_its_requests_own_numbers_and_together_they_have_v
             theirs_at = theirs.value("vllm:spec_decode_num_accepted_tokens_per_pos_total", position=position)
             assert after.sum("specdec_accepted_tokens_per_position_total", position=position) == theirs_at
             assert after.value("specdec_engine_accepted_tokens_per_position_total", position=position) == theirs_at
-        told = defaultdict(lambda: dict.fromkeys(COUNTS, 0))
+        replied = defaultdict(lambda: dict.fromkeys(COUNTS, 0))
         for temperature, sums in sent.acceptance.items():
             label = TemperatureBuckets().label(round(100 * (DEFAULT if temperature is None else temperature)))
             for name in COUNTS:
-                told[label][name] += getattr(sums, name)
+                replied[label][name] += sums[name]
         grown = after.since(before)
         for label in TemperatureBuckets().labels:
             counted = {name: grown.sum(f"specdec_{name}_total", temperature=label) for name in COUNTS}
-            assert counted == told[label], label
+            assert counted == replied[label], label
         for temperature in (0.2, 0.45, 0.6, 1.2):  # at 0, settled() sends some too
             label = TemperatureBuckets().label(round(100 * temperature))
             ended = grown.sum("specdec_requests_total", outcome="length", temperature=label)
             assert ended == sent.by_temperature[temperature]
-        await samples.until(ours, lambda found: found.value("specdec_request_coverage_ratio") == 1)
+        await samples.until(ours, lambda page: page.value("specdec_request_coverage_ratio") == 1)
         await samples.until(  # finished requests follow the totals; one of a single token drafts nothing
-            ours, lambda found: found.since(before).sum("specdec_request_acceptance_ratio_count") == 60
+            ours, lambda page: page.since(before).sum("specdec_request_acceptance_ratio_count") == 60
         )
         assert after.value("specdec_plugin_info", state="observing") == 1
 
@@ -119,7 +119,7 @@ async def test_long_requests_count_while_they_run(observed, samples):
 
 
 TIMES = ("time_to_first_token", "time_per_output_token", "duration")
-ENGINE_TIMES = tuple(f"vllm:request_{one}_seconds" for one in ("time_per_output_token", "queue_time", "prefill_time"))
+ENGINE_TIMES = tuple(f"vllm:request_{name}_seconds" for name in ("time_per_output_token", "queue_time", "prefill_time"))
 
 
 async def test_times_by_temperature_are_within_the_clients_and_the_engines(observed, samples):
@@ -141,52 +141,54 @@ async def test_times_by_temperature_are_within_the_clients_and_the_engines(obser
                         first = first or time.perf_counter() - start
             clients = {"time_to_first_token": first, "duration": time.perf_counter() - start}
 
-            def of_one(page, names, then, **labels):
+            def one_request(page, names, then, **labels):
                 return all(page.since(then).sum(f"{name}_count", **labels) == 1 for name in names)
 
             def has_ours(page, then=before):
-                return of_one(page, [f"specdec_request_{name}_seconds" for name in TIMES], then, temperature="0.5-0.7")
+                return one_request(
+                    page, [f"specdec_request_{name}_seconds" for name in TIMES], then, temperature="0.5-0.7"
+                )
 
             def has_theirs(page, then=theirs_before):
-                return of_one(page, ENGINE_TIMES, then)
+                return one_request(page, ENGINE_TIMES, then)
 
             after, theirs = await samples.until(ours, has_ours), await samples.until(observed.url, has_theirs)
             grown, engine = after.since(before), theirs.since(theirs_before)
-            found = {name: grown.sum(f"specdec_request_{name}_seconds_sum", temperature="0.5-0.7") for name in TIMES}
+            times = {name: grown.sum(f"specdec_request_{name}_seconds_sum", temperature="0.5-0.7") for name in TIMES}
             for name, seconds in clients.items():
-                assert found[name] <= seconds, name
-            each = found["time_per_output_token"]
-            assert found["duration"] == pytest.approx(found["time_to_first_token"] + (tokens - 1) * each, rel=1e-3)
+                assert times[name] <= seconds, name
+            each = times["time_per_output_token"]
+            assert times["duration"] == pytest.approx(times["time_to_first_token"] + (tokens - 1) * each, rel=1e-3)
             per_token, queue, prefill = (engine.sum(f"{name}_sum") for name in ENGINE_TIMES)
             decoding.append(each / per_token)
-            until_first.append(found["time_to_first_token"] / (queue + prefill))
+            until_first.append(times["time_to_first_token"] / (queue + prefill))
             before, theirs_before = after, theirs
-    assert min(abs(one - 1) for one in decoding) < 0.05, decoding
+    assert min(abs(ratio - 1) for ratio in decoding) < 0.05, decoding
     assert max(until_first) > 0.8, until_first
 
 
-async def test_vllm_killed_and_started_again(observed, samples):
+async def test_counters_start_again_with_a_killed_vllm_and_not_before(observed, samples):
     """The counters start again at 0 with vLLM's, and not before."""
     vllm = observed
     vllm.kill()
     async with sidecar(vllm) as ours:
         await vllm.start()
-        await samples.until(ours, lambda found: found.value("specdec_up") == 1)
+        await samples.until(ours, lambda page: page.value("specdec_up") == 1)
         await completed(vllm.url, MIX, 20)
         drafted = (await samples.idle(vllm.url)).value("vllm:spec_decode_num_draft_tokens_total")
-        await samples.until(ours, lambda found: is_split(found, drafted))
+        await samples.until(ours, lambda page: is_split(page, drafted))
         vllm.kill()
-        down = await samples.until(ours, lambda found: found.value("specdec_up") == 0)
+        down = await samples.until(ours, lambda page: page.value("specdec_up") == 0)
         assert is_split(down, drafted), "while vLLM is down, the last values stay"
         for gone in ("specdec_kv_cache_usage_ratio", "specdec_requests_running", "specdec_kv_cache_capacity_tokens"):
             assert down.value(gone) is None
         assert not [name for name, _ in down if name.startswith("specdec_engine_latency")]
         await vllm.start()
-        await samples.until(ours, lambda found: found.value("specdec_up") == 1)
+        await samples.until(ours, lambda page: page.value("specdec_up") == 1)
         await completed(vllm.url, MIX, 20)
         again = (await samples.idle(vllm.url)).value("vllm:spec_decode_num_draft_tokens_total")
-        await samples.until(ours, lambda found: is_split(found, again))
-        await samples.until(ours, lambda found: found.value("specdec_request_coverage_ratio") == 1)
+        await samples.until(ours, lambda page: is_split(page, again))
+        await samples.until(ours, lambda page: page.value("specdec_request_coverage_ratio") == 1)
 
 
 MARKER = "xyzzy-plugh-4711"
@@ -201,7 +203,7 @@ async def test_no_text_of_a_prompt_gets_out(observed, samples, caplog):
             async with http.post(f"{observed.url}/v1/completions", json=body) as reply:
                 assert MARKER in await reply.text()
         await samples.until(
-            ours, lambda found: found.since(before).sum("specdec_requests_total", temperature="0.7-1") == 2
+            ours, lambda page: page.since(before).sum("specdec_requests_total", temperature="0.7-1") == 2
         )
         for path in ("/metrics", "/api/v1/status", "/"):
             async with http.get(ours + path) as response:

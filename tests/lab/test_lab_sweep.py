@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.commands.sweep.sweep_tools import swept
+from tests.commands.sweep_tools import measured_sweep
 
 pytestmark = pytest.mark.lab
 
@@ -12,7 +12,7 @@ async def test_a_sweep_finds_what_vllm_counts_with_and_without_per_request_numbe
     for exact, vllm in ((True, observed), (False, lab("draft_model", "--no-request-metrics"))):
         await vllm.start()
         before = await samples.idle(vllm.url)
-        result = await swept(vllm.url, temperatures=(0.0, 0.8))
+        result = await measured_sweep(vllm.url, temperatures=(0.0, 0.8))
         counted = await samples.idle(vllm.url)
         assert result.complete
         for name in ("drafts", "draft_tokens", "accepted_tokens"):

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from sidecar.app import running
-from sidecar.commands.sweep.measured import encode
+from sidecar.commands.load.sweep_result import encode
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from sidecar.settings import load_settings
-from tests.commands.compare.made_sweeps import level, swept
+from tests.commands.sweep_tools import generated_level, sweep_of
 from tests.demo.http_vllm import HttpVllm
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ async def world(tmp_path, folder, *, busy):
             "SPECDEC_PLUGIN__SOCKET": str(folder / "world" / "plugin.sock"),
         }
         async with running(load_settings(None, environment)) as address:
-            traffic = Traffic(vllm, TrafficOptions((Phase(300, MIXED),), max_requests=10**9))
+            traffic = Traffic(vllm, TrafficOptions((MIXED,), max_requests=10**9))
             sending = asyncio.create_task(traffic.run() if busy else asyncio.sleep(0))
             try:
                 yield {
@@ -111,7 +111,7 @@ async def test_command_works(line, tmp_path, folder):
         (tmp_path / "recording").symlink_to(ROOT / "tests" / "data" / "levels" / "k3")
     if "compare" in line:
         for seed, name in enumerate(("before.json", "after.json")):
-            (tmp_path / name).write_bytes(encode(swept(level(seed, requests=4000))))
+            (tmp_path / name).write_bytes(encode(sweep_of(generated_level(seed, requests=4000))))
     if "BASELINE_FILE" in line:
         (tmp_path / "baseline.yaml").write_text("baseline: {demo: {tpot: {p50: 0.01, p99: 0.03}}}\n")
     async with world(tmp_path, folder, busy=" sweep " not in line) as known:

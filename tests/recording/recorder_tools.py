@@ -1,4 +1,4 @@
-"""A recorder for tests, and what it wrote, read independently."""
+"""A recorder for tests, what it wrote, read independently, and recordings written by hand."""
 
 import gzip
 import json
@@ -8,10 +8,25 @@ import structlog
 
 from sidecar.recording.recorder import Recorder
 
+PAGE = """# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{engine="0",model_name="m"} 12
+# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 3
+# TYPE vllm:spec_decode_num_draft_tokens_total counter
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 9
+# TYPE vllm:spec_decode_num_accepted_tokens_total counter
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 5
+"""
+
 
 def lines_of(folder, name):
     with gzip.open(folder / f"{name}.jsonl.gz", "rt") as file:
         return [json.loads(line) for line in file]
+
+
+def write(folder, name, lines):
+    text = "".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines)
+    (folder / f"{name}.jsonl").write_text(text)
 
 
 def recorder(folder, max_bytes=10**9):

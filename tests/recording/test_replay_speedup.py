@@ -14,9 +14,9 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.speed.plain import fit, plain_step
 from sidecar.analysis.speed.speedup import SlidingTimes, Withheld
 from sidecar.analysis.split.tallies import TemperatureBuckets
-from sidecar.commands.baseline.watch import Watched
+from sidecar.commands.baseline import BaselineRun
 from sidecar.engine.names import Counter
-from sidecar.recording.recording import read_heard, read_scrapes
+from sidecar.recording.recording import read_plugin, read_scrapes
 from sidecar.recording.replay import replay, replay_events
 from sidecar.settings import Settings
 
@@ -24,27 +24,27 @@ LEVELS = Path(__file__).parents[1] / "data" / "levels"
 BUCKETS = TemperatureBuckets()
 
 
-def times(name):
-    """(seconds after the first token, tokens after it) by level and bucket, as the clients of streams saw them."""
-    found = defaultdict(lambda: [0.0, 0])
+def client_times(name):
+    """[seconds after the first token, tokens after it] by level and bucket, as the clients of streams saw them."""
+    times = defaultdict(lambda: [0.0, 0])
     with gzip.open(LEVELS / name / "requests.jsonl.gz", "rt") as lines:
-        for line in map(json.loads, lines):
-            if line["stream"]:
-                one = found[line["level"], BUCKETS.label(round(100 * line["temperature"]))]
-                one[0] += line["chunks"][-1] - line["chunks"][0]
-                one[1] += line["usage"]["completion_tokens"] - 1
-    return found
+        for request in map(json.loads, lines):
+            if request["stream"]:
+                total = times[request["level"], BUCKETS.label(round(100 * request["temperature"]))]
+                total[0] += request["chunks"][-1] - request["chunks"][0]
+                total[1] += request["usage"]["completion_tokens"] - 1
+    return times
 
 
 @pytest.fixture(scope="module")
 def truth():
     """Plain time of the tokens at the same level / their actual time, by bucket and for all."""
     plain_times = defaultdict(lambda: [0.0, 0])
-    for (level, _), (seconds, tokens) in times("plain").items():
+    for (level, _), (seconds, tokens) in client_times("plain").items():
         plain_times[level][0] += seconds
         plain_times[level][1] += tokens
     plain, actual = defaultdict(float), defaultdict(float)
-    for (level, label), (seconds, tokens) in times("k3").items():
+    for (level, label), (seconds, tokens) in client_times("k3").items():
         each = plain_times[level][0] / plain_times[level][1]
         for key in (label, "all"):
             plain[key] += tokens * each
@@ -58,10 +58,10 @@ def curve():
 
 
 def watched(scrapes):
-    found = Watched()
+    sink = BaselineRun()
     for scrape in scrapes:
-        found.scraped(scrape.at, scrape.duration, 0.0, scrape.snapshot)
-    return found
+        sink.scraped(scrape.at, scrape.duration, 0.0, scrape.snapshot)
+    return sink
 
 
 def against(curve):
@@ -72,18 +72,19 @@ def against(curve):
 def speeds(report):
     """Speedup and its error by temperature, and of all."""
     (model,) = report.models
-    return {one.temperature: one.speedup for one in model.temperatures if one.speedup} | {"all": model.speed.speedup}
+    split = {bucket.temperature: bucket.speedup for bucket in model.temperatures if bucket.speedup}
+    return split | {"all": model.speed.speedup}
 
 
-def test_the_truth_is_that_of_the_recordings_own_description(truth):
+def test_the_clients_times_give_the_documented_speedups(truth):
     assert truth == pytest.approx({"0-0.3": 1.016, "0.5-0.7": 1.035, "1+": 0.928, "all": 0.984}, abs=0.005)
 
 
-def test_the_truth_is_within_the_stated_error_which_is_small_enough_to_judge_by(curve, truth):
+def test_the_clients_speedup_is_within_the_stated_error(curve, truth):
     report = replay(LEVELS / "k3", against(curve))
-    found = speeds(report)
-    assert found.keys() == truth.keys()
-    for label, speedup in found.items():
+    speedups = speeds(report)
+    assert speedups.keys() == truth.keys()
+    for label, speedup in speedups.items():
         assert abs(speedup.ratio - truth[label]) < min(speedup.error, 0.07), label
         assert speedup.error < 0.1
     speed = report.models[0].speed
@@ -94,7 +95,7 @@ def halves(periods, random):
     """A random half of the periods in stretches of five, in their order."""
     stretches = [periods[start : start + 5] for start in range(0, len(periods), 5)]
     kept = sorted(random.sample(range(len(stretches)), len(stretches) // 2))
-    return [one for index in kept for one in stretches[index]]
+    return [period for index in kept for period in stretches[index]]
 
 
 def speedup(plain, speculating):
@@ -106,7 +107,7 @@ def speedup(plain, speculating):
     return times.read()
 
 
-def test_stated_error_is_that_between_subsets():
+def test_random_halves_differ_as_the_stated_error_predicts():
     """Half of the data differs from all of it by the half's error / sqrt(2), as its variance is twice as large."""
     plain, speculating = (watched(read_scrapes(LEVELS / name)).periods["lab"] for name in ("plain", "k3"))
     whole = speedup(plain, speculating).ratio
@@ -115,26 +116,26 @@ def test_stated_error_is_that_between_subsets():
         random = Random(seed)
         half = speedup(halves(plain, random), halves(speculating, random))
         off.append((half.ratio - whole) / (half.error / math.sqrt(2)))
-    assert 0.9 <= sum(abs(one) < 2 for one in off) / len(off) <= 0.99
-    assert sum(one**2 for one in off) / len(off) == pytest.approx(0.95, abs=0.25)
+    assert 0.9 <= sum(abs(deviation) < 2 for deviation in off) / len(off) <= 0.99
+    assert sum(deviation**2 for deviation in off) / len(off) == pytest.approx(0.95, abs=0.25)
 
 
 @pytest.mark.parametrize("every", [2, 5])
-def test_speedup_with_fewer_polls(every, curve, truth):
+def test_fewer_polls_give_the_same_speedup(every, curve, truth):
     """The load changes every 20 s here, so a poll of 5 s sees two loads at once every fourth time."""
     scrapes = list(read_scrapes(LEVELS / "k3"))[::every]
-    found = speeds(replay_events(scrapes, read_heard(LEVELS / "k3", scrapes), against(curve)))
-    assert found["all"].ratio == pytest.approx(truth["all"], abs=0.05)
+    speedups = speeds(replay_events(scrapes, read_plugin(LEVELS / "k3"), against(curve)))
+    assert speedups["all"].ratio == pytest.approx(truth["all"], abs=0.05)
     (rarer,) = watched(list(read_scrapes(LEVELS / "plain"))[::every]).curves().values()
     assert speeds(replay(LEVELS / "k3", against(rarer)))["all"].ratio == pytest.approx(truth["all"], abs=0.05)
 
 
-def test_a_plain_engine_against_its_own_curve_has_nothing_to_compare(curve):
+def test_an_engine_that_does_not_speculate_has_no_speedup(curve):
     (model,) = replay(LEVELS / "plain", against(curve)).models
     assert model.speed is None or model.speed.speedup is None
 
 
-def test_a_recording_that_speculates_is_no_baseline():
+def test_a_recording_with_speculation_gives_no_plain_step_times():
     assert watched(read_scrapes(LEVELS / "k3")).curves() == {}
 
 
@@ -147,7 +148,7 @@ def by_token(scrape):
     return replace(scrape, snapshot=replace(scrape.snapshot, engines=tuple(engines)))
 
 
-def test_a_page_that_times_tokens_gives_no_speedup_and_says_so(curve):
+def test_a_vllm_that_times_tokens_instead_of_steps_has_no_speedup_and_a_limitation(curve):
     (model,) = replay_events(list(map(by_token, read_scrapes(LEVELS / "k3"))), [], against(curve)).models
     (engine,) = model.engines
     assert Limitation.ITL_PER_TOKEN in engine.limitations

@@ -7,6 +7,7 @@ import resource
 import socket
 from collections import Counter
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -44,15 +45,15 @@ def descriptors(free):
     """Limits this process to opening ``free`` more files."""
     gc.collect()  # otherwise what earlier tests left open could be closed within the block, and make room
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(one) for one in os.listdir("/proc/self/fd"))  # noqa: PTH208 - quick enough
+    highest = max(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208 - quick enough
     held = [os.dup(0) for _ in range(highest)]  # so that no lower one is free
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1 + free, limit[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-        for one in held:
-            os.close(one)
+        for descriptor in held:
+            os.close(descriptor)
 
 
 @pytest.fixture
@@ -80,32 +81,52 @@ async def receiver(receiving):
 @pytest.fixture
 def connect(socket_path):
     """Opens connections for sending raw packets."""
-    made = []
+    connections = []
 
-    def open_one():
-        made.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK))
-        made[-1].connect(str(socket_path))
-        return made[-1]
+    def open_connection():
+        connections.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK))
+        connections[-1].connect(str(socket_path))
+        return connections[-1]
 
-    yield open_one
-    for one in made:
-        one.close()
+    yield open_connection
+    for connection in connections:
+        connection.close()
 
 
 class CheckingReceiver(PlainReceiver):
     """Also reads each packet with the sidecar's own code."""
 
-    def _take(self, packet, engine):
+    def _take(self, packet, life):
         read_packet(json.dumps(packet).encode())
-        return super()._take(packet, engine)
+        return super()._take(packet, life)
 
 
 @pytest.fixture
-def plain(socket_path):
-    """A receiver other than the sidecar's."""
-    one = CheckingReceiver(socket_path)
-    yield one
-    one.die()
+def listen(socket_path):
+    """Starts a receiver other than the sidecar's, and ends it at the end."""
+    receivers = []
+
+    def start():
+        receivers.append(CheckingReceiver(socket_path))
+        return receivers[-1]
+
+    yield start
+    for receiver in receivers:
+        receiver.die()
+
+
+@pytest.fixture
+def plain(listen):
+    """A receiver other than the sidecar's, which listens from the start."""
+    return listen()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The plug-in's clocks, which stand until they are moved; a report takes no time."""
+    now = SimpleNamespace(monotonic=lambda: now.at, time=lambda: 2000 + now.at, perf_counter=lambda: 0.0, at=10.0)
+    monkeypatch.setattr(plugin, "time", now)
+    return now
 
 
 @pytest.fixture
@@ -122,14 +143,16 @@ def installed(socket_path):
 
 @pytest.fixture
 def made(installed):
-    """Makes observed schedulers, and closes their connections at the end."""
-    every = []
+    """Makes observed schedulers, with waiting requests, and closes their connections at the end."""
+    schedulers = []
 
-    def make(base=Scheduler, **config):
-        every.append(installed(base)(**config))
-        return every[-1]
+    def make(*requests, base=Scheduler, **config):
+        schedulers.append(installed(base)(**config))
+        for request in requests:
+            schedulers[-1].add_request(request)
+        return schedulers[-1]
 
     yield make
-    for one in every:
-        if one._specdec_link.socket is not None:
-            one._specdec_link.socket.close()
+    for scheduler in schedulers:
+        if scheduler._specdec_link.socket is not None:
+            scheduler._specdec_link.socket.close()

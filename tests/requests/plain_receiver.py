@@ -9,21 +9,28 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 TABLES = ("temperature", "prompt_tokens", "output", "adapter", "steps")
+OUTCOMES = ("stopped", "length", "aborted", "error")
+COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
 @dataclass
-class Engine:
+class SchedulerLife:
     """One life of one scheduler, as far as the plug-in reported it."""
 
-    hello: dict
+    hello: dict = field(default_factory=dict)
     hellos: int = 0
     total: dict = field(default_factory=dict)
     lost: int = 0
     reports: int = 0
     packets: int = 0
-    done: list = field(default_factory=list)
+    done: list = field(default_factory=list)  # finished requests
     tables: dict = field(default_factory=lambda: {name: {} for name in TABLES})
+    since: dict = field(default_factory=dict)  # when a row's key first appeared, by table and key
     arriving: dict = field(default_factory=lambda: {name: {} for name in TABLES})
+
+    @property
+    def state(self):
+        return self.hello.get("state")
 
     def sums(self, table):
         """Requests, drafts, draft tokens and accepted tokens over the table's rows."""
@@ -36,12 +43,8 @@ class Engine:
         return tuple(self.total.get(name, 0) for name in COUNTS)
 
     def finished(self):
-        """The same sums over the finished requests."""
-        return (len(self.done), *(sum(one[name] for one in self.done) for name in COUNTS))
-
-
-OUTCOMES = ("stopped", "length", "aborted", "error")
-COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
+        """The same as ``sums``, over the finished requests."""
+        return (len(self.done), *(sum(request[name] for request in self.done) for name in COUNTS))
 
 
 def _falls(before, after):
@@ -51,14 +54,14 @@ def _falls(before, after):
 
 
 class PlainReceiver:
-    """Listens at a path, in threads; keeps the latest of each row, by the engine's ``start``.
+    """Listens at a path, in threads; keeps the latest of each row, by the scheduler's ``start``.
 
-    Packets are processed as a whole: a condition of ``until`` never sees part of one.
+    Packets are processed as a whole: ``until`` never sees part of one.
     """
 
     def __init__(self, path, mode=0o666):
         self._taking = threading.RLock()
-        self.path, self.engines = path, {}
+        self.path, self.lives = path, {}
         self._reading = []  # sockets and the threads that read and close them; the listener first
         self.fallen = 0  # rows in which a number decreased
         self.torn = 0  # reports that are not one cut
@@ -73,9 +76,9 @@ class PlainReceiver:
         listener.listen(16)
         self._start(self._accept, listener)
 
-    def _start(self, work, given):
-        thread = threading.Thread(target=work, args=(given,), daemon=True)
-        self._reading.append((given, thread))
+    def _start(self, work, connection):
+        thread = threading.Thread(target=work, args=(connection,), daemon=True)
+        self._reading.append((connection, thread))
         thread.start()
 
     def _accept(self, listener):
@@ -84,44 +87,46 @@ class PlainReceiver:
                 self._start(self._read, listener.accept()[0])
 
     def _read(self, connection):
-        engine = None
+        life = None
         with connection, suppress(OSError):
             while packet := connection.recv(65_537):
                 assert len(packet) <= 65_536
                 with self._taking:
-                    engine = self._take(json.loads(packet), engine)
+                    life = self._take(json.loads(packet), life)
 
-    def _take(self, packet, engine):
+    def _take(self, packet, life):
         assert packet["v"] == 2
         if hello := packet.get("hello"):
-            engine = self.engines.setdefault(hello["start"], Engine(hello))
-            engine.hello = hello
-            engine.hellos += 1
+            life = self.lives.setdefault(hello["start"], SchedulerLife())
+            life.hello = hello
+            life.hellos += 1
         if report := packet.get("report"):
-            self._report(report, engine)
-        return engine
+            self._report(report, life)
+        return life
 
-    def _report(self, report, engine):
-        engine.packets += 1
-        engine.done += report["finished"]
+    def _report(self, report, life):
+        life.packets += 1
+        life.done += report["finished"]
         for name in TABLES:
-            engine.arriving[name].update({row["key"]: row["counts"] for row in report.get(name, [])})
+            for row in report.get(name, []):
+                life.arriving[name][row["key"]] = row["counts"]
+                life.since[name, row["key"]] = row["since"]
         if end := report["end"]:
-            engine.reports += end["total"] != engine.total  # else more finished requests of the same cut
-            self.fallen += _falls(engine.total, end["total"])
-            engine.total, engine.lost = end["total"], end["lost"]
+            life.reports += end["total"] != life.total  # else more finished requests of the same cut
+            self.fallen += _falls(life.total, end["total"])
+            life.total, life.lost = end["total"], end["lost"]
             for name in TABLES:
-                for key, row in engine.arriving[name].items():
-                    self.fallen += _falls(engine.tables[name].get(key, {}), row)
-                    engine.tables[name][key] = row
-                engine.arriving[name].clear()
-            self.torn += any(engine.sums(name)[1:] != engine.totals() for name in TABLES[:4])
+                for key, row in life.arriving[name].items():
+                    self.fallen += _falls(life.tables[name].get(key, {}), row)
+                    life.tables[name][key] = row
+                life.arriving[name].clear()
+            self.torn += any(life.sums(name)[1:] != life.totals() for name in TABLES[:4])
 
     def die(self):
         """Ends like a killed sidecar, and leaves no thread that could read from a descriptor reused by another."""
-        for one, thread in self._reading:
+        for connection, thread in self._reading:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
             thread.join()
         self._reading.clear()
 
@@ -131,31 +136,31 @@ class PlainReceiver:
 
     @property
     def only(self):
-        """The only engine."""
-        (engine,) = self.engines.values()
-        return engine
+        """The only life; an empty one before any has said hello."""
+        (life,) = self.lives.values() or (SchedulerLife(),)
+        return life
 
     @property
     def total(self):
-        with self._taking:
-            return tuple(map(sum, zip(*(engine.totals() for engine in self.engines.values()), strict=True)))
+        return tuple(map(sum, zip((0, 0, 0), *(life.totals() for life in self.lives.values()), strict=True)))
 
     def by_temperature(self):
-        """Requests that ended, drafts, draft tokens and accepted tokens by hundredths, over all engines."""
+        """Requests that ended, drafts, draft tokens and accepted tokens by hundredths, over all lives."""
         sums = {}
-        for engine in self.engines.values():
-            for key, row in engine.tables["temperature"].items():
+        for life in self.lives.values():
+            for key, row in life.tables["temperature"].items():
                 summed = sums.setdefault(key, Counter())
                 summed.update({name: row[name] for name in COUNTS})
                 summed["requests"] += sum(row[outcome] for outcome in OUTCOMES)
         return sums
 
-    def until(self, condition, seconds=120.0):
-        """Waits until ``condition`` holds; fails after ``seconds``."""
+    def until(self, read, expected, seconds=10.0):
+        """Waits until ``read()`` gives what is expected; fails after ``seconds`` with both."""
         deadline = time.monotonic() + seconds
         while True:
             with self._taking:
-                if condition():
-                    return
-                assert time.monotonic() < deadline, {start: engine.total for start, engine in self.engines.items()}
-            time.sleep(0.02)
+                got = read()
+            if got == expected:
+                return
+            assert time.monotonic() < deadline, f"after {seconds:g} s: expected {expected}, got {got}"
+            time.sleep(0.005)

@@ -1,108 +1,64 @@
-"""A scheduler with the methods of vLLM's that the plug-in wraps, and with vLLM's own counting rules."""
+"""The demo's scheduler with steps that a test dictates, and as vLLM's was before 0.14."""
 
+from dataclasses import replace
+from random import Random
 from types import SimpleNamespace
+
+from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.scheduler import Request, SchedulerOutput
+from sidecar.demo.scheduler import Scheduler as SimulatedScheduler
 
 DEPTH = 3
 
 
-def request(name, temperature=0.5, prompt=100, *, structured=False, adapter=None, **parameters):
-    return SimpleNamespace(
-        request_id=name,
-        sampling_params=SimpleNamespace(temperature=temperature, **parameters),
-        num_prompt_tokens=prompt,
-        num_output_tokens=0,
-        arrival_time=1000.0,
-        use_structured_output=structured,
-        lora_request=SimpleNamespace(lora_name=adapter) if adapter is not None else None,
-        status=SimpleNamespace(name="RUNNING"),
-    )
+def request(name, temperature=0.5, prompt=100, *, structured=False, adapter=None, max_tokens=10**9, **parameters):
+    return Request(
+        request_id=name, sampling_params=SimpleNamespace(temperature=temperature, **parameters), random=Random(0),
+        num_prompt_tokens=prompt, max_tokens=max_tokens, arrival_time=1000.0, use_structured_output=structured,
+        lora_request=None if adapter is None else SimpleNamespace(lora_name=adapter),
+    )  # fmt: skip
 
 
-class Scheduler:
-    """Like vLLM's from 0.14 on. ``counted`` is what vLLM would count: drafts, draft tokens and accepted tokens."""
+class Scheduler(SimulatedScheduler):
+    """``counted`` is what vLLM's counters would have of its steps: drafts, draft tokens and accepted tokens."""
 
-    def __init__(self, **config):
-        self.requests, self.running, self.counted = {}, [], [0, 0, 0]
-        self.num_spec_tokens = config.pop("depth", DEPTH)
-        speculative = SimpleNamespace(method="eagle3", num_speculative_tokens=self.num_spec_tokens)
-        parallel = SimpleNamespace(data_parallel_index=2, pipeline_parallel_size=config.pop("stages", 1))
-        self.vllm_config = SimpleNamespace(
-            model_config=SimpleNamespace(served_model_name=["m", "alias"]),
-            parallel_config=parallel,
-            speculative_config=config.pop("speculative", speculative),
+    def __init__(self, depth=DEPTH, stages=1):
+        super().__init__(SimulatorOptions(model_name="m", engine="2", num_speculative_tokens=depth))
+        self.vllm_config.model_config.served_model_name = ["m", "alias"]
+        self.vllm_config.parallel_config.pipeline_parallel_size = stages
+        self.counted = (0, 0, 0)
+
+    def step(self, results, *, resumed=(), invalid=None):
+        """One step; ``results`` is (draft tokens, sampled tokens) by request id, in that order.
+
+        ``resumed`` are the ids of running requests that the step lists as new again. Returns the step's statistics
+        and outputs.
+        """
+        started = [request for request in self.waiting if request.request_id in results]
+        for request in started:
+            self.waiting.remove(request)
+            self.running.append(request)
+        new = [SimpleNamespace(req_id=name) for name in (*(request.request_id for request in started), *resumed)]
+        drafts = {name: drafted for name, (drafted, _) in results.items()}
+        output = SchedulerOutput(
+            new,
+            {name: drafted + 1 for name, drafted in drafts.items()},
+            {name: [1] * drafted for name, drafted in drafts.items() if drafted},
+            invalid,
         )
-        self.new = []
-
-    def get_num_unfinished_requests(self):
-        return len(self.running)
-
-    def add(self, one):
-        self.requests[one.request_id] = one
-        self.running.append(one)
-        self.new.append(SimpleNamespace(req_id=one.request_id))
-
-    def step(self, results):
-        """One step; ``results`` is (draft tokens, sampled tokens) by request id, in that order."""
-        names = list(results)
-        output = SimpleNamespace(
-            scheduled_new_reqs=[new for new in self.new if new.req_id in names],
-            num_scheduled_tokens={name: drafted + 1 for name, (drafted, _) in results.items()},
-            scheduled_spec_decode_tokens={name: [1] * drafted for name, (drafted, _) in results.items() if drafted},
-            num_invalid_spec_tokens=getattr(self, "invalid", None),
-        )
-        self.new = [new for new in self.new if new.req_id not in names]
+        index = {name: place for place, name in enumerate(results)}
         sampled = [[5] * tokens for _, tokens in results.values()]
-        index = {name: place for place, name in enumerate(names)}
-        return self.update_from_output(output, SimpleNamespace(sampled_token_ids=sampled, req_id_to_index=index))
+        model_output = SimpleNamespace(req_id_to_index=index, sampled_token_ids=sampled)
+        (report,) = self.update_from_output(output, model_output).values()
+        if (stats := report.speculation) is not None:
+            added = stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens
+            self.counted = tuple(map(sum, zip(self.counted, added, strict=True)))
+        return report.speculation, report.outputs
 
     def end(self, *names, status="FINISHED_STOPPED"):
         """Ends requests between two steps; like vLLM, runs one more step at once, which tells the workers."""
-        ended = self._end(names, status)
+        self.finish_requests(names, SimpleNamespace(name=status))
         self.step({})
-        return ended
-
-    def _end(self, names, status):
-        ended = [self.requests[name] for name in names]
-        self.running = [one for one in self.running if one not in ended]
-        for one in ended:
-            one.status = SimpleNamespace(name=status)
-        return [self._free_request(one) for one in ended]
-
-    def make_spec_decoding_stats(
-        self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens, num_invalid_spec_tokens, request_id
-    ):
-        invalid = (num_invalid_spec_tokens or {}).get(request_id, 0)
-        return self._observe(num_draft_tokens - invalid, num_accepted_tokens)
-
-    def _observe(self, drafted, accepted):
-        self.counted = [one + more for one, more in zip(self.counted, (1, drafted, accepted), strict=True)]
-        return self.counted
-
-    def _stats(self, output, name, drafted, accepted):
-        return self.make_spec_decoding_stats(
-            None,
-            num_draft_tokens=drafted,
-            num_accepted_tokens=accepted,
-            num_invalid_spec_tokens=output.num_invalid_spec_tokens,
-            request_id=name,
-        )
-
-    def update_from_output(self, scheduler_output, model_runner_output):
-        outputs = []
-        for name in scheduler_output.num_scheduled_tokens:
-            one = self.requests.get(name)
-            if one is None:
-                continue
-            tokens = model_runner_output.sampled_token_ids[model_runner_output.req_id_to_index[name]]
-            if draft := scheduler_output.scheduled_spec_decode_tokens.get(name):
-                self._stats(scheduler_output, name, len(draft), len(tokens) - 1)
-            one.num_output_tokens += len(tokens)
-            ends = one.num_output_tokens >= getattr(one, "max_tokens", 10**9)
-            reason = "length" if ends else None
-            outputs.append(SimpleNamespace(request_id=name, new_token_ids=tokens, finish_reason=reason))
-            if ends:
-                self._end([name], "FINISHED_LENGTH_CAPPED")
-        return {0: SimpleNamespace(outputs=outputs)}
 
     def _free_request(self, request, delay_free_blocks=False):
         if not delay_free_blocks:
@@ -111,16 +67,23 @@ class Scheduler:
 
 
 class OldScheduler(Scheduler):
-    """Like vLLM's before 0.14."""
+    """Like vLLM's before 0.14, whose statistics are not told which request they are of."""
 
     def make_spec_decoding_stats(self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens):
-        return self._observe(num_draft_tokens, num_accepted_tokens)
-
-    def _stats(self, output, name, drafted, accepted):
-        return self.make_spec_decoding_stats(None, num_draft_tokens=drafted, num_accepted_tokens=accepted)
+        return SimulatedScheduler.make_spec_decoding_stats(
+            self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens, None, ""
+        )
 
     def update_from_output(self, scheduler_output, model_runner_output):
-        return super().update_from_output(scheduler_output, model_runner_output)
+        stats, index = None, model_runner_output.req_id_to_index
+        for name, draft in scheduler_output.scheduled_spec_decode_tokens.items():
+            if name in self.requests:
+                accepted = len(model_runner_output.sampled_token_ids[index[name]]) - 1
+                stats = self.make_spec_decoding_stats(stats, len(draft), accepted)
+        without_drafts = replace(scheduler_output, scheduled_spec_decode_tokens={})
+        reports = super().update_from_output(without_drafts, model_runner_output)
+        reports[0].speculation = stats
+        return reports
 
     def _free_request(self, request):
         return super()._free_request(request)

@@ -2,60 +2,35 @@
 
 import asyncio
 import signal
+import time
 from collections import Counter
 from contextlib import AsyncExitStack
 
 import aiohttp
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
-from tests.debian_servers import free_port
+from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
+from tests.app.app_tools import sidecar_settings, total
 from tests.demo.faulty_vllm import FaultyVllm
 
 BUCKETS = {0.0: "0", 0.3: "0-0.3", 0.7: "0.5-0.7", 1.0: "0.7-1"}
+TOTALS = {"requests": "requests", "drafts": "drafts", "accepted": "accepted_tokens"}
 
 
 class Sidecar(AsyncExitStack):
     """The program, as often as it is started."""
 
-    def __init__(self, program, vllm_url):
+    def __init__(self, program, settings):
         super().__init__()
-        self.port = free_port()
-        self._program = program
-        self._given = {
-            "SPECDEC_VLLM_URL": vllm_url,
-            "SPECDEC_LISTEN": f"127.0.0.1:{self.port}",
-            "SPECDEC_SCRAPE_INTERVAL": "100ms",
-            "SPECDEC_SCRAPE_CPU_SHARE": "1",
-        }
+        self._program, self._settings = program, settings
 
     async def start(self):
-        self.process = await self.enter_async_context(self._program("run", **self._given))
+        self.process = await self.enter_async_context(self._program("run", **self._settings))
 
     async def end(self, number=signal.SIGKILL):
         self.process.send_signal(number)
         await self.process.wait()
-
-    async def page(self):
-        """Its samples, {(name, labels' values): value}; empty while it does not answer."""
-        try:
-            async with (
-                aiohttp.ClientSession() as http,
-                http.get(f"http://127.0.0.1:{self.port}/metrics") as response,
-            ):
-                text = await response.text()
-        except aiohttp.ClientError:
-            return {}
-        samples = (one for family in text_string_to_metric_families(text) for one in family.samples)
-        return {(one.name, *sorted(one.labels.items())): one.value for one in samples}
-
-
-def summed(page, name, **labels):
-    return sum(
-        value for (sample, *pairs), value in page.items() if sample == name and set(labels.items()) <= set(pairs)
-    )
 
 
 async def killed_under_load(sidecar, drafted):
@@ -79,7 +54,7 @@ async def terminated(sidecar, drafted):
 
 
 @pytest.mark.parametrize("fault", [killed_under_load, suspended, terminated])
-async def test_totals_are_right_after(fault, program, socket_path, eventually):
+async def test_totals_by_temperature_are_right_after(fault, program, http, samples_of, *, socket_path, eventually):
     truth = Counter()
 
     def ended(request):
@@ -88,41 +63,47 @@ async def test_totals_are_right_after(fault, program, socket_path, eventually):
         truth[label, "drafts"] += sum(request.lengths)
         truth[label, "accepted"] += sum(length * steps for length, steps in enumerate(request.lengths))
 
-    async with (
-        FaultyVllm(SimulatorOptions(speed=10), plugin_socket=socket_path) as vllm,
-        Sidecar(program, vllm.url) as sidecar,
-    ):
+    async with FaultyVllm(SimulatorOptions(speed=10), plugin_socket=socket_path) as vllm, AsyncExitStack() as stack:
+        settings = sidecar_settings(vllm.url)
+        sidecar = await stack.enter_async_context(Sidecar(program, settings))
 
         async def drafted(more):
-            wanted = vllm.counter("spec_decode_num_drafts") + more
-            await eventually(lambda: vllm.counter("spec_decode_num_drafts") >= wanted)
+            goal = vllm.counter("spec_decode_num_drafts") + more
+            await eventually(lambda: vllm.counter("spec_decode_num_drafts") >= goal)
 
-        async def until(holds):
-            while not holds(page := await sidecar.page()):
+        async def until(read, expected):
+            """Waits until the sidecar's page gives what is expected, for as long as a process may take to start."""
+            deadline, got = time.monotonic() + 30, None
+            while got != expected:
+                assert time.monotonic() < deadline, f"expected {expected}, got {got}"
                 await asyncio.sleep(0.05)
-            return page
+                try:
+                    async with http.get(f"http://{settings['SPECDEC_LISTEN']}/metrics") as response:
+                        got = read(samples_of(await response.text()))
+                except aiohttp.ClientError as error:
+                    got = error
 
         await sidecar.start()
-        traffic = Traffic(vllm, TrafficOptions((Phase(3600, MIXED),), max_requests=10**9), ended=ended)
+        traffic = Traffic(vllm, TrafficOptions((MIXED,), max_requests=10**9), ended=ended)
         sending = asyncio.create_task(traffic.run())
-        await until(lambda page: summed(page, "specdec_drafts_total") > 100)
+        await until(lambda page: min(total(page, "specdec_drafts_total"), 100), 100)
         await fault(sidecar, drafted)
         reached = vllm.counter("spec_decode_num_drafts")
-        # Else the engine might go idle before it is heard again, and not connect.
-        await until(lambda page: summed(page, "specdec_drafts_total") >= reached)
+        # Else the engine might go idle before the sidecar is back, and not connect.
+        await until(lambda page: min(total(page, "specdec_drafts_total"), reached), reached)
         traffic.stop()
         await sending
         assert traffic.failed == 0
         drafts = vllm.counter("spec_decode_num_drafts")
-        page = await until(
-            lambda page: (
-                summed(page, "specdec_drafts_total") == summed(page, "specdec_engine_drafts_total") == drafts
-                and summed(page, "specdec_requests_total") == traffic.completed
-            )
-        )
-        for label in BUCKETS.values():
-            assert summed(page, "specdec_requests_total", temperature=label) == truth[label, "requests"]
-            assert summed(page, "specdec_drafts_total", temperature=label) == truth[label, "drafts"]
-            assert summed(page, "specdec_accepted_tokens_total", temperature=label) == truth[label, "accepted"]
-        coverage = ("specdec_request_coverage_ratio", ("engine", "0"), ("model_name", "demo"))
-        assert (await until(lambda page: coverage in page))[coverage] == 1
+        names = ("specdec_drafts_total", "specdec_engine_drafts_total", "specdec_requests_total")
+        await until(lambda page: [total(page, name) for name in names], [drafts, drafts, traffic.completed])
+
+        def by_temperature(page):
+            return {
+                (label, key): total(page, f"specdec_{name}_total", temperature=label)
+                for label in BUCKETS.values()
+                for key, name in TOTALS.items()
+            }
+
+        await until(by_temperature, truth)
+        await until(lambda page: total(page, "specdec_request_coverage_ratio"), 1)

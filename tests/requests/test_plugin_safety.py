@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from sidecar import __version__
+from sidecar.demo.scheduler import SchedulerOutput
 from sidecar.requests import plugin
 from tests.requests.scheduler_double import OldScheduler, Scheduler, fresh, request
 
@@ -21,19 +22,21 @@ PARTS = ("before_step", "count", "after_step", "follow", "end", "settle", "add",
 
 
 def life(scheduler, requests=6):
-    """What vLLM's own methods return over some requests' lives."""
+    """The statistics and outputs of vLLM's own methods over some requests' lives."""
     returned = []
     for number in range(requests):
         name = f"r{number}"
-        scheduler.add(request(name))
-        returned += [scheduler.step({name: (0, 1)}), scheduler.step({name: (3, 2)}), scheduler.step({name: (3, 4)})]
-        returned.append(scheduler.end(name, status="FINISHED_ABORTED"))
+        scheduler.add_request(request(name))
+        returned += [scheduler.step({name: result}) for result in ((0, 1), (3, 2), (3, 4))]
+        scheduler.end(name, status="FINISHED_ABORTED")
     return returned
 
 
 @pytest.mark.parametrize(("part", "nth"), [*((part, nth) for part in PARTS for nth in (1, 4)), ("say", 1)])
 @pytest.mark.parametrize("base", [Scheduler, OldScheduler])
-def test_its_first_fault_takes_it_out_and_vllm_goes_on(base, part, nth, *, plain, installed, monkeypatch, caplog):
+def test_the_first_fault_disables_the_plugin_and_vllm_goes_on(
+    base, part, nth, *, plain, installed, monkeypatch, caplog
+):
     own, calls = getattr(plugin.Observer, part), []
 
     def failing(self, *args, **kwargs):
@@ -55,7 +58,7 @@ def test_its_first_fault_takes_it_out_and_vllm_goes_on(base, part, nth, *, plain
     assert re.search(r": \w+: KeyError at line \d+$", caplog.text, re.MULTILINE)
     assert "the id of a request" not in caplog.text
     if not (part in ("say", "send") and nth == 1):  # else there is no connection yet
-        plain.until(lambda: plain.engines and plain.only.hello["state"] == "disabled")
+        plain.until(lambda: plain.only.state, "disabled")
         assert re.fullmatch(r"\w+: KeyError at line \d+", plain.only.hello["reason"])
 
 
@@ -86,32 +89,30 @@ def test_vllms_own_exceptions_pass(base, method):
         life(cls())
 
 
-def test_what_a_call_leaves_out_vllms_own_defaults_are(socket_path):
+def test_arguments_that_a_call_omits_have_vllms_own_defaults(socket_path):
     cls = fresh(Scheduler)
     cls.make_spec_decoding_stats.__defaults__ = (1, {"a": 2}, "a")
-    cls.update_from_output.__defaults__ = (None,)
+    cls.update_from_output.__defaults__ = (SimpleNamespace(req_id_to_index={}),)
     plugin.install(cls, "0.32.0", str(socket_path))
     scheduler = cls()
-    scheduler.add(request("a"))
-    assert scheduler.make_spec_decoding_stats(None, 3) == [1, 1, 1]
-    nothing = SimpleNamespace(scheduled_new_reqs=[], num_scheduled_tokens={}, scheduled_spec_decode_tokens={})
-    assert scheduler.update_from_output(nothing)[0].outputs == []
-    total = scheduler._specdec.total
-    assert [total.drafts, total.draft_tokens, total.accepted_tokens] == scheduler.counted
+    scheduler.add_request(request("a"))
+    stats = scheduler.make_spec_decoding_stats(None, 3)
+    assert scheduler.update_from_output(SchedulerOutput())[0].outputs == []
+    counted = (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens)
+    assert scheduler._specdec.total[-3:] == counted == (1, 1, 1)
 
 
 def test_arguments_and_results_are_passed_on_as_they_are(installed):
+    stats = installed()().make_spec_decoding_stats(None, 3, 1, None, "nobody")
+    assert stats == fresh(Scheduler)().make_spec_decoding_stats(None, 3, 1, None, "nobody")
     scheduler = installed()()
-    assert scheduler.make_spec_decoding_stats(None, 3, 1, None, "nobody") == [1, 3, 1]
-    scheduler = installed()()
-    one = request("a")
-    scheduler.add(one)
-    assert scheduler._free_request(one, delay_free_blocks=True) == ("transfer parameters", None)
-    assert "a" in scheduler.requests
+    scheduler.add_request(request("a"))
+    delayed = scheduler._free_request(scheduler.requests["a"], delay_free_blocks=True)
+    assert (delayed, "a" in scheduler.requests) == (("transfer parameters", None), True)
 
 
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
-def test_a_signature_that_it_does_not_know_is_not_wrapped(method, plain, socket_path):
+def test_an_unknown_signature_is_refused_and_nothing_is_wrapped(method, plain, socket_path):
     cls = fresh(Scheduler)
     own = getattr(cls, method)
 
@@ -123,20 +124,18 @@ def test_a_signature_that_it_does_not_know_is_not_wrapped(method, plain, socket_
     plugin.install(cls, "9.9", str(socket_path))
     assert {name: getattr(cls, name) for name in plugin.KNOWN} == before
     life(cls())
-    plain.until(lambda: plain.engines)
-    assert plain.only.hello["state"] == "refused"
+    plain.until(lambda: (plain.only.state, plain.only.reports), ("refused", 0))
     assert f"{method}(self args* new* kwargs*)" in plain.only.hello["reason"]
-    assert plain.only.reports == 0
 
 
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
-def test_a_method_that_is_not_there_is_said(method, plain, socket_path):
-    cls = type(
-        "Scheduler", (), {name: getattr(Scheduler, name) for name in ("__init__", *plugin.KNOWN) if name != method}
-    )
+def test_a_missing_method_is_named_in_the_refusal(method, plain, socket_path):
+    construct = lambda self: vars(self).update(vars(Scheduler()))  # noqa: E731 - a constructor
+    others = {name: getattr(Scheduler, name) for name in plugin.KNOWN if name != method}
+    cls = type("Scheduler", (), {"__init__": construct, **others})
     plugin.install(cls, "9.9", str(socket_path))
     assert cls()._specdec is None
-    plain.until(lambda: plain.engines)
+    plain.until(lambda: plain.only.state, "refused")
     assert f"{method}(missing)" in plain.only.hello["reason"]
 
 
@@ -151,13 +150,11 @@ def custom(base, method, *, calls_vllms, **config):
 
 
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
-def test_a_subclass_whose_own_method_calls_vllms_is_observed_once_a_step_with_drafts_has_shown_it(
-    method, plain, installed
-):
+def test_a_subclass_whose_method_calls_vllms_is_observed_once_a_step_with_drafts_shows_it(method, plain, installed):
     scheduler = custom(installed(), method, calls_vllms=True)
-    plain.until(lambda: plain.engines)
-    assert (plain.only.hello["state"], plain.only.hello["reason"]) == ("checking", f"Custom has its own {method}")
-    scheduler.add(request("a"))
+    plain.until(lambda: plain.only.state, "checking")
+    assert plain.only.hello["reason"] == f"Custom has its own {method}"
+    scheduler.add_request(request("a"))
     scheduler.step({"a": (0, 1)})
     assert (scheduler._specdec.state, plain.only.reports) == ("checking", 0)
     plain.die()
@@ -165,46 +162,43 @@ def test_a_subclass_whose_own_method_calls_vllms_is_observed_once_a_step_with_dr
     for _ in range(3):  # it notices, connects, and says it again
         scheduler._specdec.due = 0.0
         scheduler.step({"a": (0, 1)})
-    plain.until(lambda: plain.only.hellos >= 2)
-    assert (plain.only.hello["state"], plain.only.hello["reason"]) == ("checking", f"Custom has its own {method}")
+    plain.until(lambda: min(plain.only.hellos, 2), 2)
+    assert (plain.only.state, plain.only.hello["reason"]) == ("checking", f"Custom has its own {method}")
     scheduler.step({"a": (3, 2)})
     assert scheduler._specdec.state == "observing"
-    scheduler.requests["a"].max_tokens = 4
+    scheduler.requests["a"].max_tokens = 7
     scheduler.step({"a": (3, 1)})
     assert (scheduler._specdec.own, scheduler._specdec.requests) == ([], {})
     assert life(scheduler) == life(fresh(Scheduler)())
-    plain.until(lambda: plain.total == tuple(scheduler.counted) and plain.only.hello["state"] == "observing")
+    plain.until(lambda: (plain.total, plain.only.state), (scheduler.counted, "observing"))
 
 
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
-def test_a_subclass_with_a_copy_of_a_method_is_refused_in_words(method, plain, installed, caplog):
+def test_a_subclass_with_a_copy_of_a_method_is_refused_with_the_reason(method, plain, installed, caplog):
     scheduler, own = custom(installed(), method, calls_vllms=False), fresh(Scheduler)()
     for each in (scheduler, own):
-        one = request("a")
-        one.max_tokens = 4
-        each.add(one)
+        each.add_request(request("a", max_tokens=4))
     for results in ({"a": (0, 1)}, {"a": (3, 2)}, {"a": (3, 3)}):
         assert scheduler.step(results) == own.step(results)
     assert life(scheduler) == life(own)
     assert scheduler._specdec is None
-    plain.until(lambda: plain.engines and plain.only.hello["state"] == "refused")
+    plain.until(lambda: plain.only.state, "refused")
     assert plain.only.hello["reason"] == f"Custom has its own {method}, which does not call vLLM's"
     assert plain.only.hello["reason"] in caplog.text
 
 
 @pytest.mark.parametrize("method", ["update_from_output", "_free_request"])
-@pytest.mark.parametrize("calls_vllms", [True, False])
-def test_without_speculation_the_first_end_tells(method, calls_vllms, plain, socket_path):
-    cls = fresh(Scheduler)
-    plugin.install(cls, "9.9", str(socket_path))
-    scheduler, one = custom(cls, method, calls_vllms=calls_vllms, depth=0, speculative=None), request("a")
-    one.max_tokens = 2
-    scheduler.add(one)
+@pytest.mark.parametrize(("calls_vllms", "state"), [(True, "observing"), (False, "refused")])
+def test_without_speculation_the_first_end_shows_whether_a_subclass_calls_vllms_method(
+    method, calls_vllms, state, plain, installed
+):
+    scheduler = custom(installed(), method, calls_vllms=calls_vllms, depth=0)
+    scheduler.add_request(request("a", max_tokens=2))
     for _ in range(2):
         assert scheduler._specdec.state == "checking"
         scheduler.step({"a": (0, 1)})
     assert (scheduler._specdec is not None) is calls_vllms
-    plain.until(lambda: plain.engines and plain.only.hello["state"] == ("observing" if calls_vllms else "refused"))
+    plain.until(lambda: plain.only.state, state)
 
 
 def test_a_subclass_that_overrides_nothing_wrapped_is_observed(plain, installed):
@@ -215,7 +209,7 @@ def test_a_subclass_that_overrides_nothing_wrapped_is_observed(plain, installed)
 
     scheduler = Async()
     life(scheduler)
-    plain.until(lambda: plain.total == tuple(scheduler.counted))
+    plain.until(lambda: plain.total, scheduler.counted)
 
 
 def test_nothing_grows_with_the_number_of_requests(installed):
@@ -230,16 +224,13 @@ def test_nothing_grows_with_the_number_of_requests(installed):
     assert not observer.starting
 
 
-def test_in_a_worker_it_imports_nothing(monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "vllm.v1.worker.worker_base", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "vllm", None)  # an import of it fails, which would be logged
-    plugin.register()
-    assert plugin.log.name not in {record.name for record in caplog.records}
-
-
-def test_where_vllm_inspects_a_model_class_it_imports_nothing(monkeypatch, caplog):
-    spec = SimpleNamespace(name="vllm.model_executor.models.registry")
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
+@pytest.mark.parametrize("process", ["worker", "model inspection"])
+def test_a_process_without_a_scheduler_imports_nothing(process, monkeypatch, caplog):
+    if process == "worker":
+        monkeypatch.setitem(sys.modules, "vllm.v1.worker.worker_base", SimpleNamespace())
+    else:
+        spec = SimpleNamespace(name="vllm.model_executor.models.registry")
+        monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
     monkeypatch.setitem(sys.modules, "vllm", None)  # an import of it fails, which would be logged
     plugin.register()
     assert plugin.log.name not in {record.name for record in caplog.records}
@@ -263,7 +254,7 @@ def test_register_wraps_vllms_scheduler(monkeypatch):
     assert cls.update_from_output.__wrapped__.__code__ is Scheduler.update_from_output.__code__
 
 
-def test_the_file_is_what_it_promises_to_be():
+def test_the_file_needs_only_the_standard_library_and_stays_short():
     text = Path(plugin.__file__).read_text()
     assert len(text.splitlines()) <= 441
     assert __version__ == plugin.VERSION

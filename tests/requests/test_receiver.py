@@ -26,8 +26,8 @@ async def test_a_packets_parts_are_delivered_in_order(receiver, sink, connect, e
 @pytest.mark.parametrize("refused", [b"?", packet(report=finishing({**FINISHED, "temperature": -1})), b" " * 65_537])
 async def test_a_malformed_packet_ends_its_connection_alone(refused, receiver, sink, connect, eventually):
     good, bad = connect(), connect()
-    for one in (good, bad):
-        one.send(packet(hello=HELLO, report=finishing(FINISHED)))
+    for connection in (good, bad):
+        connection.send(packet(hello=HELLO, report=finishing(FINISHED)))
     await eventually(lambda: len(sink.requests) == 2)
     bad.send(refused)
     await eventually(lambda: (None, 2) in sink.calls)
@@ -36,7 +36,7 @@ async def test_a_malformed_packet_ends_its_connection_alone(refused, receiver, s
     assert sink.drops == {"malformed": 1}
 
 
-async def test_the_first_packet_says_hello(receiver, sink, connect, eventually):
+async def test_a_first_packet_without_a_hello_is_malformed(receiver, sink, connect, eventually):
     connect().send(packet(report=REPORT))
     await eventually(lambda: sink.drops)
     assert sink.drops == {"malformed": 1}
@@ -50,40 +50,34 @@ async def test_a_packet_of_the_largest_size_is_read(receiver, sink, connect, eve
     assert not sink.drops
 
 
-async def test_another_version_is_told_until_its_sender_leaves(receiver, sink, connect, eventually):
-    one = connect()
-    one.send(b'{"v": 3, "hello": {"plugin": "1.4"}}')
+async def test_a_sender_of_another_version_is_reported_until_it_leaves(receiver, sink, connect, eventually):
+    connection = connect()
+    connection.send(b'{"v": 3, "hello": {"plugin": "1.4"}}')
     await eventually(lambda: sink.calls)
-    one.close()
+    connection.close()
     await eventually(lambda: (None, 1) in sink.calls)
     assert sink.calls == [(Unreadable(3), 1), (None, 1)]
     assert not sink.drops
 
 
-async def test_stopping_disconnects_and_tells_no_end(receiving, sink, connect, eventually):
-    async with receiving():
-        one = connect()
-        one.send(packet(hello=HELLO))
-        await eventually(lambda: sink.hellos)
-    assert sink.calls == [(Hello, 1)]
-    with pytest.raises(BrokenPipeError):
-        one.send(packet(report=finishing(FINISHED)))
-
-
-async def test_who_connects_while_it_stops_leaves_no_task(receiving, sink, connect, eventually):
+async def test_stopping_disconnects_without_reporting_an_end_and_leaves_no_task(receiving, sink, connect, eventually):
     before = asyncio.all_tasks()
     async with receiving():
-        connect().send(packet(hello=HELLO))
+        connection = connect()
+        connection.send(packet(hello=HELLO))
         await eventually(lambda: sink.hellos)
-        connect()
+        connect()  # while it stops
+    assert sink.calls == [(Hello, 1)]
+    with pytest.raises(BrokenPipeError):
+        connection.send(packet(report=finishing(FINISHED)))
     assert asyncio.all_tasks() == before
 
 
 async def test_a_connection_over_the_bound_replaces_the_longest_silent_one(receiving, sink, connect, eventually):
     async with receiving(max_connections=2):
         first, second = connect(), connect()
-        for number, one in enumerate((first, second, first), 1):
-            one.send(packet(hello=HELLO))
+        for number, connection in enumerate((first, second, first), 1):
+            connection.send(packet(hello=HELLO))
             await eventually(lambda number=number: len(sink.hellos) == number)
         connect().send(packet(hello=HELLO))
         await eventually(lambda: len(sink.hellos) == 4)
@@ -107,12 +101,12 @@ async def test_a_replaced_connection_is_not_read_to_its_end(receiving, sink, con
 async def test_silent_connections_keep_no_engine_out(receiving, sink, connect, eventually):
     async with receiving(max_connections=4):
         silent = [connect() for _ in range(16)]
-        one = connect()
-        one.send(packet(hello=HELLO))
+        engine = connect()
+        engine.send(packet(hello=HELLO))
         await eventually(lambda: sink.hellos)
         silent += [connect() for _ in range(16)]
         await eventually(lambda: sink.drops["too_many_connections"] == 33 - 4)
-        one.send(packet(report=finishing(FINISHED)))
+        engine.send(packet(report=finishing(FINISHED)))
         await eventually(lambda: sink.requests)
 
 
@@ -133,13 +127,13 @@ async def test_a_flood_does_not_starve_the_event_loop(receiver, sink, connect, e
     assert len({request.drafts for request in sink.requests[:200]}) == 20
 
 
-async def test_without_descriptors_engines_wait(receiver, sink, connect, eventually):
+async def test_without_descriptors_engines_wait_and_are_accepted_later(receiver, sink, connect, eventually):
     engines = [connect() for _ in range(3)]
     with descriptors(free=0), capture_logs() as logs:
         await eventually(lambda: sink.drops["no_descriptors"] >= 2)
     assert [line["event"] for line in logs] == ["cannot accept connections"]
-    for one in engines:
-        one.send(packet(hello=HELLO))
+    for engine in engines:
+        engine.send(packet(hello=HELLO))
     await eventually(lambda: len(sink.hellos) == 3)
 
 
@@ -163,23 +157,25 @@ async def test_a_live_sidecars_socket_is_left_alone_until_it_ends(receiving, sin
     await second.__aexit__(None, None, None)
 
 
-async def test_another_file_is_left_alone(receiving, socket_path):
+async def test_a_file_at_the_sockets_path_is_left_alone(receiving, socket_path):
     socket_path.write_text("precious")
     async with receiving() as receiver:
         assert receiver.problem == os.strerror(errno.EADDRINUSE)
     assert socket_path.read_text() == "precious"
 
 
-async def test_without_a_folder_it_says_so_once_and_goes_on(receiving, folder, sink, eventually, monkeypatch):
+async def test_a_folder_that_cannot_be_made_is_logged_once_and_retried(
+    receiving, folder, sink, eventually, monkeypatch
+):
     (folder / "file").write_text("")
     tries, listening = [], receiver_module._listening
     monkeypatch.setattr(receiver_module, "_listening", lambda path: tries.append(path) or listening(path))
     with capture_logs() as logs:
-        async with receiving(folder / "file" / "plugin.sock", retry=0.01) as one:
-            assert one.problem == os.strerror(errno.EEXIST)
+        async with receiving(folder / "file" / "plugin.sock", retry=0.01) as receiver:
+            assert receiver.problem == os.strerror(errno.EEXIST)
             await eventually(lambda: len(tries) >= 3)
             (folder / "file").unlink()
-            await eventually(lambda: not one.problem)
+            await eventually(lambda: not receiver.problem)
             assert (folder / "file" / "plugin.sock").is_socket()
     assert [line["log_level"] for line in logs] == ["warning", "info"]
     assert "SPECDEC_PLUGIN__SOCKET" in logs[0]["event"]

@@ -22,6 +22,7 @@ import aiohttp
 from tests.app.app_tools import sidecar_settings
 from tests.debian_servers import free_port, running_prometheus, scraping
 from tests.restarts.vllm import STEP, Options, command
+from tests.waiting import START_SECONDS, until
 
 SCRAPE_INTERVAL = "500ms"  # Prometheus'
 POLL_INTERVAL = "250ms"  # the sidecar's
@@ -32,7 +33,6 @@ SERIES = {
     "group": 'specdec_group_drafts_total{by="adapter"}',
 }
 EDGES, BUCKETS = (0.0, 0.3, 0.5, 0.7, 1.0), ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
-PATIENCE = 30  # seconds, for what should take one or two
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,16 @@ class Stack:
             await process.wait()
 
     async def request(self, action, method="POST"):
-        """One request to vLLM, as soon as it listens."""
-        while True:
+        """One request to vLLM, as soon as it listens; the body of its answer."""
+        url = f"http://127.0.0.1:{self._options.port}/{action}"
+
+        async def answered():
             with suppress(aiohttp.ClientConnectionError):
-                async with self._http.request(method, f"http://127.0.0.1:{self._options.port}/{action}") as answer:
+                async with self._http.request(method, url) as answer:
                     answer.raise_for_status()
-                    return await answer.read()
-            await asyncio.sleep(0.05)
+                    return await answer.read() or b"done"
+
+        return await until(answered, seconds=START_SECONDS, pause=0.05)
 
     async def truth(self):
         """Drafts of all vLLMs so far, by label and value."""
@@ -102,22 +105,19 @@ class Stack:
     async def drafted(self, more):
         """Waits for so many more drafts."""
         enough = (await self.truth()).total() + more * len(SERIES)
-        while (await self.truth()).total() < enough:
-            await asyncio.sleep(0.1)
+
+        async def has_drafted():
+            return (await self.truth()).total() >= enough
+
+        await until(has_drafted, seconds=START_SECONDS, pause=0.1)
 
     async def shows(self, expression):
-        """Waits until Prometheus has an answer; returns whether it came."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
-                while not await self._prometheus.instant(expression):
-                    await asyncio.sleep(0.1)
-                return True
-        return False
+        """Waits until Prometheus has series for the expression."""
+        await self._prometheus.until(expression)
 
     async def is_scraped(self):
         """Waits for a scrape that describes what is now; returns when it was."""
-        up_to_date = f"timestamp(specdec_last_scrape_timestamp_seconds > {time.time() + 0.5})"
-        assert await self.shows(up_to_date), "the sidecar is down"
+        await self.shows(f"timestamp(specdec_last_scrape_timestamp_seconds > {time.time() + 0.5})")
         ((_, moment),) = await self._prometheus.instant("timestamp(specdec_up)")
         return moment
 

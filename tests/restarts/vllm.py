@@ -6,7 +6,6 @@ beneath the plug-in. POST /traffic, /drain, /replace or /leave acts on it; the l
 
 import asyncio
 import json
-import math
 import sys
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -16,11 +15,10 @@ from types import SimpleNamespace
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from sidecar.demo.engine import Engine
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.scheduler import Scheduler
-from sidecar.demo.server import VERSION, SimulatedVllm
-from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
+from sidecar.demo.server import VERSION, Engine, SimulatedVllm
+from sidecar.demo.traffic import Traffic, TrafficOptions
 from sidecar.requests.plugin import install
 
 STEP = 0.04  # seconds: so slow that a report of many rows, a few to a step, takes longer than a scrape interval
@@ -34,7 +32,7 @@ class Options:
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)  # in turn, as are the adapters
     adapters: tuple[str, ...] = ()
     concurrency: int = 24  # requests in flight, of all engines
-    shows_start: bool = True  # several API servers do not: process_start_time_seconds is missing
+    shows_start: bool = True  # several API servers do not: no process_start_time_seconds, and no _created of counters
     keeps_page: bool = False  # a replaced engine's counters go on, since they belong to the API server
 
 
@@ -70,8 +68,10 @@ class Mixed(Traffic):
     """Each temperature in turn, and each adapter."""
 
     def __init__(self, vllm, options):
-        concurrency, phases = options.concurrency // options.engines, (Phase(math.inf, {0.0: 1}),)
-        super().__init__(vllm, TrafficOptions(phases, concurrency, max_requests=10**9, min_tokens=16, max_tokens=48))
+        concurrency = options.concurrency // options.engines
+        super().__init__(
+            vllm, TrafficOptions(concurrency=concurrency, max_requests=10**9, min_tokens=16, max_tokens=48)
+        )
         self._temperatures, self._adapters = cycle(options.temperatures), cycle(options.adapters or (None,))
 
     def _request(self, mix):
@@ -108,6 +108,8 @@ class Server:
                     known.samples += family.samples
         if not self.options.shows_start:
             del families["process_start_time_seconds"]
+            for family in families.values():
+                family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
         return families.values()
 
     async def metrics(self, _request):

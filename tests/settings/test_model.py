@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sidecar.settings import Settings, load_settings
-from sidecar.settings.addresses import Address
-from sidecar.settings.field_types import parse_duration
+from sidecar.settings.field_types import Address, parse_duration
 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.binary(), st.lists(st.integers()), st.none()))
-def test_no_value_breaks_a_reader(value):
+def test_any_value_is_read_or_refused(value):
     """Whatever YAML can hold is either read or refused with a ValueError that pydantic reports."""
     for name in ("scrape_interval", "listen", "vllm_url", "temperature_buckets"):
         try:
@@ -31,7 +30,7 @@ def test_no_value_breaks_a_reader(value):
         ("my-host_1.example:80", Address("my-host_1.example", 80)),
     ],
 )
-def test_addresses_read_and_print_the_same(text, address):
+def test_an_address_is_printed_as_it_was_written(text, address):
     settings = Settings(listen=text)
     assert settings.listen == address
     assert str(settings.listen) == text
@@ -47,7 +46,7 @@ def test_addresses_read_and_print_the_same(text, address):
         ("http://host/serve/metrics/", "http://host/serve"),
     ],
 )
-def test_urls_lose_a_trailing_slash_and_the_page_alone(text, url):
+def test_a_url_loses_only_a_trailing_slash_and_the_metrics_page(text, url):
     assert Settings(vllm_url=text).vllm_url == url
 
 
@@ -66,12 +65,12 @@ def test_settings_cannot_be_changed():
         settings.limits.series = 5
 
 
-def test_credentials_are_not_in_the_text_of_settings():
+def test_the_text_of_settings_has_no_credentials():
     text = repr(Settings(vllm_url="http://me:hunter2@host", alerting={"alertmanagers": ["http://me:hunter2@host"]}))
     assert "hunter2" not in text
 
 
-def test_certificates_of_an_authority_of_ones_own_verify_vllm():
+def test_vllm_is_verified_against_the_systems_authorities_an_own_one_or_not_at_all():
     path = Path(__file__).with_name("ca.pem")
     context = load_settings(None, {"SPECDEC_VLLM_CA_FILE": str(path)}).tls()
     assert len(context.get_ca_certs()) == 1
@@ -83,7 +82,7 @@ def test_certificates_of_an_authority_of_ones_own_verify_vllm():
     ("text", "seconds"),
     [("500ms", 0.5), ("1s", 1), ("5m", 300), ("1h", 3600), ("1.5m", 90), (" 2 s ", 2), ("7", 7), ("0.25", 0.25)],
 )
-def test_durations_are_seconds(text, seconds):
+def test_a_duration_is_a_number_of_seconds_or_has_a_unit(text, seconds):
     assert parse_duration(text, 0, 3600) == seconds
 
 

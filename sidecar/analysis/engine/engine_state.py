@@ -11,12 +11,11 @@ from sidecar.analysis.distributions import USAGE_EDGES, WINDOW_EDGES, Histogram
 from sidecar.analysis.engine.latency import Latency, latency
 from sidecar.analysis.speed.speedup import LoadReport, LoadTotals, Withheld
 from sidecar.analysis.speed.steps import StepCheck, Steps, counted_steps, counter_growth
-from sidecar.engine.held import fell, held
-from sidecar.engine.histograms import HistogramWindow
+from sidecar.engine.merge import fell, held
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
-from sidecar.engine.window import HOUR, CounterWindow, Row
+from sidecar.engine.window import HOUR, CounterWindow, HistogramWindow, Row
 from sidecar.settings import Settings
 
 
@@ -160,6 +159,12 @@ class EngineState:
     def idle(self) -> Withheld:
         """Why there may be no steps to show."""
         return self.untimed if self.untimed is not None and not self.is_reported else Withheld.TOO_LITTLE
+
+    @property
+    def waiting(self) -> float:
+        """Requests that wait for capacity; vLLM before 0.20 does not say for what, so all that wait."""
+        gauges = self.latest.gauges if self.latest is not None else {}
+        return gauges.get(Gauge.WAITING_FOR_CAPACITY, gauges.get(Gauge.REQUESTS_WAITING, 0.0))
 
     @property
     def window(self) -> Acceptance:

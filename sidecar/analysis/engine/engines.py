@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.engine.engine_state import EngineState
-from sidecar.engine.held import held
-from sidecar.engine.merge import OTHER, merge
+from sidecar.engine.merge import OTHER, held, merge
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.settings import Settings

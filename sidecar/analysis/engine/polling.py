@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar import errors
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 
@@ -32,7 +31,7 @@ class ScrapeState:
     def __init__(self, interval: float) -> None:
         """``interval`` is the configured one, used until the first poll gives the one in force."""
         self._interval = interval
-        self._errors: Tally[str] = Tally(dict.fromkeys(scrape_reasons(), 0))
+        self._errors: Tally[str] = Tally(dict.fromkeys(ScrapeError.reasons(), 0))
         self._last_error: ScrapeError | None = None
         self._duration: float | None = None
         self.last: float | None = None  # Unix seconds of the last good poll
@@ -72,9 +71,3 @@ class ScrapeState:
             malformed_lines=self._malformed_lines,
             vllm_restarts=restarts,
         )
-
-
-def scrape_reasons() -> list[str]:
-    """Every reason why a poll can fail."""
-    classes = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, ScrapeError)]
-    return sorted({one.reason for one in classes} - {"scrape", "page"})  # these two are base classes

@@ -8,8 +8,6 @@ from itertools import zip_longest
 from math import ceil, hypot, log2, sqrt
 from typing import Final
 
-from pydantic import ValidationError
-
 from sidecar.analysis.speed.steps import LOAD_EDGES, LOAD_LABELS, Steps, sum_steps
 from sidecar.settings.baselines import PlainStepTimes
 
@@ -106,10 +104,11 @@ def fit(periods: Sequence[Steps]) -> PlainStepTimes | None:
     At the mean load of each group of periods, it is their seconds / their steps, so it reproduces the measured time.
     """
     groups = _by_load(periods)
-    try:
-        return _curve(groups, sum_steps(*periods).prompt_share) if groups else None
-    except ValidationError:  # an impossible step time, such as one below 0 extrapolated from two similar loads
+    if not groups:
         return None
+    curve = _curve(groups, sum_steps(*periods).prompt_share)
+    # It may have an impossible step time, such as one below 0 extrapolated from two similar loads.
+    return curve if curve.problem() is None else None
 
 
 def _curve(groups: _Groups, prompt_share: float) -> PlainStepTimes:

@@ -1,0 +1,230 @@
+"""``baseline``: measure a healthy vLLM's latencies and plain step times, for the sidecar to compare with later."""
+
+import argparse
+import asyncio
+import sys
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import cycle
+from math import inf
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+import yaml
+
+from sidecar.analysis.engine.engines import Engines
+from sidecar.analysis.engine.latency import latency
+from sidecar.analysis.speed.plain import fit
+from sidecar.analysis.speed.steps import Steps
+from sidecar.commands.arguments import base_url, duration, file_to_write, listed, whole, written
+from sidecar.commands.load.client import Client
+from sidecar.commands.load.request_options import MOST_AT_ONCE, RequestOptions, add_request_arguments, request_options
+from sidecar.commands.waiting import first_page, polling
+from sidecar.engine.merge import merge
+from sidecar.engine.names import Counter, Phase, Trait
+from sidecar.engine.page_source import page_source
+from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
+from sidecar.errors import MeasurementError, ScrapeError
+from sidecar.log import StateLog, redacted
+from sidecar.recording.recording import read_scrapes
+from sidecar.settings import Settings
+from sidecar.settings.baselines import PlainStepTimes
+from sidecar.settings.groups import Limits
+
+HELP = "measure the latencies of a healthy vLLM and its step times without speculation, and write them as a baseline"
+_DIGITS: Final = 6
+_REACHED: Final = 0.7  # share of the highest level that the step times must reach: while requests end, fewer run
+_ROUNDS: Final = 3  # of all levels, so that a drifting machine does not look like one that slows down under load
+_TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperature
+_AFTER_FAILURE: Final = 0.5  # seconds
+_WINDOWS: Final = ("latency_window", "history")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``baseline``."""
+    parser.add_argument("--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)")
+    measured = parser.add_mutually_exclusive_group()
+    load = "also send requests, at these concurrency levels: 1,2,4,8,16 (default: only watch)"
+    measured.add_argument("--load", type=listed(whole(MOST_AT_ONCE)), default=(), metavar="N,N", help=load)
+    parser.add_argument("--duration", type=duration, metavar="TIME", help="such as 10m (default: 60s; 5m with --load)")
+    parser.add_argument("--out", type=file_to_write, metavar="FILE", help="write to this file, not to the terminal")
+    measured.add_argument("--recording", type=Path, metavar="DIR", help="measure a recording, as `record` writes it")
+    parser.add_argument("--gpu", metavar="NAME", help="the GPU that vLLM runs on, noted in the file")
+    add_request_arguments(parser, "with --load")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Returns 0 if a baseline was written or printed, 1 if there is nothing to write, 2 if the file cannot be written.
+
+    Raises:
+        InputError: ``--prompts`` cannot be used.
+        MeasurementError: vLLM's page cannot be read, it speculates despite ``--load``, or it answers no request.
+        RecordingError: the recording cannot be read.
+        SettingsError: the API key cannot be used.
+    """
+    if arguments.recording is not None:
+        measured = from_recording(arguments.recording)
+    else:
+        url = arguments.url or settings.vllm_url
+        seconds: float = arguments.duration or (300.0 if arguments.load else 60.0)
+        options = request_options(arguments, settings)
+        print(f"{'measuring' if arguments.load else 'watching'} for {seconds:g} s", file=sys.stderr)
+        measured = asyncio.run(measure(url, settings, seconds, arguments.load, options))
+    histograms, curves = measured.histograms(), measured.curves()
+    _warn(histograms.keys() - curves.keys(), measured.drafted, curves, max(arguments.load, default=0))
+    document = {
+        "baseline": {model: phases for model, grown in histograms.items() if (phases := _phases(model, grown))},
+        "plain_steps": {model: _plain_steps(curve, measured, arguments.gpu) for model, curve in curves.items()},
+    }
+    document = {name: models for name, models in document.items() if models}
+    if not document:
+        print("no requests finished, so there is nothing to write; watch longer, or send traffic", file=sys.stderr)
+        return 1
+    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None)
+    return _write(f"# Measured over {measured.until - measured.began:.0f} s.\n{text}", arguments.out)
+
+
+def _write(text: str, out: Path | None) -> int:
+    if out is None or not written("--out", out, text.encode()):
+        print(text, end="")  # do not lose what took so long to measure
+        return 0 if out is None else 2
+    print(f"written to {out}; use it with SPECDEC_BASELINE_FILE={out}", file=sys.stderr)
+    return 0
+
+
+class BaselineRun:
+    """A scrape sink that collects each engine's latencies and what it decoded from poll to poll."""
+
+    def __init__(self) -> None:
+        self.drafted: set[str] = set()  # the models that speculated
+        self.began = self.until = 0.0  # Unix seconds of the first and the last page
+        self.periods: dict[str, list[Steps]] = {}  # from poll to poll, by model
+        # Infinite windows, so that nothing drops out of them.
+        endless = Settings(limits=Limits(engines=64, models=16)).model_copy(update=dict.fromkeys(_WINDOWS, inf))
+        self._engines = Engines(endless)
+        self._log = StateLog(structlog.get_logger("sidecar"))
+
+    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002 - the protocol's signature
+        """See ``ScrapeSink``; ignores the duration and the interval."""
+        self.began, self.until = self.began or at, at
+        self._engines.observe(at, page)
+        self.drafted |= {engine.key.model_name for engine in page.engines if Trait.OVERCOUNTED in engine.traits}
+        for key, state in self._engines.states.items():
+            if state.seen_at != at or state.grown is None:
+                continue
+            if state.grown.get(Counter.DRAFTS):
+                self.drafted.add(key.model_name)
+            if state.steps is not None:
+                self.periods.setdefault(key.model_name, []).append(state.steps)
+
+    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
+        """See ``ScrapeSink``; ignores the time of the failure."""
+        self._log.fault("vllm", "cannot read vLLM's metrics", reason=error.reason, problem=str(error))
+
+    def histograms(self) -> Mapping[str, Mapping[Phase, HistogramReading]]:
+        """How much each model's histograms have grown, all of its engines together."""
+        models: dict[str, list[EngineSnapshot]] = defaultdict(list)
+        for key, state in self._engines.states.items():
+            models[key.model_name].append(EngineSnapshot(key, {}, (), {}, state.histograms, None))
+        return {model: merge(engines).histograms for model, engines in models.items()}
+
+    def curves(self) -> dict[str, PlainStepTimes]:
+        """Plain step times by model, without models that speculated or decoded too little."""
+        plain = {model: fit(periods) for model, periods in self.periods.items() if model not in self.drafted}
+        return {model: curve for model, curve in plain.items() if curve is not None}
+
+
+async def measure(
+    url: str, settings: Settings, seconds: float, loads: Sequence[int], options: RequestOptions
+) -> BaselineRun:
+    """Polls the vLLM at ``url`` for ``seconds``, divided equally among the ``loads`` (concurrent requests), if any.
+
+    Raises:
+        MeasurementError: vLLM's first page cannot be read, vLLM speculates although ``loads`` measure plain
+            decoding, or it does not answer requests.
+    """
+    measured = BaselineRun()
+    async with page_source(settings.model_copy(update={"vllm_url": url}), settings.limits) as source:
+        page = await first_page(source, url)
+        if loads and any(engine.speculates for engine in page.engines):
+            raise MeasurementError(f"{redacted(url)} speculates: --load needs a vLLM that does not")
+        async with polling(source, settings, measured) as poller:
+            await (_send(url, seconds, loads, options) if loads else asyncio.sleep(seconds))
+        await poller.poll()  # once more, at the very end
+    return measured
+
+
+async def _send(url: str, seconds: float, loads: Sequence[int], options: RequestOptions) -> None:
+    """Sends requests, with each load in turn.
+
+    Raises:
+        MeasurementError: the server does not answer like an OpenAI-style one.
+    """
+    async with Client(url, options) as client:
+        await client.connect(options.prompts[0])
+        prompts = cycle(options.prompts)
+
+        async def worker() -> None:
+            while True:
+                if await client.ask(next(prompts), _TEMPERATURE) is None:
+                    await asyncio.sleep(_AFTER_FAILURE)
+
+        levels = sorted(set(loads)) * _ROUNDS
+        for at_once in levels:
+            print(f"concurrency {at_once}", file=sys.stderr)
+            tasks = [asyncio.create_task(worker()) for _ in range(at_once)]
+            await asyncio.sleep(seconds / len(levels))
+            for task in tasks:  # what they have decoded so far is already counted
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def from_recording(directory: Path) -> BaselineRun:
+    """The same from a recording's polls.
+
+    Raises:
+        RecordingError: it cannot be read.
+    """
+    measured = BaselineRun()
+    for scrape in read_scrapes(directory):
+        if scrape.snapshot is not None:
+            measured.scraped(scrape.at, 0.0, 0.0, scrape.snapshot)
+    return measured
+
+
+def _warn(
+    without: Iterable[str], drafted: Container[str], curves: Mapping[str, PlainStepTimes], most_at_once: int
+) -> None:
+    """Prints why models are ``without`` plain step times, and whose do not reach the highest load."""
+    for model in sorted(without):
+        why = "it speculates" if model in drafted else "not enough tokens, or vLLM exports no step times"
+        print(f"{model}: no plain step times ({why})", file=sys.stderr)
+    for model, curve in curves.items():
+        if curve.running[-1] < _REACHED * most_at_once:
+            fault = f"the plain step times reach {curve.running[-1]:.3g} running requests, not {most_at_once}"
+            print(f"{model}: {fault}: measure longer, with --duration", file=sys.stderr)
+
+
+def _phases(model: str, histograms: Mapping[Phase, HistogramReading]) -> dict[str, dict[str, float]]:
+    """The latencies of a model's phases, in seconds; prints the phases that vLLM's buckets are too coarse for."""
+    latencies = {str(phase): known for phase, reading in histograms.items() if (known := latency(reading)) is not None}
+    if coarse := ", ".join(phase for phase, known in latencies.items() if known.gap_seconds is None):
+        print(f"{model}: {coarse}: interpolated, since P99 is in vLLM's first bucket", file=sys.stderr)
+    return {
+        phase: {f"p{quantile * 100:.0f}": round(value, _DIGITS) for quantile, value in known.quantiles.items()}
+        for phase, known in latencies.items()
+    }
+
+
+def _plain_steps(curve: PlainStepTimes, measured: BaselineRun, gpu: str | None) -> dict[str, Any]:
+    steps: dict[str, Any] = {
+        "running": [round(running, 2) for running in curve.running],
+        "seconds": [round(seconds, _DIGITS) for seconds in curve.seconds],
+        "errors": [round(error, _DIGITS) for error in curve.errors],
+        "deviations": [[round(deviation, _DIGITS) for deviation in row] for row in curve.deviations],
+        "prompt_share": round(curve.prompt_share, 3),
+        "measured": datetime.fromtimestamp(measured.until, UTC).isoformat(timespec="seconds"),
+    }
+    return steps | ({"gpu": gpu} if gpu else {})

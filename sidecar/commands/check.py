@@ -1,0 +1,171 @@
+"""``check``: what the sidecar would see, before anything is deployed."""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import aiohttp
+import structlog
+
+from sidecar.alerting.alertmanager import alert_session, post_alerts
+from sidecar.analysis.report import EngineReport, Report
+from sidecar.analysis.split.plugin_state import PluginState
+from sidecar.analysis.state import State
+from sidecar.commands.sidecar_status import own_url, sidecar_status
+from sidecar.commands.vllm_flags import NEWEST, Version, findings, vllm_version
+from sidecar.engine.names import Counter
+from sidecar.engine.page_source import page_source
+from sidecar.engine.scrape import Poller
+from sidecar.errors import ScrapeError, Unreachable
+from sidecar.log import redacted
+from sidecar.requests.receiver import PluginReceiver
+from sidecar.settings import Settings
+from sidecar.wording.notes import LIMITATIONS
+from sidecar.wording.numbers import counted
+from sidecar.wording.plugin import plugin_sentence
+
+HELP = "print what the sidecar would see: settings, vLLM's engines, speculation, the plug-in, limitations"
+_LISTEN: Final = 2.0  # seconds: while requests run, a disconnected plug-in retries once a second
+_PAUSE: Final = 0.1
+_BAD: Final = (PluginState.REFUSED, PluginState.DISABLED, PluginState.OTHER_FORMAT)
+_REMEDIES: Final = {
+    "rejected": "alerting.alertmanagers takes base URLs, such as http://alertmanager:9093",
+    "failed": "is Alertmanager up and reachable from here?",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``check``."""
+    line = 'check the speculation flags of this command line instead, such as "vllm serve … --speculative-config …"'
+    parser.add_argument("--args", metavar="COMMAND", help=line)
+    version = f"the vLLM version for --args (default: {'.'.join(map(str, NEWEST))})"
+    parser.add_argument("--vllm-version", type=vllm_version, default=NEWEST, metavar="VERSION", help=version)
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Prints its findings; returns 1 if one of them is a failure, else 0.
+
+    Failures: the page is unusable, a plug-in failed, its socket cannot be opened, an Alertmanager takes no alerts. A
+    plug-in that is not heard is none, as only the split by temperature needs it.
+
+    With ``--args``: returns 0 if the command line has no problem, 1 if it has one, 2 if it cannot be read.
+    """
+    if arguments.args is not None:
+        return _check_arguments(arguments.args, arguments.vllm_version)
+    source = f"{arguments.config} and environment variables" if arguments.config else "environment variables, no file"
+    print(f"settings: valid ({source})")
+    return asyncio.run(_check(settings))
+
+
+def _check_arguments(line: str, version: Version) -> int:
+    try:
+        problems = findings(line, version)
+    except ValueError as error:
+        print(f"--args: {error}", file=sys.stderr)
+        return 2
+    summary = counted(len(problems.faults), "problem")
+    if not problems.faults:
+        summary = "nothing removed or obsolete found; vLLM itself finds wrong or missing values when it starts"
+    print(f"vLLM {'.'.join(map(str, version))}: {summary}")
+    for text in (*problems.faults, *(f"note: {note}" for note in problems.notes)):
+        print(f"  {text}")
+    return 1 if problems.faults else 0
+
+
+async def _check(settings: Settings) -> int:
+    state = State(settings, time.time())
+    async with page_source(settings, settings.limits) as source:
+        await Poller(source, settings, state).poll()
+    report = state.report(time.time())
+    print(f"\nvLLM: {redacted(settings.vllm_url)}")
+    for line in _page(report, settings.vllm_url):
+        print(f"  {line}")
+    plugin = await _running(settings)
+    if plugin is None and report.scrape.last_error is None:
+        plugin = await _listen(state, settings)
+    failed, text = plugin or (False, "not checked, because vLLM's metrics cannot be read")
+    print(f"\nplug-in: {text}")
+    code = 0 if report.scrape.last_error is None and not failed else 1
+    return max([code, *[await _check_alertmanager(url, settings) for url in settings.alerting.alertmanagers]])
+
+
+async def _running(settings: Settings) -> tuple[bool, str] | None:
+    """Whether the plug-in failed, and its text, from a sidecar that already runs here and has the socket.
+
+    None without one.
+    """
+    url = own_url(settings)
+    try:
+        status = await sidecar_status(url, tls=False)
+        plugin = status["plugin"]
+        watches = f"from the sidecar at {url}, which watches {status['vllm_url']}"
+        return bool(plugin["problem"]) or plugin["state"] in _BAD, f"{plugin['text']} ({watches})"
+    except Unreachable:
+        return None
+    except (ScrapeError, LookupError, TypeError) as error:
+        problem = str(error) if isinstance(error, ScrapeError) else "it is not from a specdec-sidecar of this version"
+        return False, f"unknown: cannot read the status at {url} ({problem})"
+
+
+async def _listen(state: State, settings: Settings) -> tuple[bool, str]:
+    """The same from the socket: listens for two seconds, or until a plug-in is bad or all engines have said hello."""
+    silent = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])  # ``check`` prints what it finds
+    receiver = PluginReceiver(settings.plugin.socket, state.plugin.receive, silent)
+    async with receiver:
+        for _ in range(round(_LISTEN / _PAUSE)):
+            plugin = state.plugin.report(receiver.problem)
+            failed = bool(receiver.problem) or plugin.state in _BAD
+            if failed or (plugin.heard and len(plugin.engines) >= plugin.expected):
+                return failed, plugin_sentence(plugin)
+            await asyncio.sleep(_PAUSE)
+        listened = "" if plugin.heard else f" (listened for {_LISTEN:.0f} s)"
+        return False, f"{plugin_sentence(plugin)}{listened}"
+
+
+def _page(report: Report, url: str) -> Iterator[str]:
+    error = report.scrape.last_error
+    if error is not None:
+        yield f"no usable metrics ({error.reason}): {error}"
+        yield _remedy(error, url)
+        return
+    if report.scrape.malformed_lines:
+        yield f"skipped {report.scrape.malformed_lines} malformed lines or histograms"
+    for engine in (engine for model in report.models for engine in model.engines):
+        yield f"model {engine.key.model_name}, engine {engine.key.engine}"
+        yield f"  speculative decoding: {_speculation(engine)}"
+        if engine.kv_cache_capacity_tokens is not None:
+            yield f"  KV cache: {engine.kv_cache_capacity_tokens:,} tokens"
+        for limitation in sorted(engine.limitations):
+            yield f"  limitation ({limitation}): {LIMITATIONS[limitation]}"
+
+
+def _remedy(error: ScrapeError, url: str) -> str:
+    if isinstance(error.__cause__, aiohttp.ClientSSLError):
+        return "Does vLLM serve TLS there? If not, use http. If it does, is the CA of its certificate in vllm_ca_file?"
+    if error.reason == "status" and url.rstrip("/").endswith("/v1"):
+        return "vLLM's /metrics is not under /v1: remove /v1 from the URL."
+    return error.remedy
+
+
+def _speculation(engine: EngineReport) -> str:
+    drafted = engine.counters.get(Counter.DRAFT_TOKENS)
+    if drafted is None:
+        return "no usable counters"
+    if not drafted:
+        return "on, nothing drafted yet"
+    accepted, positions = engine.counters.get(Counter.ACCEPTED_TOKENS, 0.0), len(engine.accepted_per_position)
+    return f"on, {positions} draft positions; {accepted / drafted:.1%} of {drafted:,.0f} draft tokens accepted so far"
+
+
+async def _check_alertmanager(url: str, settings: Settings) -> int:
+    print(f"\nAlertmanager: {redacted(url)}")
+    async with alert_session(settings.alerting.timeout) as session:
+        outcome, reason = await post_alerts(session, url)
+    if outcome == "accepted":
+        print("  accepts alerts")
+        return 0
+    print(f"  {outcome} ({reason}): {_REMEDIES[outcome]}")
+    return 1

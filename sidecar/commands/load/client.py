@@ -1,0 +1,187 @@
+"""One server's client: sends requests, reads the streamed replies, keeps times and counts, but never any text."""
+
+import json
+import time
+from collections.abc import AsyncIterable
+from typing import Any, Final, NamedTuple, Self
+
+import aiohttp
+from pydantic import AliasPath, BaseModel, Field
+
+from sidecar.commands.load.request_options import ENDPOINTS, RequestOptions
+from sidecar.engine.fetch import read_at_most
+from sidecar.errors import MeasurementError
+from sidecar.log import redacted
+
+
+class Sample(NamedTuple):
+    """Times in seconds, and vLLM's own numbers; without those in the reply, ``drafts`` is None.
+
+    ``ttft`` is the time to the first token, ``tpot`` the time per output token after it; None if unknown.
+    ``histogram[j]`` counts the verification steps that accepted j tokens. Saved as an array in the fields' order.
+    """
+
+    temperature: float
+    ttft: float | None
+    tpot: float | None
+    duration: float
+    tokens: int | None
+    drafts: int | None = None
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    histogram: tuple[int, ...] = ()
+
+    @property
+    def positions(self) -> list[int]:
+        """How many steps accepted the draft token at each position."""
+        return [sum(self.histogram[place:]) for place in range(1, len(self.histogram))]
+
+
+_DATA: Final = b"data:"
+_METRICS: Final = ("metrics", "speculative_decoding")
+
+
+class BadReply(Exception):
+    """The reply's status is not 200, it is not a stream, or it contains an error."""
+
+
+class _Event(BaseModel):
+    """The parts of an event that are read; the last events have the number of tokens and vLLM's own acceptance."""
+
+    object: str = ""
+    error: Any = None
+    choices: tuple[Any, ...] = ()
+    delta: dict[str, Any] = Field({}, validation_alias=AliasPath("choices", 0, "delta"))
+    tokens: int | None = Field(None, validation_alias=AliasPath("usage", "completion_tokens"))
+    drafts: int | None = Field(None, validation_alias=AliasPath(*_METRICS, "num_spec_steps"))
+    draft_tokens: int = Field(0, validation_alias=AliasPath(*_METRICS, "num_draft_tokens"))
+    accepted_tokens: int = Field(0, validation_alias=AliasPath(*_METRICS, "num_accepted_draft_tokens"))
+    histogram: tuple[int, ...] = Field((), validation_alias=AliasPath(*_METRICS, "acceptance_histogram"))
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether it carries generated tokens: the first event of a chat has only a role."""
+        return bool(self.choices) and ("role" not in self.delta or bool(self.delta.get("content")))
+
+
+async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: float) -> Sample:
+    """Reads the reply to a request that was sent at ``begun``, in monotonic seconds.
+
+    Raises:
+        BadReply: it is not a stream, or contains an error.
+        ValueError: an event is not JSON, or not from an OpenAI-style server.
+    """
+    first: float | None = None
+    tokens: int | None = None
+    accepted = last = None
+    async for line in lines:
+        if not line.startswith(_DATA):
+            continue
+        data = line.removeprefix(_DATA).strip()
+        last = _Event() if data == b"[DONE]" else _Event.model_validate_json(data)
+        if last.error is not None or last.object == "error":
+            raise BadReply("an error in the stream")
+        if first is None and last.has_tokens:
+            first = time.monotonic()
+        tokens = tokens if last.tokens is None else last.tokens
+        accepted = accepted if last.drafts is None else last
+    if last is None:
+        raise BadReply("no stream")
+    end, numbers = time.monotonic(), accepted or last
+    return Sample(
+        temperature=temperature,
+        ttft=None if first is None else first - begun,
+        tpot=None if first is None or tokens is None or tokens < 2 else (end - first) / (tokens - 1),
+        duration=end - begun,
+        tokens=tokens,
+        drafts=numbers.drafts,
+        draft_tokens=numbers.draft_tokens,
+        accepted_tokens=numbers.accepted_tokens,
+        histogram=numbers.histogram,
+    )
+
+
+_FAILURES: Final = (BadReply, aiohttp.ClientError, OSError, ValueError, RecursionError)
+_LONGEST_REPLY: Final = 600.0  # seconds
+_MOST_MODELS: Final = 1024 * 1024  # bytes of `/v1/models`
+
+
+class Client:
+    """Streams every response to time the first token; use it in ``async with``.
+
+    ``name`` is its address without credentials, for error messages.
+    """
+
+    def __init__(self, url: str, options: RequestOptions) -> None:
+        self.name = redacted(url)
+        self._url = url.rstrip("/").removesuffix("/v1")
+        self._options = options
+        headers = {"Accept-Encoding": "identity"}
+        if options.api_key is not None:
+            headers["Authorization"] = f"Bearer {options.api_key}"
+        self._session = aiohttp.ClientSession(
+            headers=headers,
+            connector=aiohttp.TCPConnector(limit=0, ssl=options.tls),
+            timeout=aiohttp.ClientTimeout(total=_LONGEST_REPLY),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        self.model = options.model or ""  # to request; known once connected
+        self.last_fault = ""  # of the last failed request: its status or the error's class
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def connect(self, prompt: str) -> None:
+        """Finds the model (by default the first that the server names) and requests one token from it.
+
+        Raises:
+            MeasurementError: the server cannot be reached or names no model, or the request fails.
+        """
+        self.model = self.model or await self._first_model()
+        if await self.ask(prompt, 0.0, max_tokens=1) is None:
+            raise MeasurementError(f"{self.name}: a request for {self.model} failed: {self.last_fault}")
+
+    async def _first_model(self) -> str:
+        try:
+            async with self._session.get(f"{self._url}/v1/models", allow_redirects=False) as response:
+                if response.status != 200:
+                    raise BadReply(f"status {response.status}")
+                return str(json.loads(await read_at_most(response, _MOST_MODELS) or b"")["data"][0]["id"])
+        except aiohttp.ClientConnectionError as error:
+            fault = f"cannot connect ({type(error).__name__}); is vLLM running, and is this its address?"
+        except (*_FAILURES, LookupError, TypeError) as error:
+            fault = f"no model under /v1/models ({_reason(error)}); is this vLLM's address? If so, set --model"
+        raise MeasurementError(f"{self.name}: {fault}")
+
+    async def ask(self, prompt: str, temperature: float, *, max_tokens: int | None = None) -> Sample | None:
+        """Sends one request and reads its response; None if it failed, with the reason in ``last_fault``."""
+        options = self._options
+        body: dict[str, Any] = {
+            "model": self.model,
+            "temperature": temperature,
+            "max_tokens": max_tokens or options.max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if options.endpoint == ENDPOINTS["chat"]:
+            body["messages"] = [{"role": "user", "content": prompt}]
+        else:
+            body["prompt"] = prompt
+        begun = time.monotonic()
+        try:
+            # Redirects are not followed: prompts go only to the named server.
+            async with self._session.post(self._url + options.endpoint, json=body, allow_redirects=False) as response:
+                if response.status != 200:
+                    raise BadReply(f"status {response.status}")
+                return await read_reply(response.content, temperature, begun)
+        except _FAILURES as error:
+            self.last_fault = _reason(error)
+            return None
+
+
+def _reason(error: Exception) -> str:
+    """Why a request failed; never quotes a reply."""
+    return str(error) if isinstance(error, BadReply) else type(error).__name__

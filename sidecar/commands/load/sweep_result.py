@@ -1,0 +1,142 @@
+"""What a sweep measured: the result that ``sweep --save`` writes and ``compare`` reads."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import PositiveInt, TypeAdapter, ValidationError
+
+from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance, sum_windows
+from sidecar.commands.arguments import read_input
+from sidecar.commands.load.client import Sample
+from sidecar.commands.load.workload import Load, SweepLevel
+from sidecar.errors import InputError
+
+_MOST_BYTES: Final = 256 * 1024 * 1024  # a saved sweep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelMeasurement:
+    """One server at one level. ``samples`` are the completed requests: round after round, in the order of their ends.
+
+    ``seconds`` is the time from the first request's start to the last one's end. ``counted`` is how much vLLM's
+    counters grew meanwhile, None without any; ``others``: vLLM also served other clients, so neither the times nor
+    the counters' growth are due to these requests alone.
+    """
+
+    samples: tuple[Sample, ...]
+    failed: int
+    seconds: float
+    counted: Acceptance | None
+    others: bool
+    complete: bool
+
+    @property
+    def acceptance(self) -> Acceptance:
+        """From the replies if they have vLLM's numbers, else from its counters, unless it also served others."""
+        exact = [sample for sample in self.samples if sample.drafts is not None]
+        if not exact:
+            known = self.counted if self.samples and not self.others else None
+            return replace(known or NO_DRAFTS, requests=len(self.samples))
+        return Acceptance(
+            requests=len(exact),
+            drafts=sum(sample.drafts or 0 for sample in exact),
+            draft_tokens=sum(sample.draft_tokens for sample in exact),
+            accepted_tokens=sum(sample.accepted_tokens for sample in exact),
+            accepted_per_position=tuple(map(sum, zip_longest(*(sample.positions for sample in exact), fillvalue=0))),
+        )
+
+    @property
+    def source(self) -> Literal["replies", "counters", "none"]:
+        """Where ``acceptance`` comes from."""
+        if not self.acceptance.draft_tokens:
+            return "none"
+        return "replies" if any(sample.drafts is not None for sample in self.samples) else "counters"
+
+    def in_flight(self, load: Load) -> float:
+        """The mean number of requests in flight; in an open loop, rate x mean duration (Little's law)."""
+        durations = [sample.duration for sample in self.samples] or [0.0]
+        return load.at_once or (load.rate or 0.0) * sum(durations) / len(durations)
+
+    def at_temperature(self, temperature: float) -> "LevelMeasurement":
+        """The requests at one temperature of a mix."""
+        inside = tuple(sample for sample in self.samples if sample.temperature == temperature)
+        return replace(self, samples=inside, counted=None)
+
+    def batches(self, count: int) -> Iterator["LevelMeasurement"]:
+        """Batches of consecutive requests; each gets time in proportion to its durations, as the load is constant."""
+        size, total = len(self.samples) // count, sum(sample.duration for sample in self.samples)
+        for start in range(0, count * size, size or 1):
+            batch = self.samples[start : start + size]
+            seconds = self.seconds * sum(sample.duration for sample in batch) / total if total else 0.0
+            yield replace(self, samples=batch, counted=None, seconds=seconds)
+
+
+def joined(rounds: Sequence[LevelMeasurement]) -> LevelMeasurement:
+    """All rounds of one level as one."""
+    counted = [part.counted for part in rounds if part.counted is not None]
+    return LevelMeasurement(
+        samples=tuple(sample for part in rounds for sample in part.samples),
+        failed=sum(part.failed for part in rounds),
+        seconds=sum(part.seconds for part in rounds),
+        counted=sum_windows(counted) if len(counted) == len(rounds) else None,
+        others=any(part.others for part in rounds),
+        complete=all(part.complete for part in rounds),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelResult:
+    """One level on the measured server, and on its baseline if there is one."""
+
+    level: SweepLevel
+    speculating: LevelMeasurement
+    baseline: LevelMeasurement | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all requests ended and, on each server, at least one was answered."""
+        servers = [server for server in (self.speculating, self.baseline) if server is not None]
+        return all(server.complete and bool(server.samples) for server in servers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """``complete`` is False if the sweep was stopped, ran out of time, or a level got no answer at all.
+
+    ``model`` is None if the sweep ended before the server named one. ``faults`` has the last fault of each server that
+    failed requests, by its address.
+    """
+
+    format: Literal[3] = 3
+    model: str | None
+    max_tokens: int
+    rounds: PositiveInt
+    complete: bool
+    faults: dict[str, str]
+    levels: tuple[LevelResult, ...]
+
+
+_FILE: Final = TypeAdapter(SweepResult)
+
+
+def encode(result: SweepResult) -> bytes:
+    """The content of a saved sweep's file."""
+    return _FILE.dump_json(result) + b"\n"
+
+
+def read_saved(path: Path) -> SweepResult:
+    """Reads a saved sweep.
+
+    Raises:
+        InputError: it cannot be read, is not a saved sweep of this version, or no request was answered.
+    """
+    try:
+        result = _FILE.validate_json(read_input(path, _MOST_BYTES))
+    except ValidationError:
+        raise InputError(f"{path}: not a file that `sweep --save` of this version wrote") from None
+    if not any(level.speculating.samples for level in result.levels):
+        raise InputError(f"{path}: no request was answered in it")
+    return result

@@ -1,0 +1,75 @@
+"""How a command waits: for a signal, a time or its own work, and what it polls meanwhile."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+from sidecar.engine.page_source import PageSource
+from sidecar.engine.scrape import Poller, ScrapeSink
+from sidecar.engine.snapshot import PageSnapshot
+from sidecar.errors import MeasurementError, ScrapeError
+from sidecar.log import redacted
+from sidecar.settings.groups import Scrape
+
+_Result = TypeVar("_Result")
+
+
+def stop_on_signals() -> asyncio.Event:
+    """An event that SIGTERM, SIGINT and SIGHUP set from now on; needs a running loop.
+
+    By default SIGHUP ends a process immediately. If it is already ignored (``nohup``, or ``run``, which then reloads
+    settings), it stays ignored.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+            continue
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def stopped(stop: asyncio.Event, seconds: float | None) -> None:
+    """Returns once ``stop`` is set or after ``seconds``, whichever comes first."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
+
+
+async def unless_stopped(work: Coroutine[Any, Any, _Result], stop: asyncio.Event) -> _Result | None:
+    """What ``work`` returns; if ``stop`` is set first, cancels ``work`` and returns None."""
+    task = asyncio.create_task(work)
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        stopping.cancel()
+        await asyncio.gather(task, stopping, return_exceptions=True)
+
+
+async def first_page(source: PageSource, url: str) -> PageSnapshot:
+    """Reads the first page of the vLLM at ``url``, before a command waits or sends requests in vain.
+
+    Raises:
+        MeasurementError: it cannot be read.
+    """
+    try:
+        return await source.next()
+    except ScrapeError as error:
+        fault = f"cannot read vLLM's metrics at {redacted(url)} ({error.reason}: {error})"
+        raise MeasurementError(f"{fault}; `specdec-sidecar check` shows why") from None
+
+
+@asynccontextmanager
+async def polling(source: PageSource, scrape: Scrape, sink: ScrapeSink) -> AsyncIterator[Poller]:
+    """Polls until the end of the block; if an error ended the polls earlier, raises it there."""
+    poller = Poller(source, scrape, sink)
+    task = asyncio.create_task(poller.run())
+    try:
+        yield poller
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -1,0 +1,83 @@
+"""Sweeps: measured on a server, small by default, or generated with the noise of real servers."""
+
+import asyncio
+from random import Random
+
+from sidecar.commands.load.client import Sample
+from sidecar.commands.load.measure import SweepOptions, measure_sweep
+from sidecar.commands.load.request_options import BUILT_IN, ENDPOINTS, RequestOptions
+from sidecar.commands.load.sweep_result import LevelMeasurement, LevelResult, SweepResult
+from sidecar.commands.load.workload import Load, SweepLevel, alone, levels
+from sidecar.commands.sweep import summarize, text
+from sidecar.demo.options import SimulatorOptions
+from sidecar.settings import load_settings
+from sidecar.settings.groups import Thresholds
+from tests.demo.http_vllm import HttpVllm
+
+
+async def measured_sweep(
+    url, prompts=BUILT_IN, stop=None, *, at_once=(4,), rates=(), temperatures=(0.0, 1.2), mixes=(), **options
+):
+    given = {"count": 24, "rounds": 1, "seconds": 1800.0, "max_tokens": 48} | options
+    sending = {name: given.pop(name) for name in ("max_tokens", "api_key") if name in given}
+    on_end, baseline = given.pop("on_end", lambda _: None), given.pop("baseline_url", None)
+    loads = (*(Load(at_once=number) for number in at_once), *(Load(rate=rate) for rate in rates))
+    asked = SweepOptions(
+        servers=(url,) if baseline is None else (url, baseline),
+        requests=RequestOptions(prompts=prompts, endpoint=ENDPOINTS[given.pop("endpoint", "chat")], **sending),
+        levels=levels(temperatures, mixes, loads),
+        settings=load_settings(None, {"SPECDEC_SCRAPE_TIMEOUT": "60s"}),
+        **given,
+    )
+    return await measure_sweep(asked, stop or asyncio.Event(), on_end)
+
+
+def summarized(result, **thresholds):
+    return summarize(result, Thresholds(**thresholds))
+
+
+def printed(result):
+    return list(text(result, summarized(result)))
+
+
+def simulated(**options):
+    """A simulated vLLM, whose replies have the request's own acceptance."""
+    return HttpVllm(SimulatorOptions(**{"speed": 8, **options}))
+
+
+def measurement(samples, seconds=2.0):
+    return LevelMeasurement(
+        samples=tuple(samples), failed=0, seconds=seconds, counted=None, others=False, complete=True
+    )
+
+
+def generated_level(seed, *, temperature=0.0, at_once=4, requests=200, tpot=0.010, acceptance=0.6, k=3):
+    """Requests whose times scatter by a tenth, in runs that share a level of their own."""
+    random = Random(seed)
+    samples, shared = [], 1.0
+    for number in range(requests):
+        if number % at_once == 0:
+            shared = random.gauss(1, 0.03)
+        drafts = random.randint(20, 40)
+        accepted = sum(random.random() < acceptance for _ in range(drafts * k))
+        time = tpot * shared * random.uniform(0.9, 1.1)
+        samples.append(
+            Sample(
+                temperature=temperature,
+                ttft=0.05 * shared * random.uniform(0.8, 1.2),
+                tpot=time,
+                duration=100 * time,
+                tokens=100,
+                drafts=drafts if k else None,
+                draft_tokens=drafts * k,
+                accepted_tokens=accepted,
+                histogram=(0,) * k + (drafts,) if k else (),
+            )
+        )
+    seconds = sum(sample.duration for sample in samples) / at_once
+    level = SweepLevel(alone(temperature), Load(at_once=at_once))
+    return LevelResult(level=level, speculating=measurement(samples, seconds))
+
+
+def sweep_of(*level_results, rounds=8):
+    return SweepResult(model="m", max_tokens=100, rounds=rounds, complete=True, faults={}, levels=level_results)

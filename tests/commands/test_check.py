@@ -1,0 +1,142 @@
+import asyncio
+import json
+import socket
+from contextlib import AsyncExitStack
+
+import pytest
+from aiohttp import web
+
+from sidecar.app import running
+from sidecar.commands import check
+from sidecar.demo.options import SimulatorOptions
+from sidecar.settings import load_settings
+from tests.app.app_tools import sidecar_settings
+from tests.commands.commands_tools import command
+from tests.debian_servers import free_port
+from tests.demo.faulty_vllm import FaultyVllm
+from tests.requests.packets import HELLO, packet
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+@pytest.fixture
+def checked(finished):
+    """Runs ``check``; its exit code and its lines."""
+
+    async def run(url, **environment):
+        code, out, err = await finished("check", **sidecar_settings(url, ALERTING__TIMEOUT="60s", **environment))
+        assert err == ""
+        return code, out.splitlines()
+
+    return run
+
+
+async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
+    async with FaultyVllm() as vllm:
+        code, lines = await checked(vllm.url)
+        assert lines[2] == f"vLLM: {vllm.url}"
+    assert code == 0
+    assert lines[:2] + lines[3:-1] == [
+        "settings: valid (environment variables, no file)",
+        "",
+        "  model demo, engine 0",
+        "    speculative decoding: on, nothing drafted yet",
+        "    KV cache: 65,536 tokens",
+        "",
+    ]
+    assert lines[-1].startswith("plug-in: No plug-in has connected yet, so there is no split")
+    assert "`specdec-sidecar plugin DIR` writes it, and `PYTHONPATH=DIR vllm serve MODEL` loads it" in lines[-1]
+    assert lines[-1].endswith("(listened for 2 s)")
+
+
+@pytest.mark.parametrize(
+    ("hello", "code", "text"),
+    [
+        (HELLO | {"model": "demo"}, 0, "plug-in: The plug-in "),
+        (HELLO | {"model": "demo", "state": "refused", "reason": "add_request differs"}, 1, "add_request differs."),
+        ({"v": 9}, 1, "message format 9"),
+    ],
+)
+async def test_check_listens_for_the_plug_in(socket_path, capsys, monkeypatch, *, hello, code, text):
+    monkeypatch.setattr(check, "_LISTEN", 120.0)  # a busy machine may take longer than two seconds
+    given = {"LISTEN": f"127.0.0.1:{free_port()}", "PLUGIN__SOCKET": str(socket_path)}
+    async with FaultyVllm() as vllm:
+        checking = asyncio.create_task(asyncio.to_thread(command, "check", VLLM_URL=vllm.url, **given))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as plugin:
+            while plugin.connect_ex(str(socket_path)):
+                await asyncio.sleep(0.01)
+            plugin.send(packet(**hello) if "v" in hello else packet(hello=hello))
+            returned = await checking
+    out = capsys.readouterr().out
+    assert (returned, text in out.splitlines()[-1]) == (code, True), out
+
+
+@pytest.mark.parametrize("beside_a_sidecar", [False, True])
+async def test_a_socket_that_cannot_be_listened_at_is_a_failure(checked, socket_path, beside_a_sidecar):
+    socket_path.touch()
+    listen = f"127.0.0.1:{free_port()}"
+    async with FaultyVllm() as vllm, AsyncExitStack() as stack:
+        if beside_a_sidecar:
+            given = sidecar_settings(vllm.url, LISTEN=listen, PLUGIN__SOCKET=socket_path)
+            await stack.enter_async_context(running(load_settings(None, given)))
+        code, lines = await checked(vllm.url, LISTEN=listen)
+    assert (code, "cannot listen for the plug-in (Address already in use)" in lines[-1]) == (1, True)
+
+
+async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_vllm(checked, socket_path):
+    listen = f"127.0.0.1:{free_port()}"
+    async with FaultyVllm() as vllm:
+        with_password, watched = (vllm.url.replace("//", f"//{user}@") for user in ("user:secret", "***"))
+        given = sidecar_settings(with_password, LISTEN=listen, PLUGIN__SOCKET=socket_path)
+        async with running(load_settings(None, given)):
+            code, lines = await checked(vllm.url, LISTEN=listen)
+    assert code == 0
+    assert lines[-1].startswith("plug-in: No plug-in has connected")
+    assert lines[-1].endswith(f" (from the sidecar at http://{listen}, which watches {watched})")
+
+
+async def test_check_says_what_cannot_be_known(checked):
+    async with FaultyVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
+        code, lines = await checked(vllm.url)
+    assert code == 0
+    assert any(line.startswith("    limitation (no_speculation): vLLM exports no ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("error_500", "status"), ("html", "not_an_exposition"), ("foreign", "no_vllm_metrics")]
+)
+async def test_check_says_why_there_is_no_page(checked, fault, reason):
+    async with FaultyVllm() as vllm:
+        vllm.fault = fault
+        code, lines = await checked(vllm.url)
+    assert code == 1
+    assert any(line.startswith(f"  no usable metrics ({reason}): ") for line in lines)
+
+
+async def test_check_says_what_to_change_in_the_url(checked):
+    async with FaultyVllm() as vllm:
+        _, under_v1 = await checked(f"{vllm.url}/v1")
+        _, with_tls = await checked(vllm.url.replace("http:", "https:"))
+        code, gone = await checked(NOWHERE)
+    assert any("remove /v1 from the URL" in line for line in under_v1)
+    assert any("Does vLLM serve TLS there" in line for line in with_tls)
+    assert (code, any("Is vLLM running" in line for line in gone)) == (1, True)
+
+
+REJECTED = "rejected (status 404): alerting.alertmanagers takes base URLs, such as http://alertmanager:9093"
+DOWN = "failed (ClientConnectorError): is Alertmanager up and reachable from here?"
+
+
+async def test_check_asks_each_alertmanager_whether_it_would_take_alerts(checked, served):
+    posts = []
+
+    async def alertmanager(request):
+        posts.append(await request.json())
+        return web.Response(status=200 if request.path == "/api/v2/alerts" else 404)
+
+    async with FaultyVllm() as vllm, served(alertmanager) as url:
+        urls = [url, f"{url}/wrong", f"http://127.0.0.1:{free_port()}"]
+        code, lines = await checked(vllm.url, ALERTING__ALERTMANAGERS=json.dumps(urls))
+    assert (code, posts) == (1, [[], []])
+    answers = zip(urls, ("accepts alerts", REJECTED, DOWN), strict=True)
+    assert lines[-8:] == [line for url, text in answers for line in ("", f"Alertmanager: {url}", f"  {text}")][1:]

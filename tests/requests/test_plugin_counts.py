@@ -1,0 +1,207 @@
+"""What the plug-in counts, on a double of vLLM's scheduler."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from sidecar import __version__
+from sidecar.requests import plugin
+from tests.requests.scheduler_double import OldScheduler, Scheduler, request
+
+
+def steps(number, seconds, decodes, request_seconds, tokens):
+    return {
+        "steps": number, "seconds": pytest.approx(seconds), "decodes": decodes,
+        "request_seconds": pytest.approx(request_seconds), "tokens": tokens,
+    }  # fmt: skip
+
+
+def tally(*, drafts=0, draft_tokens=0, accepted_tokens=0, drafted_at=(), accepted_at=(), **outcomes):
+    ended = {"stopped": 0, "length": 0, "aborted": 0, "error": 0} | outcomes
+    return ended | {
+        "drafts": drafts, "draft_tokens": draft_tokens, "accepted_tokens": accepted_tokens,
+        "drafted_at": list(drafted_at), "accepted_at": list(accepted_at),
+    }  # fmt: skip
+
+
+def random_traffic(scheduler, *, requests=40, invalid=False, seed=1):
+    """Requests that start, draft, come back without a token now and then, and end in all ways."""
+    rng, number = random.Random(seed), 0
+    while number < requests or scheduler.requests:
+        if number < requests and rng.random() < 0.5:
+            temperature, prompt = rng.choice([0, 0.29, 0.7]), rng.choice([1, 512, 513])
+            limits = {"adapter": rng.choice([None, "a"]), "max_tokens": rng.randint(1, 30)}
+            scheduler.add_request(request(f"r{number}", temperature, prompt, **limits))
+            number += 1
+        results = {}
+        for name, running in scheduler.requests.items():
+            drafted = rng.randint(0, 3) if running.num_output_tokens else 0
+            results[name] = drafted, 0 if drafted and rng.random() < 0.03 else rng.randint(1, drafted + 1)
+        rejects = [name for name, (drafted, tokens) in results.items() if tokens <= drafted]
+        rejected = {name: 1 for name in rejects if rng.random() < 0.2}
+        scheduler.step(results, invalid=rejected if invalid else None)
+        if scheduler.requests and rng.random() < 0.1:
+            scheduler.end(rng.choice([*scheduler.requests]), status="FINISHED_ABORTED")
+
+
+@pytest.mark.parametrize("base", [Scheduler, OldScheduler])
+def test_totals_are_the_schedulers_own_and_every_table_sums_to_them(base, plain, made, clock):
+    scheduler = made(base=base)
+    random_traffic(scheduler, invalid=base is Scheduler)
+    expected = (40, *scheduler.counted)
+    for table in ("temperature", "prompt_tokens", "output", "adapter"):
+        plain.until(lambda table=table: plain.only.sums(table), expected)
+    life = plain.only
+    assert life.totals() == scheduler.counted
+    assert not plain.torn
+    plain.until(lambda: life.finished()[:3], expected[:3])
+    assert set(life.tables["temperature"]) == {0, 29, 70}
+    assert set(life.tables["prompt_tokens"]) == {0, 9, 10}  # up to 1, 512 and 1024 tokens
+    assert set(life.tables["adapter"]) == {"", "a"}
+    for row in life.tables["temperature"].values():
+        assert sum(row["drafted_at"]) == row["draft_tokens"]
+        # -1 for each draft that came back without a token
+        assert 0 <= sum(row["accepted_at"]) - row["accepted_tokens"] < 9
+        first, second, third = row["drafted_at"]
+        assert row["drafts"] >= first >= second >= third
+
+
+def test_a_finished_request_is_reported_with_all_its_fields(plain, made, clock):
+    parameters = {"min_p": 0.1, "logit_bias": {}, "logprobs": None}
+    scheduler = made(request("a", 0.301, 600, structured=True, adapter="ä", max_tokens=6, **parameters))
+    for at, result in ((11.0, (0, 1)), (11.5, (3, 4)), (12.0, (2, 1))):
+        clock.at = at
+        scheduler.step({"a": result})
+    expected = {
+        "temperature": 31, "drafts": 2, "draft_tokens": 5, "accepted_tokens": 3, "lengths": [1, 0, 0, 1],
+        "prompt_tokens": 600, "output_tokens": 6,
+        "arrival": 1000.0, "first_token": 2011.0, "last_token": 2012.0, "outcome": "length",
+        "structured": True, "adapter": "ä", "parameters": ["min_p"],
+    }  # fmt: skip
+    plain.until(lambda: plain.only.done, [expected])
+
+
+def test_a_step_counts_the_requests_that_decode_and_the_time_since_the_last_step(plain, made, clock):
+    scheduler = made(*map(request, "abc"))
+    scheduler.step({"a": (0, 1), "b": (0, 1)})
+    clock.at += 0.1
+    scheduler.step({"a": (3, 2), "b": (3, 3), "c": (0, 1)})  # the first token of c is not one of decoding
+    clock.at += 0.2
+    scheduler.step({"a": (3, 1), "b": (3, 1), "c": (3, 4)})
+    scheduler.end(*"abc")
+    clock.at += 1000  # idle: not a step's length
+    scheduler.add_request(request("d"))
+    scheduler.step({"d": (0, 1)})
+    clock.at += 0.4
+    scheduler.step({"d": (3, 1)})
+    scheduler.end("d")
+    expected = {0: steps(1, 0.4, 1, 0.4, 1), 1: steps(1, 0.1, 2, 0.2, 5), 2: steps(1, 0.2, 3, 0.6, 6)}
+    plain.until(lambda: plain.only.tables["steps"], expected)
+
+
+def test_a_preempted_request_that_is_listed_as_new_again_has_no_second_prefill(plain, made, clock):
+    """As with vLLM's model runner V2, which receives everything about it again."""
+    scheduler = made(*map(request, "ab"))
+    scheduler.step({"a": (0, 1), "b": (0, 1)})
+    clock.at += 0.1
+    scheduler.step({"a": (3, 4), "b": (3, 4)})
+    clock.at += 0.1
+    scheduler.step({"a": (0, 1), "b": (3, 4)}, resumed="a")
+    scheduler.end("a", "b")
+    plain.until(lambda: plain.only.tables["steps"], {1: steps(2, 0.2, 4, 0.4, 13)})
+
+
+def test_with_two_pipeline_stages_a_step_lasts_from_the_one_before_the_last(plain, made, clock):
+    scheduler = made(*map(request, "ab"), stages=2)
+    for number in range(6):
+        scheduler.step({"ab"[number % 2]: (0, 1)})
+        clock.at += 0.1
+    scheduler.end("a", "b")
+    plain.until(lambda: plain.only.tables["steps"], {0: steps(4, 0.8, 4, 0.8, 4)})
+
+
+def test_a_request_whose_sampling_parameters_change_counts_under_each_and_ends_once(plain, made):
+    scheduler = made(request("a", 0.2))
+    scheduler.step({"a": (0, 1)})
+    scheduler.step({"a": (3, 2)})
+    scheduler.requests["a"].sampling_params = SimpleNamespace(temperature=0.9)
+    scheduler.step({"a": (3, 4)}, resumed="a")
+    scheduler.end("a", status="FINISHED_ABORTED")
+    plain.until(lambda: len(plain.only.done), 1)
+    assert plain.only.tables["temperature"] == {
+        20: tally(drafts=1, draft_tokens=3, accepted_tokens=1, drafted_at=[1, 1, 1], accepted_at=[1, 0, 0]),
+        90: tally(aborted=1, drafts=1, draft_tokens=3, accepted_tokens=3, drafted_at=[1, 1, 1], accepted_at=[1, 1, 1]),
+    }
+
+
+def test_a_second_end_counts_nothing_and_a_request_that_never_ran_ends_without_a_token(plain, made):
+    scheduler = made(request("a"))
+    ended = scheduler.requests["a"]
+    scheduler.step({"a": (0, 1)})
+    scheduler.end("a")
+    scheduler._free_request(ended)
+    scheduler.add_request(request("b"))
+    scheduler.end("b", status="FINISHED_ERROR")
+    plain.until(lambda: len(plain.only.done), 2)
+    assert plain.only.tables["temperature"][50] == tally(stopped=1, error=1, drafted_at=[0] * 3, accepted_at=[0] * 3)
+    assert plain.only.done[1]["first_token"] is None
+
+
+def test_pooling_requests_are_left_alone(made):
+    scheduler = made(request("a"))
+    pooling = scheduler.requests["a"]
+    pooling.sampling_params = None
+    scheduler.step({"a": (0, 1)})
+    scheduler.end("a")
+    assert not hasattr(pooling, "_specdec")
+    assert not scheduler._specdec.finished
+
+
+@pytest.mark.parametrize(
+    ("temperature", "key"),
+    [(0, 0), (0.07, 7), (0.29, 29), (0.301, 31), (0.57, 57), (1, 100), (1.1, 110), (1e9, 10_000), (float("nan"), 0)],
+)
+def test_temperatures_are_rounded_up_to_hundredths(temperature, key):
+    assert plugin.RequestCounts(request("a", temperature), 3).temperature == key
+
+
+def test_hello_identifies_the_plugin_the_engine_and_its_speculation(plain, made):
+    made()
+    speculation = {
+        "method": "draft_model", "num_speculative_tokens": 3, "per_batch_size": False, "adaptive_verification": False,
+        "rejection_sample_method": None, "parallel_drafting": False,
+    }  # fmt: skip
+    expected = {"plugin": __version__, "vllm": "0.32.0", "model": "m", "engine": 2, "state": "observing", "reason": ""}
+    expected["speculation"] = speculation
+    plain.until(lambda: {name: plain.only.hello.get(name) for name in expected}, expected)
+
+
+def test_without_speculation_requests_are_counted(plain, made):
+    scheduler = made(request("a"), depth=0)
+    scheduler.step({"a": (0, 1)})
+    scheduler.end("a")
+    plain.until(lambda: plain.only.tables["temperature"], {50: tally(stopped=1)})
+    assert plain.only.hello["speculation"] is None
+
+
+def test_tables_and_packets_are_bounded_whatever_the_requests_are(plain, made):
+    scheduler = made(depth=80)
+    for number in range(300):
+        scheduler.add_request(request("a", number / 100, adapter=f"{number} " + "\ud800ä🙂" * 200))
+        scheduler.step({"a": (0, 1)})
+        scheduler.step({"a": (80, 81)})
+        scheduler.end("a")
+
+    def finished():
+        scheduler._specdec.go_on(scheduler)  # again, in case the socket was full
+        return len(plain.only.done)
+
+    plain.until(finished, 300)
+    for table in ("temperature", "adapter"):
+        rows = plain.only.tables[table]
+        assert len(rows) == 257
+        assert rows["other"]["drafts"] == 300 - 256
+    assert plain.only.tables["temperature"]["other"]["drafted_at"][-1] == 44 * (80 - 31)
+    assert all(len(done["lengths"]) == 33 and sum(done["lengths"]) == done["drafts"] for done in plain.only.done)
+    assert len(scheduler._specdec.starting) == 0

@@ -1,0 +1,236 @@
+"""How the plug-in sends its reports: over several steps, as one cut, and while the sidecar is away or hangs."""
+
+import json
+import socket
+import weakref
+from contextlib import contextmanager, suppress
+from itertools import count
+
+import pytest
+
+from sidecar.requests import plugin
+from tests.requests.conftest import descriptors
+from tests.requests.scheduler_double import request
+
+TWENTY = [f"r{number}" for number in range(20)]
+
+
+@pytest.fixture
+def slow_clock(clock):
+    """Like ``clock``, but a report takes so long that a step has only time for one piece of its work."""
+    clock.perf_counter = count().__next__
+    return clock
+
+
+def work(scheduler, requests=1):
+    """Each request drafts once: three tokens, two of them accepted."""
+    for _ in range(requests):
+        scheduler.add_request(request("a"))
+        scheduler.step({"a": (0, 1)})
+        scheduler.step({"a": (3, 3)})
+        scheduler.end("a")
+
+
+def test_a_report_is_spread_over_steps_and_ends(plain, made, slow_clock):
+    scheduler = made(*(request(name, place / 100) for place, name in enumerate(TWENTY)))
+    for _ in range(40):
+        slow_clock.at += 0.001
+        scheduler.step(dict.fromkeys(TWENTY, (3, 2)))
+    assert scheduler._specdec.slices is None, "the first report is over, and the next not due"
+    # Rows of 20 temperatures, a prompt length, an output, an adapter and steps, four in a packet.
+    plain.until(lambda: (plain.only.packets, plain.only.reports), (6, 1))
+    assert len(plain.only.tables["temperature"]) == 20
+
+
+def test_requests_that_wait_for_their_first_step_are_pieces_of_a_reports_work_too(made, slow_clock):
+    scheduler = made(*map(request, ["a", *TWENTY]))
+    for _ in range(20):
+        scheduler.step({"a": (3, 2)})
+    assert scheduler._specdec.slices is not None, "the first report is still under way"
+
+
+def test_a_report_under_way_keeps_no_request_that_has_ended(made, slow_clock):
+    scheduler = made(*map(request, TWENTY))
+    scheduler.step(dict.fromkeys(TWENTY, (3, 2)))
+    counts = weakref.ref(scheduler.requests["r10"]._specdec)  # freed with it
+    scheduler.end("r10")
+    assert (scheduler._specdec.slices is not None, counts()) == (True, None)
+
+
+def test_aborting_many_requests_at_once_makes_one_report(plain, made, monkeypatch):
+    reports, own = [], plugin.Observer.report
+    monkeypatch.setattr(plugin.Observer, "report", lambda *given: reports.append(1) or own(*given))
+    scheduler = made(*map(request, TWENTY))
+    scheduler.step(dict.fromkeys(TWENTY, (3, 2)))
+    reports.clear()
+    scheduler.end(*TWENTY, status="FINISHED_ABORTED")
+    assert len(reports) == 1
+    plain.until(lambda: len(plain.only.done), 20)
+
+
+def test_a_report_ends_though_requests_finish_in_every_step(plain, made, slow_clock):
+    scheduler = made(request("long"))
+    for number in range(40):
+        scheduler.add_request(request(f"r{number}"))
+        slow_clock.at += plugin.PERIOD / 10
+        scheduler.step({"long": (3, 2), f"r{number}": (0, 1)})
+        scheduler.end(f"r{number}")
+    assert scheduler.running  # the engine has not gone idle, where a report is sent in one go
+    plain.until(lambda: (min(len(plain.only.done), 20), min(plain.only.totals()[0], 20)), (20, 20))
+
+
+def test_a_report_is_one_cut_though_counts_change_while_it_is_sent(plain, made, slow_clock):
+    """Its rows and its total are those of the step in which it began, however many steps its packets take."""
+    requests = [request(f"r{number}", number / 100, adapter=f"tenant {number}") for number in range(40)]
+    scheduler, results = made(*requests), {request.request_id: (3, 2) for request in requests}
+    for _ in range(400):
+        slow_clock.at += 0.04
+        scheduler.step(results)
+    plain.until(lambda: min(plain.only.reports, 3), 3)
+    assert (plain.torn, plain.fallen) == (0, 0)
+
+
+def test_a_report_that_the_socket_cuts_off_is_whole_with_the_next(plain, made, clock):
+    names = [f"r{number}" for number in range(100)]
+    scheduler = made(*(request(name, place / 100) for place, name in enumerate(names)))
+    own, budget = scheduler._specdec.send, [5]
+
+    def full_after_some(kind, message):
+        budget[0] -= 1
+        return budget[0] >= 0 and own(kind, message)
+
+    scheduler._specdec.send = full_after_some
+    scheduler.step(dict.fromkeys(names, (0, 1)))
+    clock.at += plugin.PERIOD
+    scheduler.step(dict.fromkeys(names, (3, 2)))
+    assert budget[0] < 0, "the report was cut off"
+    budget[0] = 10**6
+    scheduler.end(*names)
+    plain.until(lambda: (plain.only.finished(), plain.only.sums("temperature")), ((100, 100, 300, 100),) * 2)
+    assert (plain.torn, plain.fallen) == (0, 0)
+
+
+def test_a_request_that_ends_while_a_full_queue_is_sent_is_of_the_next_report(listen, made, slow_clock, monkeypatch):
+    """Its end drops the oldest finished request, of which the report then has one less."""
+    monkeypatch.setattr(plugin, "MAX_FINISHED", 10)
+    scheduler, parts = made(), []
+    work(scheduler, 10)
+    scheduler.add_request(request("b"))
+    scheduler.step({"b": (3, 2)})
+    listen()
+    own = scheduler._specdec.send
+    scheduler._specdec.send = lambda kind, text: own(kind, text) and (parts.append((kind, json.loads(text))) or True)
+    slow_clock.at += 5
+    while "report" not in dict(parts):
+        scheduler.step({"b": (3, 2)})
+    scheduler.end("b", status="FINISHED_ABORTED")
+    aborted, ends = 0, set()
+    for part in (part for kind, part in parts if kind == "report"):
+        aborted += sum(done["outcome"] == "aborted" for done in part["finished"])
+        if part["end"]:
+            assert aborted <= part["end"]["total"]["aborted"]
+            ends.add(part["end"]["total"]["aborted"])
+    assert (aborted, ends) == (1, {0, 1})
+
+
+def test_a_row_says_when_its_key_first_appeared(plain, made, clock):
+    scheduler = made()
+    for name in ("b", "a", "b"):
+        clock.at += 1
+        scheduler.add_request(request("r", adapter=name))
+        scheduler.step({"r": (0, 1)})
+        scheduler.end("r")
+    plain.until(lambda: len(plain.only.done), 3)
+    assert [plain.only.since["adapter", name] for name in "ba"] == [2011.0, 2012.0]
+
+
+def test_while_the_sidecar_is_away_the_newest_finished_requests_are_kept_and_the_rest_counted(
+    listen, made, clock, monkeypatch
+):
+    monkeypatch.setattr(plugin, "MAX_FINISHED", 10)
+    scheduler = made()
+    work(scheduler, 25)
+    plain = listen()
+    work(scheduler)
+    plain.until(lambda: (plain.total, len(plain.only.done), plain.only.lost), ((26, 78, 52), 10, 16))
+
+
+def test_without_a_descriptor_the_plugin_connects_later(plain, made, clock):
+    """When there is none as the engine starts, and again after the sidecar was away."""
+    with descriptors(free=0):
+        scheduler = made()
+        work(scheduler)
+    scheduler.add_request(request("b", 0.9))
+    scheduler.step({"b": (0, 1)})
+    scheduler.end("b")
+    work(scheduler)
+    plain.until(lambda: plain.total, (2, 6, 4))
+    plain.die()
+    with descriptors(free=0):
+        work(scheduler, 3)
+    plain.live_again()
+    plain.lives.clear()
+    work(scheduler)
+    plain.until(lambda: plain.total, (6, 18, 12))
+    plain.until(lambda: set(plain.only.tables["temperature"]), {50, 90})  # what has not changed since then, too
+
+
+@contextmanager
+def hanging(path):
+    """A sidecar that listens and never reads."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        yield listener
+
+
+def pending_reports(connection):
+    """The reports that wait in a socket."""
+    connection.setblocking(False)
+    with suppress(BlockingIOError):
+        while packet := connection.recv(65_537):
+            if report := json.loads(packet).get("report"):
+                yield report
+
+
+def test_a_sidecar_that_hangs_costs_no_time_and_loses_no_total(socket_path, made, clock):
+    with hanging(socket_path) as listener:
+        scheduler = made()
+        scheduler._specdec.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+        work(scheduler, 2000)
+        assert scheduler._specdec.finished, "the socket is full"
+        connection = listener.accept()[0]
+    with connection:
+        reports = [*pending_reports(connection)]
+        work(scheduler)
+        while scheduler._specdec.finished:
+            work(scheduler)
+            reports += pending_reports(connection)
+        reports += pending_reports(connection)
+    (*_, total) = [report["end"]["total"] for report in reports if report["end"]]
+    assert (total["drafts"], total["draft_tokens"], total["accepted_tokens"]) == scheduler.counted
+    assert sum(len(report["finished"]) for report in reports) == total["drafts"]
+
+
+def test_when_many_requests_end_at_once_the_totals_do_not_wait_for_all_of_them(socket_path, listen, made, clock):
+    """The socket takes some hundred finished requests while nobody reads; an idle engine sends the rest later."""
+    names = [f"r{number}" for number in range(1000)]
+    with hanging(socket_path) as listener:
+        scheduler = made(*map(request, names))
+        scheduler.step(dict.fromkeys(names, (0, 1)))
+        scheduler.step(dict.fromkeys(names, (3, 3)))
+        scheduler.end(*names)
+        connection = listener.accept()[0]
+    with connection:
+        reports = [*pending_reports(connection)]
+    (whole,) = {json.dumps(report["end"]["total"]) for report in reports if report["end"]}
+    assert (json.loads(whole)["stopped"], json.loads(whole)["drafts"]) == (1000, 1000)
+    finished = sum(len(report["finished"]) for report in reports)
+    assert 0 < finished < 1000
+    plain = listen()
+    clock.at += plugin.PERIOD
+    work(scheduler)
+    plain.until(lambda: plain.total, (1001, 3003, 2002))
+    while scheduler._specdec.finished:  # each step of an idle engine sends what the socket takes
+        scheduler.step({})
+    plain.until(lambda: len(plain.only.done) + finished, 1001)

@@ -12,7 +12,7 @@ from random import Random
 import structlog
 
 from sidecar.commands.load.client import Client, Sample
-from sidecar.commands.load.request_options import ENDPOINTS, RequestOptions
+from sidecar.commands.load.workload import ENDPOINTS, RequestOptions
 from sidecar.engine.page_source import PageSource, page_source
 from sidecar.errors import ScrapeError
 from sidecar.recording.recording import PluginLine, Scrape

@@ -10,7 +10,7 @@ from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.split.tallies import TemperatureBuckets
 from sidecar.commands.baseline import BaselineRun
 from sidecar.commands.load.client import Sample
-from sidecar.recording.replay import replay_events
+from sidecar.recording.recording import replay_events
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.baselines import PlainStepTimes
 

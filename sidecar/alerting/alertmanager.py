@@ -8,7 +8,7 @@ from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 
-from sidecar.alerting.tracker import Course, Key
+from sidecar.alerting.conditions import Course, Key
 from sidecar.log import StateLog
 from sidecar.settings.groups import Alerting
 

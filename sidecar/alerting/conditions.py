@@ -1,12 +1,60 @@
-"""What the direct push alerts on, without Prometheus: a table over the report's judgements, which compares nothing."""
+"""What the direct push alerts on, without Prometheus: the shipped rules, and a table over the report's judgements."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
+
+import yaml
 
 from sidecar.analysis.report import ModelReport, Report
 from sidecar.analysis.verdict import Judgement, Verdict
+from sidecar.settings.files import shipped
 from sidecar.wording.answer import answer
 from sidecar.wording.notes import model_notes
+
+# What a summary or a description may quote; anything else needs Prometheus.
+_QUOTE: Final = re.compile(r"\{\{ \$(?:labels\.(\w+)|value \| (?:humanizePercentage|printf \"(%\.\d[gf])\")) \}\}")
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One alert; its condition must hold for ``wait`` seconds, and the alert outlasts it by ``keep`` seconds."""
+
+    name: str
+    labels: Mapping[str, str]
+    wait: float
+    keep: float
+    summary: str
+    description: str
+
+    def text(self, template: str, labels: Mapping[str, str], value: float) -> str:
+        """``summary`` or ``description`` with an alert's labels and value filled in."""
+
+        def quoted(match: re.Match[str]) -> str:
+            label, form = match.groups()
+            if label:
+                return labels.get(label, "")
+            return form % value if form else f"{100 * value:.4g}%"
+
+        return _QUOTE.sub(quoted, template)
+
+
+def load_rules() -> dict[str, Rule]:
+    """All alerts by name; the second of two with the same name is under ``name/severity``."""
+    groups = yaml.safe_load(shipped("alerts.yaml").read_text(encoding="utf-8"))["groups"]
+    rules: dict[str, Rule] = {}
+    for entry in (entry for group in groups for entry in group["rules"]):
+        name, labels, texts = entry["alert"], entry["labels"], entry["annotations"]
+        wait, keep = (_seconds(entry.get(key, "0s")) for key in ("for", "keep_firing_for"))
+        key = f"{name}/{labels['severity']}" if name in rules else name
+        rules[key] = Rule(name, labels, wait, keep, texts["summary"], texts["description"])
+    return rules
+
+
+def _seconds(duration: str) -> float:
+    return float(duration[:-1]) * _UNITS[duration[-1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +117,60 @@ def _context(report: Report, model: ModelReport) -> str:
 def _page_answer(report: Report) -> str:
     shown = answer(report)
     return f"{shown.text} {shown.why}".strip()
+
+
+Key = tuple[str, frozenset[tuple[str, str]]]  # an alert's identity: its rule and its labels
+
+_RESOLVED_SECONDS: Final = 900.0  # how long a resolved alert is kept, as in Prometheus
+
+
+@dataclass(slots=True)
+class Course:
+    """One alert over time. It fires from ``started`` until ``ended``, Unix seconds; each is None until then.
+
+    ``since`` and ``held`` are in monotonic seconds: when the condition began to hold, and when it last held; once the
+    alert has ended, ``held`` is when it ended.
+    """
+
+    rule: Rule
+    condition: Condition
+    since: float
+    held: float
+    started: float | None = None
+    ended: float | None = None
+
+
+class Tracker:
+    """Follows alerts from evaluation to evaluation."""
+
+    def __init__(self, rules: Mapping[str, Rule], pace: float = 1.0) -> None:
+        """``pace`` multiplies how long conditions must hold and how long alerts outlast them."""
+        self._rules = rules
+        self._pace = pace
+        self._courses: dict[Key, Course] = {}
+
+    def update(self, conditions: Iterable[Condition], now: float, wall: float) -> dict[Key, Course]:
+        """Takes in the conditions that hold at ``now`` (monotonic seconds; ``wall`` is the same in Unix seconds).
+
+        Returns the alerts that fire or have fired.
+        """
+        current = {(condition.rule, frozenset(condition.labels.items())): condition for condition in conditions}
+        for key in self._courses.keys() - current.keys():
+            self._fails(key, self._courses[key], now, wall)
+        for key, condition in current.items():
+            self._holds(key, condition, now, wall)
+        return {key: course for key, course in self._courses.items() if course.started is not None}
+
+    def _holds(self, key: Key, condition: Condition, now: float, wall: float) -> None:
+        course = self._courses.get(key)
+        if course is None or course.ended is not None:
+            course = self._courses[key] = Course(self._rules[condition.rule], condition, now, now)
+        course.condition, course.held = condition, now
+        if course.started is None and now - course.since >= self._pace * course.rule.wait:
+            course.started = wall
+
+    def _fails(self, key: Key, course: Course, now: float, wall: float) -> None:
+        if course.started is None or (course.ended is not None and now - course.held > _RESOLVED_SECONDS):
+            del self._courses[key]
+        elif course.ended is None and now - course.held >= self._pace * course.rule.keep:
+            course.ended, course.held = wall, now

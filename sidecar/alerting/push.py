@@ -9,9 +9,7 @@ from typing import Final
 import aiohttp
 
 from sidecar.alerting.alertmanager import Alertmanager, alert_session
-from sidecar.alerting.conditions import conditions
-from sidecar.alerting.rules import load_rules
-from sidecar.alerting.tracker import Tracker
+from sidecar.alerting.conditions import Tracker, conditions, load_rules
 from sidecar.analysis.report import Report
 from sidecar.log import StateLog
 from sidecar.settings.groups import Alerting

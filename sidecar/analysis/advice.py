@@ -10,8 +10,7 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import Final
 
-from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.evidence import Acceptance, Evidence
 from sidecar.analysis.speed.steps import StepCosts
 from sidecar.settings.groups import Thresholds
 

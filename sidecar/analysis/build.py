@@ -4,13 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance, sum_windows
 from sidecar.analysis.advice import advise
 from sidecar.analysis.distributions import Ordered, quantile
-from sidecar.analysis.engine.engine_state import EngineState
+from sidecar.analysis.engine.engine_state import EngineState, gap_growth
 from sidecar.analysis.engine.engines import Engines
-from sidecar.analysis.engine.latency import gap_growth
-from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
+from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Estimate, Evidence, ModelEvidence, sum_windows
 from sidecar.analysis.findings import findings
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from sidecar.analysis.acceptance import Acceptance
 from sidecar.analysis.distributions import (
     ACCEPTANCE_EDGES,
     Histogram,
@@ -14,6 +13,7 @@ from sidecar.analysis.distributions import (
     duration_bin,
     quantile,
 )
+from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.split.life import Cut, Life

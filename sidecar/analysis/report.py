@@ -7,12 +7,11 @@ are None or missing, never 0. Totals fall only when their engine, vLLM or the si
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sidecar.analysis.acceptance import Acceptance
 from sidecar.analysis.advice import Advice, Finding
 from sidecar.analysis.distributions import Distribution
-from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.engine.latency import Latency
-from sidecar.analysis.engine.polling import ScrapeReport
+from sidecar.analysis.engine.engine_state import Latency, Limitation
+from sidecar.analysis.engine.engines import ScrapeReport
+from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.strata import Difference

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.build import Moment, evidence, model_report
-from sidecar.analysis.engine.engines import Engines, shown_positions
-from sidecar.analysis.engine.polling import ScrapeState
+from sidecar.analysis.engine.engines import Engines, ScrapeState, shown_positions
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import ModelReport, OwnReport, Report
 from sidecar.analysis.speed.steps import Steps, reported_steps

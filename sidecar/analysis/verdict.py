@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
+from sidecar.analysis.evidence import Acceptance, Estimate, Evidence, ModelEvidence
 from sidecar.settings.groups import Thresholds
 
 _CONFIDENCE: Final = 2.0  # standard errors by which a value must clear a threshold

@@ -14,13 +14,13 @@ from typing import Any, Final
 import structlog
 import yaml
 
+from sidecar.analysis.engine.engine_state import latency
 from sidecar.analysis.engine.engines import Engines
-from sidecar.analysis.engine.latency import latency
 from sidecar.analysis.speed.plain import fit
 from sidecar.analysis.speed.steps import Steps
 from sidecar.commands.arguments import base_url, duration, file_to_write, listed, whole, written
 from sidecar.commands.load.client import Client
-from sidecar.commands.load.request_options import MOST_AT_ONCE, RequestOptions, add_request_arguments, request_options
+from sidecar.commands.load.workload import MOST_AT_ONCE, RequestOptions, add_request_arguments, request_options
 from sidecar.commands.waiting import first_page, polling
 from sidecar.engine.merge import merge
 from sidecar.engine.names import Counter, Phase, Trait

@@ -15,8 +15,20 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sidecar.commands.arguments import share_of_one
-from sidecar.commands.load.estimates import LEAST_BATCHES, Interval, batches, least_size, relative_change
-from sidecar.commands.load.metrics import METRICS, Cells, SweepMetric, Values, cells, table, values
+from sidecar.commands.load.metrics import (
+    LEAST_BATCHES,
+    METRICS,
+    Cells,
+    Interval,
+    SweepMetric,
+    Values,
+    batches,
+    cells,
+    least_size,
+    relative_change,
+    table,
+    values,
+)
 from sidecar.commands.load.sweep_result import LevelMeasurement, SweepResult, read_saved
 from sidecar.commands.load.workload import SweepLevel
 from sidecar.settings import Settings

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from sidecar.commands.arguments import number_up_to, whole
-from sidecar.commands.tables import aligned, count
 from sidecar.settings import Settings
+from sidecar.wording.numbers import aligned, count
 
 HELP = "calculate whether a draft model fits in memory next to its target, and how much KV cache it costs"
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([bm]?)", re.ASCII | re.IGNORECASE)

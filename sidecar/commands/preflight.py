@@ -19,7 +19,6 @@ import structlog
 
 from sidecar.analysis.distributions import interpolated
 from sidecar.commands.arguments import duration
-from sidecar.commands.tables import aligned
 from sidecar.commands.vllm_flags import REJECTED
 from sidecar.commands.waiting import first_page, polling, stop_on_signals, stopped
 from sidecar.engine.merge import merge
@@ -30,7 +29,7 @@ from sidecar.errors import ScrapeError
 from sidecar.requests.messages import FinishedRequest, Hello, Message, ReportPart, Unreadable
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
-from sidecar.wording.numbers import counted
+from sidecar.wording.numbers import aligned, counted
 
 HELP = "watch a vLLM that does not speculate yet, and say whether speculation suits its traffic"
 _UNDECIDED: Final = 3  # exit code

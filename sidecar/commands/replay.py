@@ -10,7 +10,7 @@ from sidecar.commands.sidecar_status import status_lines
 from sidecar.errors import InputError, SettingsError
 from sidecar.export.declaration import Shown
 from sidecar.export.status import status
-from sidecar.recording.replay import replay
+from sidecar.recording.recording import replay
 from sidecar.settings import Settings, load_settings
 
 HELP = "replay a recording and print acceptance by temperature"

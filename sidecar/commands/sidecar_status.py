@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.speed.speedup import Withheld
-from sidecar.commands.tables import aligned, count, markdown, milliseconds, ratio, share
-from sidecar.engine.fetch import Fetcher
+from sidecar.engine.page_source import Fetcher
 from sidecar.errors import NotAnExposition
 from sidecar.settings import Settings
 from sidecar.wording.notes import LIMITATIONS, WITHHELD
+from sidecar.wording.numbers import aligned, count, markdown, milliseconds, ratio, share
 
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 _TEMPERATURES: Final = (

@@ -14,12 +14,19 @@ from sidecar.analysis.advice import advise
 from sidecar.analysis.evidence import Estimate, Evidence
 from sidecar.analysis.verdict import Judgement, Verdict, judge
 from sidecar.commands.arguments import base_url, duration, file_to_write, listed, number_up_to, whole, written
-from sidecar.commands.load.estimates import Interval, relative_change
 from sidecar.commands.load.measure import SweepOptions, measure_sweep
-from sidecar.commands.load.metrics import METRICS, Cells, Values, cells, table, values
-from sidecar.commands.load.request_options import MOST_AT_ONCE, add_request_arguments, request_options
+from sidecar.commands.load.metrics import METRICS, Cells, Interval, Values, cells, relative_change, table, values
 from sidecar.commands.load.sweep_result import LevelMeasurement, LevelResult, SweepResult, encode
-from sidecar.commands.load.workload import Load, SweepLevel, Workload, alone, levels
+from sidecar.commands.load.workload import (
+    MOST_AT_ONCE,
+    Load,
+    SweepLevel,
+    Workload,
+    add_request_arguments,
+    alone,
+    levels,
+    request_options,
+)
 from sidecar.commands.waiting import stop_on_signals
 from sidecar.settings import Settings
 from sidecar.settings.groups import Thresholds

@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from sidecar.export import page
 from sidecar.export.declaration import Shown
-from sidecar.export.exporter import chosen, rendered
-from sidecar.export.page import page
-from sidecar.export.reexport import own_series
+from sidecar.export.exporter import chosen, own_series, rendered
 from sidecar.export.status import status
 from sidecar.log import redacted
-from sidecar.shipped import shipped
+from sidecar.settings.files import shipped
 
 _PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SECURITY_POLICY}
 PROBES = frozenset({"/-/healthy", "/-/ready"})

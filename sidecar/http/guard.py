@@ -1,16 +1,85 @@
-"""The web server of the sidecar's pages: no client can block it or exhaust its memory."""
+"""The HTTP server: limits, TLS, and passwords checked in a thread."""
 
 import asyncio
+import base64
+import hmac
+import secrets
 import socket
+import time
 from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from sidecar.http.connection import HEADERS, Connection, Connections, GuardOptions, Refusal
-from sidecar.http.passwords import Passwords
 from sidecar.settings.files import WebConfig
+
+_REST: Final = 4.0  # pause after a wrong password, in multiples of the check's time: guessing gets a fifth of a core
+
+
+class Passwords:
+    """Checks credentials, one hash at a time.
+
+    A correct password is remembered as a digest, keyed with a secret of this process, so a client that sends it with
+    every request does not wait for clients that guess.
+    """
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._known: dict[str, bytes] = {}  # by name: the digest of the user's hash and password
+        self._checks = ThreadPoolExecutor(1)
+
+    async def is_right(self, authorization: str, users: Mapping[str, str]) -> bool:
+        """Whether the header ``authorization`` has the password of one of ``users``, which maps names to hashes.
+
+        A check that is cancelled before it starts is not made.
+        """
+        user, password = _credentials(authorization)
+        if not user:
+            return False
+        hashed = users.get(user) or next(iter(users.values()))  # an unknown name costs as much time as a known one
+        digest = hmac.digest(self._key, hashed.encode() + password, "sha256")
+        if not hmac.compare_digest(self._known.get(user, b""), digest):
+            slowest = max(map(_cost, users.values()))
+            if not await asyncio.get_running_loop().run_in_executor(self._checks, _is_match, password, hashed, slowest):
+                return False
+            if user in users:
+                self._known[user] = digest
+        return user in users
+
+
+def _cost(hashed: str) -> int:
+    """The cost of a bcrypt hash: each step doubles the time of a check."""
+    return int(hashed.split("$")[2])
+
+
+def _is_match(password: bytes, hashed: str, slowest: int) -> bool:
+    """A wrong password takes as long as with a hash of the cost ``slowest``, so the time does not tell user names."""
+    import bcrypt  # noqa: PLC0415 - saves memory: basic auth is off by default
+
+    began = time.monotonic()
+    try:
+        matches = bcrypt.checkpw(password, hashed.encode())
+    except ValueError:  # over 72 bytes or with a NUL: bcrypt cannot hash it
+        matches = False
+    if not matches:
+        check = time.monotonic() - began
+        time.sleep((_REST + 1) * check * 2 ** (slowest - _cost(hashed)) - check)
+    return matches
+
+
+def _credentials(authorization: str) -> tuple[str, bytes]:
+    """The user name and password, as in RFC 7617; the name is empty if there are none."""
+    scheme, _, encoded = authorization.partition(" ")
+    try:
+        name, _, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+        return (name.decode(), password) if scheme.lower() == "basic" else ("", b"")
+    except ValueError:
+        return "", b""
+
 
 _PAUSE: Final = 0.1  # seconds until the next attempt to accept after one that failed
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="specdec-sidecar", charset="UTF-8"'}

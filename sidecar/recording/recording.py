@@ -1,25 +1,27 @@
-"""The format of a recording, and how it is read.
-
-A recording is a directory with ``scrapes.jsonl`` (one poll of vLLM's ``/metrics`` per line: ``start``, ``end``,
-``text``) and ``plugin.jsonl`` (one ``PluginLine`` per line); each may be compressed (``.gz``). Times are Unix seconds.
-"""
+"""Recordings: one directory with all inputs of the sidecar, and their replay through the same code."""
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from heapq import merge
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 import structlog
 from pydantic import Field, TypeAdapter
 
+from sidecar.analysis.report import Report
+from sidecar.analysis.state import State
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.names import wanted
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
 from sidecar.errors import RecordingError, ScrapeError
 from sidecar.requests.messages import Hello, ReportPart, UnixSeconds
+from sidecar.settings import Settings
 from sidecar.settings.groups import Limits
 
 _Line = TypeVar("_Line")
@@ -116,3 +118,33 @@ def _lines(directory: Path, name: str, kind: str, read: Callable[[str], _Line]) 
 def _poll(text: str) -> tuple[float, float, str]:
     line: Any = json.loads(text)
     return float(line["start"]), float(line["end"]), str(line["text"])
+
+
+def replay(directory: Path, settings: Settings) -> Report:
+    """The report at the recording's last poll, as from a sidecar whose windows span the whole recording.
+
+    Raises:
+        RecordingError: the recording cannot be read, or has no poll.
+    """
+    scrapes = list(read_scrapes(directory))
+    if not scrapes:
+        raise RecordingError(f"{directory}: the recording has no poll")
+    length = scrapes[-1].at - scrapes[0].at
+    windows = {name: max(getattr(settings, name), length) for name in ("latency_window", "history")}
+    return replay_events(scrapes, read_plugin(directory), settings.model_copy(update=windows))
+
+
+def replay_events(scrapes: Sequence[Scrape], plugin: Iterable[PluginLine], settings: Settings) -> Report:
+    """The report at the last poll, over the window of these settings; needs at least one poll."""
+    events: Iterator[PluginLine | Scrape] = merge(plugin, scrapes, key=attrgetter("at"))
+    first = next(events)
+    state = State(settings, first.at)
+    for event in chain((first,), events):
+        if isinstance(event, PluginLine):
+            if event.connection:
+                state.plugin.receive(event.connection, event.message)
+        elif event.snapshot is not None:
+            state.scraped(event.at, event.duration, settings.scrape_interval, event.snapshot)
+        elif event.error is not None:
+            state.failed(event.at, event.error)
+    return state.report(scrapes[-1].at)

@@ -165,3 +165,10 @@ WebConfigFile = Annotated[
     from_text(lambda path: read_web_config(Path(path))),
     WithJsonSchema({"format": "path of a web configuration file"}),
 ]
+
+
+def shipped(name: str) -> Path:
+    """A file or folder of ``alerts/``: inside the installed package, else in the repository around it."""
+    package = Path(__file__).parent.parent
+    packaged = package / "alerts" / name
+    return packaged if packaged.exists() else package.parent / "alerts" / name

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sidecar.analysis.acceptance import Acceptance
+from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.report import ModelReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.speed.steps import Steps

@@ -12,7 +12,7 @@ from urllib.parse import quote_plus
 
 import yaml
 
-from sidecar.alerting.rules import load_rules
+from sidecar.alerting.conditions import load_rules
 from tests.alerts.pods import DASHBOARDS, RUNBOOKS, SCRAPE
 
 RULES = Path(__file__).parents[2] / "alerts"

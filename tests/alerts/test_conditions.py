@@ -4,9 +4,7 @@ import re
 
 import pytest
 
-from sidecar.alerting.conditions import conditions
-from sidecar.alerting.rules import load_rules
-from sidecar.alerting.tracker import Tracker
+from sidecar.alerting.conditions import Tracker, conditions, load_rules
 from sidecar.wording.answer import answer
 from sidecar.wording.notes import model_notes
 from tests.alerts.pods import DAY, Pod

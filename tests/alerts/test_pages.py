@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import yaml
 
-from sidecar.alerting.rules import load_rules
+from sidecar.alerting.conditions import load_rules
 from sidecar.settings.groups import Thresholds, keys, variable
 from tests.alerts.scene import RULES, assert_valid
 

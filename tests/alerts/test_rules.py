@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-from sidecar.alerting.conditions import conditions
-from sidecar.alerting.rules import load_rules
+from sidecar.alerting.conditions import conditions, load_rules
 from sidecar.analysis.verdict import MARGIN
 from sidecar.export.metrics import METRICS
 from sidecar.settings.groups import Thresholds

@@ -2,9 +2,7 @@
 
 import pytest
 
-from sidecar.alerting.conditions import Condition
-from sidecar.alerting.rules import Rule
-from sidecar.alerting.tracker import Tracker
+from sidecar.alerting.conditions import Condition, Rule, Tracker
 
 WALL = 1_700_000_000.0
 RULES = {

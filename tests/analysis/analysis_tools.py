@@ -3,8 +3,7 @@
 import math
 from dataclasses import replace
 
-from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.evidence import Estimate, Evidence
+from sidecar.analysis.evidence import Acceptance, Estimate, Evidence
 from sidecar.analysis.state import State
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance, sum_windows
+from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, sum_windows
 
 
 def test_acceptance():

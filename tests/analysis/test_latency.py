@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sidecar.analysis.engine.latency import Latency, gap_growth, latency
+from sidecar.analysis.engine.engine_state import Latency, gap_growth, latency
 from sidecar.engine.snapshot import HistogramReading
 
 INF = math.inf

@@ -5,9 +5,8 @@ from random import Random
 
 from sidecar.commands.load.client import Sample
 from sidecar.commands.load.measure import SweepOptions, measure_sweep
-from sidecar.commands.load.request_options import BUILT_IN, ENDPOINTS, RequestOptions
 from sidecar.commands.load.sweep_result import LevelMeasurement, LevelResult, SweepResult
-from sidecar.commands.load.workload import Load, SweepLevel, alone, levels
+from sidecar.commands.load.workload import BUILT_IN, ENDPOINTS, Load, RequestOptions, SweepLevel, alone, levels
 from sidecar.commands.sweep import summarize, text
 from sidecar.demo.options import SimulatorOptions
 from sidecar.settings import load_settings

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from sidecar.commands.load import request_options
+from sidecar.commands.load import workload
 from sidecar.commands.load.client import BadReply, read_reply
 from sidecar.errors import InputError
 
@@ -63,7 +63,7 @@ def prompts(tmp_path):
     def read_file(content, suffix=""):
         file = tmp_path / f"prompts{suffix}"
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return request_options.read_prompts(file)
+        return workload.read_prompts(file)
 
     return read_file
 
@@ -100,7 +100,7 @@ def test_prompts_come_from_conversations(prompts):
     ],
 )
 def test_unusable_prompts_are_refused_and_not_quoted(prompts, content, suffix, reason, monkeypatch):
-    monkeypatch.setattr(request_options, "_MOST_BYTES", 99)
+    monkeypatch.setattr(workload, "_MOST_BYTES", 99)
     with pytest.raises(InputError) as error:
         prompts(content, suffix)
     assert reason in str(error.value)

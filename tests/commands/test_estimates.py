@@ -5,7 +5,7 @@ from statistics import fmean, median, quantiles
 
 import pytest
 
-from sidecar.commands.load.estimates import Interval, batches, confidence_factor, estimate, relative_change
+from sidecar.commands.load.metrics import Interval, batches, confidence_factor, estimate, relative_change
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
-from sidecar.recording.replay import replay
+from sidecar.recording.recording import replay
 from sidecar.settings import load_settings
 from tests.app.app_tools import sidecar_settings
 from tests.demo.http_vllm import HttpVllm

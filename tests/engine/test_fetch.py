@@ -6,7 +6,7 @@ import socket
 import pytest
 from aiohttp import web
 
-from sidecar.engine.fetch import Fetcher
+from sidecar.engine.page_source import Fetcher
 from sidecar.errors import BadStatus, Interrupted, PageTooLarge, TimedOut, Unreachable
 
 LIMIT = 100_000

@@ -8,8 +8,7 @@ import pytest
 from aiohttp import web
 
 from sidecar.engine.exposition import PageReader
-from sidecar.engine.fetch import Fetcher
-from sidecar.engine.page_source import RECHECK, REFUSALS, PageSource
+from sidecar.engine.page_source import RECHECK, REFUSALS, Fetcher, PageSource
 from sidecar.engine.snapshot import SnapshotReader
 from sidecar.errors import AnotherServer, ScrapeError, TimedOut
 from sidecar.settings.groups import Limits

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
 from sidecar.analysis.distributions import ACCEPTANCE_EDGES, USAGE_EDGES, WINDOW_EDGES, Distribution
-from sidecar.analysis.engine.latency import QUANTILES, Latency
-from sidecar.analysis.engine.polling import ScrapeReport
-from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.engine.engine_state import QUANTILES, Latency
+from sidecar.analysis.engine.engines import ScrapeReport
+from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence
 from sidecar.analysis.model_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGES, TTFT_EDGES
 from sidecar.analysis.report import EngineReport, ModelReport, OwnReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup, Withheld

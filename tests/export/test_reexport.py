@@ -3,8 +3,7 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.export.exporter import chosen, rendered
-from sidecar.export.reexport import own_series
+from sidecar.export.exporter import chosen, own_series, rendered
 from tests.export import reports
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import bcrypt
 
-from sidecar.http.passwords import Passwords
+from sidecar.http.guard import Passwords
 from tests.http.certificates import hashed
 from tests.http.servers import basic
 
@@ -40,7 +40,7 @@ async def test_the_time_of_a_wrong_password_does_not_tell_user_names(monkeypatch
         return False
 
     monkeypatch.setattr(bcrypt, "checkpw", check)
-    monkeypatch.setattr("sidecar.http.passwords.time", SimpleNamespace(monotonic=lambda: now[0], sleep=advance))
+    monkeypatch.setattr("sidecar.http.guard.time", SimpleNamespace(monotonic=lambda: now[0], sleep=advance))
     took = []
     for user in ("quick", "slow", "nobody"):
         before = now[0]

@@ -7,8 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sidecar.errors import RecordingError
-from sidecar.recording.recording import read_plugin, read_scrapes
-from sidecar.recording.replay import replay
+from sidecar.recording.recording import read_plugin, read_scrapes, replay
 from sidecar.settings import Settings
 from tests.recording.recorder_tools import PAGE, write
 

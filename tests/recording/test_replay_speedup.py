@@ -16,8 +16,7 @@ from sidecar.analysis.speed.speedup import SlidingTimes, Withheld
 from sidecar.analysis.split.tallies import TemperatureBuckets
 from sidecar.commands.baseline import BaselineRun
 from sidecar.engine.names import Counter
-from sidecar.recording.recording import read_plugin, read_scrapes
-from sidecar.recording.replay import replay, replay_events
+from sidecar.recording.recording import read_plugin, read_scrapes, replay, replay_events
 from sidecar.settings import Settings
 
 LEVELS = Path(__file__).parents[1] / "data" / "levels"

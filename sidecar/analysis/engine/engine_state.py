@@ -3,12 +3,12 @@
 import math
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
-from sidecar.analysis.distributions import USAGE_EDGES, WINDOW_EDGES, Histogram
-from sidecar.analysis.engine.latency import Latency, latency
+from sidecar.analysis.distributions import USAGE_EDGES, WINDOW_EDGES, Histogram, histogram_quantile
+from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.speed.speedup import LoadReport, LoadTotals, Withheld
 from sidecar.analysis.speed.steps import StepCheck, Steps, counted_steps, counter_growth
 from sidecar.engine.merge import fell, held
@@ -17,6 +17,46 @@ from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 from sidecar.engine.window import HOUR, CounterWindow, HistogramWindow, Row
 from sidecar.settings import Settings
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """One phase's latency over a window: ``quantiles`` in seconds by quantile, over ``count`` observations.
+
+    Below ``resolution``, the upper edge of the first bucket in seconds, a quantile is mere interpolation.
+    """
+
+    quantiles: Mapping[float, float]
+    count: float
+    resolution: float = 0.0
+
+    @property
+    def gap_seconds(self) -> float | None:
+        """P99 - P50; None if both are in the first bucket."""
+        return self.quantiles[0.99] - self.quantiles[0.5] if self.quantiles[0.99] >= self.resolution else None
+
+    @property
+    def gap_ratio(self) -> float | None:
+        """P99 / P50; also None if the median is 0, as TPOT's is if most responses have one token."""
+        if self.gap_seconds is None or not self.quantiles[0.5]:
+            return None
+        return self.quantiles[0.99] / self.quantiles[0.5]
+
+
+def latency(histogram: HistogramReading) -> Latency | None:
+    """The latency from a histogram's growth over a window; None without observations."""
+    found = {quantile: histogram_quantile(quantile, histogram) for quantile in QUANTILES}
+    known = {quantile: value for quantile, value in found.items() if value is not None}
+    return Latency(known, histogram.count, histogram.edges[0]) if len(known) == len(QUANTILES) else None
+
+
+def gap_growth(now: Latency, baseline: Mapping[float, float]) -> float | None:
+    """The gap P99 - P50 as a multiple of the baseline's; None if either is unknown."""
+    if now.gap_seconds is None or 0.5 not in baseline or 0.99 not in baseline or baseline[0.99] <= baseline[0.5]:
+        return None
+    return now.gap_seconds / (baseline[0.99] - baseline[0.5])
 
 
 class Limitation(StrEnum):

@@ -7,7 +7,7 @@ from itertools import pairwise
 from operator import sub
 from typing import Final
 
-from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
+from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.split.life import Life, Rows
 from sidecar.analysis.split.strata import Difference, Strata
 from sidecar.engine.window import HOUR, GrowthWindow

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple, Self
 import aiohttp
 from pydantic import AliasPath, BaseModel, Field
 
-from sidecar.commands.load.request_options import ENDPOINTS, RequestOptions
-from sidecar.engine.fetch import read_at_most
+from sidecar.commands.load.workload import ENDPOINTS, RequestOptions
+from sidecar.engine.page_source import read_at_most
 from sidecar.errors import MeasurementError
 from sidecar.log import redacted
 

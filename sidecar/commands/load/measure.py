@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
-from sidecar.analysis.acceptance import Acceptance
+from sidecar.analysis.evidence import Acceptance
 from sidecar.commands.load.client import Client, Sample
-from sidecar.commands.load.request_options import MOST_AT_ONCE, RequestOptions
 from sidecar.commands.load.sweep_result import LevelMeasurement, LevelResult, SweepResult, joined
-from sidecar.commands.load.workload import SweepLevel
+from sidecar.commands.load.workload import MOST_AT_ONCE, RequestOptions, SweepLevel
 from sidecar.commands.waiting import unless_stopped
 from sidecar.engine.merge import merge
 from sidecar.engine.names import SPECULATION, Counter, Gauge

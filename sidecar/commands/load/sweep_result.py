@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 
-from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance, sum_windows
+from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, sum_windows
 from sidecar.commands.arguments import read_input
 from sidecar.commands.load.client import Sample
 from sidecar.commands.load.workload import Load, SweepLevel

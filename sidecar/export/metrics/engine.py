@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from sidecar.analysis.engine.latency import Latency
+from sidecar.analysis.engine.engine_state import Latency
 from sidecar.analysis.evidence import is_ruled
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.engine.names import Counter, Gauge, Phase

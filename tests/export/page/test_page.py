@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp.test_utils import TestServer
 
-from sidecar.analysis.engine.latency import QUANTILES, Latency
+from sidecar.analysis.engine.engine_state import QUANTILES, Latency
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Phase

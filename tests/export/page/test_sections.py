@@ -6,14 +6,13 @@ from html import unescape
 
 import pytest
 
-from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.engine.latency import Latency
+from sidecar.analysis.engine.engine_state import Latency, Limitation
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
 from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.engine.names import Phase
-from sidecar.export.page.page import content
-from sidecar.export.page.sections import marked
+from sidecar.export.page import content
+from sidecar.export.sections import marked
 from sidecar.requests.messages import Speculation
 from sidecar.wording.plugin import plugin_sentence
 from tests.export import reports

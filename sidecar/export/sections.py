@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from sidecar.analysis.acceptance import NO_DRAFTS
-from sidecar.analysis.engine.latency import Latency, gap_growth
+from sidecar.analysis.engine.engine_state import Latency, gap_growth
+from sidecar.analysis.evidence import NO_DRAFTS
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport

@@ -8,7 +8,7 @@ from sidecar import __version__
 from sidecar.analysis.report import Report
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.export.declaration import Shown
-from sidecar.export.page.sections import engine_section, marked, model_section
+from sidecar.export.sections import engine_section, marked, model_section
 from sidecar.wording.answer import answer
 from sidecar.wording.notes import limitation_notes, no_speedup_sentence
 from sidecar.wording.numbers import counted
@@ -79,4 +79,4 @@ def content(shown: Shown) -> str:
 
 def static(name: str) -> bytes:
     """A file of the page; ``name`` is a key of ``STATIC``."""
-    return files(__package__).joinpath(name).read_bytes()
+    return files(__package__).joinpath("static", name).read_bytes()

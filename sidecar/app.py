@@ -19,7 +19,7 @@ from sidecar.export.declaration import Shown
 from sidecar.export.web import PROBES, Pages, make_web
 from sidecar.http.connection import GuardOptions
 from sidecar.http.guard import GuardedServer
-from sidecar.log import Log, StateLog, set_log_level
+from sidecar.log import Logger, StateLog, set_log_level
 from sidecar.recording.recorder import Recorder
 from sidecar.requests.messages import PluginSink
 from sidecar.requests.receiver import PluginReceiver
@@ -104,8 +104,8 @@ class Sidecar:
         return self._state.report(time.time(), own, self.receiver.problem)
 
 
-def _log() -> Log:
-    log: Log = structlog.get_logger("sidecar")
+def _log() -> Logger:
+    log: Logger = structlog.get_logger("sidecar")
     return log
 
 

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    configure_logging(settings.log.level, settings.log.format, sys.stderr)
+    configure_logging(sys.stderr, **settings.log.model_dump())
     try:
         code = run_command(arguments, settings)
         sys.stdout.flush()

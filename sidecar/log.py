@@ -17,7 +17,7 @@ _USER_INFORMATION = re.compile(r"(?<=://)\S*@")
 _MOST_LINES = 240  # a minute
 _MAX_REASONS = 16  # logged per fault; reasons should be few and fixed, and this bounds the log if they are not
 
-Log = FilteringBoundLogger  # what ``structlog.get_logger`` returns
+Logger = FilteringBoundLogger  # what ``structlog.get_logger`` returns
 
 
 def redacted(url: str) -> str:
@@ -51,13 +51,14 @@ class _AtMost(logging.Filter):
         return self._lines <= self._most
 
 
-def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
+def configure_logging(stream: TextIO, *, level: str, format: str) -> None:  # noqa: A002 - the settings' name
     """Sends every log line of the process to ``stream``; a later call replaces an earlier one.
 
-    ``level`` is debug, info, warning or error; ``fmt`` is json, console or auto: JSON unless ``stream`` is a terminal.
-    A JSON line has ``ts`` (UTC, ISO 8601), ``level``, ``event``, ``logger`` and the event's own fields.
+    The options are those of ``log.*``: ``level`` is debug, info, warning or error; ``format`` is json, console or auto:
+    JSON unless ``stream`` is a terminal. A JSON line has ``ts`` (UTC, ISO 8601), ``level``, ``event``, ``logger`` and
+    the event's own fields.
     """
-    console = fmt == "console" or (fmt == "auto" and stream.isatty())
+    console = format == "console" or (format == "auto" and stream.isatty())
     shared: list[Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -110,7 +111,7 @@ class StateLog:
     ``key`` names what is at fault; there are only a few keys.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Logger) -> None:
         self._log = log
         self._reasons: dict[str, set[str]] = {}  # the reasons logged so far, by fault
 

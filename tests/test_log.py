@@ -31,7 +31,7 @@ def _logging_as_it_was():
 def lines():
     """Everything logged since, as parsed JSON lines."""
     stream = io.StringIO()
-    configure_logging("info", "auto", stream)
+    configure_logging(stream, level="info", format="auto")
     return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
@@ -61,7 +61,7 @@ def test_lines_of_the_standard_library_have_the_same_form(lines):
 @pytest.mark.parametrize("get_logger", [structlog.get_logger, logging.getLogger])
 def test_an_exception_has_its_traceback_without_local_variables(fmt, get_logger):
     stream = Terminal()
-    configure_logging("info", fmt, stream)
+    configure_logging(stream, level="info", format=fmt)
     prompt = f"{chr(104)}unter2"
     try:
         int(prompt.removeprefix("hunter") + "x")
@@ -75,7 +75,7 @@ def test_an_exception_has_its_traceback_without_local_variables(fmt, get_logger)
 @pytest.mark.parametrize("get_logger", [structlog.get_logger, logging.getLogger])
 def test_only_lines_of_the_level_and_above_are_logged(get_logger):
     stream = io.StringIO()
-    configure_logging("warning", "json", stream)
+    configure_logging(stream, level="warning", format="json")
     log = get_logger("sidecar.test")
     log.info("quiet")
     log.warning("loud")
@@ -91,7 +91,7 @@ class Unspeakable:
 
 def test_a_line_that_cannot_be_formatted_or_written_is_not_printed_elsewhere(capsys):
     stream = io.StringIO()
-    configure_logging("info", "json", stream)
+    configure_logging(stream, level="info", format="json")
     log, url = structlog.get_logger("sidecar.test"), "http://user:hunter2@host"
     log.warning("odd", url=url, value=Unspeakable())
     logging.getLogger("aiohttp").warning("odd %d", url)
@@ -103,7 +103,7 @@ def test_a_line_that_cannot_be_formatted_or_written_is_not_printed_elsewhere(cap
 
 def test_a_second_configuration_takes_the_place_of_the_first(lines):
     stream = io.StringIO()
-    configure_logging("info", "json", stream)
+    configure_logging(stream, level="info", format="json")
     structlog.get_logger("sidecar.test").info("once")
     assert lines() == []
     assert len(stream.getvalue().splitlines()) == 1
@@ -120,7 +120,7 @@ def test_a_second_configuration_takes_the_place_of_the_first(lines):
 )
 def test_the_format_follows_the_setting_or_else_the_terminal_and_only_terminals_get_colours(stream, fmt, form):
     out = stream()
-    configure_logging("info", fmt, out)
+    configure_logging(out, level="info", format=fmt)
     structlog.get_logger("sidecar.test").info("hello", reason="x")
     line = out.getvalue()
     assert ("json" if line.startswith("{") else "coloured" if "\x1b[" in line else "plain") == form
@@ -145,7 +145,7 @@ URL = "http://me:hunter2@host:8000/v1"
 )
 def test_no_credential_of_a_url_is_logged(fmt, fields):
     out = io.StringIO()
-    configure_logging("info", fmt, out)
+    configure_logging(out, level="info", format=fmt)
     structlog.get_logger("sidecar.test").info("polling", **fields)
     logging.getLogger("aiohttp").info("polling %s", URL)
     structlog.get_logger("sidecar.test").error(URL, exc_info=ValueError(URL))

@@ -107,7 +107,7 @@ def advise(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> Ad
     if not evidence.is_ruled:
         return Advice()
     rates, acceptance = judged.position_rates, judged.rate or 0.0
-    loads = evidence.costs_by_load if evidence.can_schedule else {}
+    loads = evidence.costs_by_load if evidence.can_schedule and evidence.costs is not None else {}
     entries = tuple(schedule(rates, loads, varies=evidence.has_schedule))
     fewer, more = thresholds.acceptance_fewer_tokens, thresholds.acceptance_more_tokens
     tokens = None

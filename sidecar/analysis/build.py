@@ -168,7 +168,7 @@ def _temperatures(model: ModelState, judged: ModelJudgement, moment: Moment) -> 
         judgement, window = judged.temperatures.get(label, Judgement()), windows.get(label)
         speed = model.speed.temperature(label)
         acceptances, ttft, tpot = (
-            recent.ordered(moment.at) if window is not None else Ordered(())
+            recent.ordered() if window is not None else Ordered(())
             for recent in (state.recent_acceptances, state.recent_ttft, state.recent_tpot)
         )
         yield TemperatureReport(
@@ -205,20 +205,20 @@ def _splits(model: ModelState, plugin: Lives) -> bool:
 
 def _speculation(shown: Iterable[EngineState], plugin: Lives) -> Speculation | None:
     """How the model's engines draft; all of them are configured alike."""
-    return next((found for state in shown if (found := plugin.speculation(state.key)) is not None), None)
+    return next((speculation for state in shown if (speculation := plugin.speculation(state.key)) is not None), None)
 
 
 def _speed(model: ModelState, speculating: list[EngineState], plugin: Lives) -> EngineSpeed | None:
-    """The speed of all speculating engines sum_windows; None if there are none, and for ``other``."""
+    """The speed of all speculating engines together; None if there are none, and for ``other``."""
     if not speculating or model.name == OTHER.model_name:
         return None
-    found = model.speed.whole or EngineSpeed(withheld=speculating[0].idle)
-    return _honest(found, _speculation(speculating, plugin))
+    speed = model.speed.whole or EngineSpeed(withheld=speculating[0].idle)
+    return _honest(speed, _speculation(speculating, plugin))
 
 
 def _engine_speed(model: ModelState, state: EngineState, plugin: Lives) -> EngineSpeed:
-    found = model.speed.engine(state.key) or EngineSpeed(withheld=state.idle)
-    return _honest(found, plugin.speculation(state.key))
+    speed = model.speed.engine(state.key) or EngineSpeed(withheld=state.idle)
+    return _honest(speed, plugin.speculation(state.key))
 
 
 def _honest(speed: EngineSpeed, speculation: Speculation | None) -> EngineSpeed:

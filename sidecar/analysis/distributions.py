@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, overload
+from typing import Final
 
 from sidecar.engine.snapshot import HistogramReading
 
@@ -72,7 +72,7 @@ def duration_bin(seconds: float) -> int:
     return math.floor(math.log(min(max(seconds, _SHORTEST), _LONGEST), DURATION_BIN))
 
 
-class Ordered(Sequence[float]):
+class Ordered:
     """Values in ascending order, each with how often it occurs; equal ones are stored once."""
 
     def __init__(self, counts: Sequence[tuple[float, int]]) -> None:
@@ -83,13 +83,7 @@ class Ordered(Sequence[float]):
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    @overload
-    def __getitem__(self, index: int) -> float: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[float]: ...
-    def __getitem__(self, index: int | slice) -> float | Sequence[float]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> float:
         return self.counts[bisect_right(self._ends, index)][0]
 
 
@@ -112,19 +106,19 @@ class Recent:
     def add(self, at: float, value: float) -> None:
         """Adds a value of the time ``at``. After a clock was set back, the values before are of no window."""
         if not self._slices or not self._slices[-1].takes(at, self._window / _SLICES):
-            self._forget(at)
+            self.drop(at)
             self._slices.append(_Slice(at))
         bin_ = self._bin_of(value)
         self._slices[-1].add(at, bin_)
         self._counts[bin_] += 1
         self._values[bin_] = value
 
-    def ordered(self, now: float) -> Ordered:
-        """The window's values at ``now``."""
-        self._forget(now)
+    def ordered(self) -> Ordered:
+        """The values of the window that ended at the last ``drop`` or ``add``."""
         return Ordered([(self._values[bin_], self._counts[bin_]) for bin_ in sorted(self._counts)])
 
-    def _forget(self, now: float) -> None:
+    def drop(self, now: float) -> None:
+        """Forgets what is older than the window that ends at ``now``."""
         was_set_back = bool(self._slices) and now < self._slices[-1].end
         while self._slices and (was_set_back or self._slices[0].end < now - self._window):
             self._counts -= self._slices.popleft().counts  # drops what becomes 0
@@ -166,12 +160,12 @@ def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | 
     return start + (edges[bucket] - start) * ((rank - below) / within)
 
 
-def quantile(ordered: Sequence[float], share: float) -> float | None:
+def quantile(ordered: Sequence[float] | Ordered, share: float) -> float | None:
     """The value below which ``share`` (0 to 1) of the ordered values lie, interpolated; None without values."""
     return interpolated(ordered, share) if ordered else None
 
 
-def interpolated(ordered: Sequence[float], share: float) -> float:
+def interpolated(ordered: Sequence[float] | Ordered, share: float) -> float:
     """Like ``quantile``, for at least one value."""
     place = share * (len(ordered) - 1)
     low = math.floor(place)

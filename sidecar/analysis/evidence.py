@@ -62,16 +62,16 @@ NO_DRAFTS: Final = Acceptance()
 
 def sum_windows(acceptances: Sequence[Acceptance]) -> Acceptance:
     """Merges windows that end at the same moment: takes the longest ``seconds``, sums the rest, averages nothing."""
-    requests = [one.requests for one in acceptances]
+    requests = [part.requests for part in acceptances]
     return Acceptance(
-        seconds=max((one.seconds for one in acceptances), default=0.0),
-        requests=sum(one for one in requests if one is not None) if requests and None not in requests else None,
-        drafts=sum(one.drafts for one in acceptances),
-        draft_tokens=sum(one.draft_tokens for one in acceptances),
-        accepted_tokens=sum(one.accepted_tokens for one in acceptances),
-        accepted_per_position=sum_by_position([(one.drafts, one.accepted_per_position) for one in acceptances]),
-        drafted_per_position=sum_by_position([(one.drafts, one.drafted_per_position) for one in acceptances]),
-        share=min(sum(one.share for one in acceptances), 1.0),
+        seconds=max((part.seconds for part in acceptances), default=0.0),
+        requests=sum(part for part in requests if part is not None) if requests and None not in requests else None,
+        drafts=sum(part.drafts for part in acceptances),
+        draft_tokens=sum(part.draft_tokens for part in acceptances),
+        accepted_tokens=sum(part.accepted_tokens for part in acceptances),
+        accepted_per_position=sum_by_position([(part.drafts, part.accepted_per_position) for part in acceptances]),
+        drafted_per_position=sum_by_position([(part.drafts, part.drafted_per_position) for part in acceptances]),
+        share=min(sum(part.share for part in acceptances), 1.0),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from sidecar.analysis.distributions import (
     ACCEPTANCE_EDGES,
     Histogram,
+    Ordered,
     Recent,
     acceptance_bin,
     duration_bin,
@@ -81,16 +82,22 @@ class TemperatureState:
         self.recent_acceptances = Recent(window, acceptance_bin)
         self.recent_ttft, self.recent_tpot = Recent(window, duration_bin), Recent(window, duration_bin)
 
-    def finished(self, at: float, found: RequestNumbers) -> None:
+    def mark(self, at: float) -> None:
+        """Timestamps all that was taken in so far with ``at``, a good poll's time."""
+        self.tally.mark(at)
+        for recent in (self.recent_acceptances, self.recent_ttft, self.recent_tpot):
+            recent.drop(at)
+
+    def finished(self, at: float, numbers: RequestNumbers) -> None:
         """Adds a request that finished before ``at``."""
         for histogram, value in zip(
-            (self.acceptances, self.lengths, self.ttft, self.tpot, self.durations), found, strict=True
+            (self.acceptances, self.lengths, self.ttft, self.tpot, self.durations), numbers, strict=True
         ):
             if value is not None:
                 histogram.observe(value)
         for recent, value in zip(
             (self.recent_acceptances, self.recent_ttft, self.recent_tpot),
-            (found.acceptance, found.ttft, found.tpot),
+            (numbers.acceptance, numbers.ttft, numbers.tpot),
             strict=True,
         ):
             if value is not None:
@@ -155,13 +162,13 @@ class ModelState:
         for request in requests:
             label = self._buckets.label(request.temperature)
             by_temperature.setdefault(label, []).append(request)
-            found = request_numbers(request)
-            self._of(label).finished(at, found)
+            numbers = request_numbers(request)
+            self._of(label).finished(at, numbers)
             cells = self._cells(label, engine, request)
             self.strata.add(at, request.draft_tokens, request.accepted_tokens, cells)
-            if found.acceptance is not None:
-                self._acceptances.add(at, found.acceptance)
-                self._latest.append((at, found.acceptance))
+            if numbers.acceptance is not None:
+                self._acceptances.add(at, numbers.acceptance)
+                self._latest.append((at, numbers.acceptance))
         self.speed.finished(by_temperature)
 
     def _cells(self, temperature: str, engine: str, request: FinishedRequest) -> list[Cell]:
@@ -185,10 +192,11 @@ class ModelState:
     def mark(self, at: float) -> None:
         """Timestamps all totals with ``at``, a good poll's time."""
         for state in self.temperatures.values():
-            state.tally.mark(at)
+            state.mark(at)
         for groups in self.groups.tallies.values():
             for tally in groups.values():
                 tally.mark(at)
+        self._acceptances.drop(at)
         self.speed.mark(at)
         self.strata.drop(at)
 
@@ -199,7 +207,7 @@ class ModelState:
 
     def acceptance_p10(self, now: float, needed: int) -> float | None:
         """The 10th percentile of single requests' acceptance; see ``ModelReport``. None with fewer than ``needed``."""
-        rates: Sequence[float] = self._acceptances.ordered(now)
+        rates: Sequence[float] | Ordered = self._acceptances.ordered()
         if len(rates) < needed:
             rates = sorted([rate for at, rate in self._latest if 0 <= now - at <= _HOUR][-needed:])
         return quantile(rates, 0.1) if len(rates) >= needed else None

@@ -133,8 +133,8 @@ class State:
             state.loads.add(steps)
             if state.speculates:
                 speculating[key.model_name][key] = steps
-        for name, found in speculating.items():
-            self._models[name].speed.polled(start, at, found)
+        for name, decoded in speculating.items():
+            self._models[name].speed.polled(start, at, decoded)
 
     def _take_finished(self, at: float) -> None:
         for key, requests in self.plugin.take_finished().items():

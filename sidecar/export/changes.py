@@ -5,7 +5,7 @@ from sidecar.analysis.state import State
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
-from sidecar.log import Log, StateLog
+from sidecar.log import Logger, StateLog
 from sidecar.wording.plugin import plugin_sentence
 
 _BAD = (PluginState.REFUSED, PluginState.DISABLED, PluginState.OTHER_FORMAT)
@@ -14,7 +14,7 @@ _BAD = (PluginState.REFUSED, PluginState.DISABLED, PluginState.OTHER_FORMAT)
 class LoggedState:
     """A scrape sink that passes everything to a state and logs what changed."""
 
-    def __init__(self, state: State, log: Log, changes: StateLog) -> None:
+    def __init__(self, state: State, log: Logger, changes: StateLog) -> None:
         self._state = state
         self._log = log
         self._changes = changes

@@ -93,10 +93,10 @@ class Level(Generic[Node]):
     ) -> Metric:
         def samples(shown: Shown) -> Iterator[Sample]:
             for outer, node in self.nodes(shown):
-                found = value(node)
-                for inner, one in found.items() if isinstance(found, Mapping) else (((), found),):
-                    if one is not None:
-                        yield outer + ((inner,) if isinstance(inner, str) else inner), one
+                values = value(node)
+                for inner, item in values.items() if isinstance(values, Mapping) else (((), values),):
+                    if item is not None:
+                        yield outer + ((inner,) if isinstance(inner, str) else inner), item
 
         return Metric(name, kind, text, self.labels + labels, samples)
 
@@ -117,11 +117,13 @@ def _loads(shown: Shown) -> Iterator[tuple[Labels, LoadReport]]:
 
 
 def _temperatures(shown: Shown) -> Iterator[tuple[Labels, TemperatureReport]]:
-    return (((model.model_name, one.temperature), one) for model in shown.report.models for one in model.temperatures)
+    return (
+        ((model.model_name, item.temperature), item) for model in shown.report.models for item in model.temperatures
+    )
 
 
 def _groups(shown: Shown) -> Iterator[tuple[Labels, GroupReport]]:
-    return (((model.model_name, one.by, one.group), one) for model in shown.report.models for one in model.groups)
+    return (((model.model_name, item.by, item.group), item) for model in shown.report.models for item in model.groups)
 
 
 def _baselines(shown: Shown) -> Iterator[tuple[Labels, Baseline]]:

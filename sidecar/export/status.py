@@ -39,7 +39,8 @@ def _model(model: ModelReport, plugin: PluginReport) -> dict[str, Any]:
     no_split = [] if model.no_split is None else [no_split_sentence(model.no_split, plugin)]
     is_explained = bool(model.findings)
     temperatures = [
-        {**plain(one), "note": judgement_note(one.judgement, is_explained=is_explained)} for one in model.temperatures
+        {**plain(item), "note": judgement_note(item.judgement, is_explained=is_explained)}
+        for item in model.temperatures
     ]
     return {
         **plain(model),
@@ -53,23 +54,23 @@ def plain(value: Any) -> Any:
     """Converts a value of the tree to JSON's types."""
     match value:
         case None | bool() | int():
-            found: Any = value
+            converted: Any = value
         case str():
-            found = str(value)  # of an enumeration: its plain string
+            converted = str(value)  # of an enumeration: its plain string
         case float():
-            found = value if math.isfinite(value) else None
+            converted = value if math.isfinite(value) else None
         case Mapping():
-            found = {_key(key): plain(one) for key, one in value.items()}
+            converted = {_key(key): plain(item) for key, item in value.items()}
         case ScrapeError():
-            found = {"reason": value.reason, "message": str(value), "remedy": value.remedy}
+            converted = {"reason": value.reason, "message": str(value), "remedy": value.remedy}
         case frozenset():
-            found = [plain(one) for one in sorted(value)]
+            converted = [plain(item) for item in sorted(value)]
         case tuple() if not hasattr(value, "_fields"):
-            found = [plain(one) for one in value]
+            converted = [plain(item) for item in value]
         case _:
             kind: type = type(value)
-            found = {name: plain(getattr(value, name)) for name in _names(kind)}
-    return found
+            converted = {name: plain(getattr(value, name)) for name in _names(kind)}
+    return converted
 
 
 def _key(key: Any) -> str:
@@ -80,4 +81,4 @@ def _key(key: Any) -> str:
 def _names(kind: type) -> tuple[str, ...]:
     """The fields of a dataclass or a named tuple, then its properties."""
     named = [field.name for field in fields(kind)] if is_dataclass(kind) else kind._fields  # type: ignore[attr-defined]
-    return (*named, *(name for name, one in vars(kind).items() if isinstance(one, property)))
+    return (*named, *(name for name, item in vars(kind).items() if isinstance(item, property)))

@@ -18,7 +18,7 @@ from sidecar.engine.page_source import PageSource
 from sidecar.engine.scrape import ScrapeSink
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
-from sidecar.log import Log
+from sidecar.log import Logger
 from sidecar.recording.recording import PluginLine
 from sidecar.requests.messages import Dropped, Message, PluginSink, Unreadable
 
@@ -33,7 +33,7 @@ class Recorder:
     writing and the sidecar continues.
     """
 
-    def __init__(self, directory: Path, *, max_bytes: int, log: Log) -> None:
+    def __init__(self, directory: Path, *, max_bytes: int, log: Logger) -> None:
         """Creates the directory and its files.
 
         Raises:

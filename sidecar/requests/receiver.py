@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from sidecar.log import Log, StateLog
+from sidecar.log import Logger, StateLog
 from sidecar.requests.messages import MAX_PACKET_BYTES, Dropped, Malformed, PluginSink, Unreadable, read_packet
 
 MALFORMED: Final = "malformed"  # not a valid packet, or no hello before it; its sender was disconnected
@@ -40,7 +40,7 @@ class PluginReceiver:
     """
 
     def __init__(
-        self, path: Path, sink: PluginSink, log: Log, *, max_connections: int = 32, retry: float = 5.0
+        self, path: Path, sink: PluginSink, log: Logger, *, max_connections: int = 32, retry: float = 5.0
     ) -> None:
         self.problem = ""
         self._path = path

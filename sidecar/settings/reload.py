@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from sidecar.errors import SettingsError
-from sidecar.log import Log
+from sidecar.log import Logger
 from sidecar.settings.files import Stamp, stamp
 from sidecar.settings.groups import Settings, keys
 
@@ -20,7 +20,12 @@ class Reloader:
     """
 
     def __init__(
-        self, settings: Settings, load: Callable[[], Settings], log: Log, config: Path | None = None, every: float = 5.0
+        self,
+        settings: Settings,
+        load: Callable[[], Settings],
+        log: Logger,
+        config: Path | None = None,
+        every: float = 5.0,
     ) -> None:
         """``settings`` are in force; ``load`` reloads them, may block and raises SettingsError.
 

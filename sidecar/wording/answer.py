@@ -52,29 +52,30 @@ def answer(report: Report) -> Answer:
         why = "No draft tokens in the window. A sidecar that has just started needs two polls to see any."
         return Answer("vLLM is not drafting.", "mute", why)
     answers = [(_of(model, report.plugin), model.model_name) for model in drafting]
-    worst, name = min(answers, key=lambda one: _WORST_FIRST.index(one[0].tone))
+    worst, name = min(answers, key=lambda pair: _WORST_FIRST.index(pair[0].tone))
     return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
 
 
 def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     if model.judgement.has_collapsed:
         return Answer("Almost no draft tokens are accepted.", "bad", COLLAPSED)
-    split = [one for one in model.temperatures if one.judgement.verdict is not Verdict.INSUFFICIENT_DATA]
+    split = [bucket for bucket in model.temperatures if bucket.judgement.verdict is not Verdict.INSUFFICIENT_DATA]
     if not split:
         return _overall(model, plugin)
-    if all(one.judgement.by_speedup is not None and one.speedup is not None for one in split):
+    if all(bucket.judgement.by_speedup is not None and bucket.speedup is not None for bucket in split):
         return _by_time(split, _at_load(model))
     return _by_temperature(split, _drafted(model))
 
 
 def _with(split: Split, verdict: Verdict) -> Split:
-    return [one for one in split if one.judgement.verdict is verdict]
+    return [bucket for bucket in split if bucket.judgement.verdict is verdict]
 
 
 def _by_temperature(split: Split, drafted: str) -> Answer:
     losing, even = _with(split, Verdict.NET_NEGATIVE), _with(split, Verdict.BREAK_EVEN)
     if losing:
-        share = percent(sum(one.window.share for one in losing))  # all of one window, whichever each was judged over
+        # All of one window, whichever each was judged over.
+        share = percent(sum(bucket.window.share for bucket in losing))
         text = f"Speculation does not pay at {_temperatures(losing)} ({share} of the draft tokens){drafted}."
         return Answer(text, "bad", _listed(split))
     if even:
@@ -83,7 +84,7 @@ def _by_temperature(split: Split, drafted: str) -> Answer:
 
 
 def _temperatures(split: Split) -> str:
-    *others, last = (one.temperature for one in split)
+    *others, last = (bucket.temperature for bucket in split)
     return f"temperatures {', '.join(others)} and {last}" if others else f"temperature {last}"
 
 
@@ -94,8 +95,8 @@ def _by_time(split: Split, at_load: str) -> Answer:
     )
     parts = [f"{what} {_each(found)}" for what, found in (("saves", saved), ("costs", lost)) if found]
     if even:
-        parts.append(f"roughly breaks even at T {', '.join(one.temperature for one in even)}")
-    ratios = ", ".join(f"{one.speedup.ratio:.2f} at T {one.temperature}" for one in split if one.speedup)
+        parts.append(f"roughly breaks even at T {', '.join(bucket.temperature for bucket in even)}")
+    ratios = ", ".join(f"{bucket.speedup.ratio:.2f} at T {bucket.temperature}" for bucket in split if bucket.speedup)
     tone = "bad" if lost else "even" if even else "good"
     text = f"Per token, speculation {'; '.join(parts)}{at_load}."
     return Answer(text, tone, f"Speedup over decoding without speculation: {ratios}. {_listed(split)}")
@@ -103,7 +104,7 @@ def _by_time(split: Split, at_load: str) -> Answer:
 
 def _each(split: Split) -> str:
     """Milliseconds per token at each temperature."""
-    return ", ".join(f"{_gained(one.speedup)} at T {one.temperature}" for one in split if one.speedup)
+    return ", ".join(f"{_gained(bucket.speedup)} at T {bucket.temperature}" for bucket in split if bucket.speedup)
 
 
 def _overall(model: ModelReport, plugin: PluginReport) -> Answer:
@@ -141,11 +142,11 @@ def _drafted(model: ModelReport) -> str:
 
 def per_step(steps: Steps) -> str:
     """The tokens that a request gets from a step, as a phrase."""
-    return f"{steps.length:.2f} tokens per step, with a draft in {percent(steps.drafted_share)} of the steps"
+    return f"{steps.tokens_per_step:.2f} tokens per step, with a draft in {percent(steps.drafted_share)} of the steps"
 
 
 def _listed(split: Split) -> str:
-    parts = [f"{percent(one.judgement.acceptance)} at T {one.temperature}" for one in split]
+    parts = [f"{percent(bucket.judgement.acceptance)} at T {bucket.temperature}" for bucket in split]
     return f"Acceptance rate by temperature: {', '.join(parts)}."
 
 

@@ -175,9 +175,10 @@ def caveats(evidence: Evidence) -> Iterator[str]:
 
 def _losing_engines(model: ModelReport) -> Iterator[str]:
     """The engines that lose although the model as a whole does not."""
-    if model.judgement.verdict is Verdict.NET_NEGATIVE or len(model.engines) == 1:
+    judged = [engine for engine in model.engines if engine.judgement.is_known]
+    if model.judgement.verdict is Verdict.NET_NEGATIVE or len(judged) == 1:
         return
-    for engine in model.engines:
+    for engine in judged:
         if engine.judgement.verdict is Verdict.NET_NEGATIVE:
             yield f"Engine {engine.key.engine} is net negative on its own: {_grounds(engine.judgement)}."
 

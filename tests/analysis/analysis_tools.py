@@ -23,23 +23,24 @@ from sidecar.requests.messages import (
 from sidecar.requests.tally import NOTHING, Outcome, Tally
 from sidecar.settings import Settings
 
-EDGES = (0.1, 1.0, math.inf)
 USUAL = {Table.PROMPT_TOKENS: 0, Table.OUTPUT: "free", Table.ADAPTER: ""}
 EAGLE = Speculation("eagle", 3)
 
 
 def snap(engine="0", drafts=0, *, usage=0.5, model="m", traits=(), accepted=None, **more):
     """An engine that has drafted 3 tokens ``drafts`` times, for as many requests."""
-    counters = {Counter.DRAFTS: drafts, Counter.DRAFT_TOKENS: 3 * drafts, Counter.ACCEPTED_TOKENS: 2 * drafts}
-    if accepted is not None:
-        counters[Counter.ACCEPTED_TOKENS] = accepted
-    counters |= {Counter.FIRST_TOKENS: drafts}
+    counters = {
+        Counter.FIRST_TOKENS: float(drafts),
+        Counter.DRAFTS: float(drafts),
+        Counter.DRAFT_TOKENS: 3.0 * drafts,
+        Counter.ACCEPTED_TOKENS: 2.0 * drafts if accepted is None else float(accepted),
+    }
     return EngineSnapshot(
         EngineKey(model, engine),
-        more.get("counters", {key: float(value) for key, value in counters.items()}),
+        more.get("counters", counters),
         (float(drafts),),
         {Gauge.KV_CACHE_USAGE: usage, Gauge.REQUESTS_RUNNING: 1.0},
-        {Phase.TTFT: HistogramReading(EDGES, (float(drafts), float(drafts), float(drafts)))},
+        {Phase.TTFT: HistogramReading((0.1, 1.0, math.inf), (float(drafts),) * 3)},
         1600,
         frozenset(traits),
     )
@@ -91,36 +92,25 @@ class Server:
         return {model.model_name: model for model in self.report().models}[name]
 
     def temperature(self, label, model="m"):
-        return {one.temperature: one for one in self.model(model).temperatures}[label]
+        return {row.temperature: row for row in self.model(model).temperatures}[label]
 
     def group(self, name, model="m"):
-        return {one.group: one for one in self.model(model).groups}[name]
+        return {row.group: row for row in self.model(model).groups}[name]
 
 
 class PluginEnd:
     """One engine's plug-in, as ``server`` hears it: counts that grow, sent with ``tick``."""
 
-    def __init__(self, server, connection=1, *, start="a", started=None, **hello):
-        self.server, self.connection = server, connection
+    def __init__(self, server, connection=1, *, start="a", started=None, engine=0, **hello):
+        self.server, self.connection, self.engine = server, connection, engine
         self.start, self.started = start, server.at if started is None else started
         self.total, self.rows, self.since = NOTHING, {}, {}
         self.hello(**hello)
 
-    def hello(self, *, state=HelloState.OBSERVING, reason="", model="m", engine=0, speculation=EAGLE, plugin="0.1.0"):
-        self.server.state.plugin.receive(
-            self.connection,
-            Hello(
-                plugin=plugin,
-                vllm="0.32.0",
-                model=model,
-                engine=engine,
-                start=self.start,
-                started=self.started,
-                state=state,
-                reason=reason,
-                speculation=speculation,
-            ),
-        )
+    def hello(self, *, state=HelloState.OBSERVING, reason="", model="m", speculation=EAGLE):
+        life = {"model": model, "engine": self.engine, "start": self.start, "started": self.started}
+        versions = {"plugin": "0.1.0", "vllm": "0.32.0"}
+        self.send(Hello(**versions, **life, state=state, reason=reason, speculation=speculation))
 
     def serve(self, temperature=0, *, requests=1, drafts=10, accepted=None, table=None, key=None):
         """Counts requests, each draft of 3 tokens, 2 of them accepted; a table that is not named has one row."""
@@ -139,8 +129,8 @@ class PluginEnd:
 
     def tick(self, *, lost=0, steps=(), only=None, finished=()):
         """Sends a whole report; ``only``: of the temperatures this one alone, since the others have not changed."""
-        rows = [one for one in self.rows if only is None or one[0] is not Table.TEMPERATURE or one[1] == only]
-        tables = {table: tuple(self._row(table, key) for by, key in rows if by is table) for table in Table}
+        sent = [(by, key) for by, key in self.rows if only is None or by is not Table.TEMPERATURE or key == only]
+        tables = {table: tuple(self._row(table, key) for by, key in sent if by is table) for table in Table}
         reported = tuple(Row(key=key, since=0.0, counts=StepTally(**counts)) for key, counts in steps)
         end = ReportEnd(total=self.total, lost=lost)
         self.send(ReportPart(**tables, steps=reported, finished=finished, end=end))
@@ -160,10 +150,27 @@ class PluginEnd:
 
     def counted(self, **more):
         """vLLM's own counters of the same."""
-        return snap(drafts=self.total.drafts, accepted=self.total.accepted_tokens, **more)
+        return snap(str(self.engine), self.total.drafts, accepted=self.total.accepted_tokens, **more)
 
     def close(self):
-        self.server.state.plugin.receive(self.connection, None)
+        self.send(None)
+
+
+class Pod(Server):
+    """A vLLM with its plug-in."""
+
+    def __init__(self, **settings):
+        super().__init__(**{"thresholds": {"min_requests": 5, "min_drafts_per_second": 0.1}} | settings)
+        self.plugin = PluginEnd(self)
+        self.poll(snap(drafts=0))
+
+    def serve(self, *traffic, polls=1, seconds=1.0, **options):
+        """At each of ``polls``, each of ``traffic``: (temperature, drafts, accepted tokens)."""
+        for _ in range(polls):
+            for temperature, drafts, accepted in traffic:
+                self.plugin.serve(temperature, drafts=drafts, accepted=accepted, **options)
+            self.plugin.tick()
+            self.poll(self.plugin.counted(), seconds=seconds)
 
 
 def finished(temperature=0, at=1000.0, **changes):

@@ -67,8 +67,3 @@ class Engine:
     def steps(self):
         """What was decoded between the last two polls."""
         return counted_steps(counter_growth(*(poll.counters for poll in self.polls[-2:]), has_restarted=False))
-
-
-def noisy(steps, random, share):
-    """The same with a step time off by a normal deviate of this share."""
-    return steps._replace(seconds=steps.seconds * (1 + random.gauss(0, share)))

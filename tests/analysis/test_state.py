@@ -8,7 +8,7 @@ from sidecar.analysis.verdict import Verdict
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter
 from sidecar.engine.plan import EngineKey
-from sidecar.errors import TimedOut, Unreachable
+from sidecar.errors import TimedOut
 from tests.analysis.analysis_tools import PluginEnd, Server, page, snap
 
 
@@ -16,37 +16,29 @@ def engine_of(report):
     return report.models[0].engines[0]
 
 
-def test_before_the_first_poll():
+def test_before_the_first_poll_nothing_is_known():
     report = Server().report()
-    assert not report.scrape.up
-    assert report.models == ()
+    assert (report.scrape.up, report.models) == (False, ())
     assert (report.scrape.last_scrape, report.scrape.duration, report.scrape.last_error) == (None, None, None)
 
 
 def test_a_failed_poll_takes_the_gauges_away_and_leaves_the_counters():
     server = Server()
     server.poll(snap(drafts=10))
-    up = server.poll(snap(drafts=20))
-    assert up.scrape.up
-    assert engine_of(up).gauges
-    assert engine_of(up).latencies
-    assert engine_of(up).acceptance.rate == pytest.approx(2 / 3)
-    assert engine_of(up).kv_cache_peak == 0.5
+    engine = engine_of(server.poll(snap(drafts=20)))
+    assert engine.gauges
+    assert engine.latencies
+    assert (engine.acceptance.rate, engine.kv_cache_peak) == (pytest.approx(2 / 3), 0.5)
     down = server.fail()
     engine = engine_of(down)
-    assert not down.scrape.up
     assert isinstance(down.scrape.last_error, TimedOut)
-    assert down.scrape.errors["timeout"] == 1
-    assert (engine.gauges, engine.latencies) == ({}, {})
+    assert (down.scrape.up, down.scrape.errors["timeout"]) == (False, 1)
+    assert (engine.gauges, engine.latencies, engine.limitations) == ({}, {}, frozenset())
     assert (engine.kv_cache_peak, engine.kv_cache_capacity_tokens, engine.acceptance) == (None, None, None)
-    assert engine.counters[Counter.DRAFTS] == 20
-    assert engine.accepted_per_position == (20,)
-    assert engine.limitations == frozenset()
+    assert (engine.counters[Counter.DRAFTS], engine.accepted_per_position) == (20, (20,))
     again = server.poll(snap(drafts=25))
-    assert again.scrape.up
-    assert again.scrape.last_error is None
+    assert (again.scrape.up, again.scrape.last_error, again.scrape.errors["timeout"]) == (True, None, 1)
     assert engine_of(again).gauges
-    assert again.scrape.errors["timeout"] == 1
 
 
 def test_a_page_grows_stale_after_two_intervals():
@@ -61,31 +53,24 @@ def test_a_page_grows_stale_after_two_intervals():
     assert not server.state.report(1101.5).scrape.up
 
 
-def test_a_known_restart_counts_once_for_all_engines_and_their_counters_are_vllms():
+@pytest.mark.parametrize(
+    ("pages", "restarts", "counters"),
+    [
+        ([(1.0, {"0": 100, "1": 20}), (2.0, {"0": 120, "1": 2}), (2.0, {"0": 130, "1": 2})], 1, {"0": 130, "1": 2}),
+        ([(1.0, {"0": 10, "1": 20}), (2.0, {"0": 3})], 1, {"0": 3}),  # it has one engine less
+        ([(1.0, {"0": 10, "1": 20}), (2.0, {"0": 1}), (2.0, {"0": 2, "1": 50})], 1, {"0": 2, "1": 50}),
+        ([(None, {"0": 100}), (None, {"0": 120})], 0, {"0": 120}),
+        ([(None, {"0": 100}), (None, {"0": 5})], 1, {"0": 5}),
+        ([(None, {"0": 100, "1": 50}), (None, {"0": 120, "1": 5})], 0, {"0": 120, "1": 5}),  # one restarts alone
+        ([(None, {"0": 100, "1": 50}), (None, {"0": 1, "1": 2})], 1, {"0": 1, "1": 2}),
+    ],
+)
+def test_a_restart_is_known_by_the_process_or_else_by_counters_that_fell(pages, restarts, counters):
+    """``pages``: the start of the process, None on a page of several processes, and each engine's drafts."""
     server = Server()
-    server.poll(snap("0", 100), snap("1", 20), start=1.0)
-    server.fail(Unreachable("x"))
-    report = server.poll(snap("0", 120), snap("1", 2), start=2.0)
-    assert report.scrape.vllm_restarts == 1
-    assert server.drafts() == {"0": 120, "1": 2}
-    assert server.poll(snap("0", 130), snap("1", 2), start=2.0).scrape.vllm_restarts == 1
-    assert server.drafts() == {"0": 130, "1": 2}
-
-
-def test_an_engine_that_is_on_no_page_at_first_after_a_restart_loses_nothing():
-    server = Server()
-    server.poll(snap("0", 10), snap("1", 20), start=1.0)
-    assert server.poll(snap("0", 1), start=2.0).scrape.vllm_restarts == 1
-    assert server.poll(snap("0", 2), snap("1", 50), start=2.0).scrape.vllm_restarts == 1
-    assert server.drafts() == {"0": 2, "1": 50}
-
-
-def test_restart_of_several_processes_is_told_by_what_fell():
-    server = Server()
-    server.poll(snap(drafts=100), start=None)
-    assert server.poll(snap(drafts=120), start=None).scrape.vllm_restarts == 0
-    assert server.poll(snap(drafts=5), start=None).scrape.vllm_restarts == 1
-    assert server.drafts() == {"0": 5}
+    for start, drafts in pages:
+        report = server.poll(*(snap(name, count) for name, count in drafts.items()), start=start)
+    assert (report.scrape.vllm_restarts, server.drafts()) == (restarts, counters)
 
 
 @pytest.mark.parametrize("fallen", [5, 0])
@@ -100,21 +85,12 @@ def test_within_one_process_a_counter_never_falls_whatever_the_page_shows(fallen
     assert engine_of(server.report()).acceptance.drafts == 10
 
 
-def test_of_several_processes_one_that_restarts_alone_is_no_restart_of_vllm():
-    server = Server()
-    server.poll(snap("0", 100), snap("1", 50), start=None)
-    assert server.poll(snap("0", 120), snap("1", 5), start=None).scrape.vllm_restarts == 0
-    assert server.drafts() == {"0": 120, "1": 5}
-    assert server.poll(snap("0", 1), snap("1", 2), start=None).scrape.vllm_restarts == 1
-
-
-def test_engine_that_left_the_page_keeps_its_counters_and_loses_its_gauges():
+def test_an_engine_that_left_the_page_keeps_its_counters_and_loses_its_gauges():
     server = Server()
     server.poll(snap("0", 10), snap("1", 20))
     report = server.poll(snap("0", 11))
     left = {engine.key.engine: engine for engine in report.models[0].engines}["1"]
-    assert left.counters[Counter.DRAFTS] == 20
-    assert left.gauges == {}
+    assert (left.counters[Counter.DRAFTS], left.gauges) == (20, {})
 
 
 def test_positions_that_a_page_leaves_out_stay_and_their_acceptance_is_unknown():
@@ -127,41 +103,33 @@ def test_positions_that_a_page_leaves_out_stay_and_their_acceptance_is_unknown()
     assert (again.accepted_per_position, again.acceptance.accepted_per_position) == ((30,), (20,))
 
 
-def test_engine_that_left_for_long_is_forgotten():
+def test_an_engine_or_a_vllm_that_was_away_for_long_is_forgotten():
     server = Server(history=60.0, latency_window=30.0)
-    server.poll(snap("0"), snap("1"))
-    server.poll(snap("0"), seconds=59)
-    assert set(server.drafts()) == {"0", "1"}
-    server.poll(snap("0"), seconds=2)
-    assert set(server.drafts()) == {"0"}
-
-
-def test_vllm_that_was_down_for_long_counts_from_0():
-    server = Server(history=60.0, latency_window=30.0)
-    server.poll(snap(drafts=100))
-    server.poll(snap(drafts=5), seconds=100_000, start=2.0)
+    server.poll(snap("0", 100), snap("1"))
+    server.poll(snap("0", 100), seconds=59)
+    assert server.drafts() == {"0": 100, "1": 0}
+    server.poll(snap("0", 100), seconds=2)
+    assert server.drafts() == {"0": 100}
+    server.poll(snap("0", 5), seconds=100_000, start=2.0)
     assert server.drafts() == {"0": 5}
 
 
 def test_engines_past_the_bound_are_summed_as_other():
     server = Server(limits={"engines": 2})
     report = server.poll(*(snap(str(n), 10 * n) for n in range(5)))
-    assert {key: engine.counters[Counter.DRAFTS] for key, engine in server.engines().items()} == {
-        EngineKey("m", "0"): 0,
-        EngineKey("m", "1"): 10,
-        OTHER: 90,
-    }
+    assert list(server.engines()) == [EngineKey("m", "0"), EngineKey("m", "1"), OTHER]
+    assert server.drafts() == {"0": 0, "1": 10, "other": 90}
     assert report.own.label_overflow["engine"] == 3
     server.poll(*(snap(str(n), 10 * n + 1) for n in range(5)))
     assert server.drafts() == {"0": 1, "1": 11, "other": 93}
 
 
 @pytest.mark.parametrize(("engines", "past"), [(1, 0), (6, 4), (8, 16)])
-def test_positions_are_as_many_as_the_engines_leave_series_for_and_the_others_are_counted_once(engines, past):
+def test_positions_beyond_the_series_that_the_engines_leave_are_counted_once(engines, past):
     server, deep = Server(), (1.0,) * 24
     for _ in range(3):
-        page = [replace(snap(str(number), 10), accepted_per_position=deep) for number in range(engines)]
-        assert server.poll(*page).own.label_overflow["position"] == past
+        snapshots = [replace(snap(str(number), 10), accepted_per_position=deep) for number in range(engines)]
+        assert server.poll(*snapshots).own.label_overflow["position"] == past
 
 
 def test_a_model_past_the_bound_is_among_the_others_until_the_first_has_left():
@@ -171,15 +139,6 @@ def test_a_model_past_the_bound_is_among_the_others_until_the_first_has_left():
     assert server.drafts() == {"0": 1, "other": 2}
     server.poll(snap(drafts=3, model="n"), start=2.0)
     assert {key.model_name for key in server.engines()} == {"n"}
-
-
-def test_an_engine_that_a_restarted_vllm_no_longer_has_is_gone():
-    server = Server()
-    server.poll(snap("0", 10), snap("1", 20))
-    server.fail()
-    assert server.drafts() == {"0": 10, "1": 20}
-    server.poll(snap("0", 3), start=2.0)
-    assert server.drafts() == {"0": 3}
 
 
 def test_the_distributions_of_the_others_go_on_when_another_engine_becomes_one_of_them():
@@ -200,34 +159,23 @@ def test_finished_requests_of_a_model_past_the_bound_are_counted_as_dropped():
     assert server.poll(snap(drafts=1), plugin.counted(model="n")).plugin.dropped["overflow"] == 1
 
 
-@pytest.mark.parametrize("start", [1.0, None])
-def test_the_sum_of_the_others_never_falls(start):
+@pytest.mark.parametrize(
+    ("start", "pages", "sums"),
+    [
+        (1.0, [{"1": 10, "2": 20}, {"1": 11}, {"1": 15}, {}], [30, 31, 35, 35]),
+        (None, [{"1": 10, "2": 20}, {"1": 11}, {"1": 15}, {}], [30, 31, 35, 35]),
+        (None, [{"1": 1000, "2": 2000}, {"1": 1000, "2": 5}], [3000, 3000]),  # one restarts
+        (1.0, [{"1": 1000, "2": 2000}, {"1": 1000}, {"1": 1000, "2": 2000}, {"1": 1001, "2": 2002}],
+         [3000, 3000, 3000, 3003]),  # one leaves and returns
+    ],
+)  # fmt: skip
+def test_the_sum_of_the_others_never_falls_and_counts_each_once(start, pages, sums):
     server = Server(limits={"engines": 1})
-    server.poll(snap("0"), snap("1", 10), snap("2", 20), start=start)
-    server.poll(snap("0"), snap("1", 11), start=start)
-    assert server.drafts()["other"] == 31
-    server.poll(snap("0"), snap("1", 15), start=start)
-    assert server.drafts()["other"] == 35
-    server.poll(snap("0"), start=start)
-    assert server.drafts()["other"] == 35
-
-
-def test_one_of_the_others_that_restarts_is_no_restart_of_all():
-    server = Server(limits={"engines": 1})
-    server.poll(snap("0"), snap("1", 1000), snap("2", 2000), start=None)
-    server.poll(snap("0"), snap("1", 1000), snap("2", 5), start=None)
-    assert server.drafts()["other"] == 3000
-
-
-def test_engines_that_leave_the_others_and_return_are_counted_once():
-    server = Server(limits={"engines": 1})
-    both, one = (snap("0"), snap("1", 1000), snap("2", 2000)), (snap("0"), snap("1", 1000))
-    for page_of in (both, one, both):
-        server.poll(*page_of)
-    assert server.drafts()["other"] == 3000
-    assert server.engines()[OTHER].acceptance is None
-    server.poll(snap("0"), snap("1", 1001), snap("2", 2002))
-    assert server.drafts()["other"] == 3003
+    for page_, total in zip(pages, sums, strict=True):
+        server.poll(snap("0"), *(snap(name, drafts) for name, drafts in page_.items()), start=start)
+        assert server.drafts()["other"] == total
+    acceptance, grown = server.engines()[OTHER].acceptance, sums[-1] - sums[0]
+    assert acceptance.drafts == grown if grown and pages[-1] else acceptance is None
 
 
 def test_known_engines_keep_their_keys_when_new_ones_sort_before_them():
@@ -245,17 +193,16 @@ def test_names_without_end_cost_bounded_memory_and_series():
         assert len(server.report().models) <= 3
 
 
-def test_windows_that_drafted_are_observed_once_each():
+def test_each_poll_is_an_observation_of_its_acceptance_if_it_has_drafts_and_of_the_kv_cache():
     server = Server()
     for drafts, accepted in ((10, 20), (10, 20), (20, 35), (30, 50), (30, 50)):
-        report = server.poll(snap(drafts=drafts, accepted=accepted))
-    counts = engine_of(report).window_acceptances.counts
-    assert counts[-1] == 2
-    assert engine_of(report).window_acceptances.sum == pytest.approx(15 / 30 + 15 / 30)
-    assert engine_of(report).kv_cache_usages.counts[-1] == 5
+        report = server.poll(snap(drafts=drafts, accepted=accepted), malformed=2)
+    engine = engine_of(report)
+    assert (engine.window_acceptances.count, engine.window_acceptances.sum) == (2, pytest.approx(15 / 30 + 15 / 30))
+    assert (engine.kv_cache_usages.count, report.scrape.malformed_lines) == (5, 10)
 
 
-def test_clock_set_back_does_not_stop_anything():
+def test_a_clock_set_back_stops_nothing():
     server = Server()
     for drafts in (10, 20, 30):
         server.poll(snap(drafts=drafts))
@@ -263,17 +210,8 @@ def test_clock_set_back_does_not_stop_anything():
     for drafts in (40, 50, 60):
         report = server.poll(snap(drafts=drafts, usage=0.1))
     engine = engine_of(report)
-    assert report.scrape.up
-    assert engine.counters[Counter.DRAFTS] == 60
-    assert engine.acceptance.drafts == 20
-    assert engine.kv_cache_peak == 0.1
-    assert engine.latencies
-
-
-def test_malformed_lines_add_up():
-    server = Server()
-    server.poll(snap(), malformed=2)
-    assert server.poll(snap(), malformed=3).scrape.malformed_lines == 5
+    assert (report.scrape.up, bool(engine.latencies)) == (True, True)
+    assert (engine.counters[Counter.DRAFTS], engine.acceptance.drafts, engine.kv_cache_peak) == (60, 20, 0.1)
 
 
 def test_a_model_is_judged_over_all_its_engines_on_the_page():
@@ -281,8 +219,7 @@ def test_a_model_is_judged_over_all_its_engines_on_the_page():
     server.poll(snap("0", 0, accepted=0), snap("1", 0, accepted=0))
     server.poll(snap("0", 900, accepted=270), snap("1", 100, accepted=270))
     judgement = server.model().judgement
-    assert judgement.acceptance == pytest.approx(540 / 3000)
-    assert judgement.verdict is Verdict.NET_NEGATIVE
+    assert (judgement.acceptance, judgement.verdict) == (pytest.approx(540 / 3000), Verdict.NET_NEGATIVE)
     server.poll(snap("1", 300, accepted=810))
     assert server.model().judgement.acceptance == pytest.approx(810 / 900)
 
@@ -310,7 +247,7 @@ def test_verdicts_hold_from_one_poll_to_the_next_and_outlast_a_minute_of_failed_
     assert not server.fail(seconds=40).models[0].judgement.is_known
 
 
-def test_what_passed_during_an_outage_enters_no_window():
+def test_growth_during_an_outage_enters_no_window():
     server = Server()
     server.poll(snap(drafts=0))
     server.poll(snap(drafts=1_000_000, accepted=0), seconds=3600)

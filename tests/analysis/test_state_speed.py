@@ -26,20 +26,9 @@ class Decoding(Server):
         self.engine = Engine(speculating=speculating, at=self.at)
         self.poll(self.engine.polls[-1])
 
-    def decode(
-        self,
-        polls,
-        *,
-        accepted=0.5,
-        step_seconds=0.025,
-        per_token=False,
-        plugin=None,
-        running=4,
-        drafts=True,
-        **options,
-    ):
+    def decode(self, polls, *, accepted=0.5, step_seconds=0.025, per_token=False, plugin=None, running=4, **options):
         for second in range(polls):
-            drafted = 3 if drafts and Counter.DRAFTS in self.engine.counters else 0
+            drafted = 3 if Counter.DRAFTS in self.engine.counters else 0
             length = 1 + drafted * accepted
             self.engine.run(running, step_seconds, length=length, drafted=drafted)
             if drafted:
@@ -51,12 +40,12 @@ class Decoding(Server):
                 tokens = counters[Counter.GENERATION_TOKENS] - counters[Counter.FIRST_TOKENS]
                 counters[Counter.DECODE_STEPS] = tokens
             if plugin is not None:
-                self.tell(plugin, second, step_seconds, length)
+                self.report_by(plugin, second, step_seconds, length)
             self.poll(replace(self.engine.polls[-1], counters=counters), **options)
         return self
 
-    def tell(self, plugin, second, step_seconds, length):
-        """The same as the plug-in counts it, and one request that ended."""
+    def report_by(self, plugin, second, step_seconds, length):
+        """Reports the same as the plug-in counts it, and one request that ended."""
         steps = round((second + 1) / step_seconds)
         seconds = (second + 1.0) * 4
         drafts, accepted = 4 * steps - plugin.total.drafts, round(4 * steps * (length - 1))
@@ -87,22 +76,21 @@ def test_the_measured_speedup_decides_not_the_acceptance(accepted, step_seconds,
 def test_the_report_has_speedup_loads_and_time_saved():
     server = Decoding()
     server.decode(120, accepted=0.35, plugin=PluginEnd(server))
-    model, engine = server.model(), server.engines()[KEY]
-    assert engine.speed.speedup.ratio == pytest.approx(1.64)
-    assert engine.speed.break_even_acceptance == pytest.approx(0.25 / 3)
-    assert server.temperature("0.7-1").speedup.ratio == pytest.approx(1.64, rel=0.02)
-    assert server.temperature("0.7-1").saved_seconds == pytest.approx(118 * 0.64, rel=0.05)
-    assert (server.temperature("0.7-1").lost_seconds, server.temperature("0").saved_seconds) == (0, 0)
+    engine, cold, hot = server.engines()[KEY], server.temperature("0"), server.temperature("0.7-1")
+    assert (engine.speed.speedup.ratio, engine.speed.break_even_acceptance) == pytest.approx((1.64, 0.25 / 3))
+    assert hot.speedup.ratio == pytest.approx(1.64, rel=0.02)
+    assert hot.saved_seconds == pytest.approx(118 * 0.64, rel=0.05)
+    assert (hot.lost_seconds, cold.saved_seconds) == (0, 0)
     (load,) = [load for load in engine.loads if load.steps]
     assert load.running == "3-4"
     # The first poll accepted something, but too little to trust the page's steps by.
     assert (load.seconds, load.tokens) == pytest.approx((4 * 120, 4 * 120 / 0.025 * 2.05))
-    assert {load.running: load.plain_seconds for load in model.loads} == dict.fromkeys(
+    assert {load.running: load.plain_seconds for load in server.model().loads} == dict.fromkeys(
         ("1", "2", "3-4", "5-8", "9-16"), pytest.approx(0.02)
     )
 
 
-def test_where_drafting_pays_at_light_load_only_the_advice_is_a_schedule():
+def test_where_drafting_pays_only_at_light_load_the_advice_is_a_schedule():
     server = Decoding()
     plugin = PluginEnd(server, speculation=Speculation("eagle", 3, per_batch_size=True))
     server.decode(30, accepted=0.5, step_seconds=0.025, running=2, plugin=plugin)
@@ -110,18 +98,16 @@ def test_where_drafting_pays_at_light_load_only_the_advice_is_a_schedule():
     assert server.model().advice == Advice(schedule=((1, 2, 2), (3, 16, 0)), can_schedule=True)
 
 
-def test_without_a_baseline_the_rule_of_thumb_speaks():
-    server = Decoding(plain_steps={})
+@pytest.mark.parametrize(
+    ("baseline", "withheld"), [({}, Withheld.NO_REFERENCE), ({"other": PLAIN["m"]}, Withheld.OTHER_MODEL)]
+)
+def test_without_a_baseline_of_the_model_the_rule_of_thumb_decides(baseline, withheld):
+    server = Decoding(plain_steps=baseline)
     server.decode(120, accepted=0.35, plugin=PluginEnd(server))
     model = server.model()
     assert (model.judgement.verdict, model.judgement.basis) == (Verdict.NET_NEGATIVE, Basis.ACCEPTANCE)
-    assert (model.speed.speedup, model.speed.withheld) == (None, Withheld.NO_REFERENCE)
-    assert {(one.saved_seconds, one.lost_seconds) for one in model.temperatures} == {(None, None)}
-
-
-def test_a_baseline_of_another_model_is_named_as_the_reason():
-    server = Decoding(plain_steps={"other": PLAIN["m"]}).decode(120)
-    assert server.model().speed.withheld is Withheld.OTHER_MODEL
+    assert (model.speed.speedup, model.speed.withheld) == (None, withheld)
+    assert {(row.saved_seconds, row.lost_seconds) for row in model.temperatures} == {(None, None)}
 
 
 def test_while_polls_fail_there_is_no_speedup_and_its_counters_stay():
@@ -129,11 +115,11 @@ def test_while_polls_fail_there_is_no_speedup_and_its_counters_stay():
     server.decode(120, accepted=0.35, plugin=PluginEnd(server))
     before = server.engines()[KEY].loads
     server.fail()
-    assert (server.model().speed, server.engines()[KEY].speed) == (None, None)
-    assert server.temperature("0.7-1").speedup is None
+    hot = server.temperature("0.7-1")
+    assert server.model().speed is server.engines()[KEY].speed is hot.speedup is None
     assert server.engines()[KEY].loads == before
     assert any(load.plain_seconds for load in server.model().loads)
-    assert server.temperature("0.7-1").saved_seconds > 0
+    assert hot.saved_seconds > 0
 
 
 def test_decoding_is_counted_by_load_on_plain_pods_too():
@@ -155,13 +141,13 @@ def test_decoding_is_counted_by_load_on_plain_pods_too():
     ],
 )
 def test_where_the_page_does_not_time_steps_the_plugin_does(page, withheld):
-    alone, told = Decoding(), Decoding()
-    alone.decode(60, **page)
-    assert (alone.model().speed.speedup, alone.model().speed.withheld) == (None, withheld)
-    assert alone.engines()[KEY].loads == ()
-    told.decode(60, **page, plugin=PluginEnd(told))
-    assert told.model().speed.speedup.ratio == pytest.approx(2.5 * 0.02 / 0.025)
-    for server in (alone, told):
+    without, observed = Decoding(), Decoding()
+    without.decode(60, **page)
+    assert (without.model().speed.speedup, without.model().speed.withheld) == (None, withheld)
+    assert without.engines()[KEY].loads == ()
+    observed.decode(60, **page, plugin=PluginEnd(observed))
+    assert observed.model().speed.speedup.ratio == pytest.approx(2.5 * 0.02 / 0.025)
+    for server in (without, observed):
         limitations = server.engines()[KEY].limitations
         assert (Limitation.ITL_PER_TOKEN in limitations) == (withheld is Withheld.ITL_PER_TOKEN)
 

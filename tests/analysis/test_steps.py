@@ -10,32 +10,27 @@ from tests.analysis.decoding import Engine, period
 def test_step_time_load_and_length_come_out_of_the_counters():
     engine = Engine()
     engine.run(4, 0.05, length=2.5, drafted=3, prompt_share=2)
-    found = engine.steps
-    assert found.step_seconds == pytest.approx(0.05)
-    assert found.running == pytest.approx(4)
-    assert found.length == pytest.approx(2.5)
-    assert found.prompt_share == pytest.approx(2)
-    assert found.draft_tokens / found.drafts == pytest.approx(3)
+    steps = engine.steps
+    assert (steps.step_seconds, steps.running, steps.tokens_per_step, steps.prompt_share) == pytest.approx(
+        (0.05, 4, 2.5, 2)
+    )
+    assert steps.draft_tokens / steps.drafts == pytest.approx(3)
 
 
-def test_one_request_at_a_time_is_a_load_of_one_however_short_its_reply():
+@pytest.mark.parametrize("tokens", [2, 60])
+def test_one_request_at_a_time_is_a_load_of_one_however_short_its_reply(tokens):
     """The step that ends a prefill gives the first token and is no decode step; it is an engine step all the same."""
-    for tokens in (2, 60):
-        one = Steps(
-            seconds=1.0, decode_steps=tokens - 1.0, engine_steps=float(tokens), tokens=tokens - 1.0, first_tokens=1.0
-        )
-        assert one.running == 1
-        assert one.length == 1
+    decoded = tokens - 1.0
+    steps = Steps(seconds=1.0, decode_steps=decoded, engine_steps=float(tokens), tokens=decoded, first_tokens=1.0)
+    assert (steps.running, steps.tokens_per_step) == (1, 1)
 
 
-def test_first_tokens_are_no_decode_steps_tokens():
+def test_first_tokens_do_not_come_from_decode_steps():
     engine = Engine()
     engine.run(4, 0.05)
     engine.add(period(4, 0.05, length=2)._replace(first_tokens=30.0))
     engine.run(0, 0.05)
-    found = engine.steps
-    assert (found.tokens, found.first_tokens) == (800, 30)
-    assert found.length == pytest.approx(2)
+    assert (engine.steps.tokens, engine.steps.first_tokens, engine.steps.tokens_per_step) == (800, 30, pytest.approx(2))
 
 
 def test_prompt_tokens_from_the_prefix_cache_cost_nothing():
@@ -58,13 +53,7 @@ def test_up_to_a_block_a_request_of_the_prompts_computed_may_be_what_eagle_dropp
 
 @pytest.mark.parametrize(
     "missing",
-    [
-        Counter.DECODE_SECONDS,
-        Counter.DECODE_STEPS,
-        Counter.STEPS,
-        Counter.FIRST_TOKENS,
-        Counter.GENERATION_TOKENS,
-    ],
+    [Counter.DECODE_SECONDS, Counter.DECODE_STEPS, Counter.STEPS, Counter.FIRST_TOKENS, Counter.GENERATION_TOKENS],
 )
 def test_without_one_of_its_counters_nothing_is_known(missing):
     engine = Engine()
@@ -74,29 +63,13 @@ def test_without_one_of_its_counters_nothing_is_known(missing):
     assert engine.steps is None
 
 
-def test_a_period_without_decoding_is_none():
+def test_a_period_without_decoding_has_no_steps():
     engine = Engine()
     engine.run(0, 0.05)
     assert engine.steps is None
 
 
-@pytest.mark.parametrize(
-    ("running", "label"),
-    [
-        (1, "1"),
-        (1.4, "1"),
-        (2, "2"),
-        (2.6, "3-4"),
-        (8, "5-8"),
-        (9, "9-16"),
-        (256, "129-256"),
-        (257, "257+"),
-        (9e9, "257+"),
-    ],
-)
-def test_load_label(running, label):
-    assert load_label(running) == label
-
-
-def test_load_labels_are_few_and_each_once():
+def test_a_load_is_labelled_by_the_rounded_number_of_requests():
+    labels = {1: "1", 1.4: "1", 2: "2", 2.6: "3-4", 8: "5-8", 9: "9-16", 256: "129-256", 257: "257+", 9e9: "257+"}
+    assert {running: load_label(running) for running in labels} == labels
     assert LOAD_LABELS == ("1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", "129-256", "257+")

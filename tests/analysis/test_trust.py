@@ -25,7 +25,7 @@ def compared(polls):
 @pytest.mark.parametrize(
     ("polls", "standing"),
     [
-        ([(600, 1200)], WAITS),  # they need not be of one moment
+        ([(600, 1200)], WAITS),  # the two need not be of one moment
         ([(1200, 600)], WAITS),
         ([(1200, 1200)], AGREES),
         ([(0, 0)], AGREES),
@@ -51,25 +51,14 @@ def test_a_cut_agrees_if_vllm_may_have_counted_the_same_at_its_moment(polls, sta
         assert trust.ratio == pytest.approx(1, abs=0.011)
 
 
-def test_the_ratio_says_how_far_it_is_off():
-    assert compared([(60 * n, 30 * n) for n in range(1, 100)]).ratio == pytest.approx(0.5, abs=0.02)
-    assert compared([(30 * n, 60 * n) for n in range(1, 100)]).ratio == pytest.approx(2, abs=0.02)
-
-
 @pytest.mark.parametrize("name", ["drafts", "draft_tokens", "accepted_tokens"])
-def test_each_of_the_three_numbers_is_compared_and_the_ratio_tells_how_far_it_is_off(name):
+def test_each_of_the_three_numbers_is_compared_and_the_ratio_says_how_far_it_is_off(name):
     trust = Trust()
     other = Tally(**({"drafts": 100, "draft_tokens": 300, "accepted_tokens": 150} | {name: 70}))
     for at in range(40):
         trust.compare(float(at), 1, other, tally(300), 0.02)
     assert trust.standing is DIFFERS
     assert trust.ratio == 70 / getattr(tally(300), name)
-
-
-def test_without_vllms_counters_nothing_contradicts_it():
-    trust = Trust()
-    trust.compare(0.0, 1, tally(300), None, 0.02)
-    assert (trust.standing, trust.ratio) == (AGREES, None)
 
 
 @pytest.mark.parametrize(("factor", "ratio"), [(0.9, 0.9), (1.1, 1.1), (0.0, 0.0)])

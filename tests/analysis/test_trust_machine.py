@@ -67,7 +67,7 @@ class Engine:
     def connect_again(self):
         self.leave()
         self.plugin.connection = next(_numbers)
-        self.plugin.hello(engine=int(self.name))
+        self.plugin.hello()
         self.is_connected = True
         self.report()
 

@@ -79,35 +79,27 @@ def test_too_little_traffic_gives_no_verdict_and_no_rate_but_the_gate(little, ga
     assert (judgement.verdict, judgement.judged, judgement.acceptance, judgement.gate) == (NONE, None, None, gate)
 
 
-def test_a_verdict_holds_while_the_volume_hovers_around_what_it_takes():
-    counts = (20, 19, 10, 9, 19, 20)
-    found = verdicts(*(evidence(0.3, requests=count) for count in counts))
-    assert found == [NEGATIVE, NEGATIVE, NEGATIVE, NONE, NONE, NEGATIVE]
+def test_a_verdict_holds_while_the_traffic_hovers_around_the_gate():
+    hovering = (evidence(0.3, requests=count) for count in (20, 19, 10, 9, 19, 20))
+    assert verdicts(*hovering) == [NEGATIVE, NEGATIVE, NEGATIVE, NONE, NONE, NEGATIVE]
 
 
-def hours(*requests):
-    """Judgements on five minutes at 0.3 with so many requests, one after the other, within an hour at 0.6."""
-    judgement = Judgement()
-    for count in requests:
-        found = Evidence(window=window(0.3, requests=count, drafts=500.0), hour=window(0.6, seconds=3600.0))
-        judgement = judge(found, THRESHOLDS, SECONDS, before=judgement)
-        yield judgement.acceptance
+def in_an_hour(recent, **hour):
+    """Five minutes at 0.3 with ``recent`` requests, within an hour at 0.6."""
+    return Evidence(window=window(0.3, requests=recent, drafts=500.0), hour=window(0.6, seconds=3600.0, **hour))
 
 
 def test_a_small_pod_is_judged_over_an_hour_by_as_many_drafts_and_requests():
-    assert list(hours(19)) == [pytest.approx(0.6)]
-    small = Evidence(window=window(0.3, requests=5), hour=window(0.6, requests=19))
-    assert judge(small, THRESHOLDS, SECONDS).acceptance is None
-    slow = Evidence(window=window(0.3, requests=5), hour=window(0.6, drafts=99.0))
-    assert judge(slow, THRESHOLDS, SECONDS).acceptance is None
+    assert judge(in_an_hour(19), THRESHOLDS, SECONDS).acceptance == pytest.approx(0.6)
+    assert judge(in_an_hour(5, requests=19), THRESHOLDS, SECONDS).acceptance is None
+    assert judge(in_an_hour(5, drafts=99.0), THRESHOLDS, SECONDS).acceptance is None
+    drafts_nothing_now = Evidence(hour=window(0.3))
+    assert judge(drafts_nothing_now, THRESHOLDS, SECONDS).verdict is NONE
 
 
 def test_the_choice_between_five_minutes_and_an_hour_does_not_flap():
-    assert [round(rate, 1) for rate in hours(19, 20, 19, 10, 9, 19, 20)] == [0.6, 0.3, 0.3, 0.3, 0.6, 0.6, 0.3]
-
-
-def test_a_pod_that_drafts_nothing_now_is_not_judged_over_an_hour():
-    assert judge(Evidence(hour=window(0.3)), THRESHOLDS, SECONDS).verdict is NONE
+    judgements = judge_each(*map(in_an_hour, (19, 20, 19, 10, 9, 19, 20)))
+    assert [round(judgement.acceptance, 1) for judgement in judgements] == [0.6, 0.3, 0.3, 0.3, 0.6, 0.6, 0.3]
 
 
 @pytest.mark.parametrize(
@@ -129,16 +121,8 @@ def test_a_known_speedup_decides_unless_its_error_reaches_across_a_line(speedup,
 
 
 def test_a_speedup_at_a_line_does_not_flap():
-    speedups = (0.98, 0.96, 0.985, 0.96, 0.99)
-    found = verdicts(*(evidence(0.3, speedup=(speedup,)) for speedup in speedups))
-    assert found == [EVEN, NEGATIVE, NEGATIVE, NEGATIVE, EVEN]
-
-
-@pytest.mark.parametrize(("speedup", "expected"), [(None, NONE), ((1.3,), POSITIVE), ((0.8,), NEGATIVE)])
-def test_where_verification_is_adaptive_only_time_decides(speedup, expected):
-    found = judge(evidence(0.17, speedup=speedup, speculation=ADAPTIVE), THRESHOLDS, SECONDS)
-    assert (found.verdict, found.basis, found.by_acceptance) == (expected, Basis.SPEEDUP, NONE)
-    assert found.acceptance == pytest.approx(0.17)  # for information
+    hovering = (evidence(0.3, speedup=(speedup,)) for speedup in (0.98, 0.96, 0.985, 0.96, 0.99))
+    assert verdicts(*hovering) == [EVEN, NEGATIVE, NEGATIVE, NEGATIVE, EVEN]
 
 
 @pytest.mark.parametrize(
@@ -148,20 +132,23 @@ def test_where_verification_is_adaptive_only_time_decides(speedup, expected):
         (Speculation("eagle3", 3), True),
         (Speculation("mtp", 3), True),
         (Speculation("eagle", 3, parallel_drafting=True), False),
+        (ADAPTIVE, False),
         *((Speculation(method, 12), False) for method in ("dflash", "ngram", "suffix", "custom_class")),
     ],
 )
-def test_the_rule_of_thumb_is_for_models_that_draft_token_by_token(speculation, is_ruled):
+def test_the_rule_of_thumb_is_for_models_that_draft_token_by_token_and_verify_all(speculation, is_ruled):
     for rate, expected in ((0.2, NEGATIVE), (0.9, POSITIVE)):
-        found = judge(evidence(rate, speculation=speculation), THRESHOLDS, SECONDS)
-        assert found.verdict is (expected if is_ruled else NONE)
-        assert (found.is_low, found.acceptance) == (rate < 0.5, pytest.approx(rate))  # for information
-    timed = judge(evidence(0.2, speedup=(1.2, 0.01), speculation=speculation), THRESHOLDS, SECONDS)
-    assert (timed.verdict, timed.basis) == (POSITIVE, Basis.SPEEDUP)
+        judgement = judge(evidence(rate, speculation=speculation), THRESHOLDS, SECONDS)
+        assert judgement.verdict is judgement.by_acceptance is (expected if is_ruled else NONE)
+        assert judgement.basis is (Basis.ACCEPTANCE if is_ruled else Basis.SPEEDUP)
+        assert (judgement.is_low, judgement.acceptance) == (rate < 0.5, pytest.approx(rate))  # for information
+    for speedup, expected in ((1.2, POSITIVE), (0.8, NEGATIVE)):
+        timed = judge(evidence(0.2, speedup=(speedup, 0.01), speculation=speculation), THRESHOLDS, SECONDS)
+        assert (timed.verdict, timed.basis) == (expected, Basis.SPEEDUP)
 
 
 @pytest.mark.parametrize(
-    ("found", "low"),
+    ("current", "is_low"),
     [
         (evidence(0.49), True),
         (evidence(0.51), True),  # the verdict stays, and with it the alert
@@ -174,70 +161,65 @@ def test_the_rule_of_thumb_is_for_models_that_draft_token_by_token(speculation, 
         (evidence(0.3, requests=1), False),
     ],
 )
-def test_a_low_rate_is_low_until_it_is_clearly_above_the_threshold_where_it_decides(found, low):
-    assert judge(found, THRESHOLDS, SECONDS, before=judge(evidence(0.4), THRESHOLDS, SECONDS)).is_low is low
+def test_a_low_rate_is_low_until_it_is_clearly_above_the_threshold_where_it_decides(current, is_low):
+    assert judge_each(evidence(0.4), current)[-1].is_low is is_low
+
+
+def as_evidence(rate):
+    return rate if isinstance(rate, Evidence) else evidence(rate)
 
 
 def model(whole, name="m", engines=None, **temperatures):
     return ModelEvidence(
         model_name=name,
-        whole=whole if isinstance(whole, Evidence) else evidence(whole),
+        whole=as_evidence(whole),
         temperatures={label: evidence(rate) for label, rate in temperatures.items()},
-        engines={label: one if isinstance(one, Evidence) else evidence(one) for label, one in (engines or {}).items()},
+        engines={label: as_evidence(rate) for label, rate in (engines or {}).items()},
     )
 
 
-def judged(judges, *models, at=0.0):
-    judges.judge(models, at)
-    return judges.held(at, fresh=True)
-
-
-def test_a_model_and_each_of_its_temperatures_have_their_own_verdict():
-    found = judged(Judge(THRESHOLDS, SECONDS), model(0.6, cold=0.9, hot=0.3))["m"]
-    assert found.whole.verdict is EVEN
-    assert {label: one.verdict for label, one in found.temperatures.items()} == {"cold": POSITIVE, "hot": NEGATIVE}
+def judged(judge_, *models):
+    judge_.judge(models, 0.0)
+    return judge_.held(0.0, fresh=True)
 
 
 def test_verdicts_are_remembered_by_model_and_temperature_while_there_is_evidence():
-    judges = Judge(THRESHOLDS, SECONDS)
-    judged(judges, model(0.49, hot=0.51), model(0.51, "n", hot=0.49))
-    m, n = judged(judges, model(0.51, hot=0.51), model(0.51, "n", hot=0.51)).values()
-    assert [one.verdict for one in (m.whole, m.temperatures["hot"])] == [NEGATIVE, EVEN]
-    assert [one.verdict for one in (n.whole, n.temperatures["hot"])] == [EVEN, NEGATIVE]
-    judged(judges)
-    assert judged(judges, model(0.51))["m"].whole.verdict is EVEN
+    judge_ = Judge(THRESHOLDS, SECONDS)
+    judged(judge_, model(0.49, hot=0.51), model(0.51, "n", hot=0.49))
+    m, n = judged(judge_, model(0.51, hot=0.51), model(0.51, "n", hot=0.51)).values()
+    assert (m.whole.verdict, m.temperatures["hot"].verdict) == (NEGATIVE, EVEN)
+    assert (n.whole.verdict, n.temperatures["hot"].verdict) == (EVEN, NEGATIVE)
+    judged(judge_)
+    assert judged(judge_, model(0.51))["m"].whole.verdict is EVEN
 
 
 def test_new_thresholds_make_every_verdict_anew():
-    judges = Judge(THRESHOLDS, SECONDS)
-    judged(judges, model(0.49))
-    judges.apply(Thresholds(acceptance_more_tokens=0.9))
-    assert judged(judges, model(0.51))["m"].whole.verdict is EVEN
+    judge_ = Judge(THRESHOLDS, SECONDS)
+    judged(judge_, model(0.49))
+    judge_.apply(Thresholds(acceptance_more_tokens=0.9))
+    assert judged(judge_, model(0.51))["m"].whole.verdict is EVEN
 
 
 def test_each_engine_is_judged_by_time_where_it_is_known_and_remembered():
-    judges, pays = Judge(THRESHOLDS, SECONDS), evidence(0.45, speedup=(1.3,))
-    found = judged(judges, model(pays, engines={"0": pays, "1": evidence(0.7, speedup=(0.9,)), "2": 0.49}))["m"]
-    assert {name: one.verdict for name, one in found.engines.items()} == {"0": POSITIVE, "1": NEGATIVE, "2": NEGATIVE}
-    assert judged(judges, model(pays, engines={"2": 0.51}))["m"].engines["2"].verdict is NEGATIVE
-
-
-def collapse(*, first=10.0, speculation=None, rate=0.01, **temperatures):
-    whole = evidence(rate, accepted_per_position=(first, 0.0), speculation=speculation)
-    return judged(Judge(THRESHOLDS, SECONDS), model(whole, **temperatures))["m"].whole
-
-
-def test_nothing_accepted_anywhere_is_a_fault():
-    assert collapse().has_collapsed
-    found = collapse(cold=0.01, hot=0.02)
-    assert found.has_collapsed
-    assert found.verdict is NEGATIVE
+    judge_, pays = Judge(THRESHOLDS, SECONDS), evidence(0.45, speedup=(1.3,))
+    slow = evidence(0.7, speedup=(0.9,))
+    engines = judged(judge_, model(pays, engines={"0": pays, "1": slow, "2": 0.49}))["m"].engines
+    assert [judgement.verdict for judgement in engines.values()] == [POSITIVE, NEGATIVE, NEGATIVE]
+    assert judged(judge_, model(pays, engines={"2": 0.51}))["m"].engines["2"].verdict is NEGATIVE
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"cold": 0.6, "hot": 0.0}, {"first": 60.0}, {"rate": 0.06}, {"speculation": ADAPTIVE}],
-    ids=["a temperature", "the first position", "some", "adaptive"],
+    ("whole", "temperatures", "has_collapsed"),
+    [
+        ({}, {}, True),
+        ({}, {"cold": 0.01, "hot": 0.02}, True),
+        ({}, {"cold": 0.6, "hot": 0.0}, False),  # one temperature is spared
+        ({"accepted_per_position": (60.0, 0.0)}, {}, False),  # the first position is accepted
+        ({"rate": 0.06}, {}, False),
+        ({"speculation": ADAPTIVE}, {}, False),
+    ],
 )
-def test_a_low_acceptance_with_an_explanation_is_no_fault(other):
-    assert not collapse(**other).has_collapsed
+def test_drafts_that_are_accepted_nowhere_have_collapsed(whole, temperatures, has_collapsed):
+    collapsed = evidence(**{"rate": 0.01, "accepted_per_position": (10.0, 0.0)} | whole)
+    judgement = judged(Judge(THRESHOLDS, SECONDS), model(collapsed, **temperatures))["m"].whole
+    assert judgement.has_collapsed is has_collapsed

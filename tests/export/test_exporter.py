@@ -45,17 +45,17 @@ def everything():
 def test_the_exposition_is_the_golden_page(update_golden):
     shown = reports.shown(everything(), ALERTING__RUNBOOKS="https://runbooks.example/")
     others = {"specdec_build_info", "specdec_threshold"}  # they vary with what is not exporting
-    page = generate_latest(Families(one for one in families(shown) if one.name not in others)).decode()
+    page = generate_latest(Families(family for family in families(shown) if family.name not in others)).decode()
     if update_golden:
         GOLDEN.write_text(page)
     assert page == GOLDEN.read_text(), "if the change is right: pytest tests/export --update-golden"
 
 
-def samples(found):
+def samples(parsed):
     """As a set; ``_created`` and ``_gsum`` never come."""
     return {
         (sample.name, frozenset(sample.labels.items()), float(sample.value))
-        for family in found
+        for family in parsed
         for sample in family.samples
         if not sample.name.startswith("process_")
     }
@@ -68,9 +68,9 @@ def render(accept="", accept_encoding=""):
 def test_openmetrics_has_the_same_samples_also_compressed():
     body = gzip.decompress(render("application/openmetrics-text;version=1.0.0", "gzip"))
     assert body.endswith(b"# EOF\n")
-    found = samples(openmetrics(body.decode()))
-    assert found == samples(text_string_to_metric_families(render().decode()))
-    assert len(found) > 300
+    parsed = samples(openmetrics(body.decode()))
+    assert parsed == samples(text_string_to_metric_families(render().decode()))
+    assert len(parsed) > 300
 
 
 @pytest.mark.parametrize(
@@ -87,20 +87,19 @@ def test_openmetrics_has_the_same_samples_also_compressed():
         ("\u00ff" * 100, TEXT),
     ],
 )
-def test_content_type_is_negotiated(accept, content_type):
+def test_the_content_type_is_negotiated(accept, content_type):
     headers = chosen(accept, "").headers
     assert headers["Content-Type"].startswith(content_type)
     assert headers["Vary"] == "Accept, Accept-Encoding"
 
 
-def test_gzip_where_it_is_taken():
+def test_a_page_is_compressed_for_clients_that_accept_gzip():
     for accepted in ("gzip", "gzip, deflate", "deflate, GZIP;q=0.5", "br;q=1, gzip"):
         assert chosen("", accepted).headers["Content-Encoding"] == "gzip"
     for refused in ("", "identity", "deflate", "xgzip"):
         assert "Content-Encoding" not in chosen("", refused).headers
 
 
-def test_our_own_process_is_told_of():
-    assert {b"process_resident_memory_bytes", b"process_cpu_seconds_total", b"process_open_fds"} <= {
-        line.split(b" ")[0] for line in render().splitlines()
-    }
+def test_the_sidecar_s_own_process_is_on_the_page():
+    names = {line.split(b" ")[0] for line in render().splitlines()}
+    assert {b"process_resident_memory_bytes", b"process_cpu_seconds_total", b"process_open_fds"} <= names

@@ -11,10 +11,10 @@ def families(text):
     return [*text_string_to_metric_families(text.decode())]
 
 
-def samples(found):
+def samples(parsed):
     return {
         (sample.name, frozenset(sample.labels.items()), repr(float(sample.value)))
-        for family in found
+        for family in parsed
         for sample in family.samples
     }
 
@@ -22,22 +22,24 @@ def samples(found):
 def test_reexported_series_are_vllms_own(page_name, recorded):
     """Value by value, and nothing but vLLM's, on a page that can be parsed."""
     body = recorded(page_name)
-    theirs = {one for one in samples(families(body)) if one[0].startswith("vllm:")}
+    theirs = {sample for sample in samples(families(body)) if sample[0].startswith("vllm:")}
     page = families(rendered(reports.shown(reports.report()), chosen("", ""), own_series(body, 10**6)))
-    assert {one for one in samples(page) if not one[0].startswith(("specdec_", "process_"))} == theirs
+    assert {sample for sample in samples(page) if not sample[0].startswith(("specdec_", "process_"))} == theirs
     assert len(theirs) > 100
 
 
 @pytest.mark.parametrize("limit", [0, 1, 50, 300])
-def test_it_is_bounded_and_whole_by_family(limit, recorded):
-    found = families(own_series(recorded("vllm-0.33.0.prom"), limit))
-    assert sum(len(family.samples) for family in found) <= limit
-    whole = {family.name: len(family.samples) for family in families(own_series(recorded("vllm-0.33.0.prom"), 10**6))}
-    assert all(len(family.samples) == whole[family.name] for family in found)
-    assert bool(found) == (limit > 0)
+def test_families_are_whole_and_their_series_bounded(limit, recorded):
+    def sizes(limit):
+        return {family.name: len(family.samples) for family in families(own_series(body, limit))}
+
+    body = recorded("vllm-0.33.0.prom")
+    assert sum(sizes(limit).values()) <= limit
+    assert sizes(limit).items() <= sizes(10**6).items()
+    assert bool(sizes(limit)) == (limit > 0)
 
 
-def test_exemplars_are_left_out_and_what_is_cut_off():
+def test_exemplars_and_a_family_that_is_cut_off_are_left_out():
     page = (
         b'# HELP vllm:x X.\n# TYPE vllm:x counter\nvllm:x_total{a="b"} 5.0 # {id="7"} 1.0\n# HELP vllm:y Y.\n# TYPE vll'
     )
@@ -85,10 +87,9 @@ def test_a_family_that_is_not_vllms_not_declared_or_declared_twice_is_left_out(p
     assert own_series(page.encode(), 9) == GOOD.encode()
 
 
-def test_what_is_no_unicode_does_not_reach_the_page():
-    assert (
-        own_series(b'# HELP vllm:x \xff\n# TYPE vllm:x gauge\nvllm:x{a="\xff"} 5.0\n', 9).decode().count("\ufffd") == 2
-    )
+def test_bytes_that_are_no_unicode_do_not_reach_the_page():
+    page = b'# HELP vllm:x \xff\n# TYPE vllm:x gauge\nvllm:x{a="\xff"} 5.0\n'
+    assert own_series(page, 9).decode().count("\ufffd") == 2
 
 
 def test_a_page_of_families_without_end_is_read_as_far_as_its_limit():

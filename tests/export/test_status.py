@@ -18,27 +18,27 @@ def read(report, **environment):
 def test_every_field_of_the_tree_is_there_under_its_name():
     report = reports.report(reports.timed_model(reports.timed("0", Verdict.NET_POSITIVE, 0.7, 30, 20)))
 
-    def missing(value, found):
+    def missing(value, json):
         if is_dataclass(value) and not isinstance(value, type):
             for field in fields(value):
-                if field.name not in found:
+                if field.name not in json:
                     yield f"{type(value).__name__}.{field.name}"
-                yield from missing(getattr(value, field.name), found.get(field.name))
-        elif isinstance(value, tuple) and isinstance(found, list):
-            for one, other in zip(value, found, strict=True):
-                yield from missing(one, other)
+                yield from missing(getattr(value, field.name), json.get(field.name))
+        elif isinstance(value, tuple) and isinstance(json, list):
+            for item, json_item in zip(value, json, strict=True):
+                yield from missing(item, json_item)
 
-    found = read(report)
-    assert {field.name for field in fields(Report)} <= set(found)
-    assert list(missing(report, found)) == []
+    status_json = read(report)
+    assert {field.name for field in fields(Report)} <= set(status_json)
+    assert list(missing(report, status_json)) == []
 
 
-def test_what_scripts_read_most():
+def test_numbers_verdicts_and_sentences_that_scripts_read_most():
     engine = reports.engine(limitations=frozenset({Limitation.NO_POSITIONS, Limitation.DIFFUSION}))
     hot = reports.temperature("0.7-1", Verdict.NET_NEGATIVE, 0.25)
-    found = read(reports.report(reports.model(hot, engines=(engine,))), THRESHOLDS__KV_CACHE_USAGE="0.8")
-    assert found["thresholds"]["kv_cache_usage"] == 0.8
-    (model,) = found["models"]
+    status_json = read(reports.report(reports.model(hot, engines=(engine,))), THRESHOLDS__KV_CACHE_USAGE="0.8")
+    assert status_json["thresholds"]["kv_cache_usage"] == 0.8
+    (model,) = status_json["models"]
     assert model["judgement"]["verdict"] == "net_positive"
     assert model["engines"][0]["key"] == {"model_name": "demo", "engine": "0"}
     assert model["engines"][0]["limitations"] == ["diffusion", "no_positions"]
@@ -46,12 +46,12 @@ def test_what_scripts_read_most():
     (temperature,) = model["temperatures"]
     assert (temperature["judgement"]["verdict"], temperature["judgement"]["acceptance"]) == ("net_negative", 0.25)
     assert (temperature["tally"]["stopped"], temperature["tally"]["requests"]) == (40, 40)
-    assert found["answer"]["text"] == "Speculation does not pay at temperature 0.7-1 (50% of the draft tokens)."
+    assert status_json["answer"]["text"] == "Speculation does not pay at temperature 0.7-1 (50% of the draft tokens)."
 
 
 def test_a_failed_poll_says_what_to_do():
-    found = read(reports.report(scrape=reports.down(TimedOut("incomplete after 5 s"))))
-    assert found["scrape"]["last_error"] == {
+    status_json = read(reports.report(scrape=reports.down(TimedOut("incomplete after 5 s"))))
+    assert status_json["scrape"]["last_error"] == {
         "reason": "timeout",
         "message": "incomplete after 5 s",
         "remedy": "vLLM is overloaded or stuck; scrape_timeout sets how long to wait.",
@@ -68,7 +68,7 @@ class Odd:
         return 2 * self.ratio
 
 
-def test_what_json_cannot_have():
+def test_values_that_json_cannot_have_are_converted():
     assert plain(Odd(float("nan"), {("a", "b"): (1, None), 0.5: True})) == {
         "ratio": None,
         "by": {"a b": [1, None], "0.5": True},

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+ROOTS = [ROOT, ROOT / "sidecar", ROOT / "sidecar" / "analysis"]  # that docs/architecture.md names paths from
 PAGES = {
     path: path.read_text()
     for folder in ("docs", "deploy", "alerts", "lab", "dashboards")
@@ -22,6 +23,14 @@ def test_every_test_that_a_page_names_exists():
     named = {name for path in PAGES for name in re.findall(r"`(tests/[\w/.-]+)`", PAGES[path])}
     assert len(named) > 30
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_file_that_the_map_of_the_code_names_exists():
+    text = PAGES[ROOT / "docs" / "architecture.md"]
+    named = re.findall(r"`([a-z_]+/[\w/.]+\.(?:py|yaml))`", text)
+    assert len(named) > 30
+    named.remove("commands/NAME.py")
+    assert [name for name in named if not any((root / name).exists() for root in ROOTS)] == []
 
 
 def test_every_link_between_pages_leads_somewhere():

@@ -8,77 +8,63 @@ from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Verdict
 from sidecar.requests.messages import Speculation
 from sidecar.wording.answer import answer
-from tests.export import reports
+from tests.export.reports import NEVER_CONNECTED, judgement, model, report, speed, temperature, timed, timed_model
 
 GOOD, EVEN, BAD, NONE = Verdict.NET_POSITIVE, Verdict.BREAK_EVEN, Verdict.NET_NEGATIVE, Verdict.INSUFFICIENT_DATA
+WINS = "Speculation pays at every temperature with enough traffic"
 
 
-def said(*models, **changes):
-    found = answer(reports.report(*models, **changes))
-    return found.text, found.tone
+def text_and_tone(*models):
+    sentence = answer(report(*models))
+    return sentence.text, sentence.tone
 
 
 def why(*models, **changes):
-    return answer(reports.report(*models, **changes)).why
+    return answer(report(*models, **changes)).why
 
 
 def test_nothing_is_drafted():
-    idle = reports.model(judgement=reports.judgement(NONE))
-    assert said(idle) == said() == ("vLLM is not drafting.", "mute")
+    idle = model(judgement=judgement(NONE))
+    assert text_and_tone(idle) == text_and_tone() == ("vLLM is not drafting.", "mute")
 
 
 @pytest.mark.parametrize(
     ("temperatures", "expected"),
     [
-        ([("0", GOOD, 0.8, 0.6), ("0.7-1", GOOD, 0.7, 0.4)],
-         ("Speculation pays at every temperature with enough traffic.", "good")),
+        ([("0", GOOD, 0.8, 0.6), ("0.7-1", GOOD, 0.7, 0.4)], (f"{WINS}.", "good")),
+        ([("0", GOOD, 0.8, 0.9), ("1+", NONE, 0.1, 0.1)], (f"{WINS}.", "good")),
         ([("0", GOOD, 0.8, 0.6), ("0.7-1", EVEN, 0.6, 0.4)],
          ("Speculation roughly breaks even at temperature 0.7-1.", "even")),
         ([("0", GOOD, 0.8, 0.62), ("0.7-1", BAD, 0.4, 0.2), ("1+", BAD, 0.3, 0.18)],
          ("Speculation does not pay at temperatures 0.7-1 and 1+ (38% of the draft tokens).", "bad")),
         ([("1+", BAD, 0.3, 1.0)], ("Speculation does not pay at temperature 1+ (100% of the draft tokens).", "bad")),
-        ([("0", GOOD, 0.8, 0.9), ("1+", NONE, 0.1, 0.1)],
-         ("Speculation pays at every temperature with enough traffic.", "good")),
     ],
 )  # fmt: skip
-def test_by_acceptance(temperatures, expected):
-    rows = [reports.temperature(label, verdict, rate, share) for label, verdict, rate, share in temperatures]
-    assert said(reports.model(*rows)) == expected
+def test_by_acceptance_it_names_the_temperatures_that_lose(temperatures, expected):
+    split = model(*(temperature(label, verdict, rate, share) for label, verdict, rate, share in temperatures))
+    assert text_and_tone(split) == expected
     judged = [f"{rate:.0%} at T {label}" for label, verdict, rate, _ in temperatures if verdict is not NONE]
-    assert why(reports.model(*rows)) == f"Acceptance rate by temperature: {', '.join(judged)}."
+    assert why(split) == f"Acceptance rate by temperature: {', '.join(judged)}."
 
 
 def test_a_share_is_of_one_window_whichever_each_temperature_was_judged_over():
     """One was judged over five minutes, the other over an hour."""
-    rows = [
-        reports.temperature("0.7-1", BAD, 0.3, 0.87),
-        reports.temperature("1+", BAD, 0.3, 0.13, judgement=reports.judgement(BAD, 0.3, share=0.9)),
-    ]
-    expected = "Speculation does not pay at temperatures 0.7-1 and 1+ (100% of the draft tokens)."
-    assert said(reports.model(*rows)) == (expected, "bad")
+    over_an_hour = temperature("1+", BAD, 0.3, 0.13, judgement=judgement(BAD, 0.3, share=0.9))
+    assert text_and_tone(model(temperature("0.7-1", BAD, 0.3, 0.87), over_an_hour)) == (
+        "Speculation does not pay at temperatures 0.7-1 and 1+ (100% of the draft tokens).", "bad"
+    )  # fmt: skip
 
 
 def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
-    model = reports.timed_model(
-        reports.timed("0-0.3", GOOD, 0.44, 45, 27),
-        reports.timed("0.5-0.7", GOOD, 0.4, 45, 35),
-        reports.timed("1+", BAD, 0.24, 45, 49.1),
-    )
-    assert said(model) == (
-        (
-            "Per token, speculation saves 18 ms at T 0-0.3, 10 ms at T 0.5-0.7; costs 4.1 ms at T 1+, "
-            "with 9 requests running."
-        ),
-        "bad",
-    )
-    assert why(model).startswith(
-        "Speedup over decoding without speculation: 1.67 at T 0-0.3, 1.29 at T 0.5-0.7, 0.92 at T 1+."
-    )
-
-
-def test_what_is_within_its_error_breaks_even():
-    model = reports.timed_model(reports.timed("1+", EVEN, 0.24, 45, 44))
-    assert said(model) == ("Per token, speculation roughly breaks even at T 1+, with 9 requests running.", "even")
+    warm, hot = timed("0.5-0.7", GOOD, 0.4, 45, 35), timed("1+", BAD, 0.24, 45, 49.1)
+    split = timed_model(timed("0-0.3", GOOD, 0.44, 45, 27), warm, hot)
+    gains = "saves 18 ms at T 0-0.3, 10 ms at T 0.5-0.7; costs 4.1 ms at T 1+"
+    assert text_and_tone(split) == (f"Per token, speculation {gains}, with 9 requests running.", "bad")
+    ratios = "1.67 at T 0-0.3, 1.29 at T 0.5-0.7, 0.92 at T 1+."
+    assert why(split).startswith(f"Speedup over decoding without speculation: {ratios}")
+    assert text_and_tone(timed_model(timed("1+", EVEN, 0.24, 45, 44))) == (
+        "Per token, speculation roughly breaks even at T 1+, with 9 requests running.", "even"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -91,52 +77,47 @@ def test_what_is_within_its_error_breaks_even():
     ],
 )
 def test_without_a_split_it_answers_for_all_requests(verdict, expected):
-    model = reports.model(judgement=reports.judgement(verdict, 0.5))
-    assert said(model) == expected
-    reason = why(model, plugin=reports.NEVER_CONNECTED)
-    assert reason.startswith("The acceptance rate over all requests is 50%. No plug-in has connected yet,")
+    whole = model(judgement=judgement(verdict, 0.5))
+    assert text_and_tone(whole) == expected
+    reason = "The acceptance rate over all requests is 50%. No plug-in has connected yet,"
+    assert why(whole, plugin=NEVER_CONNECTED).startswith(reason)
 
 
-def test_a_verdict_on_drafts_says_how_few_of_the_steps_have_one():
-    seldom = replace(speed := reports.speed(withheld=Withheld.NO_REFERENCE), steps=speed.steps._replace(drafts=120.0))
-    hot = reports.temperature("1+", GOOD, 0.7)
-    assert said(reports.model(hot, speed=seldom)) == (
-        "Speculation pays at every temperature with enough traffic, but only 13% of the steps have a draft.", "good"
-    )  # fmt: skip
-    assert said(reports.model(speed=seldom))[0] == (
-        "Speculation pays on average, but only 13% of the steps have a draft."
-    )
-
-
-def test_without_a_split_but_with_a_baseline():
+def test_without_a_split_but_with_a_baseline_it_answers_in_milliseconds():
     text = "Speculation saves 10 ms per token on average, with 9 requests running."
-    assert said(reports.timed_model()) == (text, "good")
-    assert why(reports.timed_model()).startswith(
+    assert text_and_tone(timed_model()) == (text, "good")
+    assert why(timed_model()).startswith(
         "Decoding is 1.50 ± 0.02 times as fast as without speculation. The acceptance rate over all requests is 50%."
     )
 
 
+def test_a_verdict_on_drafts_says_how_few_of_the_steps_have_one():
+    engine = speed(withheld=Withheld.NO_REFERENCE)
+    seldom, share = replace(engine, steps=engine.steps._replace(drafts=120.0)), "only 13% of the steps have a draft."
+    hot = temperature("1+", GOOD, 0.7)
+    assert text_and_tone(model(hot, speed=seldom)) == (f"{WINS}, but {share}", "good")
+    assert text_and_tone(model(speed=seldom)) == (f"Speculation pays on average, but {share}", "good")
+
+
 def test_of_several_models_the_worst_is_named():
-    good = reports.model(name="a", judgement=reports.judgement(GOOD, 0.9))
-    bad = reports.model(name="b", judgement=reports.judgement(BAD, 0.3))
-    assert said(good, bad) == ("b: Speculation does not pay on average.", "bad")
+    good = model(name="a", judgement=judgement(GOOD, 0.9))
+    bad = model(name="b", judgement=judgement(BAD, 0.3))
+    assert text_and_tone(good, bad) == ("b: Speculation does not pay on average.", "bad")
     assert why(good, bad).startswith("The acceptance rate over all requests is 30%.")
 
 
-def test_a_fault_is_no_hot_traffic():
-    fault = reports.judgement(BAD, 0.01, has_collapsed=True)
-    model = reports.model(reports.temperature("0", BAD, 0.01), judgement=fault)
-    assert said(model) == ("Almost no draft tokens are accepted.", "bad")
-    assert why(model).endswith("Restart vLLM, and check that the draft model matches the target model.")
+def test_a_collapse_is_told_from_hot_traffic():
+    collapsed = model(temperature("0", BAD, 0.01), judgement=judgement(BAD, 0.01, has_collapsed=True))
+    assert text_and_tone(collapsed) == ("Almost no draft tokens are accepted.", "bad")
+    assert why(collapsed).endswith("Restart vLLM, and check that the draft model matches the target model.")
 
 
 @pytest.mark.parametrize(
     "speculation", [Speculation("eagle3", 6, adaptive_verification=True), Speculation("dflash", 15)]
 )
 def test_with_adaptive_verification_or_drafts_in_one_pass_acceptance_is_no_answer(speculation):
-    judged = reports.judgement(NONE, 0.17, speculation=speculation)
-    hot = reports.temperature("1+", NONE, 0.17)
-    model = reports.model(hot, judgement=judged, speed=reports.speed(withheld=Withheld.NO_REFERENCE))
+    judged = judgement(NONE, 0.17, speculation=speculation)
+    undecided = model(temperature("1+", NONE, 0.17), judgement=judged)
     text = "The acceptance rate does not tell whether speculation pays here, and no speedup is known."
-    assert said(model) == (text, "mute")
-    assert why(model) == "The acceptance rate over all requests is 17%."  # which is no matter of too little traffic
+    assert text_and_tone(undecided) == (text, "mute")
+    assert why(undecided) == "The acceptance rate over all requests is 17%."  # which is no matter of too little traffic

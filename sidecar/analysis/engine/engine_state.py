@@ -47,8 +47,8 @@ class Latency:
 
 def latency(histogram: HistogramReading) -> Latency | None:
     """The latency from a histogram's growth over a window; None without observations."""
-    found = {quantile: histogram_quantile(quantile, histogram) for quantile in QUANTILES}
-    known = {quantile: value for quantile, value in found.items() if value is not None}
+    quantiles = {quantile: histogram_quantile(quantile, histogram) for quantile in QUANTILES}
+    known = {quantile: value for quantile, value in quantiles.items() if value is not None}
     return Latency(known, histogram.count, histogram.edges[0]) if len(known) == len(QUANTILES) else None
 
 
@@ -76,7 +76,7 @@ def limitations(
     engine: EngineSnapshot, *, several_processes: bool, itl_per_token: bool = False
 ) -> frozenset[Limitation]:
     """The limitations of one engine, according to its last page."""
-    found = {
+    limited = {
         Limitation.V0_COUNTERS: Trait.OVERCOUNTED in engine.traits,
         Limitation.DIFFUSION: Trait.DIFFUSION in engine.traits,
         Limitation.NO_SPECULATION: not engine.traits and Counter.DRAFT_TOKENS not in engine.counters,
@@ -86,7 +86,7 @@ def limitations(
         Limitation.SEVERAL_PROCESSES: several_processes,
         Limitation.ITL_PER_TOKEN: itl_per_token,
     }
-    return frozenset(limitation for limitation, holds in found.items() if holds)
+    return frozenset(limitation for limitation, holds in limited.items() if holds)
 
 
 class KvCacheUsage:

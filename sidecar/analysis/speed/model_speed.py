@@ -73,30 +73,33 @@ class ModelSpeed:
         steps = self.whole.steps if self.whole is not None else None
         compares = steps is not None and self.curve is not None and are_prompts_alike(self.curve, steps)
         for temperature, ended in requests.items():
-            one = self.temperature(temperature)
+            speed = self.temperature(temperature)
             gained = 0.0
             for request in ended:
                 tokens = request.output_tokens - 1
                 begun, end = request.first_token, request.last_token
                 if tokens < 1 or begun is None or end is None or (plain := self._clock.between(begun, end)) is None:
                     continue
-                one.times.add(tokens=tokens, plain=plain, actual=end - begun)
+                speed.times.add(tokens=tokens, plain=plain, actual=end - begun)
                 gained += tokens * plain.seconds - (end - begun)
             if compares:
-                one.saved, one.lost = (one.saved or 0.0) + max(gained, 0.0), (one.lost or 0.0) + max(-gained, 0.0)
+                speed.saved, speed.lost = (
+                    (speed.saved or 0.0) + max(gained, 0.0),
+                    (speed.lost or 0.0) + max(-gained, 0.0),
+                )
 
     def mark(self, at: float) -> None:
         """Updates the speeds; everything until ``at``, a good poll's time, has been taken in."""
         for window in (self._whole, *self._engines.values()):
             window.mark(at)
         self.whole = self._whole.read(self.curve, self._missing)
-        self._read_engines = {key: one.read(self.curve, self._missing) for key, one in self._engines.items()}
+        self._read_engines = {key: speed.read(self.curve, self._missing) for key, speed in self._engines.items()}
         is_known = self.whole is not None and self.whole.speedup is not None
-        for one in self._temperatures.values():
-            one.times.mark(at)
-            one.speedup = one.times.read() if is_known else None
-            if self.curve is not None and one.saved is None:
-                one.saved = one.lost = 0.0
+        for speed in self._temperatures.values():
+            speed.times.mark(at)
+            speed.speedup = speed.times.read() if is_known else None
+            if self.curve is not None and speed.saved is None:
+                speed.saved = speed.lost = 0.0
 
     def forget_all_but(self, engines: Collection[EngineKey]) -> None:
         """Drops engines that have left the page for good."""

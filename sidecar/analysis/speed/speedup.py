@@ -191,7 +191,7 @@ class EngineSpeedWindow:
             return EngineSpeed(steps=steps, withheld=Withheld.TOO_LITTLE if is_covered else Withheld.LOAD)
         if not are_prompts_alike(curve, steps):
             return EngineSpeed(steps=steps, withheld=Withheld.PROMPTS)
-        length = steps.length / speedup.ratio
+        length = steps.tokens_per_step / speedup.ratio
         drafted = steps.draft_tokens / steps.decode_steps
         return EngineSpeed(
             steps=steps,

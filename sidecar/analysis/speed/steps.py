@@ -42,8 +42,8 @@ class Steps(NamedTuple):
         return (self.decode_steps + self.first_tokens) / self.engine_steps
 
     @property
-    def length(self) -> float:
-        """L: tokens per decode step, so 1 without speculation; excludes tokens cut off at a request's end."""
+    def tokens_per_step(self) -> float:
+        """L: 1 where nothing is drafted; excludes tokens cut off at a request's end."""
         return self.tokens / self.decode_steps
 
     @property

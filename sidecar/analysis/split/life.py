@@ -116,6 +116,7 @@ class Life:
         if self._arriving or total != before.total:  # else there are only more finished requests
             tables = self._with_arrived(before.tables)
             self._adds_up = all(_sums_to(total, rows.values()) for rows in tables.values())
+            self._adds_up &= bool(tables[Table.TEMPERATURE]) or total == NOTHING  # it is what the split is made of
         self._has_fallen |= total.has_fallen(before.total)
         self.finished += self._arriving_finished
         self._finished_sum += _sum(self._arriving_finished)

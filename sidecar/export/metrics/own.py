@@ -90,7 +90,9 @@ METRICS: Final = (
     REPORT.gauge(
         "plugin_info",
         "1 for each engine whose plug-in is connected, labelled with its state and the versions of both.",
-        lambda report: {(one.engine, one.version, one.vllm_version, one.state): 1 for one in report.plugin.engines},
+        lambda report: {
+            (engine.engine, engine.version, engine.vllm_version, engine.state): 1 for engine in report.plugin.engines
+        },
         "engine",
         "version",
         "vllm_version",

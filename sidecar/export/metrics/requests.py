@@ -31,43 +31,45 @@ METRICS: Final = (
         "requests",
         "Finished requests; aborted are those whose client left or whose text met a stop string: "
         "the engine cannot tell.",
-        lambda one: one.tally.by_outcome,
+        lambda bucket: bucket.tally.by_outcome,
         "outcome",
     ),
-    TEMPERATURE.counter("drafts", "Drafts (verification steps).", lambda one: one.tally.drafts),
-    TEMPERATURE.counter("draft_tokens", "Draft tokens.", lambda one: one.tally.draft_tokens),
-    TEMPERATURE.counter("accepted_tokens", "Accepted draft tokens.", lambda one: one.tally.accepted_tokens),
+    TEMPERATURE.counter("drafts", "Drafts (verification steps).", lambda bucket: bucket.tally.drafts),
+    TEMPERATURE.counter("draft_tokens", "Draft tokens.", lambda bucket: bucket.tally.draft_tokens),
+    TEMPERATURE.counter("accepted_tokens", "Accepted draft tokens.", lambda bucket: bucket.tally.accepted_tokens),
     TEMPERATURE.by_position(
         "draft_tokens_per_position",
         "Draft tokens by draft position, starting at 0.",
-        lambda one: one.tally.drafted_at,
+        lambda bucket: bucket.tally.drafted_at,
     ),
     TEMPERATURE.by_position(
         "accepted_tokens_per_position",
         "Accepted draft tokens by draft position, starting at 0.",
-        lambda one: one.tally.accepted_at,
+        lambda bucket: bucket.tally.accepted_at,
     ),
     # By temperature, one observation per finished request.
     TEMPERATURE.histogram(
-        "request_acceptance_ratio", "Accepted / draft tokens; one observation per request.", lambda one: one.acceptances
+        "request_acceptance_ratio",
+        "Accepted / draft tokens; one observation per request.",
+        lambda bucket: bucket.acceptances,
     ),
     TEMPERATURE.histogram(
         "request_acceptance_length",
         "Tokens per verification step, bonus token included; one observation per request.",
-        lambda one: one.lengths,
+        lambda bucket: bucket.lengths,
     ),
     TEMPERATURE.histogram(
         "request_time_to_first_token_seconds",
         "Time from a request's arrival at vLLM to its first token, as the engine saw them.",
-        lambda one: one.ttft,
+        lambda bucket: bucket.ttft,
     ),
     TEMPERATURE.histogram(
-        "request_time_per_output_token_seconds", "Time per output token after the first.", lambda one: one.tpot
+        "request_time_per_output_token_seconds", "Time per output token after the first.", lambda bucket: bucket.tpot
     ),
     TEMPERATURE.histogram(
         "request_duration_seconds",
         "Time from a request's arrival at vLLM to its last token, as the engine saw them.",
-        lambda one: one.durations,
+        lambda bucket: bucket.durations,
     ),
     MODEL.gauge(
         "request_acceptance_p10_ratio",
@@ -86,21 +88,21 @@ METRICS: Final = (
     TEMPERATURE.gauge(
         "acceptance_ratio",
         "Accepted / draft tokens over the window that is judged, latency_window or an hour; absent below the gates.",
-        lambda one: one.judgement.acceptance,
+        lambda bucket: bucket.judgement.acceptance,
     ),
     TEMPERATURE.gauge(
         "acceptance_low",
         "1 if specdec_acceptance_ratio is below acceptance_net_negative, else 0. A verdict by that rate keeps it at 1 "
         "until the rate is 0.02 above the threshold.",
-        lambda one: _is_low(one.judgement),
+        lambda bucket: _is_low(bucket.judgement),
     ),
     TEMPERATURE.gauge(
-        "verdict", "1 for the current verdict, 0 for the others.", lambda one: _verdicts(one.judgement), "verdict"
+        "verdict", "1 for the current verdict, 0 for the others.", lambda bucket: _verdicts(bucket.judgement), "verdict"
     ),
     TEMPERATURE.gauge(
         "verdict_basis",
         "1 for the basis of the verdict: a measured speedup, else the acceptance rate.",
-        lambda one: _bases(one.judgement),
+        lambda bucket: _bases(bucket.judgement),
         "basis",
     ),
     MODEL.gauge(
@@ -144,12 +146,12 @@ METRICS: Final = (
         "speedup_ratio",
         "Plain time per token / actual over latency_window; above 1, speculation is faster. "
         "Absent without a reference.",
-        lambda one: one.speedup.ratio if one.speedup else None,
+        lambda bucket: bucket.speedup.ratio if bucket.speedup else None,
     ),
     TEMPERATURE.counter(
-        "time_saved_seconds", "Request-seconds saved against plain decoding.", lambda one: one.saved_seconds
+        "time_saved_seconds", "Request-seconds saved against plain decoding.", lambda bucket: bucket.saved_seconds
     ),
     TEMPERATURE.counter(
-        "time_lost_seconds", "Request-seconds lost against plain decoding.", lambda one: one.lost_seconds
+        "time_lost_seconds", "Request-seconds lost against plain decoding.", lambda bucket: bucket.lost_seconds
     ),
 )

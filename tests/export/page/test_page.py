@@ -1,6 +1,7 @@
 """The page at ``/`` as a user sees it, in a real browser, with trees built by hand."""
 
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 from aiohttp.test_utils import TestServer
@@ -17,25 +18,20 @@ from tests.export import reports
 pytestmark = pytest.mark.servers
 
 TEXT = "document.getElementById('content').innerText"
-GOOD, EVEN, BAD = Verdict.NET_POSITIVE, Verdict.BREAK_EVEN, Verdict.NET_NEGATIVE
+GOOD, EVEN, BAD, NONE = Verdict.NET_POSITIVE, Verdict.BREAK_EVEN, Verdict.NET_NEGATIVE, Verdict.INSUFFICIENT_DATA
 BUCKETS = ("0", GOOD, 0.82, 0.45), ("0.3-0.5", EVEN, 0.61, 0.17), ("0.7-1", BAD, 0.38, 0.38)
 
 
 def mixed():
     """Hot traffic and long prompts lose."""
-    rows = []
-    for label, verdict, rate, share in BUCKETS:
-        judged = reports.judgement(verdict, rate, share=share)
-        rows.append(reports.temperature(label, verdict, rate, share, judgement=judged))
-    groups = (
-        reports.group("prompt_tokens", "8k-32k", 0.31, share=0.22, difference=-0.41, error=0.02, accepts_less=True),
-    )
+    rows = (reports.temperature(label, verdict, rate, share) for label, verdict, rate, share in BUCKETS)
+    long = reports.group("prompt_tokens", "8k-32k", 0.31, share=0.22, difference=-0.41, error=0.02, accepts_less=True)
     medians = zip(Phase, (0.084, 0.021, 0.0131, 1.4, 0.013), strict=True)
     engine = reports.engine(
         acceptance=reports.window(0.65), latencies={phase: reports.latency(median) for phase, median in medians}
     )
     judged = reports.judgement(GOOD, 0.65)
-    return reports.report(reports.model(*rows, groups=groups, judgement=judged, engines=(engine,)))
+    return reports.report(reports.model(*rows, groups=(long,), judgement=judged, engines=(engine,)))
 
 
 def fast():
@@ -44,58 +40,41 @@ def fast():
     return reports.report(reports.timed_model(*rows))
 
 
+def greedy(verdict, rate, speculation=reports.EAGLE, *, has_collapsed=False, **changes):
+    """All traffic is at temperature 0."""
+    judged = reports.judgement(verdict, rate, speculation=speculation, has_collapsed=has_collapsed)
+    row = reports.temperature("0", verdict, rate, 1.0, judgement=judged)
+    engine = reports.engine(acceptance=reports.window(rate), speculation=speculation)
+    return reports.report(reports.model(row, engines=(engine,), judgement=judged, **changes))
+
+
 def without_plugin():
     engine = reports.engine(speculation=None, coverage=None)
     return reports.report(reports.model(engines=(engine,)), plugin=reports.NEVER_CONNECTED)
 
 
-def misleading():
-    """Adaptive verification, for which no speedup is known."""
-    adaptive = Speculation("eagle3", 6, adaptive_verification=True)
-    judged = reports.judgement(Verdict.INSUFFICIENT_DATA, 0.17, speculation=adaptive)
-    row = reports.temperature("0", rate=0.17, share=1.0, judgement=judged)
-    return reports.report(reports.model(row, engines=(reports.engine(speculation=adaptive),), judgement=judged))
-
-
-def collapsed():
-    """A fault, which the page does not take for hot traffic."""
-    judged = reports.judgement(BAD, 0.01, has_collapsed=True)
-    engine = reports.engine(acceptance=reports.window(0.01))
-    return reports.report(reports.model(reports.temperature("0", BAD, 0.01, 1.0), judgement=judged, engines=(engine,)))
-
-
-def lossy():
-    """A sampler that buys acceptance with quality; what it buys stands beside the number."""
-    relaxed = Speculation("eagle3", 6, rejection_sample_method="fly")
-    judged = reports.judgement(GOOD, 0.82, speculation=relaxed)
-    row = reports.temperature("0", GOOD, 0.82, 1.0)
-    engine = reports.engine(acceptance=reports.window(0.82), speculation=relaxed)
-    return reports.report(reports.model(row, engines=(engine,), judgement=judged))
-
-
-def by_token():
-    """An inter-token latency with one observation a token: no speedup."""
-    row = reports.temperature("0", GOOD, 0.82, 1.0)
-    return reports.report(reports.model(row, speed=reports.speed(withheld=Withheld.ITL_PER_TOKEN)))
+ADAPTIVE = Speculation("eagle3", 6, adaptive_verification=True)
+LOSSY = Speculation("eagle3", 6, rejection_sample_method="fly")
+BY_TOKEN = reports.speed(withheld=Withheld.ITL_PER_TOKEN)
+STATES = (  # what the page says, and the name of its picture
+    (mixed(), "Speculation does not pay at temperature 0.7-1 (38% of the draft tokens).", "failing"),
+    (without_plugin(), "No plug-in has connected yet", "no-plugin"),
+    (greedy(NONE, 0.17, ADAPTIVE), "The acceptance rate does not tell whether speculation pays here", "adaptive"),
+    (greedy(BAD, 0.01, has_collapsed=True), "Almost no draft tokens are accepted.", "collapsed"),
+    (greedy(GOOD, 0.82, LOSSY), "part of the acceptance rate comes at the cost of quality", "lossy"),
+    (greedy(GOOD, 0.82, speed=BY_TOKEN), "so it does not show how long a step takes", "itl-by-token"),
+    (reports.report(scrape=reports.down(BadStatus("status 500"))), "The sidecar cannot read vLLM's metrics.", "down"),
+)
 
 
 @asynccontextmanager
 async def served(report):
     """The page's address, and what it shows: ``site.report`` may change."""
 
-    class Site:
-        def read(self):
-            return reports.shown(self.report)
-
-    site = Site()
-    site.report = report
-    server = TestServer(make_web(Pages(site.read, lambda: True)))
-    await server.start_server()
-    site.url = str(server.make_url("/"))
-    try:
+    site = SimpleNamespace(report=report)
+    async with TestServer(make_web(Pages(lambda: reports.shown(site.report), lambda: True))) as server:
+        site.url = str(server.make_url("/"))
         yield site
-    finally:
-        await server.close()
 
 
 async def test_the_page_in_a_browser(browser, pictures):
@@ -106,34 +85,14 @@ async def test_the_page_in_a_browser(browser, pictures):
             await tab.value("window.same = true")
             assert "speculation saves 15 ms at T 0, 8 ms at T 0.7-1, with 9 requests running." in await tab.value(TEXT)
             await tab.screenshot(pictures / "healthy.png")
-            for report, said, name in (
-                (mixed(), "Speculation does not pay at temperature 0.7-1 (38% of the draft tokens).", "failing"),
-                (without_plugin(), "No plug-in has connected yet", "no-plugin"),
-                (misleading(), "The acceptance rate does not tell whether speculation pays here", "adaptive"),
-                (collapsed(), "Almost no draft tokens are accepted.", "collapsed"),
-                (lossy(), "part of the acceptance rate comes at the cost of quality", "lossy"),
-                (by_token(), "one observation per token, so it does not show how long a step takes", "itl-by-token"),
-                (
-                    reports.report(scrape=reports.down(BadStatus("status 500"))),
-                    "The sidecar cannot read vLLM's metrics.",
-                    "down",
-                ),
-            ):
+            for report, sentence, name in STATES:
                 site.report = report
-                await tab.until(f"{TEXT}.includes({said!r})")
+                await tab.until(f"{TEXT}.includes({sentence!r})")
                 await tab.screenshot(pictures / f"{name}.png")
             assert await tab.value("window.same") is True
             assert tab.complaints() == []
             assert {address.split("/")[2] for address in tab.requested()} == {site.url.split("/")[2]}
         await tab.until("document.getElementById('content').classList.contains('stale')")
-
-
-async def test_on_a_phone_in_the_dark(browser, pictures):
-    async with served(mixed()) as site, browser() as tab:
-        await tab.open(site.url, width=390, height=844, dark=True)
-        assert await tab.value("document.querySelectorAll('.bucket').length") == 4
-        await tab.screenshot(pictures / "phone.png")
-        assert await tab.value("document.documentElement.scrollWidth <= window.innerWidth")
 
 
 # At each width of the page, in how many lines each name of a temperature stands.
@@ -148,7 +107,7 @@ LINES_OF_NAMES = r"""
         const range = document.createRange();
         range.setStart(texts.currentNode, name.index);
         range.setEnd(texts.currentNode, name.index + name[0].length);
-        lines.push(new Set([...range.getClientRects()].map(one => one.top)).size);
+        lines.push(new Set([...range.getClientRects()].map(box => box.top)).size);
       }
   }
   return lines;
@@ -156,10 +115,13 @@ LINES_OF_NAMES = r"""
 """
 
 
-async def test_no_line_breaks_within_the_name_of_a_temperature(browser):
+async def test_a_phone_in_the_dark_shows_all_and_breaks_no_line_within_the_name_of_a_temperature(browser, pictures):
     """In the headline, in the reason for it, and in each temperature's own row."""
     async with served(mixed()) as site, browser() as tab:
-        await tab.open(site.url, width=390, height=844)
+        await tab.open(site.url, width=390, height=844, dark=True)
+        assert await tab.value("document.querySelectorAll('.bucket').length") == 4
+        await tab.screenshot(pictures / "phone.png")
+        assert await tab.value("document.documentElement.scrollWidth <= window.innerWidth")
         lines = await tab.value(LINES_OF_NAMES)
         assert len(lines) == 74 * 5
         assert set(lines) == {1}
@@ -175,4 +137,4 @@ async def test_a_latency_stays_on_its_line_within_its_panel(browser):
         assert await tab.value(f"{heights}.length") == 2
         assert await tab.value(f"new Set({heights}).size") == 1
         panels = "[...document.querySelectorAll('.panel')]"
-        assert await tab.value(f"{panels}.every(one => one.scrollWidth <= one.clientWidth)")
+        assert await tab.value(f"{panels}.every(panel => panel.scrollWidth <= panel.clientWidth)")

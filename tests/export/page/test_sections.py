@@ -11,11 +11,15 @@ from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
 from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.engine.names import Phase
+from sidecar.errors import Unreachable
 from sidecar.export.page import content
 from sidecar.export.sections import marked
 from sidecar.requests.messages import Speculation
 from sidecar.wording.plugin import plugin_sentence
 from tests.export import reports
+from tests.export.reports import NEVER_CONNECTED, OBSERVING, engine, group, judgement, model, speed, temperature
+
+NEGATIVE, POSITIVE = Verdict.NET_NEGATIVE, Verdict.NET_POSITIVE
 
 
 def html(*models, environment=None, **changes):
@@ -27,149 +31,124 @@ def text(*models, **changes):
 
 
 def test_each_model_and_temperature_has_its_verdict_in_a_line():
-    hot = reports.timed("0.7-1", Verdict.NET_NEGATIVE, 0.3, 30, 33, saved_seconds=720.0, lost_seconds=8000.0)
-    shown = text(reports.timed_model(hot))
+    hot = reports.timed("0.7-1", NEGATIVE, 0.3, 30, 33, saved_seconds=720.0, lost_seconds=8000.0)
+    page = text(reports.timed_model(hot))
     assert (
         "All requests net positive 50% of 3,000 draft tokens accepted in the last 5 min, 2.50 tokens per draft; 1.96 "
         "tokens per step, with a draft in 98% of the steps; 1.50 ± 0.02 times as fast as without speculation, saves "
-        "10 ms per token" in shown
+        "10 ms per token" in page
     )
-    assert shown.count("± is the 95 % confidence interval") == 1
-    assert "Marks" not in shown  # of a rule that does not decide here
-    assert "T 0.7-1 50% of draft tokens net negative 30% accepted" in shown
+    assert page.count("± is the 95 % confidence interval") == 1
+    assert "Marks" not in page  # of a rule that does not decide here
+    assert "T 0.7-1 50% of draft tokens net negative 30% accepted" in page
     assert (
         "0.91 ± 0.02 times as fast as without speculation, costs 3 ms per token; 12 min of request time saved, 2.2 h "
-        "lost since the sidecar started" in shown
+        "lost since the sidecar started" in page
     )
 
 
 def test_a_temperature_that_is_not_judged_says_why_and_its_marks_are_explained():
     """Also where the others are judged by time."""
-    gate = Gate("min_bucket_share", 0.1)
-    judged = reports.judgement(Verdict.INSUFFICIENT_DATA, 0.5, share=0.06, gate=gate)
-    shown = text(reports.timed_model(reports.temperature("1+", judgement=judged, share=0.06)))
-    assert (
-        "T 1+ 6% of draft tokens insufficient data 50% accepted P10 50% 40 requests No verdict: below thresholds.min"
-        in shown
-    )
-    assert "Marks, a rule of thumb: below 50%" in shown
+    judged = judgement(Verdict.INSUFFICIENT_DATA, 0.5, share=0.06, gate=Gate("min_bucket_share", 0.1))
+    page = text(reports.timed_model(temperature("1+", judgement=judged, share=0.06)))
+    assert "T 1+ 6% of draft tokens insufficient data 50% accepted P10 50% 40 requests No verdict: below" in page
+    assert "Marks, a rule of thumb: below 50%" in page
 
 
 def test_names_are_escaped():
-    nasty = '<b>&"model'
-    plugin = replace(reports.NEVER_CONNECTED, problem="<i>")
-    shown = html(reports.model(reports.temperature("0"), name=nasty), plugin=plugin)
-    assert "<b>" not in shown
-    assert "<i>" not in shown
-    assert "&lt;b&gt;&amp;&quot;model" in shown
+    plugin = replace(NEVER_CONNECTED, problem="<i>")
+    page = html(model(temperature("0"), name='<b>&"model'), plugin=plugin)
+    assert "<b>" not in page
+    assert "<i>" not in page
+    assert "&lt;b&gt;&amp;&quot;model" in page
 
 
-def test_who_accepts_less_with_share_and_error():
+def test_groups_that_accept_less_are_listed_with_share_and_error():
     groups = (
-        reports.group("prompt_tokens", "8k-32k", 0.31, share=0.22, difference=-0.37, error=0.02, accepts_less=True),
-        reports.group("prompt_tokens", "0-512", 0.68, share=0.5, difference=0.1, error=0.02),
-        reports.group("adapter", "legal", 0.4, share=0.12, difference=-0.21, error=0.05, accepts_less=True),
-        reports.group("output", "structured", without_drafts=True),
+        group("prompt_tokens", "8k-32k", 0.31, share=0.22, difference=-0.37, error=0.02, accepts_less=True),
+        group("prompt_tokens", "0-512", 0.68, share=0.5, difference=0.1, error=0.02),
+        group("adapter", "legal", 0.4, share=0.12, difference=-0.21, error=0.05, accepts_less=True),
+        group("output", "structured", without_drafts=True),
     )
-    shown = text(reports.model(reports.temperature("0"), groups=groups))
-    assert "prompts of 8k-32k tokens 31% 37 ± 4 points 22%" in shown
-    assert "adapter legal 40% 21 ± 10 points 12%" in shown
-    assert "No drafts in the window for: structured output." in shown
-    assert "0-512" not in shown
-    assert "lower acceptance rate" not in text(reports.model(reports.temperature("0"), groups=groups[1:2]))
+    page = text(model(temperature("0"), groups=groups))
+    assert "prompts of 8k-32k tokens 31% 37 ± 4 points 22%" in page
+    assert "adapter legal 40% 21 ± 10 points 12%" in page
+    assert "No drafts in the window for: structured output." in page
+    assert "0-512" not in page
+    assert "lower acceptance rate" not in text(model(temperature("0"), groups=groups[1:2]))
 
 
-def test_how_it_speculates():
-    found = Speculation(
+def test_the_configuration_of_speculation_is_shown_once():
+    configured = Speculation(
         "eagle3", 6, per_batch_size=True, adaptive_verification=True, rejection_sample_method="synthetic"
     )
-    shown = text(
-        reports.model(engines=(reports.engine(speculation=found), reports.engine(index="1", speculation=found)))
+    page = text(model(engines=tuple(engine(index=index, speculation=configured) for index in "01")))
+    assert page.count("eagle3, 6 tokens, schedule by batch size, adaptive verification, sampler synthetic") == 1
+    assert "demo engine 0" in text(model(engines=(engine(speculation=None),)))
+
+
+def test_notes_and_hints_are_shown_once():
+    judged = judgement(POSITIVE, 0.7, speculation=Speculation("eagle3", 3, rejection_sample_method="synthetic"))
+    limited = frozenset({Limitation.NO_POSITIONS})
+    losing = engine(index="1", judgement=judgement(NEGATIVE, 0.12), limitations=limited)
+    no_split = NoSplit(NoSplitReason.COUNTS_OTHERWISE, "0", ratio=0.91)
+    page = text(
+        model(judgement=judged, engines=(engine(limitations=limited), losing), no_split=no_split),
+        plugin=replace(OBSERVING, dropped={"malformed": 2, "silent": 0}),
     )
-    assert shown.count("eagle3, 6 tokens, schedule by batch size, adaptive verification, sampler synthetic") == 1
-    assert "demo engine 0" in text(reports.model(engines=(reports.engine(speculation=None),)))
-
-
-def test_what_misleads_is_said_beside_the_number():
-    synthetic = Speculation("eagle3", 3, rejection_sample_method="synthetic")
-    losing = reports.engine(index="1", judgement=reports.judgement(Verdict.NET_NEGATIVE, 0.12))
-    judged = reports.judgement(Verdict.NET_POSITIVE, 0.7, speculation=synthetic)
-    shown = text(reports.model(judgement=judged, engines=(reports.engine(), losing)))
-    assert "The acceptance rate is synthetic (rejection_sample_method): it is configured, not measured." in shown
-    assert "Engine 1 is net negative on its own" in shown
+    for sentence in (
+        "The acceptance rate is synthetic (rejection_sample_method): it is configured, not measured.",
+        "Engine 1 is net negative on its own",
+        "on engine 0 the plug-in counted 91.0% of what vLLM counted",
+        "does not export accepted tokens by draft position",
+        "The sidecar dropped 2 messages from the plug-in: malformed",
+        "No speedup for demo: the step time without speculation is not known; measure it",
+    ):
+        assert page.count(sentence) == 1, sentence
+    assert "silent" not in page
 
 
 @pytest.mark.parametrize("state", list(PluginState))
 def test_the_plug_in_s_state_is_always_there(state):
-    (engine,) = reports.OBSERVING.engines
-    plugin = replace(
-        reports.OBSERVING, state=state, engines=(replace(engine, state=state),), heard=False, unreadable_format=2
-    )
-    shown = html(reports.model(reports.temperature("0")), plugin=plugin)
-    assert f'class="plugin {state}"' in shown
-    assert marked(plugin_sentence(plugin)) in shown
-    assert "plug-in 0.1.0 in vLLM 0.32.0" in shown
+    (connected,) = OBSERVING.engines
+    engines = (replace(connected, state=state),)
+    plugin = replace(OBSERVING, state=state, engines=engines, heard=False, unreadable_format=2)
+    page = html(model(temperature("0")), plugin=plugin)
+    assert f'class="plugin {state}"' in page
+    assert marked(plugin_sentence(plugin)) in page
+    assert "plug-in 0.1.0 in vLLM 0.32.0" in page
 
 
-def test_a_split_that_is_withheld_says_why():
-    no_split = NoSplit(NoSplitReason.COUNTS_OTHERWISE, "0", ratio=0.91)
-    assert "on engine 0 the plug-in counted 91.0% of what vLLM counted" in text(reports.model(no_split=no_split))
-
-
-def test_position_rates_of_both_ways():
+def test_position_rates_are_out_of_the_tokens_drafted_there_and_out_of_all_drafts():
     """vLLM's own fall with the number of tokens drafted, too."""
-    judged = reports.judgement(Verdict.NET_POSITIVE, 0.6)
+    judged = judgement(POSITIVE, 0.6)
     window = replace(judged.judged, drafted_per_position=(1000.0, 800.0, 500.0), accepted_per_position=(900, 600, 300))
-    engine = reports.engine(acceptance=replace(window, drafted_per_position=()))
-    model = reports.model(reports.temperature("0"), engines=(engine,), judgement=replace(judged, judged=window))
-    shown = text(model)
-    assert "Acceptance rate by position, out of the tokens drafted there: 90%, 75%, 60%." in shown
-    assert "Acceptance rate by position, out of all drafts: 90%, 60%, 30%." in shown
+    vllms = engine(acceptance=replace(window, drafted_per_position=()))
+    page = text(model(temperature("0"), engines=(vllms,), judgement=replace(judged, judged=window)))
+    assert "Acceptance rate by position, out of the tokens drafted there: 90%, 75%, 60%." in page
+    assert "Acceptance rate by position, out of all drafts: 90%, 60%, 30%." in page
 
 
-def test_time_per_token_by_load():
-    shown = text(reports.timed_model())
-    assert "demo: time per token requests running" in shown
-    assert "with speculation without (baseline) 1 no traffic 20 ms 5-8 20 ms 30 ms 9-16 30 ms not measured" in shown
-    assert "Break-even acceptance rate at this load: 31%." in shown
+def test_with_a_baseline_there_is_time_per_token_by_load():
+    page = text(reports.timed_model())
+    assert "demo: time per token requests running" in page
+    assert "with speculation without (baseline) 1 no traffic 20 ms 5-8 20 ms 30 ms 9-16 30 ms not measured" in page
+    assert "Break-even acceptance rate at this load: 31%." in page
+    assert "demo: time per token" not in text(model(speed=speed(withheld=Withheld.NO_REFERENCE)))
 
 
-def test_without_a_baseline_it_says_how_to_get_one():
-    shown = text(reports.model(speed=reports.speed(withheld=Withheld.NO_REFERENCE)))
-    assert "No speedup for demo: the step time without speculation is not known; measure it" in shown
-    assert "demo: time per token" not in shown
-
-
-def test_latencies_below_vllm_s_first_bucket_are_bounds():
+def test_latencies_below_vllm_s_first_bucket_are_bounds_and_gaps_are_compared_with_the_baseline():
     low = Latency({0.5: 0.0005, 0.9: 0.0009, 0.95: 0.002, 0.99: 0.003}, 40.0, 0.001)
     first = Latency({0.5: 0.0005, 0.9: 0.0006, 0.95: 0.0007, 0.99: 0.0008}, 40.0, 0.001)
-    engine = reports.engine(latencies={Phase.TTFT: low, Phase.ITL: first})
-    shown = text(reports.model(engines=(engine,)))
-    assert "TTFT <1 ms 2 ms 3 ms 2.5 ms" in shown
-    assert "ITL <1 ms <1 ms <1 ms <1 ms" in shown
-
-
-def test_the_gap_is_compared_with_the_baseline():
+    page = text(model(engines=(engine(latencies={Phase.TTFT: low, Phase.ITL: first}),)))
+    assert "TTFT <1 ms 2 ms 3 ms 2.5 ms" in page
+    assert "ITL <1 ms <1 ms <1 ms <1 ms" in page
     environment = {"BASELINE": '{"demo": {"ttft": {"p50": 0.02, "p99": 0.06}}}'}
-    assert "TTFT 20 ms 60 ms 100 ms 80 ms (2.0 times the baseline)" in text(reports.model(), environment=environment)
-
-
-def test_hints_name_what_is_missing_once():
-    limited = frozenset({Limitation.NO_POSITIONS})
-    engines = tuple(reports.engine(index=index, limitations=limited) for index in "01")
-    shown = text(
-        reports.model(engines=engines), plugin=replace(reports.OBSERVING, dropped={"malformed": 2, "silent": 0})
-    )
-    assert shown.count("does not export accepted tokens by draft position") == 1
-    assert "The sidecar dropped 2 messages from the plug-in: malformed" in shown
-    assert "silent" not in shown
+    assert "TTFT 20 ms 60 ms 100 ms 80 ms (2.0 times the baseline)" in text(model(), environment=environment)
 
 
 def test_while_vllm_is_down_only_that_is_shown():
-    from sidecar.errors import Unreachable
-
-    shown = text(reports.model(), scrape=reports.down(Unreachable("connection refused")))
-    assert shown == (
+    assert text(model(), scrape=reports.down(Unreachable("connection refused"))) == (
         "The sidecar cannot read vLLM's metrics. connection refused. Is vLLM running, and is this its address? The "
-        f"sidecar keeps trying. {plugin_sentence(reports.OBSERVING)} plug-in 0.1.0 in vLLM 0.32.0"
+        f"sidecar keeps trying. {plugin_sentence(OBSERVING)} plug-in 0.1.0 in vLLM 0.32.0"
     )

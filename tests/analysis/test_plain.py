@@ -1,12 +1,13 @@
-"""Plain step times by load: fitted, read between the loads that were measured, and refused beyond them."""
+"""Plain step times: fitted by load, read between the loads measured, and their mean over any stretch of time."""
 
+import pickle
 from random import Random
 
 import pytest
 
-from sidecar.analysis.speed.plain import are_prompts_alike, fit, plain_step
+from sidecar.analysis.speed.plain import DecodeClock, are_prompts_alike, fit, plain_step
 from sidecar.settings.baselines import PlainStepTimes
-from tests.analysis.decoding import noisy, period
+from tests.analysis.decoding import period, plain
 
 LOADS = (1, 2, 4, 8, 16)
 
@@ -16,12 +17,12 @@ def bent(running):
     return 0.010 + 0.0001 * running + 0.002 * max(running - 4, 0)
 
 
-def measured(curve, *, noise=0.0, times=20, seed=1, **options):
-    random = Random(seed)
-    return [noisy(period(load, curve(load), **options), random, noise) for _ in range(times) for load in LOADS]
+def measured(curve, **options):
+    """Twenty periods at each load."""
+    return [period(load, curve(load), **options) for _ in range(20) for load in LOADS]
 
 
-def test_a_curve_of_any_shape_is_met_at_the_loads_measured_and_read_in_a_line_between_them():
+def test_a_curve_of_any_shape_is_exact_at_the_loads_measured_and_linear_between_them():
     curve = fit(measured(bent))
     for load in LOADS:
         assert plain_step(curve, load).seconds == pytest.approx(bent(load), rel=1e-4)
@@ -33,7 +34,7 @@ def test_nothing_is_claimed_beyond_the_loads_measured(load):
     assert plain_step(fit(measured(bent)), load) is None
 
 
-def test_one_load_measured_is_a_curve_for_that_load_alone_and_too_few_periods_make_none():
+def test_one_load_gives_a_curve_for_that_load_alone_and_too_few_periods_give_none():
     assert fit([period(1, 0.01)] * 5) is None
     curve = fit([period(8, 0.02)] * 20)
     assert plain_step(curve, 8).seconds == pytest.approx(0.02)
@@ -73,9 +74,8 @@ def test_neighbouring_periods_that_share_an_error_are_not_taken_as_independent()
     [(1.0, 1.4, True), (1.0, 0.7, True), (1.0, 1.6, False), (1.0, 0.5, False), (0.0, 0.1, True), (0.0, 1.0, False)],
 )
 def test_prompts_are_alike_up_to_half_as_many_again_or_if_there_are_hardly_any(measured_with, share, alike):
-    assert (
-        are_prompts_alike(fit(measured(bent, prompt_share=measured_with)), period(1, 0.01, prompt_share=share)) is alike
-    )
+    curve = fit(measured(bent, prompt_share=measured_with))
+    assert are_prompts_alike(curve, period(1, 0.01, prompt_share=share)) is alike
 
 
 def test_blocks_that_eagle_drops_from_the_prefix_cache_do_not_make_other_prompts():
@@ -94,3 +94,63 @@ def test_between_two_loads_time_is_linear_and_errors_add_up_by_what_they_have_in
     curve = PlainStepTimes(running=(1.0, 8.0), seconds=(0.01, 0.02), errors=(0.0, 0.0), deviations=deviations)
     assert plain_step(curve, 4.5).seconds == pytest.approx(0.015)
     assert plain_step(curve, 4.5).error == pytest.approx(error, abs=5e-6)
+
+
+def clocked(*polls):
+    """A clock after these polls, one a second from 0 on; of each the engines' steps and plain times."""
+    clock = DecodeClock(900.0)
+    for at, engines in enumerate(polls):
+        clock.add(float(at), at + 1.0, engines)
+    return clock
+
+
+def test_polls_that_are_partly_in_a_stretch_count_in_part():
+    clock = clocked(
+        [(period(4, 0.01, engine_steps=100), plain(0.008, 0.001))],
+        [(period(4, 0.02, engine_steps=50), plain(0.012, 0.003))],
+    )
+    step = clock.between(0.5, 1.5)  # 50 steps of the first second, 25 of the second
+    assert step.seconds == pytest.approx((50 * 0.008 + 25 * 0.012) / 75)
+    assert step.error == pytest.approx((50 * 0.001 + 25 * 0.003) / 75)
+
+
+def test_a_step_counts_once_however_many_requests_are_in_it():
+    alone, crowded = period(1, 0.01, engine_steps=100), period(64, 0.02, engine_steps=50)
+    clock = clocked([(alone, plain(0.01))], [(crowded, plain(0.02))])
+    assert clock.between(0.0, 2.0).seconds == pytest.approx(2 / 150)
+
+
+def test_several_engines_count_by_the_requests_in_each():
+    busy, idle = period(3, 0.01, engine_steps=100), period(1, 0.02, engine_steps=50)
+    clock = clocked([(busy, plain(0.01)), (idle, plain(0.02))])
+    assert clock.between(0.0, 1.0).seconds == pytest.approx((300 * 0.01 + 50 * 0.02) / 350)
+
+
+def test_nothing_is_known_beyond_the_polls_or_with_too_little_plain_time():
+    assert clocked().between(0.0, 1.0) is None
+    clock = clocked([(period(1, 0.01), plain(0.01))], [(period(99, 0.01), None)], [])
+    assert clock.between(-0.1, 1.0) is None
+    assert clock.between(0.0, 1.0) is not None
+    assert clock.between(0.0, 2.0) is None
+    assert clock.between(2.0, 3.0) is None  # nothing was decoded
+    assert clock.between(0.5, 0.5) is None
+
+
+def test_a_request_that_is_settled_after_the_last_poll_ends_with_it():
+    assert clocked([(period(1, 0.01), plain(0.01))]).between(0.5, 7.0).seconds == pytest.approx(0.01)
+
+
+def test_a_gap_or_a_clock_set_back_begins_anew():
+    clock = DecodeClock(900.0)
+    clock.add(100.0, 101.0, [(period(1, 0.01), plain(0.01))])
+    clock.add(50.0, 51.0, [(period(1, 0.02), plain(0.02))])
+    assert clock.between(50.0, 51.0).seconds == pytest.approx(0.02)
+    assert clock.between(49.0, 51.0) is None
+
+
+def test_the_clock_s_history_is_bounded():
+    clock = DecodeClock(10.0)
+    for at in range(10_000):
+        clock.add(float(at), at + 1.0, [(period(1, 0.01), plain(0.01))])
+        assert len(pickle.dumps(clock)) < 100 * (10 + 65)
+    assert clock.between(9_991.0, 10_000.0).seconds == pytest.approx(0.01)

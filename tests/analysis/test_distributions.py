@@ -1,0 +1,177 @@
+"""Distributions of observations: fixed buckets, bins over a sliding window in bounded memory, and quantiles."""
+
+import asyncio
+import math
+import sys
+from itertools import pairwise
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.analysis.distributions import (
+    ACCEPTANCE_BIN,
+    ACCEPTANCE_EDGES,
+    DURATION_BIN,
+    USAGE_EDGES,
+    Histogram,
+    Ordered,
+    Recent,
+    acceptance_bin,
+    duration_bin,
+    histogram_quantile,
+    quantile,
+)
+from sidecar.engine.snapshot import HistogramReading
+from tests.debian_servers import running_prometheus, scraping
+
+INF = math.inf
+WINDOW = 300.0
+SHARES = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)
+
+
+def test_thresholds_are_edges():
+    """So that a rule can ask for the share below the default threshold exactly."""
+    assert {0.5, 0.65, 0.8} <= set(ACCEPTANCE_EDGES)
+    assert 0.9 in USAGE_EDGES
+
+
+def test_a_bucket_includes_its_upper_edge():
+    histogram = Histogram((0.0, 0.5, 1.0))
+    for value in (0.0, 0.25, 0.5, 0.50001, 1.0, 1.5):
+        histogram.observe(value)
+    assert histogram.snapshot().counts == (1, 3, 5, 6)
+    assert histogram.snapshot().sum == pytest.approx(3.75001)
+
+
+CASES = [
+    # share, edges, counts, quantile
+    (0.5, (1.0, 2.0, INF), (0, 10, 10), 1.5),
+    (0.5, (1.0, 2.0, INF), (10, 10, 10), 0.5),  # the first bucket begins at 0
+    (0.5, (1.0, 2.0, INF), (5, 10, 10), 1.0),  # exactly at an edge
+    (0.25, (1.0, 2.0, INF), (5, 10, 10), 0.5),
+    (0.9, (1.0, 2.0, INF), (5, 8, 10), 2.0),  # beyond the highest finite edge
+    (1.0, (1.0, 2.0, INF), (5, 10, 10), 2.0),
+    (1.0, (1.0, 2.0, INF), (10, 10, 10), 1.0),
+    (0.99, (1.0, 2.0, INF), (0, 0, 10), 2.0),
+    (0.5, (1.0, 2.0, 4.0, INF), (5, 5, 10, 10), 1.0),
+    (0.6, (1.0, 2.0, 4.0, INF), (5, 5, 10, 10), 2.4),
+    (0.95, (1.0, 2.0, 4.0, 8.0, INF), (50, 50, 90, 99, 100), 4 + 4 * 5 / 9),
+    (0.999, (1.0, 2.0, 4.0, 8.0, INF), (50, 50, 90, 99, 100), 8.0),
+    (0.5, (1.0, INF), (0, 0), None),
+    (0.5, (INF,), (10,), None),
+    (0.5, (1.0, INF), (0.5, 1), 1.0),
+]
+
+
+@pytest.mark.parametrize(("share", "edges", "counts", "expected"), CASES)
+def test_histogram_quantiles(share, edges, counts, expected):
+    value = histogram_quantile(share, HistogramReading(edges, counts))
+    assert value is None if expected is None else value == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+async def test_histogram_quantiles_are_those_of_prometheus(served, http, tmp_path):
+    lines = ["# TYPE case_seconds histogram"]
+    for index, (_, edges, counts, _) in enumerate(CASES):
+        for edge, count in zip(edges, counts, strict=True):
+            le = "+Inf" if edge == INF else repr(edge)
+            lines.append(f'case_seconds_bucket{{case="{index}",le="{le}"}} {count}')
+
+    async def page(_request):
+        return web.Response(text="\n".join(lines) + "\n", headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    async with served(page) as url:
+        config = scraping(url.removeprefix("http://"), interval="5s")  # which a scrape may take, too
+        async with running_prometheus(http, tmp_path, config) as prometheus:
+            for index, (share, _, _, expected) in enumerate(CASES):
+                query = f'histogram_quantile({share}, case_seconds_bucket{{case="{index}"}})'
+                while not (series := await prometheus.instant(query)):  # none before the first scrape
+                    await asyncio.sleep(0.05)
+                known = math.nan if expected is None else expected
+                assert series[0][1] == pytest.approx(known, rel=1e-12, nan_ok=True), query
+
+
+def test_quantiles_of_values_lie_on_the_line_between_neighbours():
+    assert quantile([], 0.5) is quantile(Ordered(()), 0.5) is None
+    assert quantile([0.4], 0.9) == 0.4
+    assert quantile([0.0, 1.0], 0.1) == pytest.approx(0.1)
+    assert quantile([0.0, 0.2, 0.4, 0.6, 0.8], 0.9) == pytest.approx(0.72)
+
+
+def ordered(values, bin_of=acceptance_bin):
+    """The values of one moment, in a window."""
+    recent = Recent(WINDOW, bin_of)
+    for value in values:
+        recent.add(0.0, value)
+    return recent.ordered()
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=300))
+def test_an_acceptance_quantile_is_within_one_bin_of_the_exact_one(values):
+    for share in SHARES:
+        assert abs(quantile(ordered(values), share) - quantile(sorted(values), share)) <= ACCEPTANCE_BIN + 1e-12
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=300))
+def test_a_duration_quantile_is_within_one_bin_of_the_exact_one(values):
+    for share in SHARES:
+        ratio = quantile(ordered(values, duration_bin), share) / quantile(sorted(values), share)
+        assert 1 / DURATION_BIN - 1e-9 <= ratio <= DURATION_BIN + 1e-9
+
+
+@given(st.dictionaries(st.integers(0, 199), st.integers(1, 50), min_size=1))
+def test_one_value_in_each_bin_gives_exact_quantiles(counts):
+    values = [bin_ / 200 + 0.001 for bin_, count in counts.items() for _ in range(count)]
+    window = ordered(values)
+    assert list(window) == sorted(values)
+    assert (len(window), window[len(values) - 1], window[0]) == (len(values), max(values), min(values))
+    with pytest.raises(IndexError):
+        window[len(values)]
+
+
+def test_edges_and_values_beyond_them_have_a_bin():
+    assert [acceptance_bin(rate) for rate in (0, 0.0049, 0.3, 1)] == [0, 0, 60, 200]
+    assert duration_bin(0) == duration_bin(1e-9) < duration_bin(1e-3) < duration_bin(1e7) == duration_bin(1e6)
+    assert all(duration_bin(low) <= duration_bin(high) for low, high in pairwise(n / 7 for n in range(1, 1000)))
+
+
+@given(st.lists(st.tuples(st.floats(0, 40), st.sampled_from([0.0, 0.25, 0.5, 1.0])), max_size=100))
+def test_a_value_leaves_with_the_window_and_at_most_a_slice_late(gaps):
+    recent, at, added = Recent(WINDOW, acceptance_bin), 0.0, []
+    for gap, value in gaps:
+        at += gap
+        recent.add(at, value)
+        added.append(at)
+        due = sum(since >= at - WINDOW for since in added)
+        late = sum(at - WINDOW * (1 + 1 / 60) <= since < at - WINDOW for since in added)
+        recent.drop(at)
+        assert due <= len(recent.ordered()) <= due + late
+    recent.drop(at + WINDOW * (1 + 1 / 60) + 1e-6)
+    assert len(recent.ordered()) == 0
+
+
+def test_values_from_before_a_clock_was_set_back_are_of_no_window():
+    recent = Recent(WINDOW, acceptance_bin)
+    recent.add(1000.0, 0.1)
+    recent.drop(999.0)
+    assert len(recent.ordered()) == 0
+    recent.add(1000.0, 0.1)
+    recent.add(700.0, 0.9)
+    recent.drop(1000.0)
+    assert [*recent.ordered()] == [0.9]
+
+
+def test_memory_does_not_grow_with_the_rate():
+    def size(rate):
+        recent = Recent(WINDOW, duration_bin)
+        for place in range(400 * rate):
+            recent.add(place / rate, 0.01 + place % 997 / 997)
+        parts = [recent._counts, recent._values, *(part.counts for part in recent._slices)]
+        return len(recent._slices), sum(map(sys.getsizeof, parts))
+
+    (slices, few), (most_slices, many) = size(200), size(1000)
+    assert slices <= most_slices <= 61
+    assert many <= few * 1.5

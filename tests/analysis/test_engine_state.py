@@ -1,0 +1,86 @@
+"""What one engine's page tells: latency quantiles with the gap, the KV cache's peak, and what it does not tell."""
+
+import math
+import pickle
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.analysis.engine.engine_state import KvCacheUsage, Latency, Limitation, gap_growth, latency
+from sidecar.engine.names import Trait
+from sidecar.engine.plan import EngineKey
+from sidecar.engine.snapshot import HistogramReading
+from tests.analysis.analysis_tools import Server, snap
+
+INF = math.inf
+
+
+def test_latency_has_all_quantiles_and_the_gap():
+    ttft = latency(HistogramReading((1.0, 2.0, 4.0, INF), (50.0, 90.0, 100.0, 100.0)))
+    assert ttft.quantiles == pytest.approx({0.5: 1.0, 0.9: 2.0, 0.95: 3.0, 0.99: 3.8})
+    assert (ttft.count, ttft.gap_seconds, ttft.gap_ratio) == pytest.approx((100, 2.8, 3.8))
+
+
+def test_within_the_first_bucket_there_is_no_gap():
+    ttft = latency(HistogramReading((0.3, 0.5, INF), (100.0, 100.0, 100.0)))
+    assert ttft.quantiles[0.99] == pytest.approx(0.297)
+    assert (ttft.gap_seconds, ttft.gap_ratio, gap_growth(ttft, {0.5: 0.1, 0.99: 0.2})) == (None, None, None)
+
+
+def test_a_gap_has_no_ratio_to_a_median_of_zero():
+    ttft = latency(HistogramReading((0.0, 1.0, INF), (60.0, 100.0, 100.0)))
+    assert (ttft.quantiles[0.5], ttft.gap_ratio) == (0, None)
+    assert ttft.gap_seconds > 0
+
+
+@pytest.mark.parametrize("reading", [HistogramReading((1.0, INF), (0.0, 0.0)), HistogramReading((INF,), (5.0,))])
+def test_without_observations_there_is_no_latency(reading):
+    assert latency(reading) is None
+
+
+@pytest.mark.parametrize(
+    ("baseline", "growth"),
+    [({0.5: 1.0, 0.99: 2.0}, 2.0), ({0.5: 1.0}, None), ({0.99: 1.0}, None), ({0.5: 1.0, 0.99: 1.0}, None), ({}, None)],
+)
+def test_the_gap_is_compared_with_the_baseline_s(baseline, growth):
+    assert gap_growth(Latency({0.5: 1.0, 0.99: 3.0}, 10), baseline) == growth
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 40), st.floats(0, 1)), min_size=1, max_size=60))
+def test_the_kv_cache_s_peak_is_the_highest_usage_of_the_window(polls):
+    cache = KvCacheUsage(60.0)
+    at, usages = 0.0, []
+    for pause, usage in polls:
+        at += pause
+        cache.observe(at, usage)
+        usages.append((at, usage))
+        assert cache.peak(at) == max(usage for when, usage in usages if when > at - 60.0)
+    assert cache.peak(at + 61.0) is None
+    assert cache.distribution.snapshot().count == len(polls)
+
+
+def test_a_peak_that_nobody_asks_for_is_bounded():
+    cache = KvCacheUsage(60.0)
+    for poll in range(5000):
+        cache.observe(float(poll), 1 - poll / 5000)
+    assert len(pickle.dumps(cache)) < 6000
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "start", "expected"),
+    [
+        (snap(drafts=1), 1.0, set()),
+        (snap(drafts=1), None, {Limitation.SEVERAL_PROCESSES}),
+        (snap(counters={}), 1.0, {Limitation.NO_SPECULATION}),
+        (snap(counters={}, traits=[Trait.OVERCOUNTED]), 1.0, {Limitation.V0_COUNTERS}),
+        (snap(counters={}, traits=[Trait.DIFFUSION]), 1.0, {Limitation.DIFFUSION}),
+        (replace(snap(), accepted_per_position=()), 1.0, {Limitation.NO_POSITIONS}),
+        (replace(snap(), kv_cache_capacity_tokens=None), 1.0, {Limitation.NO_KV_CACHE_CAPACITY}),
+    ],
+)
+def test_a_page_s_limitations_are_named(snapshot, start, expected):
+    server = Server()
+    server.poll(snapshot, start=start)
+    assert server.engines()[EngineKey("m", "0")].limitations == expected | {Limitation.NO_REQUEST_TPOT}

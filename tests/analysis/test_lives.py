@@ -1,0 +1,451 @@
+"""What plug-ins report: totals that add up and go on, states, which lives count, and in bounded memory."""
+
+import pickle
+
+import pytest
+
+from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
+from sidecar.engine.plan import EngineKey
+from sidecar.requests.messages import HelloState, ReportEnd, ReportPart, Row, Table, Unreadable
+from sidecar.requests.tally import NOTHING, Outcome, Tally
+from tests.analysis.analysis_tools import PluginEnd, Server, finished, snap
+
+LABELS = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
+SEVERAL_CLAIM = NoSplit(NoSplitReason.SEVERAL_CLAIM, "0")
+HALF = NoSplit(NoSplitReason.COUNTS_OTHERWISE, "0", ratio=pytest.approx(0.5, abs=0.05))
+
+
+@pytest.fixture
+def server():
+    server = Server(thresholds={"min_requests": 1})
+    server.poll(snap(drafts=0))
+    return server
+
+
+def confirm(server, *plugins, **options):
+    """Each of the ``plugins`` reports, and vLLM, which has counted the same, is polled."""
+    for plugin in plugins:
+        plugin.tick()
+    return server.poll(*(plugin.counted() for plugin in plugins), **options)
+
+
+def drafts(server, label="0"):
+    return server.temperature(label).tally.drafts
+
+
+def withheld(server):
+    """Why there is no split, of which then nothing is shown."""
+    model = server.model()
+    assert (model.temperatures, model.groups, model.acceptance_p10) == ((), (), None)
+    return model.no_split
+
+
+def coverage(server):
+    return server.engines()[EngineKey("m", "0")].coverage
+
+
+def test_totals_begin_at_0_for_every_temperature_and_grow_while_requests_run(server):
+    plugin = PluginEnd(server)
+    confirm(server, plugin)
+    assert {row.temperature: row.tally for row in server.model().temperatures} == dict.fromkeys(LABELS, NOTHING)
+    confirm(server, plugin.serve(80, requests=0, drafts=7, accepted=9))
+    hot = server.temperature("0.7-1")
+    assert (hot.tally.drafts, hot.tally.draft_tokens, hot.tally.accepted_tokens, hot.tally.requests) == (7, 21, 9, 0)
+    assert (hot.tally.drafted_at, hot.tally.accepted_at) == ((7, 7, 7), (7, 2, 0))
+    assert hot.window.rate == pytest.approx(9 / 21)
+    confirm(server, plugin.serve(80, requests=3, drafts=0, accepted=0))
+    outcomes = server.temperature("0.7-1").tally.by_outcome
+    assert outcomes == dict.fromkeys(Outcome, 0) | {Outcome.STOPPED: 3}
+
+
+def test_drafts_from_before_this_sidecar_are_in_no_window_however_slowly_it_polls(server):
+    plugin = PluginEnd(server, started=server.at - 1e6).serve(drafts=1000, accepted=300).serve(80, drafts=50)
+    plugin.tick()
+    plugin.serve(drafts=10, accepted=25).tick(only=0)
+    plugin.serve(29, drafts=400).tick(only=29)
+    plugin.serve(29, drafts=4, accepted=4).tick(only=29)
+    server.poll(plugin.counted(), seconds=15.0)
+    cold, cool, hot = (server.temperature(label) for label in ("0", "0-0.3", "0.7-1"))
+    assert (cold.tally.drafts, cool.tally.drafts, hot.tally.drafts) == (1010, 404, 50)
+    assert (cold.window.drafts, cool.window.drafts, hot.window.drafts) == (10, 404, 0)
+    assert cold.window.rate == pytest.approx(25 / 30)
+    plugin.serve(drafts=10, accepted=25).tick(only=0)
+    server.poll(plugin.counted())
+    assert (drafts(server), server.temperature("0").window.drafts) == (1020, 20)
+
+
+def test_totals_start_again_at_0_when_vllm_does_and_windows_go_on(server):
+    old = PluginEnd(server, start="a").serve(drafts=100)
+    confirm(server, old)
+    old.close()
+    server.fail()
+    new = PluginEnd(server, 2, start="b")
+    assert drafts(server) == 100, "while vLLM is down, the last values stay"
+    for total in (3, 6):
+        confirm(server, new.serve(drafts=3), start=2.0)
+        assert drafts(server) == total
+    assert server.temperature("0").window.drafts == 106
+
+
+def test_an_engine_that_outlives_its_vllm_does_not_count_in_the_next_one(server):
+    """Its API server died and started again with an engine of its own; the old one never left the socket."""
+    old = PluginEnd(server, start="a").serve(drafts=100)
+    confirm(server, old)
+    new = PluginEnd(server, 2, start="b").serve(drafts=3)
+    confirm(server, new, start=2.0)
+    for hello_again in (False, True):
+        if hello_again:
+            old.hello()
+        old.serve(drafts=50).finish()
+        confirm(server, new.serve(drafts=4), start=2.0)
+        assert drafts(server) == new.total.drafts
+    assert server.temperature("0").window.drafts == 100 + new.total.drafts
+    assert server.report().plugin.dropped["other_engine"] > 0
+    assert len(server.report().plugin.engines) == 1
+
+
+@pytest.mark.parametrize("process", [1.0, None])
+def test_the_drafts_of_an_engine_that_leaves_or_restarts_alone_stay_in_the_sum(server, process):
+    """With ``process``, vLLM's counter of the engine goes on, too; several API servers' page shows none."""
+    first, second = PluginEnd(server, 1, start="a"), PluginEnd(server, 2, start="b", engine=1)
+    confirm(server, first.serve(drafts=500), second.serve(drafts=70), start=process)
+    assert drafts(server) == 570
+    second.close()
+    confirm(server, first.serve(drafts=5), start=process)
+    assert drafts(server) == 575
+    new = PluginEnd(server, 3, start="c", engine=1)
+    for total in (4, 8):
+        first.serve(drafts=1).tick()
+        new.serve(drafts=4).tick()
+        server.poll(first.counted(), new.counted() if process is None else snap("1", 70 + total), start=process)
+        assert drafts(server) == first.total.drafts + 70 + total
+    assert server.drafts() == {"0": 507, "1": 8 if process is None else 78}
+
+
+def test_after_a_restart_of_the_sidecar_the_split_appears_whole(server):
+    """Not while an engine that has drafted has not reported: Prometheus would take the rest for growth."""
+    first = PluginEnd(server, 1, start="a", started=10.0).serve(drafts=500).tick()
+    server.poll(first.counted(), snap("1", drafts=70))
+    assert withheld(server) == NoSplit(NoSplitReason.NOT_REPORTED, "1")
+    second = PluginEnd(server, 2, start="b", started=10.0, engine=1).serve(drafts=70)
+    server.poll(first.counted(), second.counted())
+    assert withheld(server) == NoSplit(NoSplitReason.NOT_COMPARED, "1")
+    confirm(server, first, second)
+    assert drafts(server) == 570
+
+
+def test_a_report_counts_once_it_is_whole(server):
+    plugin = PluginEnd(server).serve(drafts=3)
+    confirm(server, plugin)
+    plugin.send(ReportPart(temperature=(Row(key=0, since=0.0, counts=Tally(drafts=9, draft_tokens=27)),)))
+    server.poll(plugin.counted())
+    assert drafts(server) == 3
+    confirm(server, plugin.serve(drafts=6))
+    assert drafts(server) == 9
+
+
+def test_an_engine_that_was_crowded_off_and_forgotten_does_not_count_twice(server):
+    """A flood of connections of eight seconds, in which it connects again and again."""
+    plugin = PluginEnd(server).serve(drafts=1000)
+    confirm(server, plugin)
+    number = 2
+    for _ in range(40):
+        plugin.close()
+        for _ in range(32):
+            number += 1
+            PluginEnd(server, number, start=f"crowd {number}").close()
+        plugin.connection = number = number + 1
+        plugin.hello()
+        confirm(server, plugin.serve(drafts=1))
+    assert (drafts(server), server.temperature("0").window.drafts, coverage(server)) == (1040, 1040, 1.0)
+
+
+def test_engines_add_up_and_those_that_are_observed_are_counted(server):
+    first = PluginEnd(server, 1, start="a").serve(drafts=5).tick()
+    plugin = server.poll(first.counted(), snap("1")).plugin
+    assert (plugin.observed, plugin.expected) == (1, 2)
+    second = PluginEnd(server, 2, start="b", engine=1).serve(drafts=7)
+    plugin = confirm(server, first, second).plugin
+    assert (plugin.observed, plugin.expected, drafts(server)) == (2, 2, 12)
+    engines = server.engines().values()
+    assert [(engine.coverage, engine.speculation.num_speculative_tokens) for engine in engines] == [(1.0, 3)] * 2
+
+
+@pytest.mark.parametrize("was_away", [False, True])
+def test_a_split_that_does_not_add_up_is_withheld_until_vllm_restarts(server, was_away):
+    """Also where the plug-in was away when vLLM restarted, and is compared again."""
+    plugin = PluginEnd(server)
+    if was_away:
+        plugin.close()
+        server.poll(snap(drafts=0), start=2.0)
+        plugin.hello()
+    process = 2.0 if was_away else 1.0
+    for total in range(20, 1220, 20):
+        plugin.serve(drafts=10).tick()
+        server.poll(snap(drafts=total), start=process)
+    assert withheld(server) == HALF
+    assert coverage(server) == HALF.ratio
+    assert server.engines()[EngineKey("m", "0")].speculation is not None
+    assert server.model().judgement.is_known
+    plugin.close()
+    server.poll(snap(drafts=1200), start=process)
+    assert withheld(server) == HALF
+    PluginEnd(server, 2, start="b")
+    server.poll(snap(drafts=0), start=3.0)
+    assert drafts(server) == 0
+
+
+def test_two_plugins_that_claim_to_be_the_same_engine_withhold_the_split_until_vllm_restarts(server):
+    """Early data-parallel engines may all have the rank 0."""
+    first, second = PluginEnd(server, 1, start="a"), PluginEnd(server, 2, start="b")
+    for count in range(1, 120):
+        first.serve(drafts=10).tick()
+        second.serve(drafts=10).tick()
+        server.poll(snap("0", 10 * count), snap("1", 10 * count))
+    assert (withheld(server), coverage(server)) == (SEVERAL_CLAIM, 0)
+    first.close()
+    second.close()
+    server.poll(snap("0", 1200))
+    assert withheld(server) == SEVERAL_CLAIM
+    confirm(server, PluginEnd(server, 3, start="c").serve(drafts=3), start=2.0)
+    assert (drafts(server), coverage(server)) == (3, 1)
+
+
+def test_a_sender_that_once_agreed_with_vllm_disputes_the_engine_even_if_it_contradicts_itself_later(server):
+    """As after a restart of the sidecar beside an idle engine, whose own plug-in reports late."""
+    liar = PluginEnd(server, 1, start="liar").serve(drafts=5000)
+    confirm(server, liar)
+    liar.tick(finished=[finished(drafts=9999, draft_tokens=29_997, accepted_tokens=19_998)])
+    server.poll(liar.counted())
+    honest = PluginEnd(server, 2, start="honest").serve(drafts=5010)
+    for _ in range(2):
+        confirm(server, honest)
+    assert withheld(server) == SEVERAL_CLAIM
+
+
+TWENTY_DRAFTS = Tally(stopped=2, drafts=20, draft_tokens=60, accepted_tokens=40)
+ONE_MORE = Tally(stopped=2, drafts=21, draft_tokens=63, accepted_tokens=42)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {(Table.OUTPUT, "free"): ONE_MORE},  # does not sum to the total
+        {(Table.TEMPERATURE, 0): NOTHING, (Table.TEMPERATURE, 150): TWENTY_DRAFTS},  # one row has fallen
+    ],
+)
+def test_a_plugin_that_contradicts_itself_covers_nothing(server, forged):
+    plugin = PluginEnd(server).serve(0, drafts=10).serve(150, drafts=10)
+    confirm(server, plugin)
+    assert (drafts(server), coverage(server)) == (10, 1)
+    plugin.rows |= forged
+    confirm(server, plugin)
+    assert (withheld(server), coverage(server)) == (NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0"), 0)
+
+
+def test_a_report_without_its_table_of_temperatures_makes_no_split_of_zeros(server):
+    plugin = PluginEnd(server).serve(0, drafts=10)
+    del plugin.rows[Table.TEMPERATURE, 0]
+    confirm(server, plugin)
+    assert (withheld(server), coverage(server)) == (NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0"), 0)
+
+
+def test_without_vllm_s_counters_there_is_nothing_to_compare_with(server):
+    PluginEnd(server).serve(drafts=10).tick()
+    server.poll(snap(counters={}))
+    assert (drafts(server), coverage(server)) == (10, None)
+
+
+def test_engines_that_are_not_on_the_page_are_refused_and_counted(server):
+    for stranger in (PluginEnd(server, 1, engine=5), PluginEnd(server, 2, start="b", model="another")):
+        stranger.serve(drafts=10).tick()
+        stranger.finish()
+    plugin = server.poll(snap(drafts=0)).plugin
+    assert (plugin.dropped["other_engine"], plugin.heard, plugin.observed, plugin.expected) == (4, True, 0, 1)
+    assert withheld(server) == NoSplit(NoSplitReason.NOT_CONNECTED)
+
+
+def test_before_there_is_a_page_nothing_is_refused():
+    server = Server()
+    plugin = PluginEnd(server)
+    plugin.finish()
+    server.poll(plugin.counted())
+    assert (drafts(server), server.temperature("0").acceptances.count) == (10, 1)
+    assert server.report().plugin.dropped["other_engine"] == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "expected", "no_split"),
+    [
+        (HelloState.REFUSED, PluginState.REFUSED, NoSplit(NoSplitReason.REFUSED, "0", "reason", "0.32.0")),
+        (HelloState.CHECKING, PluginState.CHECKING, NoSplit(NoSplitReason.CHECKING, "0", "reason", "0.32.0")),
+        (HelloState.DISABLED, PluginState.DISABLED, NoSplit(NoSplitReason.DISABLED, "0", "reason")),
+        (HelloState.OBSERVING, PluginState.IDLE, NoSplit(NoSplitReason.NOT_COMPARED, "0")),
+    ],
+)
+def test_a_plugin_that_has_observed_nothing_makes_no_split_of_zeros(server, state, expected, no_split):
+    PluginEnd(server, state=state, reason="reason")
+    plugin = server.poll(snap(drafts=10)).plugin
+    assert plugin.state is expected
+    assert [(engine.state, engine.reason) for engine in plugin.engines] == [(expected, "reason")]
+    assert withheld(server) == no_split
+
+
+def test_a_plugin_that_is_gone_is_told_from_one_that_never_connected(server):
+    plugin = server.report(problem="Permission denied").plugin
+    assert (plugin.state, plugin.heard, plugin.problem) == (PluginState.NOT_CONNECTED, False, "Permission denied")
+    assert withheld(server) == NoSplit(NoSplitReason.NOT_CONNECTED)
+    end = PluginEnd(server).serve()
+    assert confirm(server, end).plugin.state is PluginState.OBSERVING
+    end.close()
+    plugin = server.poll(end.counted()).plugin
+    assert (plugin.state, plugin.heard, plugin.engines) == (PluginState.NOT_CONNECTED, True, ())
+    assert drafts(server) == 10  # what was counted stays
+
+
+def test_another_format_is_named_until_its_sender_leaves(server):
+    server.state.plugin.receive(1, Unreadable(2))
+    plugin = server.report().plugin
+    assert (plugin.state, plugin.unreadable_format, plugin.heard) == (PluginState.OTHER_FORMAT, 2, True)
+    server.state.plugin.receive(1, None)
+    assert server.report().plugin.state is PluginState.NOT_CONNECTED
+
+
+def test_a_plugin_that_disabled_itself_has_no_split_until_vllm_restarts(server):
+    plugin, disabled = PluginEnd(server), NoSplit(NoSplitReason.DISABLED, "0", "KeyError")
+    confirm(server, plugin.serve(drafts=50))
+    assert coverage(server) == 1.0
+    plugin.hello(state=HelloState.DISABLED, reason="KeyError")
+    assert server.poll(snap(drafts=51)).plugin.state is PluginState.DISABLED
+    assert (withheld(server), coverage(server)) == (disabled, None)
+    plugin.close()  # as the one silent longest, which gives way to another connection
+    server.poll(snap(drafts=70))
+    assert withheld(server) == disabled
+    confirm(server, PluginEnd(server, 2, start="b").serve(drafts=3), start=2.0)
+    assert (server.model().no_split, drafts(server)) == (None, 3)
+
+
+def test_a_plugin_that_is_away_while_vllm_drafts_loses_its_split_until_it_is_back(server):
+    plugin = PluginEnd(server)
+    confirm(server, plugin.serve(drafts=50))
+    plugin.close()
+    for _ in range(60):
+        server.poll(snap(drafts=50))
+    assert (drafts(server), coverage(server)) == (50, 1.0)
+    PluginEnd(server, 2, start="b").close()  # of the same name, and counts nothing
+    for second in range(40):
+        server.poll(snap(drafts=60 + 10 * second))
+    assert coverage(server) < 0.2
+    assert withheld(server).code is NoSplitReason.COUNTS_OTHERWISE
+    plugin.hello()
+    confirm(server, plugin.serve(drafts=400))
+    assert (drafts(server), coverage(server)) == (450, 1.0)
+
+
+@pytest.mark.parametrize("next_vllm", ["without", "refused", "speculates no more"])
+def test_the_drafts_of_an_earlier_vllm_are_neither_held_against_the_next_nor_shown(server, next_vllm):
+    plugin, reason = PluginEnd(server), NoSplitReason.RESTARTED_WITHOUT
+    confirm(server, plugin.serve(drafts=50))
+    plugin.close()
+    server.poll(plugin.counted())
+    assert drafts(server) == 50
+    if next_vllm == "refused":
+        PluginEnd(server, 2, start="b", state=HelloState.REFUSED, reason="no method _free_request")
+        reason = NoSplitReason.REFUSED
+    for second in range(40):
+        counters = {"counters": {}} if next_vllm == "speculates no more" else {}
+        server.poll(snap(drafts=second, **counters), start=2.0)
+        assert withheld(server).code is reason
+    assert coverage(server) is None
+    confirm(server, PluginEnd(server, 3, start="c").serve(drafts=40), start=2.0)
+    assert drafts(server) == 40
+
+
+def test_lost_requests_count_once_and_those_that_an_earlier_sidecar_missed_do_not(server):
+    plugin = PluginEnd(server, started=10.0)
+    for lost, expected in ((7, 0), (9, 2), (9, 2)):
+        plugin.tick(lost=lost)
+        assert server.report().plugin.dropped["lost"] == expected
+
+
+UNDRAFTED = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [{"drafts": 10}, {"draft_tokens": 30}, {"accepted_tokens": 1}, {"outcome": Outcome.ABORTED}, {}],
+)
+def test_finished_requests_that_its_totals_do_not_have_end_the_trust_in_a_life(server, forged):
+    """Before vLLM drafts, a liar's totals of 0 agree with vLLM's."""
+    request = finished(**UNDRAFTED | {"outcome": Outcome.STOPPED} | forged)
+    end = ReportEnd(total=Tally(stopped=0 if not forged else 1), lost=0)
+    PluginEnd(server, 2, start="b").send(ReportPart(finished=(request,), end=end))
+    assert server.poll(snap(drafts=0)).plugin.dropped["unconfirmed"] == 1
+    assert withheld(server) == NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0")
+
+
+@pytest.mark.parametrize("state", [HelloState.REFUSED, HelloState.CHECKING])
+def test_one_sender_leaves_room_for_the_finished_requests_of_another(server, state):
+    """Neither one that says that it observes nothing, nor one that vLLM's counters never confirm."""
+    greedy = [PluginEnd(server, 1, start="a", state=state), PluginEnd(server, 2, start="b").serve(drafts=10**6)]
+    for plugin in greedy:
+        for _ in range(9000 // 60):
+            plugin.tick(finished=[finished(**UNDRAFTED)] * 60)
+    honest = PluginEnd(server, 3, start="c")
+    for _ in range(100):
+        honest.finish(**UNDRAFTED)
+    server.poll(snap(drafts=0))
+    assert server.temperature("0").ttft.count == 100
+
+
+def test_finished_requests_without_end_wait_in_bounded_memory_whoever_sends_them(server):
+    engines = [PluginEnd(server, number, start=str(number)) for number in range(1, 11)]
+    for _ in range(1000):
+        for engine in engines:
+            engine.finish(**UNDRAFTED)
+    assert server.report().plugin.dropped["overflow"] == 10 * (1000 - 8192 // 10)
+    assert server.poll(snap(drafts=0)).plugin.events == 10_000
+    assert server.temperature("0").ttft.count == 10 * (8192 // 10)
+    engines[0].finish(**UNDRAFTED)
+    server.poll(snap(drafts=0))
+    assert server.temperature("0").ttft.count == 10 * (8192 // 10) + 1
+
+
+def test_finished_requests_that_wait_for_a_page_without_their_engine_take_no_room_after_it():
+    server = Server()
+    stranger = PluginEnd(server, 1, start="b", engine=5)
+    for _ in range(10_000):
+        stranger.finish(**UNDRAFTED)
+    server.fail()
+    plugin = PluginEnd(server, 2)
+    server.poll(snap(drafts=0))
+    plugin.finish(**UNDRAFTED)
+    assert server.poll(snap(drafts=0)).plugin.dropped["other_engine"] == 8192
+    assert server.temperature("0").ttft.count == 1
+
+
+def test_unfinished_reports_of_dead_lives_take_no_room(server):
+    """Each sent 200 finished requests of a report that never ended."""
+    for number in range(42):
+        dead = PluginEnd(server, number, start=f"dead {number}")
+        dead.send(ReportPart(finished=(finished(**UNDRAFTED),) * 200))
+        dead.close()
+    server.poll(snap(drafts=0))
+    alive = PluginEnd(server, 50, start="alive")
+    server.poll(snap(drafts=0))
+    alive.finish(**UNDRAFTED)
+    assert server.poll(snap(drafts=0)).plugin.dropped["unconfirmed"] >= 8000
+    assert server.temperature("0").ttft.count == 1
+
+
+def test_keys_and_lives_without_end_cost_bounded_memory(server):
+    plugin = PluginEnd(server)
+    for temperature in range(1000):
+        plugin.serve(temperature, drafts=1).tick(only=temperature)
+    assert server.report().plugin.dropped["overflow"] == 1000 - 257
+    sizes = []
+    for life in range(1000):
+        plugin.start = str(life)
+        plugin.hello()
+        sizes.append(len(pickle.dumps(server.state.plugin)))
+    assert max(sizes[100:]) < 2 * sizes[50]

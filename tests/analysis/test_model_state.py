@@ -1,0 +1,158 @@
+"""A model's requests by temperature: windows of live totals, distributions and quantiles of finished requests."""
+
+import pytest
+
+from sidecar.analysis.model_state import request_numbers
+from sidecar.analysis.verdict import Verdict
+from sidecar.requests.tally import Outcome
+from sidecar.settings import Settings
+from tests.analysis.analysis_tools import Pod, finished, snap
+
+
+def test_each_temperature_is_judged_by_its_own_live_acceptance():
+    pod = Pod()
+    pod.serve((0, 10, 25), (80, 10, 6), polls=10)
+    cold, hot = pod.temperature("0"), pod.temperature("0.7-1")
+    assert (cold.judgement.acceptance, hot.judgement.acceptance) == pytest.approx((25 / 30, 6 / 30))
+    assert (cold.judgement.verdict, hot.judgement.verdict) == (Verdict.NET_POSITIVE, Verdict.NET_NEGATIVE)
+    assert cold.window.share == hot.window.share == 0.5
+    assert pod.temperature("0.3-0.5").judgement.verdict is Verdict.INSUFFICIENT_DATA
+
+
+def test_drafts_that_have_left_the_window_count_no_longer():
+    pod = Pod(latency_window=60)
+    pod.serve((80, 10, 25), polls=60)
+    pod.serve((80, 10, 6), polls=70)
+    hot = pod.temperature("0.7-1")
+    assert (hot.window.rate, hot.tally.drafts) == (pytest.approx(0.2), 1300)
+
+
+def test_the_plugin_s_position_rates_are_those_of_the_whole_model():
+    """vLLM's page counts one position here, and never what was drafted at it."""
+    pod = Pod()
+    pod.serve((0, 10, 15), polls=10)
+    assert pod.model().judgement.judged.position_rates == pytest.approx((1.0, 0.5, 0.0))
+
+
+def test_a_temperature_past_the_plugin_s_own_is_other():
+    pod = Pod()
+    pod.serve(("other", 10, 15))
+    row = pod.model().temperatures[-1]
+    assert (row.temperature, row.tally.drafts) == ("other", 10)
+
+
+def test_a_model_that_left_the_page_is_judged_no_longer_and_its_split_stays_for_a_while():
+    pod = Pod(history=60.0, latency_window=30.0, limits={"models": 2})
+    pod.serve((0, 10, 25), polls=20)
+    pod.poll(snap(model="n"))
+    assert pod.temperature("0").tally.drafts == 200
+    assert pod.model().judgement.verdict is Verdict.INSUFFICIENT_DATA
+    assert not pod.temperature("0").judgement.is_known
+    pod.poll(snap(model="n"), seconds=61)
+    assert [model.model_name for model in pod.report().models] == ["n"]
+
+
+def test_a_finished_request_has_rates_and_times():
+    assert request_numbers(finished()) == pytest.approx((20 / 30, 3.0, 0.5, 2.0 / 30, 2.5))
+
+
+@pytest.mark.parametrize(
+    ("changes", "absent"),
+    [
+        ({"arrival": 999.0}, {"ttft"}),  # another host's clock
+        ({"arrival": None}, {"ttft", "duration"}),
+        ({"first_token": None}, {"ttft", "tpot"}),
+        ({"outcome": Outcome.ERROR}, {"ttft", "tpot", "duration"}),
+        ({"outcome": Outcome.ABORTED}, set()),  # it may have met a stop string
+        ({"output_tokens": 1}, {"tpot"}),
+        ({"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}, {"acceptance", "length"}),
+    ],
+)
+def test_a_number_that_is_not_known_is_absent_rather_than_0(changes, absent):
+    numbers = request_numbers(finished(**changes))._asdict()
+    assert {name for name, value in numbers.items() if value is None} == absent
+
+
+def test_distributions_and_quantiles_are_of_finished_requests():
+    pod = Pod()
+    for accepted in range(31):
+        pod.plugin.finish(80, accepted_tokens=accepted, first_token=pod.at - 2.0 - accepted / 10, arrival=pod.at - 6)
+    pod.serve((80, 10, 15))
+    hot = pod.temperature("0.7-1")
+    assert hot.acceptances.count == hot.lengths.count == hot.ttft.count == hot.tpot.count == 31
+    assert (hot.acceptances.sum, sum(hot.acceptance_bins)) == (pytest.approx(15.5), 31)
+    assert hot.acceptance_quantiles == pytest.approx({0.1: 0.1, 0.5: 0.5, 0.9: 0.9})
+    assert (hot.ttft_quantiles[0.5], hot.ttft_quantiles[0.99]) == pytest.approx((2.5, 3.97))
+    assert hot.tpot_quantiles[0.95] == pytest.approx((2 + 2.85) / 30)
+    assert pod.temperature("0").ttft_quantiles[0.5] is None
+    assert pod.model().acceptance_p10 == pytest.approx(0.1)
+    pod.poll(snap(), seconds=301)
+    hot = pod.temperature("0.7-1")
+    assert (hot.ttft_quantiles[0.5], hot.ttft.count) == (None, 31)
+
+
+def test_quantiles_are_over_the_whole_window_at_any_rate():
+    """120 requests a second, of which the older two thirds of the window accept nothing."""
+    pod = Pod()
+    for place in range(30):
+        for _ in range(1200):
+            pod.plugin.finish(80, accepted_tokens=0 if place < 20 else 30)
+        pod.serve((80, 10, 15), seconds=10)
+    assert pod.model().acceptance_p10 == 0
+    hot = pod.temperature("0.7-1")
+    assert hot.acceptance_quantiles == {0.1: 0, 0.5: 0, 0.9: 1}
+    assert (hot.acceptance_bins[0], hot.acceptance_bins[-1]) == (24_000, 12_000)
+    for _ in range(20):
+        pod.plugin.finish(80, accepted_tokens=30)
+    pod.serve((80, 10, 15), seconds=205)
+    assert pod.model().acceptance_p10 == 1
+    assert pod.temperature("0.7-1").acceptance_bins == (*[0] * 9, 12_020)
+
+
+def test_the_p10_of_a_small_pod_is_over_the_last_requests_of_an_hour():
+    pod = Pod()
+    for _ in range(4):
+        pod.plugin.finish(accepted_tokens=3)
+        pod.serve((0, 10, 15), seconds=600)
+    assert pod.model().acceptance_p10 is None
+    pod.plugin.finish(accepted_tokens=3)
+    pod.serve((0, 10, 15))
+    assert pod.model().acceptance_p10 == pytest.approx(0.1)
+    pod.state.apply(Settings(thresholds={"min_requests": 6}))
+    assert pod.model().acceptance_p10 is None
+
+
+def test_while_polls_fail_no_window_is_shown_as_if_it_were_of_now():
+    pod = Pod()
+    for _ in range(60):
+        pod.plugin.finish(80)
+        pod.serve((80, 10, 20))
+    pod.plugin.serve(table="prompt_tokens", key=9).tick()
+    pod.fail()
+    hot, group = pod.temperature("0.7-1"), pod.group("0-512")
+    assert (hot.window.rate, hot.window.requests, hot.window.share) == (None, None, 0)
+    assert (group.window.rate, group.window.share, group.accepts_less) == (None, 0, False)
+    assert (hot.acceptance_quantiles[0.5], hot.ttft_quantiles[0.5], sum(hot.acceptance_bins)) == (None, None, 0)
+    assert hot.tally.drafts == 1200
+
+
+def test_requests_that_finish_while_polls_fail_are_counted():
+    pod = Pod()
+    pod.serve((0, 10, 15))
+    pod.plugin.finish()
+    pod.fail()
+    assert pod.temperature("0").acceptances.count == 0  # nothing has confirmed it yet
+    pod.serve((0, 10, 15))
+    assert sum(pod.temperature("0").acceptance_bins) == pod.temperature("0").acceptances.count == 1
+
+
+def test_requests_of_a_clock_that_was_set_back_since_are_of_no_window():
+    pod = Pod(thresholds={"min_requests": 1})
+    pod.plugin.finish(accepted_tokens=3)
+    pod.serve((0, 10, 15))
+    pod.at -= 3600
+    pod.plugin.finish(accepted_tokens=30)
+    pod.serve((0, 10, 15))
+    pod.serve((0, 10, 15), seconds=3599)
+    assert pod.temperature("0").acceptance_quantiles[0.1] is None
+    assert pod.model().acceptance_p10 == 1.0

@@ -1,0 +1,123 @@
+"""Under which temperature and group requests are counted, and which groups accept less."""
+
+import pytest
+
+from sidecar.analysis.split.tallies import TemperatureBuckets
+from tests.analysis.analysis_tools import PluginEnd, Pod, Server, snap
+
+
+def test_a_temperature_falls_into_the_bucket_whose_upper_edge_includes_it():
+    labels = {0: "0", 1: "0-0.3", 30: "0-0.3", 31: "0.3-0.5", 50: "0.3-0.5", 70: "0.5-0.7", 100: "0.7-1", 101: "1+"}
+    labels |= {1_000_000: "1+", "other": "other"}  # vLLM raises what is below 0.01, but not 0, to 0.01
+    assert {temperature: TemperatureBuckets().label(temperature) for temperature in labels} == labels
+
+
+@pytest.mark.parametrize(
+    ("edges", "labels"),
+    [
+        ((0.0, 0.3, 0.5, 0.7, 1.0), ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")),
+        ((0.0, 0.25, 2.0), ("0", "0-0.25", "0.25-2", "2+")),
+        ((0.25, 2.0), ("0", "0-0.25", "0.25-2", "2+")),
+        ((0.0,), ("0", "0+")),
+    ],
+)
+def test_labels_are_listed_from_cold_to_hot_and_greedy_always_has_one(edges, labels):
+    assert TemperatureBuckets(edges).labels == labels
+
+
+def test_an_edge_that_no_float_meets_is_still_its_hundredth():
+    buckets = TemperatureBuckets((0.29, 0.57))
+    assert [buckets.label(value) for value in (29, 57, 58)] == ["0-0.29", "0.29-0.57", "0.57+"]
+
+
+PROMPTS, OUTPUTS = ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+"), ("free", "structured")
+
+
+@pytest.mark.parametrize(
+    ("exponent", "group"),
+    [(0, "0-512"), (9, "0-512"), (10, "512-2k"), (11, "512-2k"), (13, "2k-8k"), (15, "8k-32k"), (16, "32k+")],
+)
+def test_every_group_is_there_from_the_start_and_prompt_lengths_are_powers_of_two(exponent, group):
+    pod = Pod()
+    pod.serve((0, 10, 15), table="prompt_tokens", key=exponent)
+    drafts = {row.group: row.tally.drafts for row in pod.model().groups}
+    assert drafts == dict.fromkeys((*PROMPTS, *OUTPUTS), 0) | {group: 10, "free": 10}
+    assert [row.by for row in pod.model().groups] == ["prompt_tokens"] * 5 + ["output"] * 2
+
+
+def long_prompts(*accepted, drafts=2, requests=1, **settings):
+    """Short prompts that accept 20 of 30, and long ones that accept ``accepted``, turn by turn."""
+    pod = Pod(**settings)
+    for second in range(60):
+        pod.plugin.serve(drafts=10, accepted=20, table="prompt_tokens", key=9, requests=requests)
+        turn = (0, drafts, accepted[second % len(accepted)])
+        pod.serve(turn, table="prompt_tokens", key=15, requests=requests)
+    return pod
+
+
+def test_a_group_that_accepts_clearly_less_is_named():
+    pod = long_prompts(2)
+    lower = pod.group("8k-32k")
+    assert lower.difference == pytest.approx(2 / 6 - 20 / 30)
+    assert lower.error == pytest.approx((2 * (1 / 3) * (2 / 3) / 60) ** 0.5)
+    assert lower.window.share == pytest.approx(1 / 6)
+    assert [row.group for row in pod.model().groups if row.accepts_less] == ["8k-32k"]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "options", "difference"),
+    [
+        ((38,), {"drafts": 20, "requests": 100}, -0.03),  # by little, although with certainty
+        ((2,), {"thresholds": {"min_requests": 1000}}, -0.33),  # on few requests
+        ((0, 6), {}, -0.17),  # by chance: the standard error is large
+    ],
+)
+def test_a_group_accepts_less_neither_by_little_nor_on_few_requests_nor_by_chance(accepted, options, difference):
+    group = long_prompts(*accepted, **options).group("8k-32k")
+    assert group.difference == pytest.approx(difference, abs=0.01)
+    assert not group.accepts_less
+
+
+def test_requests_that_vllm_drafts_nothing_for_are_named_and_drag_no_group_down():
+    pod = Pod()
+    for _ in range(60):
+        pod.plugin.serve(drafts=10, accepted=20, table="output", key="free")
+        pod.serve((0, 0, 0), table="output", key="structured")
+    group = pod.group("structured")
+    assert (group.tally.requests, group.window.rate, group.difference, group.accepts_less) == (60, None, None, False)
+    assert [row.group for row in pod.model().groups if row.without_drafts] == ["structured"]
+    alone = Pod()
+    alone.serve((0, 0, 0), polls=60, table="output", key="structured")
+    assert not alone.group("structured").without_drafts
+
+
+def test_adapters_have_names_only_where_asked_for_and_eight_at_most():
+    quiet, named = Pod(), Pod(plugin={"adapters": True})
+    for pod in (quiet, named):
+        for number in range(20):
+            pod.plugin.serve(drafts=10, accepted=20, table="adapter", key=f"tenant-{number}" if number else "")
+        pod.serve((0, 10, 15))
+    assert not any(row.by == "adapter" for row in quiet.model().groups)
+    adapters = {row.group: row.tally.drafts for row in named.model().groups if row.by == "adapter"}
+    assert (len(adapters), adapters["none"], adapters["other"]) == (10, 20, 110)
+    assert named.report().own.label_overflow["group"] == 11
+    assert named.poll(snap(model="n"), seconds=1e6).own.label_overflow["group"] == 11  # though the model is forgotten
+
+
+def test_an_adapter_that_becomes_other_takes_no_history_into_others_window():
+    """After a restart of the sidecar, where the second engine's adapters are the older ones."""
+    server = Server(thresholds={"min_requests": 1}, plugin={"adapters": True})
+    first, second = PluginEnd(server, 1, start="a", started=1.0), PluginEnd(server, 2, start="b", started=1.0, engine=1)
+    for number in range(20):
+        first.serve(table="adapter", key=f"young-{number:02}", drafts=1000)
+    for number in range(10):
+        second.serve(table="adapter", key=f"old-{number:02}", drafts=10)
+    second.since = dict.fromkeys(second.since, 1.0)
+    first.tick()
+    server.poll(first.counted(), snap("1", 0))
+    first.serve(table="adapter", key="young-19", drafts=1).tick()
+    server.poll(first.counted(), snap("1", 0))
+    second.tick()
+    server.poll(first.counted(), second.counted())
+    other = server.group("other")
+    assert (other.tally.drafts, other.window.drafts) == (20_011, 1)

@@ -102,8 +102,8 @@ def model_report(
     states = engines.of(model.name)
     shown = [state for state in states if fresh and state.seen_at == at]
     whole, speed = judged.whole, _speed(model, [state for state in shown if state.speculates], plugin)
-    differences = model.strata[ENGINE].differences(min_requests) if fresh else {}
     splits, loads = _splits(model, plugin), model.speed.loads.report(model.speed.plain_seconds)
+    differences = model.strata[ENGINE].differences(min_requests) if fresh and splits else {}
     report = ModelReport(
         model_name=model.name,
         engines=tuple(

@@ -42,7 +42,8 @@ class Sums(NamedTuple):
     @property
     def variance(self) -> float:
         """Of the rate, from how at least two requests differ (ratio estimator; Cochran, Sampling Techniques, 2.11)."""
-        squares = self.accepted_squared - 2 * self.rate * self.product + self.rate**2 * self.drafted_squared
+        rate = self.accepted / self.drafted
+        squares = self.accepted_squared - 2 * rate * self.product + rate**2 * self.drafted_squared
         return max(squares, 0.0) / self.drafted**2 * self.requests / (self.requests - 1)
 
 

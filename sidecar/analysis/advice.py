@@ -96,10 +96,7 @@ class Finding:
     value: float | None = None
     other: float | None = None
     error: float | None = None
-    requests: int = 0
     cost: float = 0.0
-    tokens: TokensAdvice | None = None
-    schedule: tuple[tuple[int, int, int], ...] = ()
 
 
 def advise(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> Advice:

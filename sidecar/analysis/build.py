@@ -10,7 +10,7 @@ from sidecar.analysis.engine.engine_state import EngineState, gap_growth
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Estimate, Evidence, ModelEvidence, sum_windows
 from sidecar.analysis.findings import findings
-from sidecar.analysis.model_state import ModelState
+from sidecar.analysis.model_state import ENGINE, ModelState
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.model_speed import costs_by_load
 from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
@@ -102,14 +102,12 @@ def model_report(
     states = engines.of(model.name)
     shown = [state for state in states if fresh and state.seen_at == at]
     whole, speed = judged.whole, _speed(model, [state for state in shown if state.speculates], plugin)
-    differences = model.strata.differences("engine", min_requests) if fresh and len(states) > 1 else {}
     splits, loads = _splits(model, plugin), model.speed.loads.report(model.speed.plain_seconds)
+    differences = model.strata[ENGINE].differences(min_requests) if fresh and splits else {}
     report = ModelReport(
         model_name=model.name,
         engines=tuple(
-            _engine_report(
-                model, state, plugin, judged.engines.get(state.key.engine, Judgement()), moment, differences=differences
-            )
+            _engine_report(model, state, plugin, judged, moment, difference=differences.get(state.key.engine))
             for state in states
         ),
         temperatures=tuple(_temperatures(model, judged, moment)) if splits else (),
@@ -121,20 +119,19 @@ def model_report(
         no_split=None if splits else plugin.withheld(model.name) or NoSplit(NoSplitReason.NOT_CONNECTED),
         advice=advise(whole.evidence, whole.judged, moment.thresholds) if whole.judged is not None else None,
         breaches=judged.breaches,
-        findings=(),
     )
-    temperatures = model.strata.sums(Table.TEMPERATURE) if fresh and splits else {}
-    return replace(report, findings=findings(report, temperatures, moment.thresholds)) if fresh else report
+    sampling = model.strata[Table.SAMPLING].cells if splits else {}
+    return replace(report, findings=findings(report, sampling, min_requests)) if fresh else report
 
 
 def _engine_report(
     model: ModelState,
     state: EngineState,
     plugin: Lives,
-    judgement: Judgement,
+    judged: ModelJudgement,
     moment: Moment,
     *,
-    differences: Mapping[str, Difference],
+    difference: Difference | None,
 ) -> EngineReport:
     """The engine as of the last good poll; includes current values only if it was on that page and that is fresh."""
     latest = state.latest if moment.fresh and state.seen_at == moment.at else None
@@ -146,7 +143,7 @@ def _engine_report(
         kv_cache_usages=state.kv_cache.distribution.snapshot(),
         window_acceptances=state.window_acceptances.snapshot(),
         loads=state.load_reports,
-        judgement=judgement,
+        judgement=judged.engines.get(state.key.engine, Judgement()),
         gauges=latest.gauges if latest else {},
         kv_cache_peak=state.kv_cache.peak(moment.at) if latest else None,
         kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,
@@ -156,7 +153,7 @@ def _engine_report(
         speed=_engine_speed(model, state, plugin) if latest and state.speculates else None,
         speculation=plugin.speculation(state.key),
         configuration=plugin.configuration(state.key),
-        difference=differences.get(state.key.engine) if latest else None,
+        difference=difference if latest else None,
         undrafted_tokens=state.undrafted_tokens if latest else 0.0,
         coverage=plugin.coverage(state.key) if latest else None,
     )

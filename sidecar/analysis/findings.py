@@ -1,106 +1,86 @@
 """Why speculation loses, or what would make it gain more: each finding with its evidence, for one model.
 
-Pure: a finding follows from the model's report alone. No two explain the same loss, so each kind of cause yields one at
-most: a fault, one engine, the sampling of drafts, a group of requests, the number of draft tokens.
+Pure: a finding follows from the model's report and its finished requests. No two explain the same loss.
 """
 
-from collections.abc import Iterator, Mapping
-from math import hypot
+from collections.abc import Iterable, Mapping
+from itertools import takewhile
+from math import sqrt
 from typing import Final
 
-from sidecar.analysis.advice import Advice, Direction, Finding, FindingCode
-from sidecar.analysis.report import EngineReport, ModelReport
-from sidecar.analysis.split.strata import Sums
-from sidecar.analysis.split.tallies import GroupReport
+from sidecar.analysis.advice import Direction, Finding, FindingCode
+from sidecar.analysis.report import ModelReport
+from sidecar.analysis.split.strata import Cell, Difference, Sums, total
+from sidecar.analysis.split.tallies import GREEDY, NO_ADAPTER
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.methods import drafts_with_a_model, honours_draft_sampling
-from sidecar.engine.names import Gauge
-from sidecar.requests.messages import Speculation
-from sidecar.settings.groups import Thresholds
+from sidecar.requests.messages import OTHER, Speculation, Table
 
-_CLEARLY: Final = 0.05  # a difference of acceptance rates that matters
-_CONFIDENCE: Final = 2.0  # standard errors
 _MOST_FILTERED: Final = 0.5  # share of the hot draft tokens up to which the draft's sampling can be the cause
 _ENOUGH_TOKENS: Final = 1000  # decoded without a draft
 _ENOUGH_STEPS: Final = 1000  # at a load
-_GREEDY: Final = "0"  # the temperature's label
+_CONFIDENCE: Final = 2.0  # standard errors
 
-
-_BY_TABLE: Final = {
-    "prompt_tokens": FindingCode.LONG_PROMPTS,
-    "output": FindingCode.STRUCTURED_OUTPUT,
-    "adapter": FindingCode.ADAPTER,
-    "sampling": FindingCode.SAMPLING,
+_CAUSES: Final[dict[tuple[str, str], FindingCode]] = {
+    (Table.OUTPUT, "structured"): FindingCode.STRUCTURED_OUTPUT,
+    (Table.SAMPLING, "filtered"): FindingCode.SAMPLING,
+    (Table.SAMPLING, "penalties"): FindingCode.SAMPLING,
 }
 
 
-def findings(model: ModelReport, temperatures: Mapping[str, Sums], thresholds: Thresholds) -> tuple[Finding, ...]:
-    """The findings on a model, the most expensive first. ``temperatures`` are the finished requests of the window."""
-    faults = [*_not_speculating(model), *_mismatch(model)]
-    if faults:
-        return tuple(faults[:1])
-    hot = [*_greedy_drafting(model, temperatures, thresholds)]
-    engine = [*_one_engine(model)]
-    groups = sorted(_groups(model), key=_cost)[:1]
-    if hot and groups and groups[0].code is FindingCode.SAMPLING:
-        groups = []  # both say that hot requests accept less
-    if engine:
-        groups = []  # its requests may be the group's
-    length = [] if hot else [*_load(model), *_length(model)][:1]
-    return tuple(sorted([*hot, *engine, *groups, *length], key=_cost))
+def findings(model: ModelReport, sampling: Mapping[Cell, Sums], min_requests: int) -> tuple[Finding, ...]:
+    """The findings on a model, the most expensive first.
+
+    ``sampling`` has the finished requests of the window by temperature and how their tokens are chosen.
+    """
+    faults = (*_not_speculating(model), *_mismatch(model))
+    if model.judgement.has_collapsed:
+        return faults
+    hot = _greedy_drafting(model, sampling, min_requests)
+    # An engine's requests may be those of a group. Draft sampling and filters both explain hot requests.
+    part = _one_engine(model) or _group(model, without_sampling=hot is not None)
+    rates = [finding for finding in (hot, part) if finding is not None]
+    number = _load(model) or _number_of_tokens(model)
+    if number is not None and (hot is not None or any(number.cost <= rate.cost for rate in rates)):
+        number = None  # what lowers the acceptance rate comes first: the number of draft tokens follows from it
+    return (*faults, *sorted([*rates, *([number] if number else [])], key=lambda finding: -finding.cost))
 
 
-def _cost(finding: Finding) -> float:
-    return -finding.cost
+def _not_speculating(model: ModelReport) -> Iterable[Finding]:
+    """A model is loaded to draft, the engine decodes, and nothing is drafted, which no schedule explains."""
+    quiet = {
+        engine.key.engine: engine.undrafted_tokens
+        for engine in model.engines
+        if engine.undrafted_tokens >= _ENOUGH_TOKENS
+        and engine.speculation is not None
+        and drafts_with_a_model(engine.speculation.method)
+        and min([engine.speculation.num_speculative_tokens, *(tokens for *_, tokens in engine.speculation.schedule)])
+    }
+    if quiet:
+        yield Finding(code=FindingCode.NOT_SPECULATING, where=tuple(quiet), value=sum(quiet.values()), cost=1.0)
 
 
-def _not_speculating(model: ModelReport) -> Iterator[Finding]:
-    """A model is loaded to draft, the engine decodes, and nothing is drafted although K is above 0."""
-    for engine in model.engines:
-        speculation = engine.speculation
-        if speculation is None or not drafts_with_a_model(speculation.method):
-            continue
-        running = round(max(engine.gauges.get(Gauge.REQUESTS_RUNNING, 1), 1))
-        scheduled = [tokens for first, last, tokens in speculation.schedule if first <= running <= last]
-        drafts = scheduled[0] if scheduled else speculation.num_speculative_tokens
-        if engine.acceptance is None and engine.undrafted_tokens >= _ENOUGH_TOKENS and drafts > 0:
-            yield Finding(
-                code=FindingCode.NOT_SPECULATING, where=(engine.key.engine,), value=engine.undrafted_tokens, cost=1.0
-            )
+def _mismatch(model: ModelReport) -> Iterable[Finding]:
+    if model.judgement.has_collapsed:
+        yield Finding(code=FindingCode.MISMATCH, value=model.judgement.acceptance, cost=1.0)
 
 
-def _mismatch(model: ModelReport) -> Iterator[Finding]:
-    judged = model.judgement.judged
-    if model.judgement.has_collapsed and judged is not None:
-        rate = judged.rate
-        yield Finding(code=FindingCode.MISMATCH, value=rate, requests=round(judged.requests or 0), cost=1.0)
-
-
-def _greedy_drafting(model: ModelReport, temperatures: Mapping[str, Sums], thresholds: Thresholds) -> Iterator[Finding]:
+def _greedy_drafting(model: ModelReport, sampling: Mapping[Cell, Sums], min_requests: int) -> Finding | None:
     """The draft model picks its likeliest token although hot requests sample: they accept clearly less than at T 0."""
     speculation = model.judgement.evidence.speculation
     if speculation is None or not _drafts_by_argmax(speculation):
-        return
-    cold = temperatures.get(_GREEDY, Sums())
-    hot = Sums()
-    for label, sums in temperatures.items():
-        hot = hot if label in {_GREEDY, "other"} else hot.plus(sums)
-    if min(cold.requests, hot.requests) < max(thresholds.min_requests, 2) or _filtered_share(model) > _MOST_FILTERED:
-        return
-    below, error = cold.rate - hot.rate, hypot(cold.variance**0.5, hot.variance**0.5)
-    if below <= _CLEARLY or below - _CONFIDENCE * error <= 0:
-        return
-    lower = [name for name, sums in temperatures.items() if name != _GREEDY and sums.rate < cold.rate - _CLEARLY]
-    share = hot.drafted / (hot.drafted + cold.drafted)
-    yield Finding(
-        code=FindingCode.GREEDY_DRAFTING,
-        where=tuple(sorted(lower)),
-        value=hot.rate,
-        other=cold.rate,
-        error=error,
-        requests=hot.requests,
-        cost=share * _time_lost(model, hot.rate, cold.rate),
-    )
+        return None
+    rates = {
+        label: total(sums for (temperature, _), sums in sampling.items() if temperature == label)
+        for label in (part.temperature for part in model.temperatures if part.temperature != OTHER)
+    }
+    cold, hot = rates.pop(GREEDY, Sums()), total(rates.values())
+    filtered = total(sums for (label, way), sums in sampling.items() if label in rates and way == "filtered")
+    if min(cold.requests, hot.requests) < max(min_requests, 2) or filtered.drafted > _MOST_FILTERED * hot.drafted:
+        return None
+    difference = Difference(hot.rate, cold.rate, sqrt(hot.variance + cold.variance), hot.drafted)
+    where = tuple(label for label, sums in rates.items() if sums.requests >= min_requests)
+    return _lower(model, FindingCode.GREEDY_DRAFTING, where, difference) if difference.is_clearly_lower else None
 
 
 def _drafts_by_argmax(speculation: Speculation) -> bool:
@@ -113,91 +93,75 @@ def _drafts_by_argmax(speculation: Speculation) -> bool:
     )
 
 
-def _filtered_share(model: ModelReport) -> float:
-    """The share of the draft tokens above temperature 0 that top-k, top-p or min-p filtered."""
-    drafted = {group.group: group.window.draft_tokens for group in model.groups if group.by == "sampling"}
-    hot = sum(tokens for name, tokens in drafted.items() if name != "greedy")
-    return drafted.get("filtered", 0.0) / hot if hot else 1.0
-
-
-def _one_engine(model: ModelReport) -> Iterator[Finding]:
+def _one_engine(model: ModelReport) -> Finding | None:
     """One engine alone accepts less, at the same temperatures and prompt lengths."""
     lower = [engine for engine in model.engines if engine.difference is not None and engine.difference.is_clearly_lower]
-    if len(lower) == 1:
-        yield _lower(model, FindingCode.ONE_ENGINE, lower[0].key.engine, lower[0])
+    if len(lower) != 1 or lower[0].difference is None:
+        return None
+    return _lower(model, FindingCode.ONE_ENGINE, (lower[0].key.engine,), lower[0].difference)
 
 
-def _groups(model: ModelReport) -> Iterator[Finding]:
-    """Groups that accept less at the same temperatures; short prompts are no cause."""
-    for group in model.groups:
-        is_cause = group.by != "prompt_tokens" or group.group != "0-512"
-        if group.accepts_less and is_cause and group.group not in {"free", "plain", "none"}:
-            yield _lower(model, _BY_TABLE[group.by], group.group, group)
+def _group(model: ModelReport, *, without_sampling: bool) -> Finding | None:
+    """The most expensive of the groups that accept less at the same temperatures."""
+    lengths = [group for group in model.groups if group.by == Table.PROMPT_TOKENS and group.difference is not None]
+    long = takewhile(lambda group: group.accepts_less, reversed(lengths[1:]))  # no longer prompts accept more
+    causes = [(group, _CAUSES.get((group.by, group.group))) for group in model.groups]
+    causes += [(group, FindingCode.LONG_PROMPTS) for group in long]
+    causes += [
+        (group, FindingCode.ADAPTER)
+        for group in model.groups
+        if group.by == Table.ADAPTER and group.group not in {NO_ADAPTER, OTHER}
+    ]
+    lower = [
+        _lower(model, code, (group.group,), group.difference)
+        for group, code in causes
+        if code is not None
+        and group.difference is not None
+        and group.difference.is_clearly_lower
+        and not (without_sampling and code is FindingCode.SAMPLING)
+    ]
+    return max(lower, key=lambda finding: finding.cost, default=None)
 
 
-def _lower(model: ModelReport, code: FindingCode, name: str, part: GroupReport | EngineReport) -> Finding:
-    difference = part.difference
-    assert difference is not None  # noqa: S101 - the caller has seen it
+def _lower(model: ModelReport, code: FindingCode, where: tuple[str, ...], difference: Difference) -> Finding:
     drafted = sum(engine.acceptance.draft_tokens for engine in model.engines if engine.acceptance is not None)
     share = min(difference.drafted / drafted, 1.0) if drafted else 0.0
+    window = model.judgement.evidence.window
+    length = window.draft_tokens / window.drafts if window.drafts else 1.0
+    lost = 1 - (1 + length * difference.rate) / (1 + length * difference.others)
     return Finding(
         code=code,
-        where=(name,),
+        where=where,
         value=difference.rate,
         other=difference.others,
         error=difference.error,
-        requests=difference.requests,
-        cost=share * _time_lost(model, difference.rate, difference.others),
+        cost=share * lost,
     )
 
 
-def _time_lost(model: ModelReport, rate: float, better: float) -> float:
-    """The share of the time per token that acceptance rate ``rate`` costs, compared with ``better``."""
-    window = model.judgement.evidence.window
-    drafted = window.draft_tokens / window.drafts if window.drafts else 1.0
-    return 1 - (1 + drafted * rate) / (1 + drafted * better)
-
-
-def _load(model: ModelReport) -> Iterator[Finding]:
+def _load(model: ModelReport) -> Finding | None:
     """Speculation loses at the load of the window, and pays with fewer requests running."""
-    speed, judgement = model.speed, model.judgement
-    if (
-        speed is None
-        or speed.speedup is None
-        or speed.steps is None
-        or judgement.by_speedup is not Verdict.NET_NEGATIVE
-    ):
-        return
-    ratio, error = speed.speedup.ratio, speed.speedup.error
-    for load in model.loads:  # from low to high
-        if load.highest is not None and load.highest < speed.steps.running and load.steps >= _ENOUGH_STEPS:
-            pays = load.plain_seconds / load.actual_seconds if load.plain_seconds and load.actual_seconds else 0.0
-            if pays - _CONFIDENCE * error * pays / ratio > 1:
-                yield Finding(
-                    code=FindingCode.LOAD,
-                    where=(load.running, f"{speed.steps.running:.0f}"),
-                    value=ratio,
-                    other=pays,
-                    error=error,
-                    cost=1 - ratio,
-                    schedule=model.advice.schedule if model.advice is not None else (),
-                )
-                return
+    speed = model.speed
+    if speed is None or speed.speedup is None or speed.steps is None:
+        return None
+    ratio, error, running = speed.speedup.ratio, speed.speedup.error, speed.steps.running
+    for load in model.loads if model.judgement.by_speedup is Verdict.NET_NEGATIVE else ():  # from low to high
+        is_lower = load.highest is not None and load.highest < running and load.steps >= _ENOUGH_STEPS
+        if is_lower and load.plain_seconds and load.actual_seconds:
+            pays = load.plain_seconds / load.actual_seconds
+            if pays * (1 - _CONFIDENCE * error / ratio) > 1:
+                where = (load.running, f"{running:.0f}")
+                return Finding(code=FindingCode.LOAD, where=where, value=ratio, other=pays, error=error, cost=1 - ratio)
+    return None
 
 
-def _length(model: ModelReport) -> Iterator[Finding]:
+def _number_of_tokens(model: ModelReport) -> Finding | None:
     """Another number of draft tokens would be better: by time if that is known, else by acceptance."""
-    advice = model.advice or Advice()
-    tokens = advice.tokens
+    tokens = model.advice.tokens if model.advice is not None else None
     if tokens is None:
-        return
-    more = tokens.direction is Direction.MORE
-    cost = 1 - tokens.best_seconds / tokens.now_seconds if tokens.best_seconds and tokens.now_seconds else 0.0
-    yield Finding(
-        code=FindingCode.TOO_FEW_TOKENS if more else FindingCode.TOO_MANY_TOKENS,
-        value=tokens.acceptance if tokens.best_seconds is None else tokens.now_seconds,
-        other=tokens.next_rate if tokens.best_seconds is None else tokens.best_seconds,
-        cost=cost,
-        tokens=tokens,
-        schedule=advice.schedule,
-    )
+        return None
+    code = FindingCode.TOO_FEW_TOKENS if tokens.direction is Direction.MORE else FindingCode.TOO_MANY_TOKENS
+    if tokens.best_seconds is None or tokens.now_seconds is None:
+        return Finding(code=code, value=tokens.acceptance, other=tokens.next_rate)
+    cost = 1 - tokens.best_seconds / tokens.now_seconds
+    return Finding(code=code, value=tokens.now_seconds, other=tokens.best_seconds, cost=cost)

@@ -1,7 +1,7 @@
 """The state of one model: its speed and, where the plug-in is connected, its requests by temperature and group."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -38,6 +38,7 @@ LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0)  # few: each edge costs a s
 TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 DURATION_EDGES: Final = (1.0, 2.5, 5.0, 10.0, 60.0, 300.0)
+ENGINE: Final = "engine"  # divides requests as a table does
 _HOUR: Final = 3600.0
 
 
@@ -116,7 +117,7 @@ class ModelState:
         self.speed = ModelSpeed(curves.get(name), missing, window=settings.latency_window, history=settings.history)
         self.temperatures = {label: TemperatureState(settings.latency_window) for label in self._buckets.labels}
         self.groups = Groups(settings.latency_window)
-        self.strata = Strata(settings.latency_window)
+        self.strata = {by: Strata(settings.latency_window) for by in (*self.groups.tallies, ENGINE)}
         self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
         self._taken: dict[str, tuple[Cut, Tallies]] = {}  # each life's cut and its tallies by label, by ``start``
         self._acceptances = Recent(settings.latency_window, acceptance_bin)
@@ -164,25 +165,24 @@ class ModelState:
             by_temperature.setdefault(label, []).append(request)
             numbers = request_numbers(request)
             self._of(label).finished(at, numbers)
-            cells = self._cells(label, engine, request)
-            self.strata.add(at, request.draft_tokens, request.accepted_tokens, cells)
+            for by, (stratum, group) in self._cells(label, engine, request).items():
+                drafted, accepted = request.draft_tokens, request.accepted_tokens
+                self.strata[by].add(at, stratum, group, drafted=drafted, accepted=accepted)
             if numbers.acceptance is not None:
                 self._acceptances.add(at, numbers.acceptance)
                 self._latest.append((at, numbers.acceptance))
         self.speed.finished(by_temperature)
 
-    def _cells(self, temperature: str, engine: str, request: FinishedRequest) -> list[Cell]:
+    def _cells(self, temperature: str, engine: str, request: FinishedRequest) -> Mapping[str, Cell]:
         """Where a request is compared: with others at its temperature; between engines also of its prompt length."""
         prompt = prompt_label(max(request.prompt_tokens - 1, 0).bit_length())
-        groups = {
-            Table.TEMPERATURE: temperature,
-            Table.PROMPT_TOKENS: prompt,
-            Table.OUTPUT: "structured" if request.structured else "free",
-            Table.ADAPTER: self._labels.label(Table.ADAPTER, request.adapter or ""),
-            Table.SAMPLING: request.sampling or "plain",
+        return {
+            Table.PROMPT_TOKENS: (temperature, prompt),
+            Table.OUTPUT: (temperature, "structured" if request.structured else "free"),
+            Table.ADAPTER: (temperature, self._labels.label(Table.ADAPTER, request.adapter or "")),
+            Table.SAMPLING: (temperature, request.sampling or "plain"),
+            ENGINE: ((temperature, prompt), engine),
         }
-        cells: list[Cell] = [(by, group, temperature) for by, group in groups.items()]
-        return [*cells, ("engine", engine, (temperature, prompt))]
 
     def _of(self, label: str) -> TemperatureState:
         if label not in self.temperatures:
@@ -198,7 +198,8 @@ class ModelState:
                 tally.mark(at)
         self._acceptances.drop(at)
         self.speed.mark(at)
-        self.strata.drop(at)
+        for strata in self.strata.values():
+            strata.drop(at)
 
     def windows(self) -> tuple[dict[str, Acceptance], dict[str, Acceptance]]:
         """Every temperature over the sliding window, and over the last hour, each with its share."""

@@ -99,8 +99,8 @@ class ModelReport:
     loads: tuple[LoadReport, ...]  # all speculating engines together; every load at which anything is known
     acceptance_p10: float | None
     no_split: NoSplit | None  # why there are no temperatures; None if there are
-    findings: tuple[Finding, ...]  # why speculation loses, the most expensive first
     advice: Advice | None  # on the number of draft tokens; None below the gates
+    findings: tuple[Finding, ...] = ()  # why speculation loses, the most expensive first
     breaches: Breaches = field(default_factory=Breaches)  # as of the last good poll, like the judgement
 
 

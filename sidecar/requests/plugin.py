@@ -362,7 +362,7 @@ def introduction(vllm: Any, vllm_version: Any) -> dict[str, Any]:
             "adaptive_verification": bool(getattr(speculative, "enable_adaptive_verification", None)),
             "rejection_sample_method": getattr(speculative, "rejection_sample_method", None),
             "parallel_drafting": bool(getattr(speculative, "parallel_drafting", None)),
-            "schedule": getattr(speculative, "num_speculative_tokens_per_batch_size", None) or [],
+            "schedule": (getattr(speculative, "num_speculative_tokens_per_batch_size", None) or [])[:64],
             **{name: setting(speculative, path) for name, path in SPECULATION.items()},
         },
         "configuration": {name: setting(vllm, path) for name, path in CONFIGURATION.items()},

@@ -1,32 +1,32 @@
 """What a finding means, what to change, what to expect of it, and how to verify it. ``docs/why.md`` says more."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.analysis.advice import Advice, Finding, FindingCode
+from sidecar.analysis.advice import Advice, Direction, Finding, FindingCode, TokensAdvice
 from sidecar.analysis.report import ModelReport
-from sidecar.engine.methods import follows_a_schedule
+from sidecar.engine.methods import drafts_with_a_model
 from sidecar.requests.messages import Configuration, Speculation
-from sidecar.wording.notes import COLLAPSED, advice_sentences
+from sidecar.wording.notes import advice_sentences
 from sidecar.wording.numbers import percent
 
 _LOGIT_BYTES: Final = 4
-_SCHEDULE_COSTS: Final = (
-    "vLLM ignores a schedule with data parallelism, and gives up full CUDA graphs for it on model runner V1."
+_VERIFY: Final = (
+    "`specdec-sidecar sweep --url URL --temperatures 0,0.7,1 --save before.json`, the same with `--save after.json` "
+    "after the change, then `specdec-sidecar compare before.json after.json`"
 )
-_OR_ELSEWHERE: Final = "route these requests to pods that do not speculate"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """``what`` is seen, with numbers; ``remedy`` is the change, ``expect`` its likely effect, ``verify`` a command."""
 
-    code: str
+    code: str = ""
     what: str
     remedy: str
     expect: str
-    verify: str
+    verify: str = _VERIFY
 
 
 def explanations(model: ModelReport) -> list[Explanation]:
@@ -35,201 +35,154 @@ def explanations(model: ModelReport) -> list[Explanation]:
 
 
 def _explanation(finding: Finding, model: ModelReport) -> Explanation:
-    what, remedy, expect = _TEXTS[finding.code](finding, model)
-    temperatures = ",".join(sorted({"0", "0.7", "1"})) if finding.code is FindingCode.GREEDY_DRAFTING else "0,1"
-    verify = (
-        f"`specdec-sidecar sweep --url URL --temperatures {temperatures} --save before.json`, the same with "
-        "`--save after.json` once it is changed, then `specdec-sidecar compare before.json after.json`"
-    )
-    return Explanation(str(finding.code), what, remedy, expect, verify)
+    text, facts = _TEXTS[finding.code], _facts(finding, model)
+    what, remedy, expect = (part.format(**facts) for part in (text.what, text.remedy, text.expect))
+    return Explanation(code=str(finding.code), what=what.strip(), remedy=remedy.strip(), expect=expect)
 
 
-Texts = tuple[str, str, str]
-
-
-def _greedy_drafting(finding: Finding, model: ModelReport) -> Texts:
-    at = ", ".join(finding.where)
-    what = (
-        f"Requests above temperature 0 accept {_compared(finding)} at temperature 0 (most at T {at}). vLLM drafts the "
-        "likeliest token at every temperature, and requests that sample often reject it."
-    )
-    remedy = (
-        'Try `"draft_sample_method": "probabilistic"` in --speculative-config on one pod: the draft then samples at '
-        "the request's temperature. The output's distribution stays the same."
-    )
-    return what, remedy, _expectation(model)
-
-
-def _expectation(model: ModelReport) -> str:
-    sentences = [
-        (
-            "How much it gains depends on the pair of models: a draft close to its target went from 0.39 to 0.75 at "
-            "T 1 in our lab; of published pairs, one accepted 7 to 11 % more tokens per step, a weak one -3 to 4 %."
-        )
-    ]
-    configuration, speculation = _configured(model)
-    if speculation is not None and configuration.max_num_seqs and configuration.vocabulary:
-        tokens = configuration.max_num_seqs * speculation.num_speculative_tokens
-        gibibytes = tokens * configuration.vocabulary * _LOGIT_BYTES / 2**30
-        sentences.append(f"The draft's logits take up to {gibibytes:.1f} GiB of GPU memory.")
-    if configuration.model_runner_v2 is not True:
-        sentences.append(
-            "On model runner V1, vLLM's memory profiling leaves them out, so lower --gpu-memory-utilization by as "
-            "much, and a request's seed no longer makes its output reproducible."
-        )
-    sentences.append("Top-k and top-p shape only the target, so with narrow ones it may lose.")
-    return " ".join(sentences)
-
-
-def _length(finding: Finding, model: ModelReport) -> Texts:
-    what = advice_sentences(
-        Advice(tokens=finding.tokens, can_schedule=model.advice is not None and model.advice.can_schedule)
-    )
-    tokens = finding.tokens
-    best = tokens.best if tokens is not None else None
-    remedy = "Change num_speculative_tokens in --speculative-config."
-    if best:
-        remedy = f'Set `"num_speculative_tokens": {best}` in --speculative-config.'
-    if best == 0:
-        remedy = "Remove --speculative-config, or use a draft model that accepts more."
-    if finding.schedule:
-        remedy = f"{remedy} {_schedule(finding)}"
-    return what, remedy, "The time per token follows from the acceptance rate by position and the measured step times."
-
-
-def _schedule(finding: Finding) -> str:
-    entries = [list(entry) for entry in finding.schedule]
-    return f'To adapt to the load, set `"num_speculative_tokens_per_batch_size": {entries}`. {_SCHEDULE_COSTS}'
-
-
-def _load(finding: Finding, model: ModelReport) -> Texts:
-    low, now = finding.where
-    what = (
-        f"With {now} requests running, decoding is {finding.value:.2f} ± {2 * (finding.error or 0):.2f} times as fast "
-        f"as without speculation; with {low} it was {finding.other:.2f} times as fast."
-    )
-    _, speculation = _configured(model)
-    can_schedule = speculation is not None and follows_a_schedule(speculation.method)
-    remedy = (
-        _schedule(finding) if finding.schedule and can_schedule else "Add pods, so that fewer requests run on each."
-    )
-    return (
-        what,
-        remedy,
-        "At lower loads verification uses compute that would idle; at higher ones it takes it from others.",
-    )
-
-
-def _long_prompts(finding: Finding, model: ModelReport) -> Texts:
-    _, speculation = _configured(model)
-    longest = speculation.draft_max_model_len if speculation is not None else None
-    limit = f" (this draft: {longest:,} tokens)" if longest else ""
-    return (
-        f"Prompts of {finding.where[0]} tokens accept {_compared(finding)} of other lengths at the same temperatures.",
-        (f"Use a draft that was trained on such lengths, and check its longest length{limit}. Or {_OR_ELSEWHERE}."),
-        "Heads and small drafts accept less beyond the lengths of their training data.",
-    )
-
-
-def _structured_output(finding: Finding, _: ModelReport) -> Texts:
-    return (
-        f"Requests with structured output accept {_compared(finding)} without it at the same temperatures.",
-        f"R{_OR_ELSEWHERE[1:]}, or draft with n-gram or suffix decoding, which repeats keys and punctuation.",
-        "The drafter does not know the grammar: vLLM drops the draft tokens that it forbids.",
-    )
-
-
-def _adapter(finding: Finding, _: ModelReport) -> Texts:
-    return (
-        f"Requests with adapter {finding.where[0]} accept {_compared(finding)} with others at the same temperatures.",
-        f"Train a draft for this adapter. Or {_OR_ELSEWHERE}.",
-        "The draft was made for the base model and does not apply the adapter.",
-    )
-
-
-def _sampling(finding: Finding, _: ModelReport) -> Texts:
-    is_filtered = finding.where[0] == "filtered"
-    which = "top-k, top-p or min-p" if is_filtered else "presence, frequency or repetition penalties"
-    return (
-        f"Requests with {which} accept {_compared(finding)} with other sampling parameters at the same temperatures.",
-        f"Ask the clients whether they need these parameters. Otherwise {_OR_ELSEWHERE}.",
-        "They shape the target's distribution alone: the drafter does not see them.",
-    )
-
-
-def _one_engine(finding: Finding, _: ModelReport) -> Texts:
-    return (
-        (
-            f"Requests on engine {finding.where[0]} accept {_compared(finding)} on the other engines at the same "
-            "temperatures and prompt lengths."
-        ),
-        "Restart this vLLM. If it does not help, compare the engine's configuration and its GPU with the others'.",
-        "Engines of one vLLM load the same draft, so a difference points to a fault.",
-    )
-
-
-def _mismatch(finding: Finding, model: ModelReport) -> Texts:
-    configuration, speculation = _configured(model)
-    quantized = [
-        f"{what} {name}"
-        for what, name in (
-            ("target", configuration.quantization),
-            ("draft", speculation.draft_quantization if speculation is not None else None),
-        )
-        if name
-    ]
-    return (
-        f"{COLLAPSED} The acceptance rate is {percent(finding.value)}.",
-        (
-            "Check that the draft was made for this target: its vocabulary, chat template, quantization "
-            f"({', '.join(quantized) or 'none configured'}) and vLLM's version."
-        ),
-        "A draft that matches accepts its first token now and then even at high temperatures.",
-    )
-
-
-def _not_speculating(finding: Finding, model: ModelReport) -> Texts:
-    _, speculation = _configured(model)
-    method = speculation.method if speculation is not None else None
-    longest = speculation.draft_max_model_len if speculation is not None else None
-    limit = f" The draft's longest length is {longest:,} tokens." if longest else ""
-    return (
-        (
-            f"Engine {finding.where[0]} generated {finding.value:,.0f} tokens and drafted none, although it is "
-            f"configured to speculate with {method}."
-        ),
-        (
-            f"Look in vLLM's log for what switched it off. On model runner V1, one request beyond the draft's longest "
-            f"length ends drafting for its whole batch.{limit}"
-        ),
-        "The draft model takes memory and gives nothing until then.",
-    )
-
-
-_TEXTS: Final[dict[FindingCode, Callable[[Finding, ModelReport], Texts]]] = {
-    FindingCode.GREEDY_DRAFTING: _greedy_drafting,
-    FindingCode.TOO_MANY_TOKENS: _length,
-    FindingCode.TOO_FEW_TOKENS: _length,
-    FindingCode.LOAD: _load,
-    FindingCode.LONG_PROMPTS: _long_prompts,
-    FindingCode.STRUCTURED_OUTPUT: _structured_output,
-    FindingCode.ADAPTER: _adapter,
-    FindingCode.SAMPLING: _sampling,
-    FindingCode.ONE_ENGINE: _one_engine,
-    FindingCode.MISMATCH: _mismatch,
-    FindingCode.NOT_SPECULATING: _not_speculating,
+# ``_facts`` has what is in braces; some of it may be empty.
+_NUMBER: Final = Explanation(what="{advice}", remedy="{number} {schedule}", expect="{basis}")
+_TEXTS: Final = {
+    FindingCode.TOO_MANY_TOKENS: _NUMBER,
+    FindingCode.TOO_FEW_TOKENS: _NUMBER,
+    FindingCode.GREEDY_DRAFTING: Explanation(
+        what="Requests above temperature 0 accept {compared} at temperature 0{at}. vLLM drafts the draft model's "
+        "likeliest token at every temperature, and a request that samples often rejects it.",
+        remedy='Try `"draft_sample_method": "probabilistic"` in --speculative-config on one pod: the draft then '
+        "samples at the request's temperature. The distribution of the output stays the same.",
+        expect="How much it gains depends on the two models. A draft close to its target went from 39% to 75% at T 1 "
+        "in our lab; of published pairs, one accepted 7 to 11% more tokens per step, a weak one between 3% fewer and "
+        "4% more. {memory} Top-k and top-p shape only the target, so narrow ones may turn the gain into a loss.",
+    ),
+    FindingCode.LOAD: Explanation(
+        what="With {running} requests running, decoding is {speedup} times as fast as without speculation. With "
+        "{fewer} it is {better} times as fast.",
+        remedy="{schedule_or_pods}",
+        expect="At low load, verification uses compute that would be idle. At high load it takes it from other "
+        "requests.",
+    ),
+    FindingCode.LONG_PROMPTS: Explanation(
+        what="Requests with prompts of {where} tokens accept {compared} with other prompt lengths at the same "
+        "temperatures.",
+        remedy="Use a draft that was trained on such lengths{longest}, or route these requests to pods that do not "
+        "speculate.",
+        expect="Heads and small drafts accept less beyond the lengths that they were trained on.",
+    ),
+    FindingCode.STRUCTURED_OUTPUT: Explanation(
+        what="Requests with structured output accept {compared} without it at the same temperatures.",
+        remedy="Route these requests to pods that do not speculate, or that draft with n-gram or suffix decoding, "
+        "which repeats keys and punctuation.",
+        expect="The drafter does not know the grammar, and vLLM drops the draft tokens that the grammar forbids.",
+    ),
+    FindingCode.ADAPTER: Explanation(
+        what="Requests with adapter {where} accept {compared} without it at the same temperatures.",
+        remedy="Train a draft for this adapter, or route its requests to pods that do not speculate.",
+        expect="The draft was made for the base model and does not apply the adapter.",
+    ),
+    FindingCode.SAMPLING: Explanation(
+        what="Requests with {parameters} accept {compared} without them at the same temperatures.",
+        remedy="Ask the clients whether they need these parameters, or route these requests to pods that do not "
+        "speculate.",
+        expect="These parameters shape the target's distribution alone: the drafter does not see them.",
+    ),
+    FindingCode.ONE_ENGINE: Explanation(
+        what="Requests on engine {where} accept {compared} on the other engines at the same temperatures and prompt "
+        "lengths.",
+        remedy="Restart this vLLM. If that does not help, compare the engine's configuration and GPU with the others'.",
+        expect="The engines of one vLLM load the same draft, so a difference points to a fault.",
+    ),
+    FindingCode.MISMATCH: Explanation(
+        what="Almost no draft tokens are accepted ({rate}), at any temperature and from the first position on. High "
+        "temperatures alone do not cause this.",
+        remedy="{match}",
+        expect="A draft that matches has its first token accepted far more often, even at high temperatures.",
+    ),
+    FindingCode.NOT_SPECULATING: Explanation(
+        what="{engines} generated {count} tokens and drafted none, although --speculative-config says {method}.",
+        remedy="Look in vLLM's log for what switched drafting off. On model runner V1, one request beyond the draft's "
+        "longest length{longest} ends drafting for its whole batch.",
+        expect="Until then the draft model takes memory and saves no time.",
+    ),
 }
 
 
-def _compared(finding: Finding) -> str:
-    """The two acceptance rates and their difference, as a phrase that ends before what the others are."""
-    points = 100 * abs((finding.other or 0) - (finding.value or 0))
+def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
+    """What the texts need, ready to be put into a sentence."""
+    engine = next((engine for engine in model.engines if engine.speculation is not None), model.engines[0])
+    speculation = engine.speculation or Speculation(None, 0)
+    value, other, interval = finding.value or 0.0, finding.other or 0.0, 2 * (finding.error or 0.0)
+    advice, where, longest = model.advice or Advice(), ", ".join(finding.where), speculation.draft_max_model_len
+    schedule = _schedule(advice)
+    return {
+        "where": where,
+        "rate": percent(value),
+        "compared": f"{percent(value)} of their draft tokens, {100 * (other - value):.0f} ± {100 * interval:.0f} "
+        f"points less than the {percent(other)} of those",
+        "at": f" (T {where})" if where else "",
+        "memory": _memory(engine.configuration, speculation),
+        "advice": advice_sentences(Advice(tokens=advice.tokens, can_schedule=advice.can_schedule)),
+        "number": _number(advice.tokens),
+        "basis": _BY_ACCEPTANCE if advice.tokens is None or advice.tokens.best_seconds is None else _BY_TIME,
+        "schedule": schedule,
+        "schedule_or_pods": schedule or "Add pods, so that fewer requests run on each.",
+        "running": finding.where[-1] if finding.where else "",
+        "fewer": finding.where[0] if finding.where else "",
+        "speedup": f"{value:.2f} ± {interval:.2f}",
+        "better": f"{other:.2f}",
+        "longest": f" ({longest:,} tokens)" if longest else "",
+        "parameters": _PARAMETERS.get(where, where),
+        "match": _match(engine.configuration, speculation),
+        "engines": f"Engine{'s' * (len(finding.where) > 1)} {where}",
+        "count": f"{value:,.0f}",
+        "method": speculation.method or "an unknown method",
+    }
+
+
+_BY_TIME: Final = "The time per token follows from the acceptance rate by position and the measured step times."
+_BY_ACCEPTANCE: Final = "How much time it saves is not known without a baseline: `specdec-sidecar baseline`."
+_PARAMETERS: Final = {"filtered": "top-k, top-p or min-p", "penalties": "presence, frequency or repetition penalties"}
+
+
+def _memory(configuration: Configuration, speculation: Speculation) -> str:
+    """The price of sampling the draft."""
+    size = ""
+    if configuration.max_num_seqs and configuration.vocabulary:
+        logits = configuration.max_num_seqs * speculation.num_speculative_tokens * configuration.vocabulary
+        size = f" up to {logits * _LOGIT_BYTES / 2**30:.1f} GiB of"
+    text = f"The draft's logits take{size} GPU memory."
+    if configuration.model_runner_v2:
+        return text
     return (
-        f"{percent(finding.value)} of their draft tokens, {points:.0f} ± {200 * (finding.error or 0):.0f} points less "
-        f"than the {percent(finding.other)} of those"
+        f"{text} On model runner V1, vLLM's memory profiling leaves them out, so lower --gpu-memory-utilization by as "
+        "much, and a request's seed no longer makes its output reproducible."
     )
 
 
-def _configured(model: ModelReport) -> tuple[Configuration, Speculation | None]:
-    engine = model.engines[0]
-    return engine.configuration, engine.speculation
+def _number(tokens: TokensAdvice | None) -> str:
+    if tokens is None or tokens.best is None:
+        verb = "Raise" if tokens is not None and tokens.direction is Direction.MORE else "Lower"
+        return f"{verb} num_speculative_tokens in --speculative-config step by step."
+    if tokens.best == 0:
+        return "Remove --speculative-config, or use a draft model that accepts more."
+    return f'Set `"num_speculative_tokens": {tokens.best}` in --speculative-config.'
+
+
+def _schedule(advice: Advice) -> str:
+    if not advice.schedule:
+        return ""
+    entries = [list(entry) for entry in advice.schedule]
+    return (
+        f'To follow the load, set `"num_speculative_tokens_per_batch_size": {entries}`. vLLM ignores it with data '
+        "parallelism, and gives up full CUDA graphs for it on model runner V1."
+    )
+
+
+def _match(configuration: Configuration, speculation: Speculation) -> str:
+    if not drafts_with_a_model(speculation.method):
+        return "Nothing in such text helps to guess what follows: draft with a model, or remove --speculative-config."
+    target, draft = configuration.quantization or "none", speculation.draft_quantization or "none"
+    return (
+        "Restart vLLM. If that does not help, check that the draft was made for this target: its vocabulary, chat "
+        f"template, quantization (target: {target}, draft: {draft}) and vLLM's version. Until then remove "
+        "--speculative-config."
+    )

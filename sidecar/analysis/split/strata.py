@@ -3,16 +3,17 @@
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from math import sqrt
+from operator import add, sub
+from statistics import NormalDist
 from typing import Final, NamedTuple
 
-_SLICES: Final = 60
+_SLICES: Final = 20
 _FEWEST: Final = 5  # requests on each side for a stratum to be compared
 _CLEARLY: Final = 0.05  # a difference of acceptance rates that matters
-_CONFIDENCE: Final = 2.0  # standard errors
-_LEAST_COMPARED: Final = 0.5  # share of the draft tokens that must be in strata that can be compared
+_CONFIDENCE: Final = 2.0  # standard errors, where one group is compared
+_LEAST_COMPARED: Final = 0.5  # share of the group's draft tokens that must be in strata that can be compared
 
-
-Cell = tuple[str, str, Hashable]  # what divides the requests, the group, and the stratum
+Cell = tuple[Hashable, str]  # the stratum and the group
 
 
 class Sums(NamedTuple):
@@ -25,9 +26,13 @@ class Sums(NamedTuple):
     accepted_squared: int = 0
     product: int = 0
 
-    def plus(self, other: "Sums", sign: int = 1) -> "Sums":
-        """Both together, or without the ``other`` if ``sign`` is -1."""
-        return Sums(*(mine + sign * theirs for mine, theirs in zip(self, other, strict=True)))
+    def plus(self, other: "Sums") -> "Sums":
+        """Both together."""
+        return Sums(*map(add, self, other))
+
+    def minus(self, other: "Sums") -> "Sums":
+        """Without the ``other``, which is a part of it."""
+        return Sums(*map(sub, self, other))
 
     @property
     def rate(self) -> float:
@@ -37,103 +42,103 @@ class Sums(NamedTuple):
     @property
     def variance(self) -> float:
         """Of the rate, from how at least two requests differ (ratio estimator; Cochran, Sampling Techniques, 2.11)."""
-        squares = self.accepted_squared - 2 * self.rate * self.product + self.rate**2 * self.drafted_squared
+        rate = self.accepted / self.drafted
+        squares = self.accepted_squared - 2 * rate * self.product + rate**2 * self.drafted_squared
         return max(squares, 0.0) / self.drafted**2 * self.requests / (self.requests - 1)
 
 
-class Difference(NamedTuple):
-    """How far the acceptance rate of some requests lies above that of the others in the same strata.
+def total(cells: Iterable[Sums]) -> Sums:
+    """All of them together."""
+    return Sums(*map(sum, zip(*cells, strict=True)))  # none of them: zeros
 
-    ``rate`` is theirs, ``others`` that of the others, weighted alike; ``requests`` and ``drafted`` were compared.
+
+class Difference(NamedTuple):
+    """The acceptance ``rate`` of a group's requests, and that of the ``others`` in the same strata, weighted alike.
+
+    ``error`` is the standard error of their difference, ``needed`` how many of it chance seldom exceeds; ``drafted`` of
+    the group's draft tokens were compared.
     """
 
-    value: float
-    error: float
     rate: float
     others: float
-    requests: int
+    error: float
     drafted: int
+    needed: float = _CONFIDENCE
+
+    @property
+    def value(self) -> float:
+        """How far the rate lies above that of the others."""
+        return self.rate - self.others
 
     @property
     def is_clearly_lower(self) -> bool:
         """Whether it is below 0 by more than chance, and by enough to matter."""
-        return self.value < -_CLEARLY and self.value + _CONFIDENCE * self.error < 0
+        return self.value < -_CLEARLY and self.value + self.needed * self.error < 0
 
 
 class Strata:
-    """Sums over a sliding window by cell. Bounded by the number of labels."""
+    """The finished requests of a sliding window by stratum and group. Bounded by the number of these."""
 
     def __init__(self, seconds: float) -> None:
-        """``seconds`` is the length of the window, by the clock that gives ``at``."""
-        self._slice = seconds / _SLICES
+        """``seconds`` is the length of the window, by the clock that gives ``at``, exact to a twentieth."""
+        self._seconds = seconds
         self._slices: deque[tuple[float, dict[Cell, Sums]]] = deque()  # by start, the oldest first
-        self._totals: dict[Cell, Sums] = {}
+        self._cells: dict[Cell, Sums] = {}
 
-    def add(self, at: float, drafted: int, accepted: int, cells: Iterable[Cell]) -> None:
-        """Adds a request that finished at ``at`` to each of its ``cells``; one without drafts says nothing."""
+    @property
+    def cells(self) -> Mapping[Cell, Sums]:
+        """The sums by stratum and group."""
+        return self._cells
+
+    def add(self, at: float, stratum: Hashable, group: str, *, drafted: int, accepted: int) -> None:
+        """Adds a request that finished at ``at``; one without drafts says nothing."""
         if not drafted:
             return
-        if self._slices and at < self._slices[-1][0]:  # the clock was set back
-            self._slices.clear()
-            self._totals.clear()
-        if not self._slices or at - self._slices[-1][0] >= self._slice:
+        self.drop(at)
+        if not self._slices or at - self._slices[-1][0] >= self._seconds / _SLICES:
             self._slices.append((at, {}))
         request = Sums(1, drafted, accepted, drafted**2, accepted**2, drafted * accepted)
-        newest = self._slices[-1][1]
-        for cell in cells:
-            newest[cell] = newest.get(cell, Sums()).plus(request)
-            self._totals[cell] = self._totals.get(cell, Sums()).plus(request)
+        for cells in (self._slices[-1][1], self._cells):
+            cells[stratum, group] = cells.get((stratum, group), Sums()).plus(request)
 
     def drop(self, now: float) -> None:
-        """Forgets what finished before the window that ends at ``now``."""
-        while self._slices and self._slices[0][0] < now - _SLICES * self._slice:
+        """Forgets what finished before the window that ends at ``now``; everything if the clock was set back."""
+        if self._slices and now < self._slices[-1][0]:
+            self._slices.clear()
+            self._cells.clear()
+        while self._slices and self._slices[0][0] < now - self._seconds:
             for cell, sums in self._slices.popleft()[1].items():
-                left = self._totals[cell].plus(sums, -1)
-                if left.requests:
-                    self._totals[cell] = left
-                else:
-                    del self._totals[cell]
+                self._cells[cell] = self._cells[cell].minus(sums)
+                if not self._cells[cell].requests:
+                    del self._cells[cell]
 
-    def sums(self, by: str) -> Mapping[str, Sums]:
-        """The requests of each group, over all strata."""
-        sums: dict[str, Sums] = {}
-        for (table, group, _), cell in self._totals.items():
-            if table == by:
-                sums[group] = sums.get(group, Sums()).plus(cell)
-        return sums
-
-    def differences(self, by: str, min_requests: int) -> Mapping[str, Difference]:
-        """Each group of ``by`` with ``min_requests`` that can be compared with all others, stratum by stratum."""
+    def differences(self, min_requests: int) -> Mapping[str, Difference]:
+        """Each group that can be compared with all others: on both sides by at least ``min_requests`` requests."""
         strata: dict[Hashable, dict[str, Sums]] = {}
-        for (table, group, stratum), sums in self._totals.items():
-            if table == by:
-                strata.setdefault(stratum, {})[group] = sums
-        groups = {group for cells in strata.values() for group in cells}
-        totals = {stratum: _sum(cells.values()) for stratum, cells in strata.items()}
-        pairs: dict[str, list[tuple[Sums, Sums]]] = {group: [] for group in sorted(groups)}
-        for stratum, cells in strata.items():
-            for group, sums in cells.items():
-                pairs[group].append((sums, totals[stratum].plus(sums, -1)))
-        known = {group: difference for group, both in pairs.items() if (difference := _difference(both)) is not None}
-        return {group: difference for group, difference in known.items() if difference.requests >= min_requests}
+        for (stratum, group), sums in self._cells.items():
+            strata.setdefault(stratum, {})[group] = sums
+        pairs: dict[str, list[tuple[Sums, Sums]]] = {}
+        for groups in strata.values():
+            everything = total(groups.values())
+            for group, sums in groups.items():
+                pairs.setdefault(group, []).append((sums, everything.minus(sums)))
+        known = {
+            group: difference for group in sorted(pairs) if (difference := _difference(pairs[group], min_requests))
+        }
+        # Of many groups, some differ by two standard errors by chance (Bonferroni).
+        chance = NormalDist().cdf(-_CONFIDENCE) / max(len(known) - 1, 1)
+        needed = -NormalDist().inv_cdf(chance)
+        return {group: difference._replace(needed=needed) for group, difference in known.items()}
 
 
-def _sum(cells: Iterable[Sums]) -> Sums:
-    total = Sums()
-    for sums in cells:
-        total = total.plus(sums)
-    return total
-
-
-def _difference(strata: Sequence[tuple[Sums, Sums]]) -> Difference | None:
+def _difference(pairs: Sequence[tuple[Sums, Sums]], min_requests: int) -> Difference | None:
     """Of a group from the others in each stratum, weighted by the group's draft tokens: only the rates differ then."""
-    drafted = sum(mine.drafted for mine, _ in strata)
-    both = [(mine, rest) for mine, rest in strata if min(mine.requests, rest.requests) >= _FEWEST]
-    compared = sum(mine.drafted for mine, _ in both)
-    if not compared or compared < _LEAST_COMPARED * drafted:
+    compared = [(mine, rest) for mine, rest in pairs if min(mine.requests, rest.requests) >= _FEWEST]
+    drafted = sum(mine.drafted for mine, _ in compared)
+    is_enough = all(sum(side.requests for side in sides) >= min_requests for sides in zip(*compared, strict=True))
+    if not compared or not is_enough or drafted < _LEAST_COMPARED * sum(mine.drafted for mine, _ in pairs):
         return None
-    own = sum(mine.accepted for mine, _ in both) / compared
-    others = sum(mine.drafted * rest.rate for mine, rest in both) / compared
-    variance = sum(mine.drafted**2 * (mine.variance + rest.variance) for mine, rest in both)
-    requests = sum(mine.requests for mine, _ in both)
-    return Difference(own - others, sqrt(variance) / compared, own, others, requests, compared)
+    rate = sum(mine.accepted for mine, _ in compared) / drafted
+    others = sum(mine.drafted * rest.rate for mine, rest in compared) / drafted
+    variance = sum(mine.drafted**2 * (mine.variance + rest.variance) for mine, rest in compared)
+    return Difference(rate, others, sqrt(variance) / drafted, drafted)

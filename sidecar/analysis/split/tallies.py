@@ -21,7 +21,7 @@ OUTPUT_LABELS: Final = ("free", "structured")
 SAMPLING_LABELS: Final = ("greedy", "plain", "filtered", "penalties")
 _PROMPT_EDGES: Final = (9, 11, 13, 15)  # the highest exponent of each but the last: 512 is 2**9
 MOST_ADAPTERS: Final = 9  # with "none"
-_NO_ADAPTER: Final = "none"
+NO_ADAPTER: Final = "none"
 
 Label = tuple[Table, str]
 Tallies = Mapping[Label, Tally]
@@ -82,7 +82,7 @@ class Labels:
             is_temperature = table is Table.TEMPERATURE
             return self._buckets.label(key) if is_temperature else prompt_label(key)
         if table is Table.ADAPTER:
-            return (key or _NO_ADAPTER) if key in self._adapters else OTHER
+            return (key or NO_ADAPTER) if key in self._adapters else OTHER
         return key
 
 
@@ -173,13 +173,8 @@ class Groups:
     def __init__(self, window: float) -> None:
         """``window`` is the sliding window in seconds."""
         self._window = window
-        labels = {
-            Table.PROMPT_TOKENS: PROMPT_LABELS,
-            Table.OUTPUT: OUTPUT_LABELS,
-            Table.SAMPLING: SAMPLING_LABELS,
-            Table.ADAPTER: (),
-        }
-        self.tallies = {by: {label: LiveTally(window) for label in labels[by]} for by in _GROUPED}
+        labels = {Table.PROMPT_TOKENS: PROMPT_LABELS, Table.OUTPUT: OUTPUT_LABELS, Table.SAMPLING: SAMPLING_LABELS}
+        self.tallies = {by: {label: LiveTally(window) for label in labels.get(by, ())} for by in _GROUPED}
 
     def tally(self, by: Table, group: str) -> LiveTally:
         """A group's tally, new on first use."""
@@ -193,15 +188,15 @@ class Groups:
         adapters = self.tallies[Table.ADAPTER]
         self.tallies[Table.ADAPTER] = {name: tally for name, tally in adapters.items() if name in names}
 
-    def reports(self, strata: Strata, min_requests: int, *, fresh: bool) -> tuple[GroupReport, ...]:
+    def reports(self, strata: Mapping[str, Strata], min_requests: int, *, fresh: bool) -> tuple[GroupReport, ...]:
         """Every group; one with fewer than ``min_requests`` requests in the window is never flagged.
 
         The windows are empty unless the last poll is ``fresh``.
         """
-        return tuple(group for by in _GROUPED for group in self._of(by, strata, min_requests, fresh=fresh))
+        return tuple(group for by in _GROUPED for group in self._of(by, strata[by], min_requests, fresh=fresh))
 
     def _of(self, by: Table, strata: Strata, min_requests: int, *, fresh: bool) -> Iterator[GroupReport]:
-        differences = strata.differences(by, min_requests) if fresh else {}
+        differences = strata.differences(min_requests) if fresh else {}
         windows = {group: tally.window if fresh else NO_DRAFTS for group, tally in self.tallies[by].items()}
         drafted = sum(window.draft_tokens for window in windows.values())
         for group, tally in self.tallies[by].items():

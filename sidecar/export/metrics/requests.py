@@ -22,7 +22,7 @@ def _is_low(judgement: Judgement) -> Values:
 
 def _findings(model: ModelReport) -> Values:
     codes = {finding.code for finding in model.findings}
-    return {code: code in codes for code in FindingCode} if model.judgement.is_known else None
+    return {code: code in codes for code in FindingCode} if model.speed is not None else None  # a stale poll has none
 
 
 METRICS: Final = (

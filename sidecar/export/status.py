@@ -38,7 +38,7 @@ def _model(model: ModelReport, plugin: PluginReport) -> dict[str, Any]:
     """A model with the sentences on it and on its temperatures."""
     no_split = [] if model.no_split is None else [no_split_sentence(model.no_split, plugin)]
     temperatures = [
-        {**plain(item), "note": judgement_note(item.judgement, is_explained=is_explained)}
+        {**plain(item), "note": judgement_note(item.judgement, is_explained=bool(model.findings))}
         for item in model.temperatures
     ]
     return {

@@ -1,7 +1,9 @@
 import asyncio
 import signal
+from contextlib import suppress
 
 import aiohttp
+import pytest
 
 from tests.debian_servers import free_port
 
@@ -12,7 +14,7 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, h
     arguments = {"SPECDEC_LISTEN": address, "SPECDEC_THRESHOLDS__MIN_REQUESTS": "1", "TMPDIR": "/tmp"}
     async with program("demo", "--losing", **arguments) as process:
         verdict, drafting, coverage, grouped, status = "insufficient_data", [], None, set(), {}
-        while verdict == "insufficient_data" or len(drafting) < 3 or coverage is None or len(grouped) < 2:
+        while verdict == "insufficient_data" or len(drafting) < 3 or coverage is None or len(grouped) < 3:
             await asyncio.sleep(0.2)
             try:
                 async with http.get(f"http://{address}/api/v1/status") as response:
@@ -28,7 +30,7 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, h
         assert (status["plugin"]["state"], verdict) == ("observing", "net_negative")
         drafted = sum(tally["draft_tokens"] for tally in drafting)
         assert sum(tally["accepted_tokens"] for tally in drafting) < 0.5 * drafted
-        assert grouped == {"output", "prompt_tokens"}
+        assert grouped == {"output", "prompt_tokens", "sampling"}
         assert coverage == 1
         process.send_signal(signal.SIGINT)
         out, _ = await process.communicate()
@@ -37,3 +39,26 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, h
     completed, failed = [int(word) for word in out.decode().splitlines()[-1].split() if word.isdigit()]
     assert completed > 0
     assert failed == 0
+
+
+@pytest.mark.parametrize(("option", "is_found"), [((), True), (("--fixed",), False)])
+async def test_the_demo_finds_greedy_drafting_until_it_is_fixed(program, http, option, is_found):
+    address = f"127.0.0.1:{free_port()}"
+    arguments = {"SPECDEC_LISTEN": address, "SPECDEC_THRESHOLDS__MIN_REQUESTS": "10", "TMPDIR": "/tmp"}
+    async with program("demo", *option, **arguments) as process:
+        enough, model = False, {}
+        while not enough:
+            await asyncio.sleep(0.2)
+            with suppress(aiohttp.ClientConnectionError):
+                async with http.get(f"http://{address}/api/v1/status") as response:
+                    model = next(iter((await response.json())["models"]), {"groups": []})
+            ways = {
+                group["group"]: group["tally"]["requests"]
+                for group in model.get("groups", ())
+                if group["by"] == "sampling"
+            }
+            enough = min(ways.get("greedy", 0), ways.get("plain", 0)) >= 40
+        codes = [finding["code"] for finding in model["explanations"]]
+        assert ("greedy_drafting" in codes) is is_found
+        process.send_signal(signal.SIGINT)
+        await process.communicate()

@@ -37,7 +37,7 @@ from sidecar.settings.groups import MOST_MIN_REQUESTS
 LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0)  # few: each edge costs a series per temperature
 TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
-DURATION_EDGES: Final = (1.0, 2.5, 5.0, 10.0, 60.0, 300.0)
+DURATION_EDGES: Final = (2.5, 10.0, 60.0, 300.0)
 ENGINE: Final = "engine"  # divides requests as a table does
 _HOUR: Final = 3600.0
 

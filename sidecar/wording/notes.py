@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from sidecar.analysis.advice import Advice, Direction, TokensAdvice
+from sidecar.analysis.advice import Advice, Direction, FindingCode, TokensAdvice
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.report import EngineReport, ModelReport
@@ -86,7 +86,10 @@ def model_notes(model: ModelReport) -> list[str]:
     """What to know about a model as a whole, and to do, most important first."""
     judgement = model.judgement
     note = judgement_note(judgement, is_explained=bool(model.findings))
-    return [*([note] if note else []), *caveats(judgement.evidence), *_losing_engines(model)]
+    told = {FindingCode.TOO_MANY_TOKENS, FindingCode.TOO_FEW_TOKENS, FindingCode.LOAD}
+    has_told = any(finding.code in told for finding in model.findings)
+    schedule = "" if model.advice is None or has_told else advice_sentences(Advice(schedule=model.advice.schedule))
+    return [*filter(None, (note, schedule)), *caveats(judgement.evidence), *_losing_engines(model)]
 
 
 def judgement_note(judgement: Judgement, *, is_explained: bool = False) -> str:

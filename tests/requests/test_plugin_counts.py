@@ -200,7 +200,8 @@ def test_hello_identifies_the_plugin_the_engine_and_its_speculation(plain, made)
     made()
     speculation = {
         "method": "draft_model", "num_speculative_tokens": 3, "per_batch_size": False, "adaptive_verification": False,
-        "rejection_sample_method": None, "parallel_drafting": False, "schedule": [],
+        "rejection_sample_method": "standard", "parallel_drafting": False, "schedule": [],
+        "draft_sample_method": "greedy",
     }  # fmt: skip
     expected = {"plugin": __version__, "vllm": "0.32.0", "model": "m", "engine": 2, "state": "observing", "reason": ""}
     expected["speculation"] = UNKNOWN | speculation

@@ -11,7 +11,7 @@ from typing import Final
 from sidecar.analysis.advice import Direction, Finding, FindingCode
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.split.strata import Cell, Difference, Sums, total
-from sidecar.analysis.split.tallies import GREEDY, NO_ADAPTER
+from sidecar.analysis.split.tallies import GREEDY, NO_ADAPTER, GroupReport
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.methods import drafts_with_a_model, honours_draft_sampling
 from sidecar.requests.messages import OTHER, Speculation, Table
@@ -120,7 +120,19 @@ def _group(model: ModelReport, *, without_sampling: bool) -> Finding | None:
         and group.difference.is_clearly_lower
         and not (without_sampling and code is FindingCode.SAMPLING)
     ]
+    lower += [_forbidden(model, group) for group in model.groups if group.without_drafts and group.by == Table.OUTPUT]
     return max(lower, key=lambda finding: finding.cost, default=None)
+
+
+def _forbidden(model: ModelReport, group: GroupReport) -> Finding:
+    """Structured output whose grammar forbids every draft token, so that vLLM counts none."""
+    window = model.judgement.evidence.window
+    requests = sum(part.window.requests or 0.0 for part in model.groups if part.by == group.by)
+    share = (group.window.requests or 0.0) / requests if requests else 0.0
+    lost = 1 - 1 / window.length if window.length else 0.0
+    return Finding(
+        code=FindingCode.STRUCTURED_OUTPUT, where=(group.group,), value=0.0, other=window.rate, cost=share * lost
+    )
 
 
 def _lower(model: ModelReport, code: FindingCode, where: tuple[str, ...], difference: Difference) -> Finding:

@@ -117,7 +117,9 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         "where": where,
         "rate": percent(value),
         "compared": f"{percent(value)} of their draft tokens, {100 * (other - value):.0f} ± {100 * interval:.0f} "
-        f"points less than the {percent(other)} of those",
+        f"points less than the {percent(other)} of those"
+        if finding.error is not None
+        else f"no draft token, since the grammar forbids all of them, where vLLM accepts {percent(other)} of those",
         "at": f" (T {where})" if where else "",
         "memory": _memory(engine.configuration, speculation),
         "advice": advice_sentences(Advice(tokens=advice.tokens, can_schedule=advice.can_schedule)),

@@ -154,6 +154,7 @@ class Observer:
                     self.count(request, len(draft), len(sampled[index[request_id]]) - 1 if len(sampled) else -1)
 
     def count(self, request: Any, drafted: int, accepted: int) -> None:
+        # Must equal vLLM's own counters, or the sidecar withholds the split; check() takes it as proof of the call.
         counts = request.__dict__.get("_specdec") or self.follow(request)
         counts.drafts_by_length[drafted] += 1
         counts.drafts_by_accepted[accepted] += 1

@@ -7,10 +7,12 @@ from typing import Final
 
 import yaml
 
+from sidecar.analysis.advice import FindingCode
 from sidecar.analysis.report import ModelReport, Report
 from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.settings.files import shipped
 from sidecar.wording.answer import answer
+from sidecar.wording.findings import explanations
 from sidecar.wording.notes import model_notes
 
 # What a summary or a description may quote; anything else needs Prometheus.
@@ -85,9 +87,11 @@ def conditions(report: Report) -> Iterator[Condition]:
 def _table(model: ModelReport) -> Iterator[tuple[str, Mapping[str, str], float | None]]:
     """Each rule with its additional labels and its value; None if its condition does not hold."""
     whole, breaches = model.judgement, model.breaches
+    codes = {finding.code for finding in model.findings}
     yield "SpecDecodeAcceptanceLow", {}, _low(whole, loses=True)
     yield "SpecDecodeAcceptanceLow/info", {}, _low(whole, loses=False)
     yield "SpecDecodeAcceptanceCollapsed", {}, whole.acceptance if whole.has_collapsed else None
+    yield "SpecDecodeNotSpeculating", {}, 1.0 if FindingCode.NOT_SPECULATING in codes else None
     yield "SpecDecodeSlowerThanPlain", {}, _slower(whole)
     yield "SpecDecodeAcceptanceP10Low", {}, breaches.acceptance_p10
     yield "SpecDecodeLatencyGapWide", {}, breaches.latency_gap_growth
@@ -109,9 +113,10 @@ def _slower(judgement: Judgement) -> float | None:
 
 
 def _context(report: Report, model: ModelReport) -> str:
-    """What the page says of a model: the answer, and one line for each note that is not in it already."""
+    """What the page says of a model: the answer, why, and one line for each note that is not in it already."""
     answered = _page_answer(replace(report, models=(model,)))
-    return "\n".join((answered, *(note for note in model_notes(model) if note not in answered)))
+    why = [f"Why: {finding.what} {finding.remedy}" for finding in explanations(model)[:1]]
+    return "\n".join((answered, *why, *(note for note in model_notes(model) if note not in answered)))
 
 
 def _page_answer(report: Report) -> str:

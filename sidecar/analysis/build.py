@@ -9,16 +9,18 @@ from sidecar.analysis.distributions import Ordered, quantile
 from sidecar.analysis.engine.engine_state import EngineState, gap_growth
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Estimate, Evidence, ModelEvidence, sum_windows
-from sidecar.analysis.model_state import ModelState
+from sidecar.analysis.findings import findings
+from sidecar.analysis.model_state import ENGINE, ModelState
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.model_speed import costs_by_load
 from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
+from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Phase
-from sidecar.requests.messages import Speculation
+from sidecar.requests.messages import Speculation, Table
 from sidecar.settings import Settings
 from sidecar.settings.groups import Thresholds
 
@@ -101,14 +103,15 @@ def model_report(
     shown = [state for state in states if fresh and state.seen_at == at]
     whole, speed = judged.whole, _speed(model, [state for state in shown if state.speculates], plugin)
     splits, loads = _splits(model, plugin), model.speed.loads.report(model.speed.plain_seconds)
-    return ModelReport(
+    differences = model.strata[ENGINE].differences(min_requests) if fresh and splits else {}
+    report = ModelReport(
         model_name=model.name,
         engines=tuple(
-            _engine_report(model, state, plugin, judged.engines.get(state.key.engine, Judgement()), moment)
+            _engine_report(model, state, plugin, judged, moment, difference=differences.get(state.key.engine))
             for state in states
         ),
         temperatures=tuple(_temperatures(model, judged, moment)) if splits else (),
-        groups=model.groups.reports(min_requests, fresh=fresh) if splits else (),
+        groups=model.groups.reports(model.strata, min_requests, fresh=fresh) if splits else (),
         judgement=whole,
         speed=speed,
         loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
@@ -117,10 +120,18 @@ def model_report(
         advice=advise(whole.evidence, whole.judged, moment.thresholds) if whole.judged is not None else None,
         breaches=judged.breaches,
     )
+    sampling = model.strata[Table.SAMPLING].cells if splits else {}
+    return replace(report, findings=findings(report, sampling, min_requests)) if fresh else report
 
 
 def _engine_report(
-    model: ModelState, state: EngineState, plugin: Lives, judgement: Judgement, moment: Moment
+    model: ModelState,
+    state: EngineState,
+    plugin: Lives,
+    judged: ModelJudgement,
+    moment: Moment,
+    *,
+    difference: Difference | None,
 ) -> EngineReport:
     """The engine as of the last good poll; includes current values only if it was on that page and that is fresh."""
     latest = state.latest if moment.fresh and state.seen_at == moment.at else None
@@ -132,7 +143,7 @@ def _engine_report(
         kv_cache_usages=state.kv_cache.distribution.snapshot(),
         window_acceptances=state.window_acceptances.snapshot(),
         loads=state.load_reports,
-        judgement=judgement,
+        judgement=judged.engines.get(state.key.engine, Judgement()),
         gauges=latest.gauges if latest else {},
         kv_cache_peak=state.kv_cache.peak(moment.at) if latest else None,
         kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,
@@ -141,6 +152,9 @@ def _engine_report(
         limitations=state.limitations if latest else frozenset(),
         speed=_engine_speed(model, state, plugin) if latest and state.speculates else None,
         speculation=plugin.speculation(state.key),
+        configuration=plugin.configuration(state.key),
+        difference=difference if latest else None,
+        undrafted_tokens=state.undrafted_tokens if latest else 0.0,
         coverage=plugin.coverage(state.key) if latest else None,
     )
 

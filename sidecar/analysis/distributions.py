@@ -52,7 +52,7 @@ class Histogram:
 # Few edges, since each costs one series per label set. 0.5 and 0.65 are among them, so that "below the threshold" is
 # exact with the default thresholds.
 ACCEPTANCE_EDGES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0)
-WINDOW_EDGES = (0.5, 0.65, 0.8, 1.0)  # of an engine's windows
+WINDOW_EDGES = (0.5, 0.65, 1.0)  # of an engine's windows
 USAGE_EDGES = (0.75, 0.9, 1.0)
 
 

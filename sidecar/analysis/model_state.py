@@ -1,7 +1,7 @@
 """The state of one model: its speed and, where the plug-in is connected, its requests by temperature and group."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -18,7 +18,17 @@ from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.split.life import Cut, Life
-from sidecar.analysis.split.tallies import Groups, Label, Labels, LiveTally, Tallies, TemperatureBuckets, sum_by_label
+from sidecar.analysis.split.strata import Cell, Strata
+from sidecar.analysis.split.tallies import (
+    Groups,
+    Label,
+    Labels,
+    LiveTally,
+    Tallies,
+    TemperatureBuckets,
+    prompt_label,
+    sum_by_label,
+)
 from sidecar.requests.messages import FinishedRequest, Table
 from sidecar.requests.tally import NOTHING, Outcome
 from sidecar.settings import Settings
@@ -27,7 +37,8 @@ from sidecar.settings.groups import MOST_MIN_REQUESTS
 LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0)  # few: each edge costs a series per temperature
 TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
-DURATION_EDGES: Final = (1.0, 2.5, 5.0, 10.0, 60.0, 300.0)
+DURATION_EDGES: Final = (2.5, 10.0, 60.0, 300.0)
+ENGINE: Final = "engine"  # divides requests as a table does
 _HOUR: Final = 3600.0
 
 
@@ -106,6 +117,7 @@ class ModelState:
         self.speed = ModelSpeed(curves.get(name), missing, window=settings.latency_window, history=settings.history)
         self.temperatures = {label: TemperatureState(settings.latency_window) for label in self._buckets.labels}
         self.groups = Groups(settings.latency_window)
+        self.strata = {by: Strata(settings.latency_window) for by in (*self.groups.tallies, ENGINE)}
         self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
         self._taken: dict[str, tuple[Cut, Tallies]] = {}  # each life's cut and its tallies by label, by ``start``
         self._acceptances = Recent(settings.latency_window, acceptance_bin)
@@ -143,8 +155,8 @@ class ModelState:
         groups = [(by, group) for by, tallies in self.groups.tallies.items() for group in tallies]
         return [(Table.TEMPERATURE, label) for label in self.temperatures] + groups
 
-    def finished(self, at: float, requests: Iterable[FinishedRequest]) -> None:
-        """Takes in the requests that finished since the last poll; call it after that poll's ``speed.polled``."""
+    def finished(self, at: float, engine: str, requests: Iterable[FinishedRequest]) -> None:
+        """Takes in an engine's requests that finished since the last poll, after that poll's ``speed.polled``."""
         if self._latest and at < self._latest[-1][0]:  # the clock was set back
             self._latest.clear()
         by_temperature: dict[str, list[FinishedRequest]] = {}
@@ -153,10 +165,24 @@ class ModelState:
             by_temperature.setdefault(label, []).append(request)
             numbers = request_numbers(request)
             self._of(label).finished(at, numbers)
+            for by, (stratum, group) in self._cells(label, engine, request).items():
+                drafted, accepted = request.draft_tokens, request.accepted_tokens
+                self.strata[by].add(at, stratum, group, drafted=drafted, accepted=accepted)
             if numbers.acceptance is not None:
                 self._acceptances.add(at, numbers.acceptance)
                 self._latest.append((at, numbers.acceptance))
         self.speed.finished(by_temperature)
+
+    def _cells(self, temperature: str, engine: str, request: FinishedRequest) -> Mapping[str, Cell]:
+        """Where a request is compared: with others at its temperature; between engines also of its prompt length."""
+        prompt = prompt_label(max(request.prompt_tokens - 1, 0).bit_length())
+        return {
+            Table.PROMPT_TOKENS: (temperature, prompt),
+            Table.OUTPUT: (temperature, "structured" if request.structured else "free"),
+            Table.ADAPTER: (temperature, self._labels.label(Table.ADAPTER, request.adapter or "")),
+            Table.SAMPLING: (temperature, request.sampling or "plain"),
+            ENGINE: ((temperature, prompt), engine),
+        }
 
     def _of(self, label: str) -> TemperatureState:
         if label not in self.temperatures:
@@ -172,6 +198,8 @@ class ModelState:
                 tally.mark(at)
         self._acceptances.drop(at)
         self.speed.mark(at)
+        for strata in self.strata.values():
+            strata.drop(at)
 
     def windows(self) -> tuple[dict[str, Acceptance], dict[str, Acceptance]]:
         """Every temperature over the sliding window, and over the last hour, each with its share."""

@@ -7,18 +7,19 @@ are None or missing, never 0. Totals fall only when their engine, vLLM or the si
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sidecar.analysis.advice import Advice
+from sidecar.analysis.advice import Advice, Finding
 from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.engine.engine_state import Latency, Limitation
 from sidecar.analysis.engine.engines import ScrapeReport
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
+from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Breaches, Judgement
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
-from sidecar.requests.messages import Speculation
+from sidecar.requests.messages import Configuration, Speculation
 from sidecar.requests.tally import Tally
 
 Quantiles = Mapping[float, float | None]  # of single requests over the sliding window; None without requests
@@ -46,6 +47,9 @@ class EngineReport:
     limitations: frozenset[Limitation]
     speed: EngineSpeed | None  # None if it does not speculate
     speculation: Speculation | None  # as the plug-in reports it
+    configuration: Configuration  # likewise
+    difference: Difference | None  # of its acceptance from the other engines', at the same temperatures and lengths
+    undrafted_tokens: float  # generated over latency_window while nothing was drafted; 0 if anything was
     coverage: float | None  # the plug-in's draft tokens / vLLM's, both since the engine started; 0 if not usable
 
 
@@ -96,6 +100,7 @@ class ModelReport:
     acceptance_p10: float | None
     no_split: NoSplit | None  # why there are no temperatures; None if there are
     advice: Advice | None  # on the number of draft tokens; None below the gates
+    findings: tuple[Finding, ...] = ()  # why speculation loses, the most expensive first
     breaches: Breaches = field(default_factory=Breaches)  # as of the last good poll, like the judgement
 
 

@@ -137,8 +137,8 @@ class State:
             self._models[name].speed.polled(start, at, decoded)
 
     def _take_finished(self, at: float) -> None:
-        for name, requests in self.plugin.take_finished().items():
-            if name in self._models:
-                self._models[name].finished(at, requests)
+        for key, requests in self.plugin.take_finished().items():
+            if key.model_name in self._models:
+                self._models[key.model_name].finished(at, key.engine, requests)
             else:  # past ``limits.models``
                 self.plugin.leave_out(len(requests))

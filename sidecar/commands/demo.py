@@ -22,10 +22,12 @@ _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
 _PROMPT_SHARE = 4.0  # prompt tokens computed per generated token in this traffic, roughly
 # Drafting costs time here, so cold traffic gains from it and hot traffic loses; so does structured output.
 _GAINING = SimulatorOptions(draft_seconds_per_token=0.006, structured_acceptance=0.83)
+_FIXED = replace(_GAINING, draft_sample_method="probabilistic", hot_acceptance=_GAINING.cold_acceptance)
 _LOSING = replace(_GAINING, cold_acceptance=0.65, hot_acceptance=0.3)
 
 _CYCLING = f"Temperatures and the acceptance rate go up and down in a cycle of {_CYCLE / 60:.0f} minutes."
 _STAYS_LOW = "The acceptance rate stays below 0.5: verdicts turn net_negative and alerts fire."
+_STAYS_HIGH = "The draft samples its tokens, so the acceptance rate stays high at every temperature."
 _WHERE = """
 specdec-sidecar demo: a simulated vLLM with speculative decoding, and traffic for it.
 
@@ -41,7 +43,9 @@ Numbers appear within seconds. {course} Stop it with Ctrl-C.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``demo``."""
     add_duration(parser)
-    parser.add_argument("--losing", action="store_true", help="keep acceptance below 0.5, so that alerts fire")
+    course = parser.add_mutually_exclusive_group()
+    course.add_argument("--losing", action="store_true", help="keep acceptance below 0.5, so that alerts fire")
+    course.add_argument("--fixed", action="store_true", help="sample the draft's tokens, so that hot traffic gains too")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -50,20 +54,24 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     Raises:
         ListenError: it cannot listen on its address.
     """
-    asyncio.run(_run(settings, arguments.duration, losing=arguments.losing))
+    options, course = _GAINING, _CYCLING
+    if arguments.losing:
+        options, course = _LOSING, _STAYS_LOW
+    elif arguments.fixed:
+        options, course = _FIXED, _STAYS_HIGH
+    asyncio.run(_run(settings, arguments.duration, options, course))
     return 0
 
 
-async def _run(settings: Settings, seconds: float | None, *, losing: bool) -> None:
+async def _run(settings: Settings, seconds: float | None, options: SimulatorOptions, course: str) -> None:
     stop = stop_on_signals()
-    mixes = (HOT,) if losing else COLD_HOT_COLD
+    mixes = (HOT,) if options is _LOSING else COLD_HOT_COLD
     traffic_options = TrafficOptions(mixes, _CYCLE / len(mixes), max_requests=_MANY)
     with tempfile.TemporaryDirectory(prefix="specdec-demo-") as folder:
         socket = Path(folder) / "plugin.sock"
-        async with SimulatedVllm(_LOSING if losing else _GAINING, plugin_socket=socket) as vllm:
+        async with SimulatedVllm(options, plugin_socket=socket) as vllm:
             traffic = Traffic(vllm, traffic_options)
             async with running(_watching(settings, vllm.url, socket)) as address:
-                course = _STAYS_LOW if losing else _CYCLING
                 print(_WHERE.format(address=address.local, vllm=vllm.url, course=course), flush=True)
                 sending = asyncio.create_task(traffic.run())
                 await stopped(stop, seconds)

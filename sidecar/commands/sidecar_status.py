@@ -86,6 +86,9 @@ def _model(model: _Json, table: _Table, item: str, shown: str) -> Iterator[str]:
         (_ENGINES, [_engine(engine) for engine in model["engines"]]),
     ):
         yield from ("", *table(header, rows)) if rows else ()
+    for finding in model["explanations"]:
+        yield from ("", f"{item}{finding['code']}: {finding['what']}", f"{item}{finding['remedy']} {finding['expect']}")
+        yield f"{item}Verify with {finding['verify']}."
     notes = [_speedup(model), *model["notes"]]
     notes += [
         f"no drafts in the window for {group['by']} {group['group']}"
@@ -128,7 +131,7 @@ def _temperature(part: _Json) -> tuple[str, ...]:
 
 
 def _group(group: _Json) -> tuple[str, ...]:
-    below = "-" if group["difference"] is None else f"{-group['difference']:.3f}"
+    below = "-" if group["difference"] is None else f"{-group['difference']['value']:.3f}"
     return (f"{group['by']} {group['group']}", ratio(group["window"]["rate"]), below, share(group["window"]["share"]))
 
 

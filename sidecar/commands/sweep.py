@@ -203,7 +203,7 @@ def _token_advice(judgement: Judgement, thresholds: Thresholds) -> str | None:
     if judgement.judged is None or judgement.by_speedup is Verdict.NET_POSITIVE:
         return None
     advice = advise(judgement.evidence, judgement.judged, thresholds)
-    return judgement_note(judgement, advice_sentences(advice)) or None
+    return advice_sentences(advice) or judgement_note(judgement) or None
 
 
 def _action(verdict: Verdict, ours: LevelMeasurement, needed: int) -> str:

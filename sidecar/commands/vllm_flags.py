@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sidecar.engine.methods import ENDED_BY_A_SCHEDULE, IGNORE_A_SCHEDULE, given_up
+from sidecar.engine.methods import ENDED_BY_A_SCHEDULE, IGNORE_A_SCHEDULE, given_up, honours_draft_sampling
 
 Version = tuple[int, ...]
 
@@ -90,6 +90,18 @@ FATES: Final = (
         since=(0, 33),
     ),
 )
+
+
+_DRAFT_SAMPLING: Final = {
+    "greedy": (
+        "the draft picks its likeliest token at every temperature (draft_sample_method greedy, the default), so hot "
+        "requests accept less; docs/why.md says when probabilistic helps"
+    ),
+    "probabilistic": (
+        "draft_sample_method probabilistic needs GPU memory for the draft's logits (max_num_seqs x K x vocabulary x 4 "
+        "bytes); on model runner V1 vLLM does not profile it, and seeds no longer make outputs reproducible"
+    ),
+}
 
 
 class Findings(NamedTuple):
@@ -197,3 +209,6 @@ def _notes(flags: Mapping[str, str], config: _Config, version: Version) -> Itera
         if lost := given_up(method):
             features = " and ".join(lost)
             yield f"with method {method}, vLLM does not use {features}, which it uses by default without speculation"
+        sampling = _DRAFT_SAMPLING.get(str((config or {}).get("draft_sample_method", "greedy")))
+        if sampling is not None and version >= (0, 22) and honours_draft_sampling(method):
+            yield sampling

@@ -109,7 +109,12 @@ class Scheduler:
     def __init__(self, options: SimulatorOptions) -> None:
         self._options = options
         self.num_spec_tokens = options.num_speculative_tokens
-        speculation = SimpleNamespace(method="draft_model", num_speculative_tokens=self.num_spec_tokens)
+        speculation = SimpleNamespace(
+            method="draft_model",
+            num_speculative_tokens=self.num_spec_tokens,
+            draft_sample_method=options.draft_sample_method,
+            rejection_sample_method="standard",
+        )
         self.vllm_config = SimpleNamespace(
             model_config=SimpleNamespace(served_model_name=options.model_name),
             parallel_config=SimpleNamespace(data_parallel_index=int(options.engine)),

@@ -23,6 +23,16 @@ def drafts_by_token(method: str | None, *, in_parallel: bool) -> bool:
     return not in_parallel and method not in _ONE_PASS | {_CUSTOM}
 
 
+def drafts_with_a_model(method: str | None) -> bool:
+    """Whether a model or a head of one drafts, so that drafts do not depend on what the text repeats."""
+    return method not in _NO_DRAFTER | {_CUSTOM}
+
+
+def honours_draft_sampling(method: str | None) -> bool:
+    """Whether ``draft_sample_method`` decides how the draft's tokens are chosen (llm_base_proposer.py, runner V2)."""
+    return method not in _WITHOUT_ASYNC | _NO_DRAFTER | {"dspark", "extract_hidden_states"}
+
+
 def follows_a_schedule(method: str | None) -> bool:
     """Whether the number of draft tokens may follow the batch size."""
     return method not in ENDED_BY_A_SCHEDULE | IGNORE_A_SCHEDULE

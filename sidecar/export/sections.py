@@ -14,6 +14,7 @@ from sidecar.analysis.verdict import Basis, Judgement
 from sidecar.engine.names import Gauge, Phase
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import TONES, effect, per_step, seen, times_as_fast
+from sidecar.wording.findings import explanations
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.numbers import latency as shown
@@ -99,7 +100,12 @@ def _gap(latency: Latency, baseline: Mapping[float, float]) -> str:
     return f"<span class=number>{gap}</span>" + ("" if growth is None else f" ({growth:.1f} times the baseline)")
 
 
-_BY = {"prompt_tokens": "prompts of {} tokens", "output": "{} output", "adapter": "adapter {}"}
+_BY = {
+    "prompt_tokens": "prompts of {} tokens",
+    "output": "{} output",
+    "sampling": "{} sampling",
+    "adapter": "adapter {}",
+}
 
 
 def model_section(model: ModelReport, thresholds: Thresholds, plugin: PluginReport, said: str) -> str:
@@ -112,8 +118,18 @@ def model_section(model: ModelReport, thresholds: Thresholds, plugin: PluginRepo
         f'<div class="buckets"><div class="bucket whole {TONES[judged.verdict]}">'
         f'<div class="name">All requests</div>{_verdict(judged)}'
         f'<div class="line">{_line(judged, model.speed)}</div>{notes}</div>'
-        f"{split}</div>{_lower(model)}{_without_drafts(model)}{_speed(model)}"
+        f"{split}</div>{_why(model)}{_lower(model)}{_without_drafts(model)}{_speed(model)}"
     )
+
+
+def _why(model: ModelReport) -> str:
+    """The findings; empty if there are none."""
+    items = "".join(
+        f"<li><strong>{escape(finding.code)}</strong> {marked(finding.what)}<br>{marked(finding.remedy)}<br>"
+        f"<small>{marked(finding.expect)} Verify with {marked(finding.verify)}.</small></li>"
+        for finding in explanations(model)
+    )
+    return f'<h3>Why</h3><ul class="notes">{items}</ul>' if items else ""
 
 
 def _speculates(model: ModelReport) -> str:
@@ -148,7 +164,7 @@ def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
 def _split(model: ModelReport, thresholds: Thresholds) -> str:
     """The temperatures, with a legend."""
     shown = [one for one in model.temperatures if one.window.draft_tokens]
-    rows = "".join(_bucket(one, thresholds) for one in shown)
+    rows = "".join(_bucket(one, thresholds, is_explained=bool(model.findings)) for one in shown)
     if not rows:
         return '<p class="facts">No drafts in the window.</p>'
     marks = ""
@@ -167,11 +183,11 @@ def _no_split(no_split: NoSplit, plugin: PluginReport, said: str) -> str:
     return "" if sentence in said else f'<p class="facts">{marked(sentence)}</p>'
 
 
-def _bucket(one: TemperatureReport, thresholds: Thresholds) -> str:
+def _bucket(one: TemperatureReport, thresholds: Thresholds, *, is_explained: bool) -> str:
     judged, low = one.judgement, thresholds.acceptance_net_negative
     limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
     window, p10 = seen(judged), one.acceptance_quantiles[0.1]
-    note = judgement_note(judged)
+    note = judgement_note(judged, is_explained=is_explained)
     advice = f'<div class="advice">{escape(note)}</div>' if note else ""
     return (
         f'<div class="bucket {TONES[judged.verdict]}">'
@@ -208,11 +224,11 @@ def _lower(model: ModelReport) -> str:
 
 
 def _lower_group(group: GroupReport) -> str:
-    below = -100 * (group.difference or 0.0)
-    error = f" ± {200 * group.error:.0f}" if group.error is not None else ""
+    difference = group.difference
+    below = "" if difference is None else f"{-100 * difference.value:.0f} ± {200 * difference.error:.0f} points"
     return (
         f"<tr><th>{_name(group)}</th><td class=number>{percent(group.window.rate)}</td>"
-        f"<td class=number>{below:.0f}{error} points</td><td class=number>{percent(group.window.share)}</td></tr>"
+        f"<td class=number>{below}</td><td class=number>{percent(group.window.share)}</td></tr>"
     )
 
 

@@ -12,6 +12,7 @@ from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.errors import ScrapeError
 from sidecar.export.declaration import Shown
 from sidecar.wording.answer import answer
+from sidecar.wording.findings import explanations
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
 
@@ -36,8 +37,16 @@ def status(shown: Shown) -> dict[str, Any]:
 def _model(model: ModelReport, plugin: PluginReport) -> dict[str, Any]:
     """A model with the sentences on it and on its temperatures."""
     no_split = [] if model.no_split is None else [no_split_sentence(model.no_split, plugin)]
-    temperatures = [{**plain(item), "note": judgement_note(item.judgement)} for item in model.temperatures]
-    return {**plain(model), "notes": [*model_notes(model), *no_split], "temperatures": temperatures}
+    temperatures = [
+        {**plain(item), "note": judgement_note(item.judgement, is_explained=bool(model.findings))}
+        for item in model.temperatures
+    ]
+    return {
+        **plain(model),
+        "notes": [*model_notes(model), *no_split],
+        "explanations": plain(tuple(explanations(model))),
+        "temperatures": temperatures,
+    }
 
 
 def plain(value: Any) -> Any:

@@ -32,6 +32,7 @@ Exponent = Annotated[int, Field(ge=0, le=64)]
 Lengths = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS + 1, fail_fast=True)]
 Parameters = Annotated[tuple[Annotated[str, Field(max_length=24)], ...], Field(max_length=8, fail_fast=True)]
 Other = Literal["other"]
+Sampling = Literal["greedy", "plain", "filtered", "penalties"]
 
 
 class HelloState(StrEnum):
@@ -47,8 +48,9 @@ class HelloState(StrEnum):
 class Speculation:
     """The engine's speculative configuration; the names are vLLM's.
 
-    ``per_batch_size``: the number of tokens follows a schedule by batch size. ``parallel_drafting``: a model drafts all
-    tokens in one pass.
+    ``per_batch_size``: the number of tokens follows a schedule by batch size, ``schedule``: its first and last number
+    of requests and draft tokens. ``parallel_drafting``: a model drafts all tokens in one pass. ``local_argmax`` is
+    vLLM's use_local_argmax_reduction, ``keeps_last_block`` its disable_eagle_block_drop. None: this vLLM has none.
     """
 
     method: Name | None
@@ -57,6 +59,28 @@ class Speculation:
     adaptive_verification: bool = False
     rejection_sample_method: Name | None = None
     parallel_drafting: bool = False
+    schedule: Annotated[tuple[tuple[Count, Count, Count], ...], Field(max_length=64)] = ()
+    draft_sample_method: Name | None = None
+    local_argmax: bool | None = None
+    heterogeneous_vocab: bool | None = None
+    keeps_last_block: bool | None = None
+    draft_quantization: Name | None = None
+    draft_max_model_len: Count | None = None
+    draft_tensor_parallel_size: Count | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """The rest of the engine's configuration that explains an acceptance rate or a speedup; None if unknown."""
+
+    model_runner_v2: bool | None = None
+    async_scheduling: bool | None = None
+    prefix_caching: bool | None = None
+    quantization: Name | None = None
+    max_num_seqs: Count | None = None
+    vocabulary: Count | None = None
+    data_parallel_size: Count | None = None
+    block_size: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +99,7 @@ class Hello:
     state: HelloState
     reason: Annotated[str, Field(max_length=200)] = ""
     speculation: Speculation | None = None
+    configuration: Configuration = Configuration()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +124,7 @@ class FinishedRequest:
     last_token: UnixSeconds | None
     outcome: Outcome
     structured: bool = False
+    sampling: Sampling | None = None
     adapter: Name | None = None
     parameters: Parameters = ()
 
@@ -144,6 +170,7 @@ class Table(StrEnum):
     TEMPERATURE = "temperature"  # in hundredths, rounded up
     PROMPT_TOKENS = "prompt_tokens"  # key n: more than 2**(n - 1) and at most 2**n prompt tokens
     OUTPUT = "output"  # structured or free
+    SAMPLING = "sampling"  # greedy; above temperature 0: penalties, filtered (top-k, top-p, min-p) or plain
     ADAPTER = "adapter"  # the LoRA adapter's name, "" without one
 
 
@@ -171,6 +198,7 @@ class ReportPart:
     temperature: Annotated[tuple[Row[Hundredths | Other, Tally], ...], _Table] = ()
     prompt_tokens: Annotated[tuple[Row[Exponent, Tally], ...], _Table] = ()
     output: Annotated[tuple[Row[Literal["free", "structured"], Tally], ...], _Table] = ()
+    sampling: Annotated[tuple[Row[Sampling, Tally], ...], _Table] = ()
     adapter: Annotated[tuple[Row[Name, Tally], ...], _Table] = ()
     steps: Annotated[tuple[Row[Exponent, StepTally], ...], _Table] = ()
     finished: Annotated[tuple[FinishedRequest, ...], Field(max_length=MAX_FINISHED, fail_fast=True)] = ()

@@ -44,10 +44,23 @@ KNOWN = {
     "_free_request": ("self request delay_free_blocks", "self request"),
 }
 WITH_DEFAULTS = (*functools.WRAPPER_ASSIGNMENTS, "__defaults__")  # a call may omit what has a default
-OUTCOMES = {"STOPPED": "stopped", "REPETITION": "stopped", "LENGTH_CAPPED": "length", "IGNORED": "length",
+OUTCOMES = {"STOPPED": "stopped", "REPETITION": "repetition", "LENGTH_CAPPED": "length", "IGNORED": "length",
             "ABORTED": "aborted"}  # any other status: "error"  # fmt: skip
 # Sampling parameters that vLLM from 0.14 rejects while it speculates, and the values that switch them off.
 PARAMETERS = {"min_p": [0], "logit_bias": [None, {}]}
+# What explains an acceptance rate or a speedup: names in the hello, and where vLLM has them.
+SPECULATION = {
+    "draft_sample_method": "draft_sample_method", "local_argmax": "use_local_argmax_reduction",
+    "heterogeneous_vocab": "use_heterogeneous_vocab", "keeps_last_block": "disable_eagle_block_drop",
+    "draft_quantization": "draft_model_config.quantization", "draft_max_model_len": "draft_model_config.max_model_len",
+    "draft_tensor_parallel_size": "draft_tensor_parallel_size",
+}  # fmt: skip
+CONFIGURATION = {
+    "model_runner_v2": "use_v2_model_runner", "async_scheduling": "scheduler_config.async_scheduling",
+    "prefix_caching": "cache_config.enable_prefix_caching", "quantization": "model_config.quantization",
+    "max_num_seqs": "scheduler_config.max_num_seqs", "vocabulary": "model_config.hf_text_config.vocab_size",
+    "data_parallel_size": "parallel_config.data_parallel_size", "block_size": "cache_config.block_size",
+}  # fmt: skip
 log = logging.getLogger("vllm.specdec_plugin")  # logs where and how vLLM logs its own lines
 encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -63,8 +76,9 @@ class Positions(tuple):
 
 
 # Counts are replaced, never changed. Finished requests by outcome, and what was drafted and accepted:
-Counts = namedtuple("Counts", "stopped length aborted error drafts draft_tokens accepted_tokens", defaults=[0] * 7)
-Tally = namedtuple("Tally", [*Counts._fields, "drafted_at", "accepted_at"], defaults=[0] * 9)  # also by position
+ENDS = ("stopped", "length", "repetition", "aborted", "error")
+Counts = namedtuple("Counts", [*ENDS, "drafts", "draft_tokens", "accepted_tokens"], defaults=[0] * 8)
+Tally = namedtuple("Tally", [*Counts._fields, "drafted_at", "accepted_at"], defaults=[0] * 10)  # also by position
 # Steps, their seconds, the requests that decoded in them, the products of these two, and the tokens that they got:
 Steps = namedtuple("Steps", "steps seconds decodes request_seconds tokens")
 
@@ -83,6 +97,7 @@ class RequestCounts:
         self.temperature = ceil(round(100 * min(max(0, request.sampling_params.temperature), 100), 6))
         self.prompt_tokens = max(request.num_prompt_tokens - 1, 0).bit_length()
         self.output = "structured" if request.use_structured_output else "free"
+        self.sampling = sampling(request.sampling_params)
         adapter = request.lora_request.lora_name[:200] if request.lora_request is not None else ""
         self.adapter = adapter.encode("utf-8", "replace").decode()
 
@@ -91,7 +106,8 @@ class RequestCounts:
         *by_accepted, without_token = self.drafts_by_accepted
         drafted_at, accepted_at = by_position(self.drafts_by_length), by_position(by_accepted)
         accepted = max(sum(accepted_at) - without_token, self.counted.accepted_tokens)  # never falls
-        return Tally(0, 0, 0, 0, sum(self.drafts_by_length), sum(drafted_at), accepted, drafted_at, accepted_at)
+        drafts = sum(self.drafts_by_length)
+        return Tally(*[0] * len(ENDS), drafts, sum(drafted_at), accepted, drafted_at, accepted_at)
 
 
 class NotCalled(Exception):
@@ -106,7 +122,8 @@ class Observer:
         self.state, self.own, self.requests = "checking" if own else "observing", own, {}
         self.socket, self.total = None, Counts()  # None: not connected
         self.depth = scheduler.num_spec_tokens  # also the length of vLLM's own lists
-        self.tables = {"temperature": {}, "prompt_tokens": {}, "output": {}, "adapter": {}, "steps": {}}
+        self.tables = {"temperature": {}, "prompt_tokens": {}, "output": {}, "sampling": {},
+                       "adapter": {}, "steps": {}}  # fmt: skip
         self.since = {}  # when a row's key first appeared, by table and key
         self.changed = {}  # rows that have changed since the last report began, by table and key
         self.starting = {}  # requests that were scheduled and have no token yet, by id
@@ -137,6 +154,7 @@ class Observer:
                     self.count(request, len(draft), len(sampled[index[request_id]]) - 1 if len(sampled) else -1)
 
     def count(self, request: Any, drafted: int, accepted: int) -> None:
+        # Must equal vLLM's own counters, or the sidecar withholds the split; check() takes it as proof of the call.
         counts = request.__dict__.get("_specdec") or self.follow(request)
         counts.drafts_by_length[drafted] += 1
         counts.drafts_by_accepted[accepted] += 1
@@ -207,7 +225,7 @@ class Observer:
             growth = growth._replace(**{outcome: 1})
         self.add("temperature", counts.temperature, growth)
         growth = Counts._make(growth[: len(Counts._fields)])
-        for table in ("prompt_tokens", "output", "adapter"):
+        for table in ("prompt_tokens", "output", "sampling", "adapter"):
             self.add(table, getattr(counts, table), growth)
         self.total = Counts._make(map(add, self.total, growth))
 
@@ -304,13 +322,31 @@ def finished_request(request: Any, counts: RequestCounts, outcome: str, now: flo
     return {
         "temperature": counts.temperature, "prompt_tokens": request.num_prompt_tokens, "outcome": outcome,
         "output_tokens": request.num_output_tokens, "structured": counts.output == "structured",
-        "adapter": counts.adapter or None, "drafts": counts.counted.drafts,
+        "sampling": counts.sampling, "adapter": counts.adapter or None, "drafts": counts.counted.drafts,
         "draft_tokens": counts.counted.draft_tokens, "accepted_tokens": counts.counted.accepted_tokens,
         "lengths": bounded(lengths, MAX_POSITIONS + 1),  # drafts by accepted tokens
         "arrival": getattr(request, "arrival_time", None),  # from 0.9.1; by the API server's clock
         "first_token": counts.first_token or last_token, "last_token": last_token,
         "parameters": [name for name, off in PARAMETERS.items() if getattr(parameters, name, off[0]) not in off],
     }  # fmt: skip
+
+
+def sampling(parameters: Any) -> str:
+    """How a request's tokens are chosen; top-k, top-p and min-p shape the target's distribution, not the draft's."""
+    if not parameters.temperature:
+        return "greedy"
+    read = functools.partial(getattr, parameters)
+    if read("presence_penalty", 0) or read("frequency_penalty", 0) or read("repetition_penalty", 1) != 1:
+        return "penalties"
+    return "filtered" if read("top_k", 0) > 0 or read("top_p", 1) < 1 or read("min_p", 0) > 0 else "plain"
+
+
+def setting(source: Any, path: str) -> Any:
+    """What vLLM has configured, as text, number or flag; None where this vLLM has no such setting."""
+    with suppress(Exception):  # a property may raise
+        for name in path.split("."):
+            source = getattr(source, name)
+        return source if isinstance(source, (bool, int, str)) else None
 
 
 def introduction(vllm: Any, vllm_version: Any) -> dict[str, Any]:
@@ -327,7 +363,10 @@ def introduction(vllm: Any, vllm_version: Any) -> dict[str, Any]:
             "adaptive_verification": bool(getattr(speculative, "enable_adaptive_verification", None)),
             "rejection_sample_method": getattr(speculative, "rejection_sample_method", None),
             "parallel_drafting": bool(getattr(speculative, "parallel_drafting", None)),
+            "schedule": (getattr(speculative, "num_speculative_tokens_per_batch_size", None) or [])[:64],
+            **{name: setting(speculative, path) for name, path in SPECULATION.items()},
         },
+        "configuration": {name: setting(vllm, path) for name, path in CONFIGURATION.items()},
     }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ class Outcome(StrEnum):
 
     STOPPED = "stopped"  # at an end-of-sequence or stop token
     LENGTH = "length"
+    REPETITION = "repetition"  # vLLM found the text repeating itself
     ABORTED = "aborted"  # the client left, or the API server stopped it at a stop string
     ERROR = "error"
 
@@ -34,6 +35,7 @@ class Tally:
 
     stopped: Count = 0
     length: Count = 0
+    repetition: Count = 0
     aborted: Count = 0
     error: Count = 0
     drafts: Count = 0
@@ -68,7 +70,7 @@ class Tally:
     @property
     def requests(self) -> int:
         """All finished requests."""
-        return self.stopped + self.length + self.aborted + self.error
+        return sum(self.by_outcome.values())
 
     @property
     def rate(self) -> float | None:

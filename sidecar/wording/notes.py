@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from sidecar.analysis.advice import Advice, Direction, TokensAdvice
+from sidecar.analysis.advice import Advice, Direction, FindingCode, TokensAdvice
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.report import EngineReport, ModelReport
@@ -85,20 +85,22 @@ _OR_FEWER: Final = "Route this traffic to pods that do not speculate, or specula
 def model_notes(model: ModelReport) -> list[str]:
     """What to know about a model as a whole, and to do, most important first."""
     judgement = model.judgement
-    note = COLLAPSED if judgement.has_collapsed else judgement_note(judgement, advice_sentences(model.advice))
-    return [*([note] if note else []), *caveats(judgement.evidence), *_losing_engines(model)]
+    note = judgement_note(judgement, is_explained=bool(model.findings))
+    told = {FindingCode.TOO_MANY_TOKENS, FindingCode.TOO_FEW_TOKENS, FindingCode.LOAD}
+    has_told = any(finding.code in told for finding in model.findings)
+    schedule = "" if model.advice is None or has_told else advice_sentences(Advice(schedule=model.advice.schedule))
+    return [*filter(None, (note, schedule)), *caveats(judgement.evidence), *_losing_engines(model)]
 
 
-def judgement_note(judgement: Judgement, advice: str = "") -> str:
+def judgement_note(judgement: Judgement, *, is_explained: bool = False) -> str:
     """What keeps a verdict from being reached or from rising, and what to do where it is net negative.
 
-    ``advice`` takes the place of the general remedy. Empty if there is nothing to say.
+    ``is_explained``: findings say what to do. Empty if there is nothing to say.
     """
     if judgement.gate is not None:
         return f"No verdict: below thresholds.{judgement.gate.threshold} ({judgement.gate.value:g})."
-    if not advice and judgement.verdict is Verdict.NET_NEGATIVE:
-        advice = _remedy(judgement)
-    return " ".join(filter(None, (_held(judgement), advice)))
+    loses = judgement.verdict is Verdict.NET_NEGATIVE and not is_explained
+    return " ".join(filter(None, (_held(judgement), _remedy(judgement) if loses else "")))
 
 
 def _held(judgement: Judgement) -> str:

@@ -1,15 +1,35 @@
 """Scenes for the alerts that read the sidecar's verdicts, with values close to each threshold on both sides."""
 
+from dataclasses import replace
+
 from sidecar.requests.messages import Speculation
 from tests.alerts.pods import POD, Pod
 from tests.alerts.scene import Scene, scenes
 from tests.alerts.vllm_pages import after, plan
 
 LOW, AT, COLLAPSED = "SpecDecodeAcceptanceLow", "SpecDecodeAcceptanceLowAtTemperature", "SpecDecodeAcceptanceCollapsed"
+NOT_SPECULATING = "SpecDecodeNotSpeculating"
 NOT_JUDGED, MIXED = "SpecDecodeNotJudged", "SpecDecodeMixedWorkload"
 SLOWER, SLOWER_AT = "SpecDecodeSlowerThanPlain", "SpecDecodeSlowerThanPlainAtTemperature"
 ADAPTIVE = Speculation(method="eagle3", num_speculative_tokens=3, adaptive_verification=True)
 DFLASH = Speculation(method="dflash", num_speculative_tokens=15, parallel_drafting=True)
+
+
+@scenes
+def not_speculating():
+    draft = Speculation(method="draft_model", num_speculative_tokens=3)
+    scheduled = replace(draft, per_batch_size=True, schedule=((1, 64, 0),))
+    yield Scene(
+        "a draft model that drafts nothing although the engine decodes", NOT_SPECULATING, at=(10, 30)
+    ).with_pods(
+        Pod("quiet").drafting(0, 0.8).generating(50).speculating(draft).fires(since=14),
+        Pod("scheduled").drafting(0, 0.8).generating(50).speculating(scheduled),
+        Pod("idle").drafting(0, 0.8).speculating(draft),
+        Pod("drafting").drafting(5, 0.8).speculating(draft),
+    )
+    yield Scene("it ends once vLLM drafts again", NOT_SPECULATING, at=(9, 20, 60)).with_pods(
+        Pod("quiet").drafting(after(30, 0, 5), 0.8).generating(50).speculating(draft).fires(until=45),
+    )
 
 
 @scenes
@@ -202,6 +222,7 @@ def context():
     by_temperature = "Acceptance rate 45% (threshold 50%). By temperature: [0] 60% [1+] 22.5%."
     plain = "Acceptance rate 30% (threshold 50%)."
     speedup = "Speedup over decoding without speculation at this load: 0.90."
+    why = "Why (docs/why.md): too_many_tokens."
     command = f"Details: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report"
     yield Scene(
         "it comes with the pod's rates and speedup, and in Kubernetes with a command that shows all numbers",
@@ -209,6 +230,6 @@ def context():
         at=(9, 35),
     ).with_pods(
         Pod("split").bucket("0", 6, 0.6).bucket("1+", 4, 0.225).fires(0.45, context=(by_temperature,)),
-        Pod("timed").drafting(5, 0.3).timed(0.9).fires(0.3, context=(plain, speedup)),
-        Pod("kubernetes").drafting(5, 0.3).in_kubernetes().fires(0.3, context=(plain, command)),
+        Pod("timed").drafting(5, 0.3).timed(0.9).fires(0.3, context=(plain, speedup, why)),
+        Pod("kubernetes").drafting(5, 0.3).in_kubernetes().fires(0.3, context=(plain, why, command)),
     )

@@ -23,7 +23,7 @@ from sidecar.requests.messages import (
 from sidecar.requests.tally import NOTHING, Outcome, Tally
 from sidecar.settings import Settings
 
-USUAL = {Table.PROMPT_TOKENS: 0, Table.OUTPUT: "free", Table.ADAPTER: ""}
+USUAL = {Table.PROMPT_TOKENS: 0, Table.OUTPUT: "free", Table.SAMPLING: "greedy", Table.ADAPTER: ""}
 EAGLE = Speculation("eagle", 3)
 
 

@@ -31,6 +31,7 @@ def test_an_edge_that_no_float_meets_is_still_its_hundredth():
 
 
 PROMPTS, OUTPUTS = ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+"), ("free", "structured")
+SAMPLING = ("greedy", "plain", "filtered", "penalties")
 
 
 @pytest.mark.parametrize(
@@ -41,41 +42,44 @@ def test_every_group_is_there_from_the_start_and_prompt_lengths_are_powers_of_tw
     pod = Pod()
     pod.serve((0, 10, 15), table="prompt_tokens", key=exponent)
     drafts = {row.group: row.tally.drafts for row in pod.model().groups}
-    assert drafts == dict.fromkeys((*PROMPTS, *OUTPUTS), 0) | {group: 10, "free": 10}
-    assert [row.by for row in pod.model().groups] == ["prompt_tokens"] * 5 + ["output"] * 2
+    assert drafts == dict.fromkeys((*PROMPTS, *OUTPUTS, *SAMPLING), 0) | {group: 10, "free": 10, "greedy": 10}
+    assert [row.by for row in pod.model().groups] == ["prompt_tokens"] * 5 + ["output"] * 2 + ["sampling"] * 4
 
 
-def long_prompts(*accepted, drafts=2, requests=1, **settings):
+def long_prompts(*accepted, drafts=2, polls=60, **settings):
     """Short prompts that accept 20 of 30, and long ones that accept ``accepted``, turn by turn."""
     pod = Pod(**settings)
-    for second in range(60):
-        pod.plugin.serve(drafts=10, accepted=20, table="prompt_tokens", key=9, requests=requests)
-        turn = (0, drafts, accepted[second % len(accepted)])
-        pod.serve(turn, table="prompt_tokens", key=15, requests=requests)
+    for second in range(polls):
+        own = {"drafts": drafts, "draft_tokens": 3 * drafts, "accepted_tokens": accepted[second % len(accepted)]}
+        for kind in ({"prompt_tokens": 500}, {"prompt_tokens": 20_000} | own):
+            pod.plugin.finish(**kind)
+        pod.poll(pod.plugin.counted())
     return pod
 
 
 def test_a_group_that_accepts_clearly_less_is_named():
-    pod = long_prompts(2)
-    lower = pod.group("8k-32k")
-    assert lower.difference == pytest.approx(2 / 6 - 20 / 30)
-    assert lower.error == pytest.approx((2 * (1 / 3) * (2 / 3) / 60) ** 0.5)
-    assert lower.window.share == pytest.approx(1 / 6)
+    pod = long_prompts(1, 3)
+    lower = pod.group("8k-32k").difference
+    assert (lower.rate, lower.others) == pytest.approx((2 / 6, 20 / 30))
+    assert lower.error == pytest.approx((1 / 6) / 59**0.5)  # the long ones differ by a sixth from their mean
     assert [row.group for row in pod.model().groups if row.accepts_less] == ["8k-32k"]
 
 
 @pytest.mark.parametrize(
     ("accepted", "options", "difference"),
     [
-        ((38,), {"drafts": 20, "requests": 100}, -0.03),  # by little, although with certainty
-        ((2,), {"thresholds": {"min_requests": 1000}}, -0.33),  # on few requests
-        ((0, 6), {}, -0.17),  # by chance: the standard error is large
+        ((38,), {"drafts": 20}, -0.03),  # by little, although with certainty
+        ((0, 6), {"polls": 20}, -0.17),  # by chance: the standard error is large
     ],
 )
-def test_a_group_accepts_less_neither_by_little_nor_on_few_requests_nor_by_chance(accepted, options, difference):
+def test_a_group_accepts_less_neither_by_little_nor_by_chance(accepted, options, difference):
     group = long_prompts(*accepted, **options).group("8k-32k")
-    assert group.difference == pytest.approx(difference, abs=0.01)
+    assert group.difference.rate - group.difference.others == pytest.approx(difference, abs=0.01)
     assert not group.accepts_less
+
+
+def test_a_group_of_few_requests_is_not_compared():
+    assert long_prompts(2, thresholds={"min_requests": 1000}).group("8k-32k").difference is None
 
 
 def test_requests_that_vllm_drafts_nothing_for_are_named_and_drag_no_group_down():

@@ -2,6 +2,7 @@ import signal
 from contextlib import suppress
 
 import aiohttp
+import pytest
 
 from tests.debian_servers import free_port
 
@@ -26,7 +27,7 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, h
         return None
 
     async with program("demo", "--losing", **arguments) as process:
-        losing = ("observing", "net_negative", 1, {"output", "prompt_tokens"}, True)
+        losing = ("observing", "net_negative", 1, {"output", "prompt_tokens", "sampling"}, True)
         await eventually(state, losing, seconds=60, pause=0.2)
         drafted = sum(tally["draft_tokens"] for tally in drafting)
         assert sum(tally["accepted_tokens"] for tally in drafting) < 0.5 * drafted
@@ -37,3 +38,26 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, h
     completed, failed = [int(word) for word in out.decode().splitlines()[-1].split() if word.isdigit()]
     assert completed > 0
     assert failed == 0
+
+
+@pytest.mark.parametrize(("option", "is_found"), [((), True), (("--fixed",), False)])
+async def test_the_demo_finds_greedy_drafting_until_it_is_fixed(program, http, option, is_found):
+    address = f"127.0.0.1:{free_port()}"
+    arguments = {"SPECDEC_LISTEN": address, "SPECDEC_THRESHOLDS__MIN_REQUESTS": "10", "TMPDIR": "/tmp"}
+    async with program("demo", *option, **arguments) as process:
+        enough, model = False, {}
+        while not enough:
+            await asyncio.sleep(0.2)
+            with suppress(aiohttp.ClientConnectionError):
+                async with http.get(f"http://{address}/api/v1/status") as response:
+                    model = next(iter((await response.json())["models"]), {"groups": []})
+            ways = {
+                group["group"]: group["tally"]["requests"]
+                for group in model.get("groups", ())
+                if group["by"] == "sampling"
+            }
+            enough = min(ways.get("greedy", 0), ways.get("plain", 0)) >= 40
+        codes = [finding["code"] for finding in model["explanations"]]
+        assert ("greedy_drafting" in codes) is is_found
+        process.send_signal(signal.SIGINT)
+        await process.communicate()

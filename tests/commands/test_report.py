@@ -12,6 +12,8 @@ from sidecar.wording.notes import LIMITATIONS
 from tests.commands.commands_tools import command
 from tests.export.reports import (
     NEVER_CONNECTED,
+    STRUCTURED,
+    difference,
     down,
     engine,
     group,
@@ -63,7 +65,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
 async def test_who_accepts_less_and_what_each_engine_does(reported):
     nothing = {"acceptance": None, "latencies": {}, "speculation": None, "coverage": None}
     limited = engine(limitations=frozenset({Limitation.NO_POSITIONS}), **nothing)
-    groups = (group("prompt_tokens", "8k-32k", 0.4, difference=-0.25, accepts_less=True), group("output", "free"))
+    groups = (group("prompt_tokens", "8k-32k", 0.4, difference=difference(0.4, 0.65)), group("output", "free"))
     groups += (group("output", "structured", without_drafts=True),)
     text = await reported(report(model(temperature("0"), groups=groups, engines=(limited, engine(index="1")))))
     lines = [line.split() for line in text.splitlines()]
@@ -75,6 +77,14 @@ async def test_who_accepts_less_and_what_each_engine_does(reported):
     assert ["1", "eagle3,", "3", "tokens", "0.600", "1.000", *times] in lines
     assert f"  engine 0: {LIMITATIONS[Limitation.NO_POSITIONS]}" in text.splitlines()
     assert "  no speedup: the step time without speculation is not known; measure it " in text
+
+
+async def test_why_it_loses_and_what_to_change(reported):
+    lines = (await reported(report(model(temperature("0"), findings=(STRUCTURED,))))).splitlines()
+    (why,) = (line for line in lines if line.startswith("  structured_output: Requests with structured output accept"))
+    after = lines[lines.index(why) + 1 :]
+    assert after[0].startswith("  Route these requests to pods that do not speculate, or that draft with n-gram")
+    assert after[1].startswith("  Verify with `specdec-sidecar sweep --url URL")
 
 
 async def test_times_below_vllms_first_bucket_are_bounds(reported):

@@ -44,7 +44,20 @@ def test_valid_command_lines_have_no_fault(line):
         if line == "vllm serve m"
         else "vLLM rejects requests with min_p or logit_bias (status 400) while it speculates"
     )
-    assert len(checked.notes) == 1 + ("ngram" in line or "suffix" in line)
+    assert len(checked.notes) == (1 if line == "vllm serve m" else 2)  # what the method costs, or how it drafts
+
+
+@pytest.mark.parametrize(
+    ("keys", "version", "noted"),
+    [
+        ({}, (0, 32), "docs/why.md says when probabilistic helps"),
+        (SAMPLED, (0, 32), "max_num_seqs x K x vocabulary x 4 bytes"),
+        ({}, (0, 21), None),  # which has no draft_sample_method
+    ],
+)
+def test_how_the_draft_chooses_its_tokens_is_noted_where_vllm_lets_one_choose(keys, version, noted):
+    notes = findings(config(method="eagle3", **keys), version).notes
+    assert [noted in note for note in notes[1:]] == [True] if noted else len(notes) == 1
 
 
 def test_what_a_method_costs_beside_its_drafts_is_noted():

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from sidecar.analysis.advice import Finding, FindingCode
 from sidecar.analysis.distributions import ACCEPTANCE_EDGES, USAGE_EDGES, WINDOW_EDGES, Distribution
 from sidecar.analysis.engine.engine_state import QUANTILES, Latency
 from sidecar.analysis.engine.engines import ScrapeReport
@@ -11,12 +12,13 @@ from sidecar.analysis.report import EngineReport, ModelReport, OwnReport, Report
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup, Withheld
 from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginEngineReport, PluginReport, PluginState
+from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.export.declaration import Shown
-from sidecar.requests.messages import Speculation
+from sidecar.requests.messages import Configuration, Speculation
 from sidecar.requests.tally import Tally
 from sidecar.settings import load_settings
 
@@ -107,9 +109,15 @@ def engine(model="demo", index="0", **changes):
         "limitations": frozenset(),
         "speed": speed(withheld=Withheld.NO_REFERENCE),
         "speculation": EAGLE,
+        "configuration": Configuration(),
+        "difference": None,
+        "undrafted_tokens": 0.0,
         "coverage": 1.0,
     }
     return EngineReport(**values | changes)
+
+
+STRUCTURED = Finding(code=FindingCode.STRUCTURED_OUTPUT, where=("structured",), value=0.45, other=0.7, error=0.02)
 
 
 def latency(median):
@@ -153,15 +161,18 @@ def timed(label, verdict, rate, plain_ms, actual_ms, **changes):
     )  # fmt: skip
 
 
-def group(by, name, rate=0.6, *, share=0.5, difference=None, error=None, accepts_less=False, without_drafts=False):
+def difference(rate, others, error=0.01, drafted=1000):
+    """Of the acceptance rate from that of the others."""
+    return Difference(rate, others, error, drafted)
+
+
+def group(by, name, rate=0.6, *, share=0.5, difference=None, without_drafts=False):
     return GroupReport(
         by=by,
         group=name,
         tally=Tally(stopped=20, drafts=500, draft_tokens=1500, accepted_tokens=int(1500 * rate)),
         window=window(rate, share=share),
         difference=difference,
-        error=error,
-        accepts_less=accepts_less,
         without_drafts=without_drafts,
     )
 

@@ -37,8 +37,8 @@ def everything():
         reports.timed("0", Verdict.NET_POSITIVE, 0.7, 30, 20, saved_seconds=12.5),
         reports.timed("0.7-1", Verdict.NET_NEGATIVE, 0.3, 30, 33, lost_seconds=3.25),
     )
-    groups = (reports.group("prompt_tokens", "0-512"), reports.group("output", "structured", 0.2, accepts_less=True))
-    model = reports.timed_model(cold, hot, name=STRANGE, engines=engines, groups=groups)
+    groups = (reports.group("prompt_tokens", "0-512"), reports.group("output", "structured", 0.2))
+    model = reports.timed_model(cold, hot, name=STRANGE, engines=engines, groups=groups, findings=(reports.STRUCTURED,))
     return reports.report(model, failures={"scrape": 0}, label_overflow={"engine": 0})
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import ProcessCollector, generate_latest
 
+from sidecar.analysis.advice import FindingCode
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.speed.speedup import LoadReport
 from sidecar.analysis.speed.steps import LOAD_LABELS
@@ -37,6 +38,7 @@ LIMITS = Limits()
 TEMPERATURES = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
 GROUPS = [("prompt_tokens", name) for name in ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+")]
 GROUPS += [("output", name) for name in ("free", "structured")]
+GROUPS += [("sampling", name) for name in ("greedy", "plain", "filtered", "penalties")]
 ADAPTERS = [("adapter", str(number)) for number in range(MOST_ADAPTERS)] + [("adapter", "other")]
 DEEP = (1,) * 32
 
@@ -156,6 +158,12 @@ def test_acceptance_is_absent_below_the_gates():
     quiet = reports.judgement(Verdict.INSUFFICIENT_DATA, 0.3)
     report = reports.report(reports.model(reports.temperature("0", judgement=quiet), judgement=quiet))
     assert values(report, "specdec_acceptance_ratio") == values(report, "specdec_model_acceptance_ratio") == {}
+
+
+def test_findings_are_0_or_1_and_absent_where_nothing_is_speculating_or_the_poll_is_stale():
+    found = values(reports.report(reports.model(findings=(reports.STRUCTURED,))), "specdec_finding")
+    assert found == {("demo", code): code == "structured_output" for code in FindingCode}
+    assert values(reports.report(reports.model(speed=None)), "specdec_finding") == {}
 
 
 def test_a_v0_engine_exports_what_it_has_and_no_zeros():

@@ -46,7 +46,21 @@ def test_numbers_verdicts_and_sentences_that_scripts_read_most():
     (temperature,) = model["temperatures"]
     assert (temperature["judgement"]["verdict"], temperature["judgement"]["acceptance"]) == ("net_negative", 0.25)
     assert (temperature["tally"]["stopped"], temperature["tally"]["requests"]) == (40, 40)
+    assert model["findings"] == model["explanations"] == []
     assert status_json["answer"]["text"] == "Speculation does not pay at temperature 0.7-1 (50% of the draft tokens)."
+
+
+def test_findings_are_there_in_numbers_and_in_words():
+    (model,) = read(reports.report(reports.model(findings=(reports.STRUCTURED,))))["models"]
+    (finding,), (explanation,) = model["findings"], model["explanations"]
+    assert (finding["code"], finding["value"], finding["other"], finding["error"]) == (
+        "structured_output",
+        0.45,
+        0.7,
+        0.02,
+    )
+    assert explanation["code"] == "structured_output"
+    assert set(explanation) == {"code", "what", "remedy", "expect", "verify"}
 
 
 def test_a_failed_poll_says_what_to_do():

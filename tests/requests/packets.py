@@ -7,8 +7,9 @@ HELLO: dict[str, Any] = {
     "plugin": "0.1", "vllm": "0.32.0", "model": "m", "engine": 0, "start": "5f", "started": 1.7e9, "state": "observing",
     "reason": "", "speculation": {
         "method": "ngram", "num_speculative_tokens": 3, "per_batch_size": False, "adaptive_verification": False,
-        "rejection_sample_method": None,
+        "rejection_sample_method": None, "schedule": [[1, 4, 3]], "draft_sample_method": "greedy",
     },
+    "configuration": {"max_num_seqs": 64, "quantization": "fp8", "model_runner_v2": None},
 }  # fmt: skip
 
 
@@ -35,6 +36,7 @@ REPORT: dict[str, Any] = {
     ],
     "prompt_tokens": [{"key": 7, "since": 1.7e9, "counts": TOTAL}],
     "output": [{"key": "free", "since": 1.7e9, "counts": TOTAL}],
+    "sampling": [{"key": "filtered", "since": 1.7e9, "counts": TOTAL}],
     "adapter": [row("", stopped=3, drafts=2, draft_tokens=6, accepted_tokens=3),
                 row("other", length=2, aborted=3, error=5, drafts=8, draft_tokens=24, accepted_tokens=17)],
     "steps": [{"key": 3, "since": 1.7e9, "counts": STEPS}],
@@ -43,7 +45,8 @@ REPORT: dict[str, Any] = {
 FINISHED: dict[str, Any] = {
     "temperature": 70, "drafts": 20, "draft_tokens": 60, "accepted_tokens": 33, "lengths": [3, 5, 8, 4],
     "prompt_tokens": 100, "output_tokens": 53, "arrival": 1.7e9, "first_token": 1.7e9 + 1,
-    "last_token": None, "outcome": "aborted", "structured": True, "adapter": "tenant", "parameters": ["min_p"],
+    "last_token": None, "outcome": "aborted", "structured": True, "sampling": "penalties",
+    "adapter": "tenant", "parameters": ["min_p"],
 }  # fmt: skip
 
 

@@ -8,8 +8,8 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-TABLES = ("temperature", "prompt_tokens", "output", "adapter", "steps")
-OUTCOMES = ("stopped", "length", "aborted", "error")
+TABLES = ("temperature", "prompt_tokens", "output", "sampling", "adapter", "steps")
+OUTCOMES = ("stopped", "length", "repetition", "aborted", "error")
 COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
@@ -120,7 +120,7 @@ class PlainReceiver:
                     self.fallen += _falls(life.tables[name].get(key, {}), row)
                     life.tables[name][key] = row
                 life.arriving[name].clear()
-            self.torn += any(life.sums(name)[1:] != life.totals() for name in TABLES[:4])
+            self.torn += any(life.sums(name)[1:] != life.totals() for name in TABLES[:5])
 
     def die(self):
         """Ends like a killed sidecar, and leaves no thread that could read from a descriptor reused by another."""

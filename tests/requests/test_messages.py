@@ -8,6 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sidecar.requests.messages import (
     MAX_FINISHED,
+    Configuration,
     FinishedRequest,
     HelloState,
     Malformed,
@@ -28,6 +29,8 @@ def test_a_packet_is_read_with_all_its_parts():
     read = read_packet(packet(hello=HELLO, report={**REPORT, **finishing(FINISHED)}))
     assert read.hello is not None
     assert (read.hello.state, read.hello.speculation.method) == (HelloState.OBSERVING, "ngram")
+    assert (read.hello.speculation.schedule, read.hello.speculation.draft_sample_method) == (((1, 4, 3),), "greedy")
+    assert read.hello.configuration == Configuration(max_num_seqs=64, quantization="fp8")
     report = read.report
     assert report is not None
     warm, other = report.temperature
@@ -41,6 +44,7 @@ def test_a_packet_is_read_with_all_its_parts():
         *[Table.TEMPERATURE] * 2,
         Table.PROMPT_TOKENS,
         Table.OUTPUT,
+        Table.SAMPLING,
         *[Table.ADAPTER] * 2,
     ]
     finished = {**FINISHED, "lengths": (3, 5, 8, 4), "parameters": ("min_p",), "outcome": Outcome.ABORTED}
@@ -50,7 +54,7 @@ def test_a_packet_is_read_with_all_its_parts():
 def test_unknown_fields_and_tables_are_ignored():
     """So that a later plug-in may send more without another version of the format."""
     table = [{"key": 1, "since": 1, "counts": {}, "new": 1}]
-    later = {**REPORT, "sampling": table, **finishing({**FINISHED, "new": {}}), "end": {**END, "new": 1}}
+    later = {**REPORT, "backend": table, **finishing({**FINISHED, "new": {}}), "end": {**END, "new": 1}}
     later["output"] = [{**later["output"][0], "counts": {**later["output"][0]["counts"], "new": 1}}]
     read = read_packet(packet(hello={**HELLO, "new": 1}, report=later, new=1))
     assert read == read_packet(packet(hello=HELLO, report={**REPORT, **finishing(FINISHED)}))

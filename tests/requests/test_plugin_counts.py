@@ -18,7 +18,7 @@ def steps(number, seconds, decodes, request_seconds, tokens):
 
 
 def tally(*, drafts=0, draft_tokens=0, accepted_tokens=0, drafted_at=(), accepted_at=(), **outcomes):
-    ended = {"stopped": 0, "length": 0, "aborted": 0, "error": 0} | outcomes
+    ended = {"stopped": 0, "length": 0, "repetition": 0, "aborted": 0, "error": 0} | outcomes
     return ended | {
         "drafts": drafts, "draft_tokens": draft_tokens, "accepted_tokens": accepted_tokens,
         "drafted_at": list(drafted_at), "accepted_at": list(accepted_at),
@@ -77,7 +77,7 @@ def test_a_finished_request_is_reported_with_all_its_fields(plain, made, clock):
         "temperature": 31, "drafts": 2, "draft_tokens": 5, "accepted_tokens": 3, "lengths": [1, 0, 0, 1],
         "prompt_tokens": 600, "output_tokens": 6,
         "arrival": 1000.0, "first_token": 2011.0, "last_token": 2012.0, "outcome": "length",
-        "structured": True, "adapter": "ä", "parameters": ["min_p"],
+        "structured": True, "sampling": "filtered", "adapter": "ä", "parameters": ["min_p"],
     }  # fmt: skip
     plain.until(lambda: plain.only.done, [expected])
 
@@ -166,15 +166,79 @@ def test_temperatures_are_rounded_up_to_hundredths(temperature, key):
     assert plugin.RequestCounts(request("a", temperature), 3).temperature == key
 
 
+@pytest.mark.parametrize(
+    ("temperature", "parameters", "group"),
+    [
+        (0, {"top_k": 20, "presence_penalty": 1.0}, "greedy"),  # vLLM ignores the filters then
+        (0.7, {}, "plain"),
+        (0.7, {"top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}, "plain"),  # vLLM's defaults
+        (0.7, {"top_k": 0}, "plain"),
+        (0.7, {"top_k": 20}, "filtered"),
+        (0.7, {"top_p": 0.95}, "filtered"),
+        (0.7, {"min_p": 0.05}, "filtered"),
+        (0.7, {"presence_penalty": -0.5}, "penalties"),
+        (0.7, {"frequency_penalty": 0.5}, "penalties"),
+        (0.7, {"repetition_penalty": 1.1, "top_p": 0.9}, "penalties"),
+    ],
+)
+def test_requests_are_grouped_by_what_shapes_the_targets_distribution(temperature, parameters, group):
+    assert plugin.RequestCounts(request("a", temperature, **parameters), 3).sampling == group
+
+
+def test_vllms_repetition_is_an_outcome_of_its_own(plain, made):
+    scheduler = made(request("a"))
+    scheduler.step({"a": (0, 1)})
+    scheduler.end("a", status="FINISHED_REPETITION")
+    plain.until(lambda: [done["outcome"] for done in plain.only.done], ["repetition"])
+    assert plain.only.tables["sampling"]["plain"]["repetition"] == 1
+
+
+UNKNOWN = dict.fromkeys(plugin.SPECULATION)
+
+
 def test_hello_identifies_the_plugin_the_engine_and_its_speculation(plain, made):
     made()
     speculation = {
         "method": "draft_model", "num_speculative_tokens": 3, "per_batch_size": False, "adaptive_verification": False,
-        "rejection_sample_method": None, "parallel_drafting": False,
+        "rejection_sample_method": "standard", "parallel_drafting": False, "schedule": [],
+        "draft_sample_method": "greedy",
     }  # fmt: skip
     expected = {"plugin": __version__, "vllm": "0.32.0", "model": "m", "engine": 2, "state": "observing", "reason": ""}
-    expected["speculation"] = speculation
+    expected["speculation"] = UNKNOWN | speculation
+    expected["configuration"] = dict.fromkeys(plugin.CONFIGURATION)
     plain.until(lambda: {name: plain.only.hello.get(name) for name in expected}, expected)
+
+
+class Refusing:
+    """A configuration with a property that raises, as some of vLLM's do until they are complete."""
+
+    @property
+    def async_scheduling(self):
+        raise AssertionError
+
+    max_num_seqs = 64
+
+
+def test_hello_has_the_configuration_that_explains_a_loss_and_none_where_it_is_unknown():
+    draft = SimpleNamespace(quantization="fp8", max_model_len=2048)
+    speculative = SimpleNamespace(
+        method="eagle3", num_speculative_tokens=3, num_speculative_tokens_per_batch_size=[[1, 4, 3], [5, 64, 0]],
+        draft_sample_method="greedy", use_local_argmax_reduction=False, draft_model_config=draft,
+    )  # fmt: skip
+    vllm = SimpleNamespace(
+        model_config=SimpleNamespace(served_model_name="m", quantization=object(), hf_text_config=None),
+        parallel_config=SimpleNamespace(data_parallel_index=0), scheduler_config=Refusing(),
+        speculative_config=speculative, use_v2_model_runner=True,
+    )  # fmt: skip
+    hello = plugin.introduction(vllm, "0.32.0")
+    known = {
+        "draft_sample_method": "greedy", "local_argmax": False, "draft_quantization": "fp8",
+        "draft_max_model_len": 2048, "schedule": [[1, 4, 3], [5, 64, 0]],
+    }  # fmt: skip
+    assert known.items() <= hello["speculation"].items()
+    assert hello["speculation"]["heterogeneous_vocab"] is None
+    known = {"model_runner_v2": True, "max_num_seqs": 64}
+    assert hello["configuration"] == dict.fromkeys(plugin.CONFIGURATION) | known
 
 
 def test_without_speculation_requests_are_counted(plain, made):

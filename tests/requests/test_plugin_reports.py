@@ -37,8 +37,8 @@ def test_a_report_is_spread_over_steps_and_ends(plain, made, slow_clock):
         slow_clock.at += 0.001
         scheduler.step(dict.fromkeys(TWENTY, (3, 2)))
     assert scheduler._specdec.slices is None, "the first report is over, and the next not due"
-    # Rows of 20 temperatures, a prompt length, an output, an adapter and steps, four in a packet.
-    plain.until(lambda: (plain.only.packets, plain.only.reports), (6, 1))
+    # Rows of 20 temperatures, a prompt length, an output, a sampling, an adapter and steps, four in a packet.
+    plain.until(lambda: (plain.only.packets, plain.only.reports), (7, 1))
     assert len(plain.only.tables["temperature"]) == 20
 
 

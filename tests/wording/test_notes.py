@@ -1,15 +1,16 @@
 """The sentences on a judgement, its evidence and its advice."""
 
+from dataclasses import replace
+
 import pytest
 
-from sidecar.analysis.advice import Advice, Direction, TokensAdvice
+from sidecar.analysis.advice import Advice, Direction, FindingCode, TokensAdvice
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Estimate, Evidence
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.requests.messages import Speculation
 from sidecar.wording.notes import (
-    COLLAPSED,
     LIMITATIONS,
     WITHHELD,
     advice_sentences,
@@ -18,7 +19,7 @@ from sidecar.wording.notes import (
     model_notes,
     no_speedup_sentence,
 )
-from tests.export.reports import engine, judgement, model, speed, timed_model, window
+from tests.export.reports import STRUCTURED, engine, judgement, model, speed, timed_model, window
 
 NEGATIVE, EVEN, POSITIVE = Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE
 NONE = Verdict.INSUFFICIENT_DATA
@@ -81,12 +82,15 @@ def test_traffic_that_loses_is_to_go_elsewhere_or_to_draft_less(lost, remedy):
     assert judgement_note(lost) == remedy
 
 
-def test_advice_on_the_number_of_tokens_takes_the_place_of_the_general_remedy():
-    assert judgement_note(judgement(NEGATIVE, 0.2), "Draft less.") == "Draft less."
-    advice = Advice(tokens=TokensAdvice(direction=Direction.FEWER, now=0, acceptance=0.3))
-    assert model_notes(model(judgement=judgement(NEGATIVE, 0.3), advice=advice)) == [
-        "Acceptance rate 0.30: speculate fewer tokens."
-    ]
+def test_findings_take_the_place_of_the_general_remedy_and_a_schedule_is_advised_without_one():
+    lost = {"judgement": judgement(NEGATIVE, 0.3)}
+    assert model_notes(model(**lost)) == [OR_FEWER]
+    assert model_notes(model(**lost, findings=(STRUCTURED,))) == []
+    advice = Advice(schedule=SCHEDULE, can_schedule=True)
+    assert model_notes(model(advice=advice)) == [BY_LOAD]
+    assert model_notes(model(advice=advice, findings=(STRUCTURED,))) == [BY_LOAD]
+    load = replace(STRUCTURED, code=FindingCode.LOAD)
+    assert model_notes(model(advice=advice, findings=(load,))) == []  # it says so itself
 
 
 BY_TIME = {"now": 7, "best_seconds": 0.00415, "now_seconds": 0.0052}
@@ -183,12 +187,6 @@ def test_engines_that_lose_although_the_model_does_not_are_named():
     ]
     assert model_notes(model(engines=engines, judgement=judgement(NEGATIVE, 0.3))) == [OR_FEWER]
     assert model_notes(model(engines=(losing("0", 0.12),))) == []
-
-
-def test_what_has_collapsed_is_told_as_a_fault_before_anything_else():
-    collapsed = judgement(NEGATIVE, 0.01, has_collapsed=True, speculation=Speculation("ngram", 3), held_below=0.5)
-    assert model_notes(model(judgement=collapsed))[0] == COLLAPSED
-    assert "High temperatures alone do not cause this" in COLLAPSED
 
 
 def test_every_code_has_its_sentence():

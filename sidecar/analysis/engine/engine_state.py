@@ -112,7 +112,13 @@ class KvCacheUsage:
         return max((usage for at, usage in self._polls if at > now - self._window), default=None)
 
 
-_COUNTED: Final = (Counter.FIRST_TOKENS, Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)
+_COUNTED: Final = (
+    Counter.GENERATION_TOKENS,
+    Counter.FIRST_TOKENS,
+    Counter.DRAFTS,
+    Counter.DRAFT_TOKENS,
+    Counter.ACCEPTED_TOKENS,
+)
 
 
 class EngineState:
@@ -210,9 +216,18 @@ class EngineState:
         """Over the last hour, or as much of it as is known."""
         return self._acceptance(self._hour)
 
+    @property
+    def undrafted_tokens(self) -> float:
+        """Tokens decoded over latency_window, if nothing was drafted in it; else, or if unknown, 0."""
+        grown = self._window.growth or ()
+        if not grown or any(map(math.isnan, grown[: len(_COUNTED)])):
+            return 0.0
+        generated, requests, drafts, *_ = grown
+        return 0.0 if drafts else max(generated - requests, 0.0)
+
     def _acceptance(self, window: CounterWindow) -> Acceptance:
         grown = window.growth or ()
-        requests, *speculation = grown[: len(_COUNTED)] if grown else (math.nan,) * len(_COUNTED)
+        _, requests, *speculation = grown[: len(_COUNTED)] if grown else (math.nan,) * len(_COUNTED)
         if any(map(math.isnan, speculation)):
             return NO_DRAFTS
         drafts, draft_tokens, accepted_tokens = speculation

@@ -12,7 +12,7 @@ from math import hypot, inf
 from typing import Final
 
 from sidecar.analysis.speed.plain import PlainStep, added_up, are_prompts_alike, covers, scatter
-from sidecar.analysis.speed.steps import LOAD_LABELS, StepCosts, Steps, load_label, sum_steps
+from sidecar.analysis.speed.steps import LOAD_EDGES, LOAD_LABELS, StepCosts, Steps, load_label, sum_steps
 from sidecar.engine.window import GrowthWindow, Row, subtract
 from sidecar.settings.baselines import PlainStepTimes
 
@@ -129,6 +129,12 @@ class LoadReport:
     def actual_seconds(self) -> float | None:
         """Mean seconds per token; None if nothing was decoded."""
         return self.seconds / self.tokens if self.tokens else None
+
+    @property
+    def highest(self) -> int | None:
+        """The highest number of running requests; None for the last load, which has none."""
+        place = LOAD_LABELS.index(self.running)
+        return LOAD_EDGES[place] if place < len(LOAD_EDGES) else None
 
 
 class LoadTotals:

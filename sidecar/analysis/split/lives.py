@@ -19,6 +19,7 @@ from sidecar.engine.names import Counter as Counted
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.requests.messages import (
+    Configuration,
     Dropped,
     FinishedRequest,
     Hello,
@@ -167,16 +168,16 @@ class Lives:
             if self.key(life) not in self._disputed
         ]
 
-    def take_finished(self) -> dict[str, list[FinishedRequest]]:
-        """The requests that finished since the last call, by model, of lives that count."""
-        taken: dict[str, list[FinishedRequest]] = {}
+    def take_finished(self) -> dict[EngineKey, list[FinishedRequest]]:
+        """The requests that finished since the last call, by engine, of lives that count."""
+        taken: dict[EngineKey, list[FinishedRequest]] = {}
         for life in self._lives.values() if self._counted else ():
             if self._is_elsewhere(life):
                 self._dropped[OTHER_ENGINE] += len(life.finished)
             elif life.trust.standing is Standing.DIFFERS or self.key(life) in self._disputed:
                 self._dropped[UNCONFIRMED] += len(life.finished)
             elif life.latest is life.confirmed:
-                taken.setdefault(self.key(life).model_name, []).extend(life.finished)
+                taken.setdefault(self.key(life), []).extend(life.finished)
             else:
                 continue
             life.finished = []
@@ -236,9 +237,18 @@ class Lives:
 
     def speculation(self, key: EngineKey) -> Speculation | None:
         """How the engine drafts; None if it does not, or if no plug-in is connected."""
+        hello = self._hello_of(key)
+        return hello.speculation if hello is not None else None
+
+    def configuration(self, key: EngineKey) -> Configuration:
+        """The rest of the engine's configuration; everything is unknown if no plug-in is connected."""
+        hello = self._hello_of(key)
+        return hello.configuration if hello is not None else Configuration()
+
+    def _hello_of(self, key: EngineKey) -> Hello | None:
         connected = [life for life in self._current(key) if life.connections]
         known = [life for life in connected if life.confirmed is not None] or connected
-        return known[-1].hello.speculation if known else None
+        return known[-1].hello if known else None
 
     def key(self, life: Life) -> EngineKey:
         """The engine as vLLM's page names it."""

@@ -4,12 +4,12 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import sqrt
 from operator import sub
 from typing import Final
 
-from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, sum_windows
+from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.split.life import Life, Rows
+from sidecar.analysis.split.strata import Difference, Strata
 from sidecar.engine.window import HOUR, GrowthWindow
 from sidecar.requests.messages import OTHER, Table
 from sidecar.requests.tally import NOTHING, Tally
@@ -18,12 +18,18 @@ GREEDY: Final = "0"
 _TEMPERATURE_EDGES: Final = (0.0, 0.3, 0.5, 0.7, 1.0)
 PROMPT_LABELS: Final = ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+")
 OUTPUT_LABELS: Final = ("free", "structured")
+SAMPLING_LABELS: Final = ("greedy", "plain", "filtered", "penalties")
 _PROMPT_EDGES: Final = (9, 11, 13, 15)  # the highest exponent of each but the last: 512 is 2**9
 MOST_ADAPTERS: Final = 9  # with "none"
-_NO_ADAPTER: Final = "none"
+NO_ADAPTER: Final = "none"
 
 Label = tuple[Table, str]
 Tallies = Mapping[Label, Tally]
+
+
+def prompt_label(exponent: int) -> str:
+    """The group of prompts of at most 2 ** ``exponent`` tokens."""
+    return PROMPT_LABELS[bisect_left(_PROMPT_EDGES, exponent)]
 
 
 class TemperatureBuckets:
@@ -66,16 +72,17 @@ class Labels:
         sums: dict[Label, Tally] = {}
         for table, rows in tables.items():
             for row in rows.values() if table is not Table.ADAPTER or self._names_adapters else ():
-                label = table, self._label(table, row.key)
+                label = table, self.label(table, row.key)
                 sums[label] = sums[label] + row.counts if label in sums else row.counts
         return sums
 
-    def _label(self, table: Table, key: int | str) -> str:
+    def label(self, table: Table, key: int | str) -> str:
+        """The label of a row's key in a table."""
         if isinstance(key, int):
             is_temperature = table is Table.TEMPERATURE
-            return self._buckets.label(key) if is_temperature else PROMPT_LABELS[bisect_left(_PROMPT_EDGES, key)]
+            return self._buckets.label(key) if is_temperature else prompt_label(key)
         if table is Table.ADAPTER:
-            return (key or _NO_ADAPTER) if key in self._adapters else OTHER
+            return (key or NO_ADAPTER) if key in self._adapters else OTHER
         return key
 
 
@@ -135,28 +142,29 @@ def _acceptance(window: GrowthWindow[Tally]) -> Acceptance:
     )
 
 
-_GROUPED: Final = (Table.PROMPT_TOKENS, Table.OUTPUT, Table.ADAPTER)
-_CLEARLY: Final = 0.05  # a group accepts less if its acceptance rate is this far below that of the others
-_CONFIDENCE: Final = 2.0  # and also below it by this many standard errors
+_GROUPED: Final = (Table.PROMPT_TOKENS, Table.OUTPUT, Table.SAMPLING, Table.ADAPTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
-    """One model's requests in one group: ``by`` is prompt_tokens, output or adapter; ``tally`` as above.
+    """One model's requests in one group: ``by`` is prompt_tokens, output, sampling or adapter; ``tally`` as above.
 
-    ``accepts_less``: its acceptance over the window is clearly below that of the model's other requests.
-    ``difference`` is how far it lies above theirs, ``error`` the standard error of that; None if either is unknown.
-    ``without_drafts``: vLLM drafted nothing for its requests of the window, but did for others.
+    ``difference`` is how far the acceptance of those that finished in the window lies above that of the model's other
+    requests at the same temperatures; None if too few can be compared. ``without_drafts``: vLLM drafted nothing for its
+    requests of the window, but did for others.
     """
 
     by: str
     group: str
     tally: "Tally"
     window: Acceptance
-    difference: float | None
-    error: float | None
-    accepts_less: bool
+    difference: Difference | None
     without_drafts: bool
+
+    @property
+    def accepts_less(self) -> bool:
+        """Whether its acceptance is clearly below that of the others at the same temperatures."""
+        return self.difference is not None and self.difference.is_clearly_lower
 
 
 class Groups:
@@ -165,8 +173,8 @@ class Groups:
     def __init__(self, window: float) -> None:
         """``window`` is the sliding window in seconds."""
         self._window = window
-        labels = {Table.PROMPT_TOKENS: PROMPT_LABELS, Table.OUTPUT: OUTPUT_LABELS, Table.ADAPTER: ()}
-        self.tallies = {by: {label: LiveTally(window) for label in labels[by]} for by in _GROUPED}
+        labels = {Table.PROMPT_TOKENS: PROMPT_LABELS, Table.OUTPUT: OUTPUT_LABELS, Table.SAMPLING: SAMPLING_LABELS}
+        self.tallies = {by: {label: LiveTally(window) for label in labels.get(by, ())} for by in _GROUPED}
 
     def tally(self, by: Table, group: str) -> LiveTally:
         """A group's tally, new on first use."""
@@ -180,42 +188,24 @@ class Groups:
         adapters = self.tallies[Table.ADAPTER]
         self.tallies[Table.ADAPTER] = {name: tally for name, tally in adapters.items() if name in names}
 
-    def reports(self, min_requests: int, *, fresh: bool) -> tuple[GroupReport, ...]:
+    def reports(self, strata: Mapping[str, Strata], min_requests: int, *, fresh: bool) -> tuple[GroupReport, ...]:
         """Every group; one with fewer than ``min_requests`` requests in the window is never flagged.
 
         The windows are empty unless the last poll is ``fresh``.
         """
-        return tuple(group for by in _GROUPED for group in self._of(by, min_requests, fresh=fresh))
+        return tuple(group for by in _GROUPED for group in self._of(by, strata[by], min_requests, fresh=fresh))
 
-    def _of(self, by: Table, min_requests: int, *, fresh: bool) -> Iterator[GroupReport]:
+    def _of(self, by: Table, strata: Strata, min_requests: int, *, fresh: bool) -> Iterator[GroupReport]:
+        differences = strata.differences(min_requests) if fresh else {}
         windows = {group: tally.window if fresh else NO_DRAFTS for group, tally in self.tallies[by].items()}
         drafted = sum(window.draft_tokens for window in windows.values())
         for group, tally in self.tallies[by].items():
             window = replace(windows[group], share=windows[group].draft_tokens / drafted if drafted else 0.0)
-            apart, error = _difference(window, sum_windows([one for name, one in windows.items() if name != group]))
-            is_enough = (window.requests or 0) >= min_requests
             yield GroupReport(
                 by=by,
                 group=group,
                 tally=tally.total,
                 window=window,
-                difference=apart,
-                error=error,
-                accepts_less=apart is not None
-                and error is not None
-                and is_enough
-                and apart < -_CLEARLY
-                and apart + _CONFIDENCE * error < 0,
-                without_drafts=is_enough and drafted > 0 and window.draft_tokens == 0,
+                difference=differences.get(group),
+                without_drafts=(window.requests or 0) >= min_requests and drafted > 0 and window.draft_tokens == 0,
             )
-
-
-def _difference(part: Acceptance, others: Acceptance) -> tuple[float, float] | tuple[None, None]:
-    """How far the acceptance rate of ``part`` lies above that of ``others``, with its standard error.
-
-    The error assumes that a request accepts all or nothing, so that its correlated tokens count once.
-    """
-    own, rest = part.rate, others.rate
-    if own is None or rest is None or not part.requests or not others.requests:
-        return None, None
-    return own - rest, sqrt(own * (1 - own) / part.requests + rest * (1 - rest) / others.requests)

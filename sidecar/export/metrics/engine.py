@@ -37,10 +37,9 @@ def _gaps(engine: EngineReport, gap: Callable[[Latency], float | None]) -> Value
 def _speculation(engine: EngineReport) -> Values:
     if (found := engine.speculation) is None:
         return None
-    adaptive = str(found.adaptive_verification).lower()
-    tokens = str(found.num_speculative_tokens)
-    ruled = str(is_ruled(found)).lower()
-    return {(found.method or "", tokens, adaptive, found.rejection_sample_method or "", ruled): 1}
+    adaptive, ruled = str(found.adaptive_verification).lower(), str(is_ruled(found)).lower()
+    samplers = (found.rejection_sample_method or "", found.draft_sample_method or "")
+    return {(found.method or "", str(found.num_speculative_tokens), adaptive, *samplers, ruled): 1}
 
 
 def _plain_steps(model: ModelReport) -> Values:
@@ -161,6 +160,7 @@ METRICS: Final = (
         "num_speculative_tokens",
         "adaptive_verification",
         "rejection_sample_method",
+        "draft_sample_method",
         "rule_of_thumb",
     ),
     # Decoding by load, and plain decoding. ``running`` is the number of requests in a step.

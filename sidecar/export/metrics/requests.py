@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from sidecar.analysis.advice import FindingCode
+from sidecar.analysis.report import ModelReport
 from sidecar.analysis.verdict import Basis, Judgement, Verdict
 from sidecar.export.declaration import GROUP, MODEL, SINGLE_ENGINE, TEMPERATURE, Values
 
@@ -16,6 +18,11 @@ def _bases(judgement: Judgement) -> Values:
 
 def _is_low(judgement: Judgement) -> Values:
     return judgement.is_low if judgement.is_known else None
+
+
+def _findings(model: ModelReport) -> Values:
+    codes = {finding.code for finding in model.findings}
+    return {code: code in codes for code in FindingCode} if model.speed is not None else None  # a stale poll has none
 
 
 METRICS: Final = (
@@ -127,6 +134,12 @@ METRICS: Final = (
         "specdec_verdict of one engine of a model.",
         lambda engine: _verdicts(engine.judgement),
         "verdict",
+    ),
+    MODEL.gauge(
+        "finding",
+        "1 for each finding on why speculation loses or what would make it gain more, 0 for the others; docs/why.md.",
+        _findings,
+        "finding",
     ),
     # Against plain decoding.
     TEMPERATURE.gauge(

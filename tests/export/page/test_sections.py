@@ -6,6 +6,7 @@ from html import unescape
 
 import pytest
 
+from sidecar.analysis.advice import FindingCode
 from sidecar.analysis.engine.engine_state import Latency, Limitation
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
@@ -17,7 +18,7 @@ from sidecar.export.sections import marked
 from sidecar.requests.messages import Speculation
 from sidecar.wording.plugin import plugin_sentence
 from tests.export import reports
-from tests.export.reports import NEVER_CONNECTED, OBSERVING, engine, group, judgement, model, speed, temperature
+from tests.export.reports import NEVER_CONNECTED, OBSERVING, engine, judgement, model, speed, temperature
 
 NEGATIVE, POSITIVE = Verdict.NET_NEGATIVE, Verdict.NET_POSITIVE
 
@@ -63,12 +64,34 @@ def test_names_are_escaped():
     assert "&lt;b&gt;&amp;&quot;model" in page
 
 
+def test_why_it_loses_with_what_to_do_and_how_to_verify_it():
+    shown = text(reports.model(reports.temperature("0"), findings=(reports.STRUCTURED,)))
+    assert (
+        "Why structured_output Requests with structured output accept 45% of their draft tokens, 25 ± 4 points less "
+        "than the 70% of those without it at the same temperatures. Route these requests to pods" in shown
+    )
+    assert "Verify with specdec-sidecar sweep --url URL --temperatures 0,0.7,1 --save before.json" in shown
+    assert "Why" not in text(reports.model(reports.temperature("0")))
+
+
+def test_an_adapter_s_name_is_escaped_in_a_finding():
+    found = replace(reports.STRUCTURED, code=FindingCode.ADAPTER, where=("<i>{where}",))
+    assert "Requests with adapter &lt;i&gt;{where} accept" in html(reports.model(findings=(found,)))
+
+
+def test_a_finding_takes_the_place_of_the_general_remedy():
+    lost = {"judgement": reports.judgement(Verdict.NET_NEGATIVE, 0.3)}
+    hot = reports.temperature("1+", Verdict.NET_NEGATIVE, 0.3)
+    assert text(reports.model(hot, **lost)).count("Route this traffic to pods that do not speculate") == 2
+    assert "Route this traffic" not in text(reports.model(hot, findings=(reports.STRUCTURED,), **lost))
+
+
 def test_groups_that_accept_less_are_listed_with_share_and_error():
     groups = (
-        group("prompt_tokens", "8k-32k", 0.31, share=0.22, difference=-0.37, error=0.02, accepts_less=True),
-        group("prompt_tokens", "0-512", 0.68, share=0.5, difference=0.1, error=0.02),
-        group("adapter", "legal", 0.4, share=0.12, difference=-0.21, error=0.05, accepts_less=True),
-        group("output", "structured", without_drafts=True),
+        reports.group("prompt_tokens", "8k-32k", 0.31, share=0.22, difference=reports.difference(0.31, 0.68, 0.02)),
+        reports.group("prompt_tokens", "0-512", 0.68, share=0.5, difference=reports.difference(0.68, 0.58, 0.02)),
+        reports.group("adapter", "legal", 0.4, share=0.12, difference=reports.difference(0.4, 0.61, 0.05)),
+        reports.group("output", "structured", without_drafts=True),
     )
     page = text(model(temperature("0"), groups=groups))
     assert "prompts of 8k-32k tokens 31% 37 ± 4 points 22%" in page

@@ -1,0 +1,179 @@
+"""Why speculation loses, or what would make it gain more: each finding with its evidence, for one model.
+
+Pure: a finding follows from the model's report and its finished requests. No two explain the same loss.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import takewhile
+from math import sqrt
+from typing import Final
+
+from sidecar.analysis.advice import Direction, Finding, FindingCode
+from sidecar.analysis.report import ModelReport
+from sidecar.analysis.split.strata import Cell, Difference, Sums, total
+from sidecar.analysis.split.tallies import GREEDY, NO_ADAPTER, GroupReport
+from sidecar.analysis.verdict import Verdict
+from sidecar.engine.methods import drafts_with_a_model, honours_draft_sampling
+from sidecar.requests.messages import OTHER, Speculation, Table
+
+_MOST_FILTERED: Final = 0.5  # share of the hot draft tokens up to which the draft's sampling can be the cause
+_ENOUGH_TOKENS: Final = 1000  # decoded without a draft
+_ENOUGH_STEPS: Final = 1000  # at a load
+_CONFIDENCE: Final = 2.0  # standard errors
+
+_CAUSES: Final[dict[tuple[str, str], FindingCode]] = {
+    (Table.OUTPUT, "structured"): FindingCode.STRUCTURED_OUTPUT,
+    (Table.SAMPLING, "filtered"): FindingCode.SAMPLING,
+    (Table.SAMPLING, "penalties"): FindingCode.SAMPLING,
+}
+
+
+def findings(model: ModelReport, sampling: Mapping[Cell, Sums], min_requests: int) -> tuple[Finding, ...]:
+    """The findings on a model, the most expensive first.
+
+    ``sampling`` has the finished requests of the window by temperature and how their tokens are chosen.
+    """
+    faults = (*_not_speculating(model), *_mismatch(model))
+    if model.judgement.has_collapsed:
+        return faults
+    hot = _greedy_drafting(model, sampling, min_requests)
+    # An engine's requests may be those of a group. Draft sampling and filters both explain hot requests.
+    part = _one_engine(model) or _group(model, without_sampling=hot is not None)
+    rates = [finding for finding in (hot, part) if finding is not None]
+    number = _load(model) or _number_of_tokens(model)
+    if number is not None and (hot is not None or any(number.cost <= rate.cost for rate in rates)):
+        number = None  # what lowers the acceptance rate comes first: the number of draft tokens follows from it
+    return (*faults, *sorted([*rates, *([number] if number else [])], key=lambda finding: -finding.cost))
+
+
+def _not_speculating(model: ModelReport) -> Iterable[Finding]:
+    """A model is loaded to draft, the engine decodes, and nothing is drafted, which no schedule explains."""
+    quiet = {
+        engine.key.engine: engine.undrafted_tokens
+        for engine in model.engines
+        if engine.undrafted_tokens >= _ENOUGH_TOKENS
+        and engine.speculation is not None
+        and drafts_with_a_model(engine.speculation.method)
+        and min([engine.speculation.num_speculative_tokens, *(tokens for *_, tokens in engine.speculation.schedule)])
+    }
+    if quiet:
+        yield Finding(code=FindingCode.NOT_SPECULATING, where=tuple(quiet), value=sum(quiet.values()), cost=1.0)
+
+
+def _mismatch(model: ModelReport) -> Iterable[Finding]:
+    if model.judgement.has_collapsed:
+        yield Finding(code=FindingCode.MISMATCH, value=model.judgement.acceptance, cost=1.0)
+
+
+def _greedy_drafting(model: ModelReport, sampling: Mapping[Cell, Sums], min_requests: int) -> Finding | None:
+    """The draft model picks its likeliest token although hot requests sample: they accept clearly less than at T 0."""
+    speculation = model.judgement.evidence.speculation
+    if speculation is None or not _drafts_by_argmax(speculation):
+        return None
+    rates = {
+        label: total(sums for (temperature, _), sums in sampling.items() if temperature == label)
+        for label in (part.temperature for part in model.temperatures if part.temperature != OTHER)
+    }
+    cold, hot = rates.pop(GREEDY, Sums()), total(rates.values())
+    filtered = total(sums for (label, way), sums in sampling.items() if label in rates and way == "filtered")
+    if min(cold.requests, hot.requests) < max(min_requests, 2) or filtered.drafted > _MOST_FILTERED * hot.drafted:
+        return None
+    difference = Difference(hot.rate, cold.rate, sqrt(hot.variance + cold.variance), hot.drafted)
+    where = tuple(label for label, sums in rates.items() if sums.requests >= min_requests)
+    return _lower(model, FindingCode.GREEDY_DRAFTING, where, difference) if difference.is_clearly_lower else None
+
+
+def _drafts_by_argmax(speculation: Speculation) -> bool:
+    """Whether the draft's likeliest token is always drafted although vLLM could sample it (0.22 and later)."""
+    return (
+        speculation.draft_sample_method == "greedy"
+        and honours_draft_sampling(speculation.method)
+        and speculation.rejection_sample_method in {None, "standard"}
+        and not (speculation.local_argmax or speculation.heterogeneous_vocab or speculation.adaptive_verification)
+    )
+
+
+def _one_engine(model: ModelReport) -> Finding | None:
+    """One engine alone accepts less, at the same temperatures and prompt lengths."""
+    lower = [engine for engine in model.engines if engine.difference is not None and engine.difference.is_clearly_lower]
+    if len(lower) != 1 or lower[0].difference is None:
+        return None
+    return _lower(model, FindingCode.ONE_ENGINE, (lower[0].key.engine,), lower[0].difference)
+
+
+def _group(model: ModelReport, *, without_sampling: bool) -> Finding | None:
+    """The most expensive of the groups that accept less at the same temperatures."""
+    lengths = [group for group in model.groups if group.by == Table.PROMPT_TOKENS and group.difference is not None]
+    long = takewhile(lambda group: group.accepts_less, reversed(lengths[1:]))  # no longer prompts accept more
+    causes = [(group, _CAUSES.get((group.by, group.group))) for group in model.groups]
+    causes += [(group, FindingCode.LONG_PROMPTS) for group in long]
+    causes += [
+        (group, FindingCode.ADAPTER)
+        for group in model.groups
+        if group.by == Table.ADAPTER and group.group not in {NO_ADAPTER, OTHER}
+    ]
+    lower = [
+        _lower(model, code, (group.group,), group.difference)
+        for group, code in causes
+        if code is not None
+        and group.difference is not None
+        and group.difference.is_clearly_lower
+        and not (without_sampling and code is FindingCode.SAMPLING)
+    ]
+    lower += [_forbidden(model, group) for group in model.groups if group.without_drafts and group.by == Table.OUTPUT]
+    return max(lower, key=lambda finding: finding.cost, default=None)
+
+
+def _forbidden(model: ModelReport, group: GroupReport) -> Finding:
+    """Structured output whose grammar forbids every draft token, so that vLLM counts none."""
+    window = model.judgement.evidence.window
+    requests = sum(part.window.requests or 0.0 for part in model.groups if part.by == group.by)
+    share = (group.window.requests or 0.0) / requests if requests else 0.0
+    lost = 1 - 1 / window.length if window.length else 0.0
+    return Finding(
+        code=FindingCode.STRUCTURED_OUTPUT, where=(group.group,), value=0.0, other=window.rate, cost=share * lost
+    )
+
+
+def _lower(model: ModelReport, code: FindingCode, where: tuple[str, ...], difference: Difference) -> Finding:
+    drafted = sum(engine.acceptance.draft_tokens for engine in model.engines if engine.acceptance is not None)
+    share = min(difference.drafted / drafted, 1.0) if drafted else 0.0
+    window = model.judgement.evidence.window
+    length = window.draft_tokens / window.drafts if window.drafts else 1.0
+    lost = 1 - (1 + length * difference.rate) / (1 + length * difference.others)
+    return Finding(
+        code=code,
+        where=where,
+        value=difference.rate,
+        other=difference.others,
+        error=difference.error,
+        cost=share * lost,
+    )
+
+
+def _load(model: ModelReport) -> Finding | None:
+    """Speculation loses at the load of the window, and pays with fewer requests running."""
+    speed = model.speed
+    if speed is None or speed.speedup is None or speed.steps is None:
+        return None
+    ratio, error, running = speed.speedup.ratio, speed.speedup.error, speed.steps.running
+    for load in model.loads if model.judgement.by_speedup is Verdict.NET_NEGATIVE else ():  # from low to high
+        is_lower = load.highest is not None and load.highest < running and load.steps >= _ENOUGH_STEPS
+        if is_lower and load.plain_seconds and load.actual_seconds:
+            pays = load.plain_seconds / load.actual_seconds
+            if pays * (1 - _CONFIDENCE * error / ratio) > 1:
+                where = (load.running, f"{running:.0f}")
+                return Finding(code=FindingCode.LOAD, where=where, value=ratio, other=pays, error=error, cost=1 - ratio)
+    return None
+
+
+def _number_of_tokens(model: ModelReport) -> Finding | None:
+    """Another number of draft tokens would be better: by time if that is known, else by acceptance."""
+    tokens = model.advice.tokens if model.advice is not None else None
+    if tokens is None:
+        return None
+    code = FindingCode.TOO_FEW_TOKENS if tokens.direction is Direction.MORE else FindingCode.TOO_MANY_TOKENS
+    if tokens.best_seconds is None or tokens.now_seconds is None:
+        return Finding(code=code, value=tokens.acceptance, other=tokens.next_rate)
+    cost = 1 - tokens.best_seconds / tokens.now_seconds
+    return Finding(code=code, value=tokens.now_seconds, other=tokens.best_seconds, cost=cost)

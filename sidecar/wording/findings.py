@@ -1,0 +1,190 @@
+"""What a finding means, what to change, what to expect of it, and how to verify it. ``docs/why.md`` says more."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sidecar.analysis.advice import Advice, Direction, Finding, FindingCode, TokensAdvice
+from sidecar.analysis.report import ModelReport
+from sidecar.engine.methods import drafts_with_a_model
+from sidecar.requests.messages import Configuration, Speculation
+from sidecar.wording.notes import advice_sentences
+from sidecar.wording.numbers import percent
+
+_LOGIT_BYTES: Final = 4
+_VERIFY: Final = (
+    "`specdec-sidecar sweep --url URL --temperatures 0,0.7,1 --save before.json`, the same with `--save after.json` "
+    "after the change, then `specdec-sidecar compare before.json after.json`"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """``what`` is seen, with numbers; ``remedy`` is the change, ``expect`` its likely effect, ``verify`` a command."""
+
+    code: str = ""
+    what: str
+    remedy: str
+    expect: str
+    verify: str = _VERIFY
+
+
+def explanations(model: ModelReport) -> list[Explanation]:
+    """The model's findings in words, the most expensive first."""
+    return [_explanation(finding, model) for finding in model.findings]
+
+
+def _explanation(finding: Finding, model: ModelReport) -> Explanation:
+    text, facts = _TEXTS[finding.code], _facts(finding, model)
+    what, remedy, expect = (part.format(**facts) for part in (text.what, text.remedy, text.expect))
+    return Explanation(code=str(finding.code), what=what.strip(), remedy=remedy.strip(), expect=expect)
+
+
+# ``_facts`` has what is in braces; some of it may be empty.
+_NUMBER: Final = Explanation(what="{advice}", remedy="{number} {schedule}", expect="{basis}")
+_TEXTS: Final = {
+    FindingCode.TOO_MANY_TOKENS: _NUMBER,
+    FindingCode.TOO_FEW_TOKENS: _NUMBER,
+    FindingCode.GREEDY_DRAFTING: Explanation(
+        what="Requests above temperature 0 accept {compared} at temperature 0{at}. vLLM drafts the draft model's "
+        "likeliest token at every temperature, and a request that samples often rejects it.",
+        remedy='Try `"draft_sample_method": "probabilistic"` in --speculative-config on one pod: the draft then '
+        "samples at the request's temperature. The distribution of the output stays the same.",
+        expect="How much it gains depends on the two models. A draft close to its target went from 39% to 75% at T 1 "
+        "in our lab; of published pairs, one accepted 7 to 11% more tokens per step, a weak one between 3% fewer and "
+        "4% more. {memory} Top-k and top-p shape only the target, so narrow ones may turn the gain into a loss.",
+    ),
+    FindingCode.LOAD: Explanation(
+        what="With {running} requests running, decoding is {speedup} times as fast as without speculation. With "
+        "{fewer} it is {better} times as fast.",
+        remedy="{schedule_or_pods}",
+        expect="At low load, verification uses compute that would be idle. At high load it takes it from other "
+        "requests.",
+    ),
+    FindingCode.LONG_PROMPTS: Explanation(
+        what="Requests with prompts of {where} tokens accept {compared} with other prompt lengths at the same "
+        "temperatures.",
+        remedy="Use a draft that was trained on such lengths{longest}, or route these requests to pods that do not "
+        "speculate.",
+        expect="Heads and small drafts accept less beyond the lengths that they were trained on.",
+    ),
+    FindingCode.STRUCTURED_OUTPUT: Explanation(
+        what="Requests with structured output accept {compared} without it at the same temperatures.",
+        remedy="Route these requests to pods that do not speculate, or that draft with n-gram or suffix decoding, "
+        "which repeats keys and punctuation.",
+        expect="The drafter does not know the grammar, and vLLM drops the draft tokens that the grammar forbids.",
+    ),
+    FindingCode.ADAPTER: Explanation(
+        what="Requests with adapter {where} accept {compared} without it at the same temperatures.",
+        remedy="Train a draft for this adapter, or route its requests to pods that do not speculate.",
+        expect="The draft was made for the base model and does not apply the adapter.",
+    ),
+    FindingCode.SAMPLING: Explanation(
+        what="Requests with {parameters} accept {compared} without them at the same temperatures.",
+        remedy="Ask the clients whether they need these parameters, or route these requests to pods that do not "
+        "speculate.",
+        expect="These parameters shape the target's distribution alone: the drafter does not see them.",
+    ),
+    FindingCode.ONE_ENGINE: Explanation(
+        what="Requests on engine {where} accept {compared} on the other engines at the same temperatures and prompt "
+        "lengths.",
+        remedy="Restart this vLLM. If that does not help, compare the engine's configuration and GPU with the others'.",
+        expect="The engines of one vLLM load the same draft, so a difference points to a fault.",
+    ),
+    FindingCode.MISMATCH: Explanation(
+        what="Almost no draft tokens are accepted ({rate}), at any temperature and from the first position on. High "
+        "temperatures alone do not cause this.",
+        remedy="{match}",
+        expect="A draft that matches has its first token accepted far more often, even at high temperatures.",
+    ),
+    FindingCode.NOT_SPECULATING: Explanation(
+        what="{engines} generated {count} tokens and drafted none, although --speculative-config says {method}.",
+        remedy="Look in vLLM's log for what switched drafting off. On model runner V1, one request beyond the draft's "
+        "longest length{longest} ends drafting for its whole batch.",
+        expect="Until then the draft model takes memory and saves no time.",
+    ),
+}
+
+
+def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
+    """What the texts need, ready to be put into a sentence."""
+    engine = next((engine for engine in model.engines if engine.speculation is not None), model.engines[0])
+    speculation = engine.speculation or Speculation(None, 0)
+    value, other, interval = finding.value or 0.0, finding.other or 0.0, 2 * (finding.error or 0.0)
+    advice, where, longest = model.advice or Advice(), ", ".join(finding.where), speculation.draft_max_model_len
+    schedule = _schedule(advice)
+    return {
+        "where": where,
+        "rate": percent(value),
+        "compared": f"{percent(value)} of their draft tokens, {100 * (other - value):.0f} ± {100 * interval:.0f} "
+        f"points less than the {percent(other)} of those"
+        if finding.error is not None
+        else f"no draft token, since the grammar forbids all of them, where vLLM accepts {percent(other)} of those",
+        "at": f" (T {where})" if where else "",
+        "memory": _memory(engine.configuration, speculation),
+        "advice": advice_sentences(Advice(tokens=advice.tokens, can_schedule=advice.can_schedule)),
+        "number": _number(advice.tokens),
+        "basis": _BY_ACCEPTANCE if advice.tokens is None or advice.tokens.best_seconds is None else _BY_TIME,
+        "schedule": schedule,
+        "schedule_or_pods": schedule or "Add pods, so that fewer requests run on each.",
+        "running": finding.where[-1] if finding.where else "",
+        "fewer": finding.where[0] if finding.where else "",
+        "speedup": f"{value:.2f} ± {interval:.2f}",
+        "better": f"{other:.2f}",
+        "longest": f" ({longest:,} tokens)" if longest else "",
+        "parameters": _PARAMETERS.get(where, where),
+        "match": _match(engine.configuration, speculation),
+        "engines": f"Engine{'s' * (len(finding.where) > 1)} {where}",
+        "count": f"{value:,.0f}",
+        "method": speculation.method or "an unknown method",
+    }
+
+
+_BY_TIME: Final = "The time per token follows from the acceptance rate by position and the measured step times."
+_BY_ACCEPTANCE: Final = "How much time it saves is not known without a baseline: `specdec-sidecar baseline`."
+_PARAMETERS: Final = {"filtered": "top-k, top-p or min-p", "penalties": "presence, frequency or repetition penalties"}
+
+
+def _memory(configuration: Configuration, speculation: Speculation) -> str:
+    """The price of sampling the draft."""
+    size = ""
+    if configuration.max_num_seqs and configuration.vocabulary:
+        logits = configuration.max_num_seqs * speculation.num_speculative_tokens * configuration.vocabulary
+        size = f" up to {logits * _LOGIT_BYTES / 2**30:.1f} GiB of"
+    text = f"The draft's logits take{size} GPU memory."
+    if configuration.model_runner_v2:
+        return text
+    return (
+        f"{text} On model runner V1, vLLM's memory profiling leaves them out, so lower --gpu-memory-utilization by as "
+        "much, and a request's seed no longer makes its output reproducible."
+    )
+
+
+def _number(tokens: TokensAdvice | None) -> str:
+    if tokens is None or tokens.best is None:
+        verb = "Raise" if tokens is not None and tokens.direction is Direction.MORE else "Lower"
+        return f"{verb} num_speculative_tokens in --speculative-config step by step."
+    if tokens.best == 0:
+        return "Remove --speculative-config, or use a draft model that accepts more."
+    return f'Set `"num_speculative_tokens": {tokens.best}` in --speculative-config.'
+
+
+def _schedule(advice: Advice) -> str:
+    if not advice.schedule:
+        return ""
+    entries = [list(entry) for entry in advice.schedule]
+    return (
+        f'To follow the load, set `"num_speculative_tokens_per_batch_size": {entries}`. vLLM ignores it with data '
+        "parallelism, and gives up full CUDA graphs for it on model runner V1."
+    )
+
+
+def _match(configuration: Configuration, speculation: Speculation) -> str:
+    if not drafts_with_a_model(speculation.method):
+        return "Nothing in such text helps to guess what follows: draft with a model, or remove --speculative-config."
+    target, draft = configuration.quantization or "none", speculation.draft_quantization or "none"
+    return (
+        "Restart vLLM. If that does not help, check that the draft was made for this target: its vocabulary, chat "
+        f"template, quantization (target: {target}, draft: {draft}) and vLLM's version. Until then remove "
+        "--speculative-config."
+    )

@@ -1,0 +1,149 @@
+"""Each finding is first where it is staged, and situations that are healthy or ambiguous have none."""
+
+from dataclasses import replace
+
+import pytest
+
+from sidecar.analysis.advice import Advice, Direction, FindingCode, TokensAdvice
+from sidecar.analysis.findings import findings
+from sidecar.analysis.split.strata import Sums
+from sidecar.analysis.verdict import Verdict
+from sidecar.requests.messages import Speculation
+from tests.export.reports import difference, engine, group, judgement, model, speed, temperature, timed_model
+
+GREEDY = Speculation("draft_model", 3, rejection_sample_method="standard", draft_sample_method="greedy")
+COLD, HOT = "0", "0.7-1"
+
+
+def sums(rate, requests=60):
+    """Requests of 30 draft tokens, which differ by a fifth from their mean."""
+    accepted = [round(30 * rate * (0.8 if number % 2 else 1.2)) for number in range(requests)]
+    return Sums(
+        requests=requests,
+        drafted=30 * requests,
+        accepted=sum(accepted),
+        drafted_squared=900 * requests,
+        accepted_squared=sum(count**2 for count in accepted),
+        product=sum(30 * count for count in accepted),
+    )
+
+
+def traffic(cold=0.8, hot=0.4, *, way="plain", requests=60):
+    rates = {(COLD, "greedy"): cold, (HOT, way): hot}
+    return {cell: sums(rate, requests) for cell, rate in rates.items() if rate is not None}
+
+
+def pod(*, speculation=GREEDY, groups=(), engines=None, verdict=Verdict.BREAK_EVEN, rate=0.6, **changes):
+    judged = judgement(verdict, rate, speculation=speculation, has_collapsed=changes.pop("collapsed", False))
+    engines = (engine(speculation=speculation),) if engines is None else engines
+    return model(temperature(COLD), temperature(HOT), engines=engines, groups=groups, **{"judgement": judged} | changes)
+
+
+def codes(report, sampling=None, min_requests=20):
+    return [finding.code for finding in findings(report, sampling or {}, min_requests)]
+
+
+def undrafted(tokens=5000.0, **speculation):
+    quiet = engine(speculation=replace(GREEDY, **speculation), acceptance=None, undrafted_tokens=tokens)
+    return pod(engines=(quiet,), verdict=Verdict.INSUFFICIENT_DATA, rate=None)
+
+
+LOWER, ALIKE = difference(0.3, 0.7), difference(0.68, 0.7)
+MANY = Advice(
+    tokens=TokensAdvice(direction=Direction.FEWER, now=3, best=1, best_seconds=0.02, now_seconds=0.03),
+    can_schedule=True,
+)
+MORE = Advice(tokens=TokensAdvice(direction=Direction.MORE, now=3, acceptance=0.9))
+
+
+def by_load(low_ms, now_ms, verdict):
+    """9 requests run; with one, a token takes ``low_ms`` where plain decoding takes 20 ms."""
+    report = timed_model(temperature(COLD), temperature(HOT))
+    low, *others = report.loads
+    low = replace(low, seconds=low_ms / 1000 * 5000, steps=2000.0, tokens=5000.0)
+    judged = judgement(verdict, 0.6, speculation=GREEDY, by_speedup=True)
+    return replace(report, loads=(low, *others), speed=speed(30.0, now_ms), judgement=judged)
+
+
+@pytest.mark.parametrize(
+    ("code", "report", "sampling"),
+    [
+        ("greedy_drafting", pod(), traffic()),
+        ("greedy_drafting", pod(advice=MANY), traffic()),  # the number of draft tokens follows from it
+        ("greedy_drafting", pod(groups=(group("sampling", "filtered", difference=LOWER),)), traffic()),
+        ("too_many_tokens", pod(advice=MANY), {}),
+        ("too_few_tokens", pod(advice=MORE, rate=0.9), {}),
+        ("load", by_load(12.0, 40.0, Verdict.NET_NEGATIVE), {}),
+        ("long_prompts", pod(groups=(group("prompt_tokens", "0-512", difference=difference(0.7, 0.3)),
+                                     group("prompt_tokens", "8k-32k", difference=LOWER))), {}),
+        ("structured_output", pod(groups=(group("output", "structured", difference=LOWER),)), {}),
+        ("structured_output", pod(groups=(group("output", "free"),
+                                          group("output", "structured", without_drafts=True))), {}),
+        ("adapter", pod(groups=(group("adapter", "legal", difference=LOWER),)), {}),
+        ("sampling", pod(groups=(group("sampling", "penalties", difference=LOWER),)), {}),
+        ("one_engine", pod(engines=(engine(speculation=GREEDY),
+                                    engine(index="1", speculation=GREEDY, difference=LOWER)),
+                           groups=(group("adapter", "legal", difference=LOWER),)), {}),
+        ("mismatch", pod(collapsed=True, rate=0.01, advice=MANY), traffic(0.01, 0.01)),
+        ("not_speculating", undrafted(), {}),
+    ],
+)  # fmt: skip
+def test_a_staged_cause_is_found_and_no_other_claims_the_loss(code, report, sampling):
+    assert codes(report, sampling) == [code]
+
+
+def test_findings_come_by_what_they_cost():
+    """Hot requests are half of the draft tokens, and the adapter's a tenth."""
+    adapter = group("adapter", "legal", difference=difference(0.3, 0.7, drafted=300))
+    assert codes(pod(groups=(adapter,)), traffic()) == [FindingCode.GREEDY_DRAFTING, FindingCode.ADAPTER]
+
+
+@pytest.mark.parametrize(
+    ("report", "sampling"),
+    [
+        pytest.param(pod(), traffic(0.7, 0.69), id="cold and hot accept alike"),
+        pytest.param(pod(rate=0.3, verdict=Verdict.NET_NEGATIVE), traffic(0.3, 0.3), id="cold and hot are equally low"),
+        pytest.param(pod(), traffic(requests=8), id="few requests"),
+        pytest.param(pod(), traffic(hot=None), id="only T 0"),
+        pytest.param(pod(), traffic(cold=None), id="only hot requests"),
+        pytest.param(pod(), {}, id="a pod that has just started"),
+        pytest.param(pod(), traffic(way="filtered"), id="most hot draft tokens are filtered"),
+        *(
+            pytest.param(pod(speculation=replace(GREEDY, **changes)), traffic(), id=name)
+            for name, changes in {
+                "drafts are sampled already": {"draft_sample_method": "probabilistic"},
+                "a vLLM without the option": {"draft_sample_method": None},
+                "n-gram": {"method": "ngram"},
+                "suffix": {"method": "suffix"},
+                "medusa": {"method": "medusa"},
+                "a class of one's own": {"method": "custom_class"},
+                "adaptive verification": {"adaptive_verification": True},
+                "block verification": {"rejection_sample_method": "block"},
+                "a synthetic sampler": {"rejection_sample_method": "synthetic"},
+                "local argmax": {"local_argmax": True},
+                "a heterogeneous vocabulary": {"heterogeneous_vocab": True},
+            }.items()
+        ),
+        pytest.param(pod(speculation=None), traffic(), id="no plug-in"),
+        pytest.param(
+            pod(groups=(group("prompt_tokens", "0-512", difference=LOWER),)), {}, id="short prompts accept less"
+        ),
+        pytest.param(pod(groups=(group("output", "free", difference=LOWER),)), {}, id="free text accepts less"),
+        pytest.param(pod(groups=(group("adapter", "none", difference=LOWER),)), {}, id="the base model accepts less"),
+        pytest.param(
+            pod(groups=(group("adapter", "legal", difference=ALIKE),)), {}, id="an adapter accepts a little less"
+        ),
+        pytest.param(
+            pod(engines=tuple(engine(index=index, difference=LOWER) for index in "01")),
+            {},
+            id="two engines of three are low",
+        ),
+        pytest.param(by_load(12.0, 28.0, Verdict.BREAK_EVEN), {}, id="load lowers the gain, and it still pays"),
+        pytest.param(by_load(30.0, 40.0, Verdict.NET_NEGATIVE), {}, id="it pays at no load"),
+        pytest.param(undrafted(0.0), {}, id="an idle pod"),
+        pytest.param(undrafted(schedule=((1, 64, 0),), per_batch_size=True), {}, id="K = 0 by the schedule"),
+        pytest.param(undrafted(method="ngram"), {}, id="n-gram finds nothing to draft"),
+    ],
+)
+def test_healthy_or_ambiguous_situations_have_no_finding(report, sampling):
+    assert codes(report, sampling) == []

@@ -99,8 +99,7 @@ _TEXTS: Final = {
     ),
     FindingCode.NOT_SPECULATING: Explanation(
         what="{engines} generated {count} tokens and drafted none, although --speculative-config says {method}.",
-        remedy="Look in vLLM's log for what switched drafting off. On model runner V1, one request beyond the draft's "
-        "longest length{longest} ends drafting for its whole batch.",
+        remedy="Look in vLLM's log for what switched drafting off, and restart it.",
         expect="Until then the draft model takes memory and saves no time.",
     ),
 }
@@ -183,8 +182,14 @@ def _match(configuration: Configuration, speculation: Speculation) -> str:
     if not drafts_with_a_model(speculation.method):
         return "Nothing in such text helps to guess what follows: draft with a model, or remove --speculative-config."
     target, draft = configuration.quantization or "none", speculation.draft_quantization or "none"
+    longest = ""
+    if speculation.draft_max_model_len is not None and not configuration.model_runner_v2:
+        longest = (
+            " On model runner V1, no draft token of a batch is accepted while one of its requests is longer than the "
+            f"draft's longest length, here {speculation.draft_max_model_len:,} tokens."
+        )
     return (
         "Restart vLLM. If that does not help, check that the draft was made for this target: its vocabulary, chat "
-        f"template, quantization (target: {target}, draft: {draft}) and vLLM's version. Until then remove "
+        f"template, quantization (target: {target}, draft: {draft}) and vLLM's version.{longest} Until then remove "
         "--speculative-config."
     )

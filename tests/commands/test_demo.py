@@ -41,23 +41,22 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, h
 
 
 @pytest.mark.parametrize(("option", "is_found"), [((), True), (("--fixed",), False)])
-async def test_the_demo_finds_greedy_drafting_until_it_is_fixed(program, http, option, is_found):
+async def test_the_demo_finds_greedy_drafting_until_it_is_fixed(program, http, eventually, option, is_found):
     address = f"127.0.0.1:{free_port()}"
     arguments = {"SPECDEC_LISTEN": address, "SPECDEC_THRESHOLDS__MIN_REQUESTS": "10", "TMPDIR": "/tmp"}
+
+    async def found():
+        """Whether it is found, once enough requests have finished on both sides."""
+        with suppress(aiohttp.ClientConnectionError):
+            async with http.get(f"http://{address}/api/v1/status") as response:
+                status = await response.json()
+            for model in status["models"]:
+                ended = {group["group"]: group["tally"]["requests"] for group in model["groups"]}
+                if min(ended.get("greedy", 0), ended.get("plain", 0)) >= 40:
+                    return "greedy_drafting" in [finding["code"] for finding in model["explanations"]]
+        return None
+
     async with program("demo", *option, **arguments) as process:
-        enough, model = False, {}
-        while not enough:
-            await asyncio.sleep(0.2)
-            with suppress(aiohttp.ClientConnectionError):
-                async with http.get(f"http://{address}/api/v1/status") as response:
-                    model = next(iter((await response.json())["models"]), {"groups": []})
-            ways = {
-                group["group"]: group["tally"]["requests"]
-                for group in model.get("groups", ())
-                if group["by"] == "sampling"
-            }
-            enough = min(ways.get("greedy", 0), ways.get("plain", 0)) >= 40
-        codes = [finding["code"] for finding in model["explanations"]]
-        assert ("greedy_drafting" in codes) is is_found
+        await eventually(found, is_found, seconds=60, pause=0.2)
         process.send_signal(signal.SIGINT)
         await process.communicate()

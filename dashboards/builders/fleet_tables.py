@@ -11,7 +11,13 @@ from dashboards.builders.tables import Label, Value, operator_link, rows
 _UP: Mapping = {0: ("down", "red"), 1: ("up", "green")}
 _POD_BUCKET = f"{POD}, temperature"
 _SELECTED = ("cluster", "namespace", "job", "instance", "pod")
-_SPECULATION = ("method", "num_speculative_tokens", "adaptive_verification", "rejection_sample_method")
+_SPECULATION = (
+    "method",
+    "num_speculative_tokens",
+    "adaptive_verification",
+    "rejection_sample_method",
+    "draft_sample_method",
+)
 _ROWS = 50  # worst buckets that are listed
 
 

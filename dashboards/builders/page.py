@@ -15,11 +15,14 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 from dashboards.builders.expressions import FIRING
-from dashboards.builders.query import OPTIONAL, of_process, series
+from dashboards.builders.query import MODEL, OPTIONAL, of_process, series
 
 OPERATOR: Final = "specdec-operator"
 FLEET: Final = "specdec-fleet"
 TAG: Final = "specdec"
+_CONFIGURED: Final = (
+    "method, num_speculative_tokens, adaptive_verification, rejection_sample_method, draft_sample_method"
+)
 SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 _EVERY = VariableOption(selected=True, text="All", value="$__all")
@@ -130,8 +133,15 @@ def _add_annotations(page: dashboard.Dashboard) -> None:
     restarts = f"changes({series('vllm_restarts_total')}[2m]) > 0"
     page.annotation(_EventsBuilder(_Events("vLLM restarts", restarts, "blue", "vLLM restarted", "{{instance}}")))
     configured = series("speculation_info")
-    changed = f"{configured} unless {configured} offset 5m and on (instance, model_name, engine) {configured} offset 5m"
-    speculates = "{{instance}} {{model_name}} {{method}} {{num_speculative_tokens}} {{rejection_sample_method}}"
+    # By model, against its own past: a rollout to new pods is a change, and a reload of some minutes is none.
+    past = f"last_over_time({configured}[1h] offset 5m)"
+    changed = (
+        f"group by ({MODEL}, {_CONFIGURED}) ({configured}) unless group by ({MODEL}, {_CONFIGURED}) ({past}) "
+        f"and on ({MODEL}) group by ({MODEL}) ({past})"
+    )
+    speculates = (
+        "{{model_name}} {{method}} {{num_speculative_tokens}} {{rejection_sample_method}} {{draft_sample_method}}"
+    )
     page.annotation(
         _EventsBuilder(_Events("Speculation changed", changed, "orange", "speculation changed", speculates))
     )

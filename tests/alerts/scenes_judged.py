@@ -11,8 +11,8 @@ LOW, AT, COLLAPSED = "SpecDecodeAcceptanceLow", "SpecDecodeAcceptanceLowAtTemper
 NOT_SPECULATING = "SpecDecodeNotSpeculating"
 NOT_JUDGED, MIXED = "SpecDecodeNotJudged", "SpecDecodeMixedWorkload"
 SLOWER, SLOWER_AT = "SpecDecodeSlowerThanPlain", "SpecDecodeSlowerThanPlainAtTemperature"
-ADAPTIVE = Speculation(method="eagle3", num_speculative_tokens=3, adaptive_verification=True)
-DFLASH = Speculation(method="dflash", num_speculative_tokens=15, parallel_drafting=True)
+ADAPTIVE = Speculation("eagle3", 3, adaptive_verification=True, draft_sample_method="greedy")
+DFLASH = Speculation("dflash", 15, parallel_drafting=True, draft_sample_method="greedy")
 
 
 @scenes

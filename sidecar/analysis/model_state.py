@@ -176,13 +176,15 @@ class ModelState:
     def _cells(self, temperature: str, engine: str, request: FinishedRequest) -> Mapping[str, Cell]:
         """Where a request is compared: with others at its temperature; between engines also of its prompt length."""
         prompt = prompt_label(max(request.prompt_tokens - 1, 0).bit_length())
-        return {
+        cells: dict[str, Cell] = {
             Table.PROMPT_TOKENS: (temperature, prompt),
             Table.OUTPUT: (temperature, "structured" if request.structured else "free"),
-            Table.ADAPTER: (temperature, self._labels.label(Table.ADAPTER, request.adapter or "")),
             Table.SAMPLING: (temperature, request.sampling or "plain"),
             ENGINE: ((temperature, prompt), engine),
         }
+        if self._settings.plugin.adapters:
+            cells[Table.ADAPTER] = temperature, self._labels.label(Table.ADAPTER, request.adapter or "")
+        return cells
 
     def _of(self, label: str) -> TemperatureState:
         if label not in self.temperatures:

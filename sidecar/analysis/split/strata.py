@@ -14,6 +14,8 @@ _CONFIDENCE: Final = 2.0  # standard errors, where one group is compared
 _LEAST_COMPARED: Final = 0.5  # share of the group's draft tokens that must be in strata that can be compared
 
 Cell = tuple[Hashable, str]  # the stratum and the group
+_Rows = dict[Cell, list[int]]  # the fields of ``Sums``
+_NOTHING: Final = (0, 0, 0, 0, 0, 0)
 
 
 class Sums(NamedTuple):
@@ -25,10 +27,6 @@ class Sums(NamedTuple):
     drafted_squared: int = 0
     accepted_squared: int = 0
     product: int = 0
-
-    def plus(self, other: "Sums") -> "Sums":
-        """Both together."""
-        return Sums(*map(add, self, other))
 
     def minus(self, other: "Sums") -> "Sums":
         """Without the ``other``, which is a part of it."""
@@ -82,40 +80,49 @@ class Strata:
     def __init__(self, seconds: float) -> None:
         """``seconds`` is the length of the window, by the clock that gives ``at``, exact to a twentieth."""
         self._seconds = seconds
-        self._slices: deque[tuple[float, dict[Cell, Sums]]] = deque()  # by start, the oldest first
-        self._cells: dict[Cell, Sums] = {}
+        self._slices: deque[tuple[float, _Rows]] = deque()  # by start, the oldest first
+        self._ended: _Rows = {}  # the sums of all slices but the latest
 
     @property
     def cells(self) -> Mapping[Cell, Sums]:
         """The sums by stratum and group."""
-        return self._cells
+        latest = self._slices[-1][1] if self._slices else {}
+        rows = ((cell, (self._ended.get(cell), latest.get(cell))) for cell in {**self._ended, **latest})
+        return {cell: total(Sums(*row) for row in both if row is not None) for cell, both in rows}
 
     def add(self, at: float, stratum: Hashable, group: str, *, drafted: int, accepted: int) -> None:
         """Adds a request that finished at ``at``; one without drafts says nothing."""
         if not drafted:
             return
-        self.drop(at)
-        if not self._slices or at - self._slices[-1][0] >= self._seconds / _SLICES:
+        if not self._slices or not 0 <= at - self._slices[-1][0] < self._seconds / _SLICES:
+            self.drop(at)
+            for cell, row in self._slices[-1][1].items() if self._slices else ():
+                self._ended[cell] = [*map(add, self._ended.get(cell, _NOTHING), row)]
             self._slices.append((at, {}))
-        request = Sums(1, drafted, accepted, drafted**2, accepted**2, drafted * accepted)
-        for cells in (self._slices[-1][1], self._cells):
-            cells[stratum, group] = cells.get((stratum, group), Sums()).plus(request)
+        row = self._slices[-1][1].setdefault((stratum, group), [*_NOTHING])
+        row[0] += 1  # in place: this runs for each request and each way of grouping
+        row[1] += drafted
+        row[2] += accepted
+        row[3] += drafted * drafted
+        row[4] += accepted * accepted
+        row[5] += drafted * accepted
 
     def drop(self, now: float) -> None:
         """Forgets what finished before the window that ends at ``now``; everything if the clock was set back."""
         if self._slices and now < self._slices[-1][0]:
             self._slices.clear()
-            self._cells.clear()
+            self._ended.clear()
         while self._slices and self._slices[0][0] < now - self._seconds:
-            for cell, sums in self._slices.popleft()[1].items():
-                self._cells[cell] = self._cells[cell].minus(sums)
-                if not self._cells[cell].requests:
-                    del self._cells[cell]
+            _, rows = self._slices.popleft()
+            for cell, row in rows.items() if self._slices else ():  # the latest is not among those that have ended
+                self._ended[cell] = [*map(sub, self._ended[cell], row)]
+                if not self._ended[cell][0]:
+                    del self._ended[cell]
 
     def differences(self, min_requests: int) -> Mapping[str, Difference]:
         """Each group that can be compared with all others: on both sides by at least ``min_requests`` requests."""
         strata: dict[Hashable, dict[str, Sums]] = {}
-        for (stratum, group), sums in self._cells.items():
+        for (stratum, group), sums in self.cells.items():
             strata.setdefault(stratum, {})[group] = sums
         pairs: dict[str, list[tuple[Sums, Sums]]] = {}
         for groups in strata.values():

@@ -10,13 +10,13 @@ from sidecar.analysis.engine.engine_state import EngineState, gap_growth
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Estimate, Evidence, ModelEvidence, sum_windows
 from sidecar.analysis.findings import findings
-from sidecar.analysis.model_state import ENGINE, ModelState
+from sidecar.analysis.model_state import ENGINE, FORBIDDEN, ModelState
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.model_speed import costs_by_load
 from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
-from sidecar.analysis.split.strata import Difference
+from sidecar.analysis.split.strata import Difference, total
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Phase
@@ -121,7 +121,8 @@ def model_report(
         breaches=judged.breaches,
     )
     sampling = model.strata[Table.SAMPLING].cells if splits else {}
-    return replace(report, findings=findings(report, sampling, min_requests)) if fresh else report
+    forbidden = total(model.strata[FORBIDDEN].cells.values()).drafted
+    return replace(report, findings=findings(report, sampling, forbidden, min_requests)) if fresh else report
 
 
 def _engine_report(

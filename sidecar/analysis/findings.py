@@ -11,7 +11,7 @@ from typing import Final
 from sidecar.analysis.advice import Direction, Finding, FindingCode
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.split.strata import Cell, Difference, Sums, total
-from sidecar.analysis.split.tallies import GREEDY, NO_ADAPTER, GroupReport
+from sidecar.analysis.split.tallies import GREEDY, NO_ADAPTER
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.methods import drafts_with_a_model, honours_draft_sampling
 from sidecar.requests.messages import OTHER, Speculation, Table
@@ -28,17 +28,20 @@ _CAUSES: Final[dict[tuple[str, str], FindingCode]] = {
 }
 
 
-def findings(model: ModelReport, sampling: Mapping[Cell, Sums], min_requests: int) -> tuple[Finding, ...]:
+def findings(
+    model: ModelReport, sampling: Mapping[Cell, Sums], forbidden: int, min_requests: int
+) -> tuple[Finding, ...]:
     """The findings on a model, the most expensive first.
 
-    ``sampling`` has the finished requests of the window by temperature and how their tokens are chosen.
+    ``sampling`` has the finished requests of the window by temperature and how their tokens are chosen; ``forbidden``
+    are the tokens that structured requests without any draft decoded.
     """
-    faults = (*_not_speculating(model), *_mismatch(model))
+    faults = [*_not_speculating(model)]
     if model.judgement.has_collapsed:
-        return faults
+        return (*faults, Finding(code=FindingCode.MISMATCH, value=model.judgement.acceptance, cost=1.0))
     hot = _greedy_drafting(model, sampling, min_requests)
     # An engine's requests may be those of a group. Draft sampling and filters both explain hot requests.
-    part = _one_engine(model) or _group(model, without_sampling=hot is not None)
+    part = _one_engine(model) or _group(model, forbidden, without_sampling=hot is not None)
     rates = [finding for finding in (hot, part) if finding is not None]
     number = _load(model) or _number_of_tokens(model)
     if number is not None and (hot is not None or any(number.cost <= rate.cost for rate in rates)):
@@ -58,11 +61,6 @@ def _not_speculating(model: ModelReport) -> Iterable[Finding]:
     }
     if quiet:
         yield Finding(code=FindingCode.NOT_SPECULATING, where=tuple(quiet), value=sum(quiet.values()), cost=1.0)
-
-
-def _mismatch(model: ModelReport) -> Iterable[Finding]:
-    if model.judgement.has_collapsed:
-        yield Finding(code=FindingCode.MISMATCH, value=model.judgement.acceptance, cost=1.0)
 
 
 def _greedy_drafting(model: ModelReport, sampling: Mapping[Cell, Sums], min_requests: int) -> Finding | None:
@@ -101,7 +99,7 @@ def _one_engine(model: ModelReport) -> Finding | None:
     return _lower(model, FindingCode.ONE_ENGINE, (lower[0].key.engine,), lower[0].difference)
 
 
-def _group(model: ModelReport, *, without_sampling: bool) -> Finding | None:
+def _group(model: ModelReport, forbidden: int, *, without_sampling: bool) -> Finding | None:
     """The most expensive of the groups that accept less at the same temperatures."""
     lengths = [group for group in model.groups if group.by == Table.PROMPT_TOKENS and group.difference is not None]
     long = takewhile(lambda group: group.accepts_less, reversed(lengths[1:]))  # no longer prompts accept more
@@ -120,19 +118,17 @@ def _group(model: ModelReport, *, without_sampling: bool) -> Finding | None:
         and group.difference.is_clearly_lower
         and not (without_sampling and code is FindingCode.SAMPLING)
     ]
-    lower += [_forbidden(model, group) for group in model.groups if group.without_drafts and group.by == Table.OUTPUT]
+    if forbidden >= _ENOUGH_TOKENS and any(part.group == "structured" and part.without_drafts for part in model.groups):
+        lower.append(_forbidden(model, forbidden))
     return max(lower, key=lambda finding: finding.cost, default=None)
 
 
-def _forbidden(model: ModelReport, group: GroupReport) -> Finding:
-    """Structured output whose grammar forbids every draft token, so that vLLM counts none."""
+def _forbidden(model: ModelReport, tokens: int) -> Finding:
+    """Structured output whose grammar forbids every draft token, so that vLLM counts none; not answers of one token."""
     window = model.judgement.evidence.window
-    requests = sum(part.window.requests or 0.0 for part in model.groups if part.by == group.by)
-    share = (group.window.requests or 0.0) / requests if requests else 0.0
-    lost = 1 - 1 / window.length if window.length else 0.0
-    return Finding(
-        code=FindingCode.STRUCTURED_OUTPUT, where=(group.group,), value=0.0, other=window.rate, cost=share * lost
-    )
+    length = window.length or 1.0
+    cost = tokens / (tokens + window.drafts * length) * (1 - 1 / length)
+    return Finding(code=FindingCode.STRUCTURED_OUTPUT, where=("structured",), value=0.0, other=window.rate, cost=cost)
 
 
 def _lower(model: ModelReport, code: FindingCode, where: tuple[str, ...], difference: Difference) -> Finding:
@@ -140,15 +136,9 @@ def _lower(model: ModelReport, code: FindingCode, where: tuple[str, ...], differ
     share = min(difference.drafted / drafted, 1.0) if drafted else 0.0
     window = model.judgement.evidence.window
     length = window.draft_tokens / window.drafts if window.drafts else 1.0
-    lost = 1 - (1 + length * difference.rate) / (1 + length * difference.others)
-    return Finding(
-        code=code,
-        where=where,
-        value=difference.rate,
-        other=difference.others,
-        error=difference.error,
-        cost=share * lost,
-    )
+    rate, others = difference.rate, difference.others
+    cost = share * (1 - (1 + length * rate) / (1 + length * others))
+    return Finding(code=code, where=where, value=rate, other=others, error=difference.error, cost=cost)
 
 
 def _load(model: ModelReport) -> Finding | None:

@@ -39,6 +39,7 @@ TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 DURATION_EDGES: Final = (2.5, 10.0, 60.0, 300.0)
 ENGINE: Final = "engine"  # divides requests as a table does
+FORBIDDEN: Final = "forbidden"  # structured requests without a draft; what counts is the tokens that they decoded
 _HOUR: Final = 3600.0
 
 
@@ -117,7 +118,7 @@ class ModelState:
         self.speed = ModelSpeed(curves.get(name), missing, window=settings.latency_window, history=settings.history)
         self.temperatures = {label: TemperatureState(settings.latency_window) for label in self._buckets.labels}
         self.groups = Groups(settings.latency_window)
-        self.strata = {by: Strata(settings.latency_window) for by in (*self.groups.tallies, ENGINE)}
+        self.strata = {by: Strata(settings.latency_window) for by in (*self.groups.tallies, ENGINE, FORBIDDEN)}
         self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
         self._taken: dict[str, tuple[Cut, Tallies]] = {}  # each life's cut and its tallies by label, by ``start``
         self._acceptances = Recent(settings.latency_window, acceptance_bin)
@@ -168,6 +169,8 @@ class ModelState:
             for by, (stratum, group) in self._cells(label, engine, request).items():
                 drafted, accepted = request.draft_tokens, request.accepted_tokens
                 self.strata[by].add(at, stratum, group, drafted=drafted, accepted=accepted)
+            if request.structured and not request.drafts:
+                self.strata[FORBIDDEN].add(at, label, "", drafted=max(request.output_tokens - 1, 0), accepted=0)
             if numbers.acceptance is not None:
                 self._acceptances.add(at, numbers.acceptance)
                 self._latest.append((at, numbers.acceptance))

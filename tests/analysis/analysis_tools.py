@@ -139,10 +139,10 @@ class PluginEnd:
     def _row(self, table, key):
         return Row(key=key, since=self.since[table, key], counts=self.rows[table, key])
 
-    def finish(self, temperature=0, **changes):
+    def finish(self, temperature=0, *, table=None, key=None, **changes):
         """Serves a request to its end, and reports it."""
         request = finished(temperature, self.server.at, **changes)
-        self.serve(temperature, drafts=request.drafts, accepted=request.accepted_tokens)
+        self.serve(temperature, drafts=request.drafts, accepted=request.accepted_tokens, table=table, key=key)
         return self.tick(only=temperature, finished=(request,))
 
     def send(self, message):

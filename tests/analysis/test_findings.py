@@ -8,9 +8,12 @@ from sidecar.analysis.advice import Advice, Direction, FindingCode, TokensAdvice
 from sidecar.analysis.findings import findings
 from sidecar.analysis.split.strata import Sums
 from sidecar.analysis.verdict import Verdict
-from sidecar.requests.messages import Speculation
+from sidecar.engine.names import Counter
+from sidecar.requests.messages import Speculation, Table
+from tests.analysis.analysis_tools import PluginEnd, Server, snap
 from tests.export.reports import difference, engine, group, judgement, model, speed, temperature, timed_model
 
+PROBABILISTIC = Speculation("draft_model", 3, draft_sample_method="probabilistic")
 GREEDY = Speculation("draft_model", 3, rejection_sample_method="standard", draft_sample_method="greedy")
 COLD, HOT = "0", "0.7-1"
 
@@ -39,8 +42,8 @@ def pod(*, speculation=GREEDY, groups=(), engines=None, verdict=Verdict.BREAK_EV
     return model(temperature(COLD), temperature(HOT), engines=engines, groups=groups, **{"judgement": judged} | changes)
 
 
-def codes(report, sampling=None, min_requests=20):
-    return [finding.code for finding in findings(report, sampling or {}, min_requests)]
+def codes(report, sampling=None, forbidden=0, min_requests=20):
+    return [finding.code for finding in findings(report, sampling or {}, forbidden, min_requests)]
 
 
 def undrafted(tokens=5000.0, **speculation):
@@ -77,8 +80,6 @@ def by_load(low_ms, now_ms, verdict):
         ("long_prompts", pod(groups=(group("prompt_tokens", "0-512", difference=difference(0.7, 0.3)),
                                      group("prompt_tokens", "8k-32k", difference=LOWER))), {}),
         ("structured_output", pod(groups=(group("output", "structured", difference=LOWER),)), {}),
-        ("structured_output", pod(groups=(group("output", "free"),
-                                          group("output", "structured", without_drafts=True))), {}),
         ("adapter", pod(groups=(group("adapter", "legal", difference=LOWER),)), {}),
         ("sampling", pod(groups=(group("sampling", "penalties", difference=LOWER),)), {}),
         ("one_engine", pod(engines=(engine(speculation=GREEDY),
@@ -90,6 +91,81 @@ def by_load(low_ms, now_ms, verdict):
 )  # fmt: skip
 def test_a_staged_cause_is_found_and_no_other_claims_the_loss(code, report, sampling):
     assert codes(report, sampling) == [code]
+
+
+UNDRAFTED = {"structured": True, "drafts": 0, "draft_tokens": 0, "accepted_tokens": 0, "lengths": ()}
+STRUCTURED = {"table": Table.OUTPUT, "key": "structured"} | UNDRAFTED
+ADAPTER = {"table": Table.ADAPTER, "key": "legal", "adapter": "legal"}
+GOOD, BAD = 24, 12  # accepted of 30 draft tokens, two more or fewer
+
+
+def served(*requests, speculation=GREEDY, polls=40):
+    """The codes of what was found once each of ``requests`` finished at each poll, by the numbers of the plug-ins."""
+    server = Server(thresholds={"min_drafts_per_second": 0.1}, plugin={"adapters": True})
+    plugins = [
+        PluginEnd(server, number, start=str(number), engine=number, speculation=speculation) for number in (0, 1)
+    ]
+    server.poll(*(plugin.counted() for plugin in plugins))
+    for number in range(polls):
+        for request in requests:
+            changes = {"accepted_tokens": GOOD, "temperature": 0} | request
+            changes["accepted_tokens"] += 2 * (number % 3 - 1) if changes["accepted_tokens"] else 0
+            plugins[changes.pop("engine", 0)].finish(**changes)
+        server.poll(*(plugin.counted() for plugin in plugins))
+    return [finding.code for finding in server.model().findings]
+
+
+@pytest.mark.parametrize(
+    ("found", "requests"),
+    [
+        ("greedy_drafting", [{}, {"temperature": 80, "accepted_tokens": BAD}]),
+        ("long_prompts", [{}, {"prompt_tokens": 20_000, "accepted_tokens": BAD}]),
+        ("structured_output", [{}, {"structured": True, "accepted_tokens": BAD}]),
+        ("structured_output", [{}, STRUCTURED]),
+        ("adapter", [{}, {"accepted_tokens": BAD} | ADAPTER]),
+        ("sampling", [{"temperature": 80, "sampling": "plain"},
+                      {"temperature": 80, "sampling": "filtered", "accepted_tokens": BAD}]),
+        ("one_engine", [{}, {"engine": 1, "accepted_tokens": BAD}]),
+        (None, [{}, {"accepted_tokens": GOOD - 1} | ADAPTER]),
+        (None, [{}, {"output_tokens": 1} | STRUCTURED]),  # there was nothing to draft
+        (None, [{}, {"output_tokens": 1, "structured": False, "table": Table.OUTPUT, "key": "free"} | UNDRAFTED,
+                {"table": Table.OUTPUT, "key": "structured", "structured": True}]),
+        (None, [{"temperature": 80, "accepted_tokens": BAD} | ADAPTER, {}]),  # at no temperature with others
+        (None, [{"prompt_tokens": 100, "accepted_tokens": BAD}, {"prompt_tokens": 20_000}]),
+    ],
+)  # fmt: skip
+def test_what_the_plug_ins_report_is_found_through_the_state(found, requests):
+    speculation = GREEDY if found == "greedy_drafting" else PROBABILISTIC
+    assert served(*requests, speculation=speculation) == ([found] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "schedule", "found"),
+    [(50, (), True), (5, (), False), (50, ((1, 4, 3), (5, 64, 0)), False), (50, ((1, 64, 2),), True)],
+)
+def test_an_engine_that_decodes_without_a_draft_is_found_through_the_state(tokens, schedule, found):
+    """``tokens`` are decoded at each of 40 polls."""
+    pod = Server()
+    PluginEnd(pod, speculation=replace(GREEDY, schedule=schedule, per_batch_size=bool(schedule)))
+    counters = {Counter.DRAFTS: 0.0, Counter.DRAFT_TOKENS: 0.0, Counter.ACCEPTED_TOKENS: 0.0, Counter.FIRST_TOKENS: 9.0}
+    for poll in range(41):
+        pod.poll(snap(counters=counters | {Counter.GENERATION_TOKENS: 9.0 + tokens * poll}))
+    assert [finding.code for finding in pod.model().findings] == [FindingCode.NOT_SPECULATING] * found
+
+
+def test_greedy_drafting_names_the_temperatures_with_enough_requests():
+    report = model(*(temperature(label) for label in (COLD, "0.3-0.5", HOT, "other")), judgement=pod().judgement)
+    few, unknown = {("0.3-0.5", "plain"): sums(0.4, 19)}, {("other", "plain"): sums(0.1, 500)}
+    (finding,) = findings(report, traffic() | few | unknown, 0, 20)
+    assert (finding.where, finding.other) == ((HOT,), pytest.approx(0.8))
+    assert finding.value == pytest.approx(0.4, abs=0.01)  # not of "other", whose temperatures nobody knows
+    assert findings(report, traffic(hot=None) | unknown, 0, 20) == ()
+
+
+@pytest.mark.parametrize(("quiet", "found"), [("structured", [FindingCode.STRUCTURED_OUTPUT]), ("free", [])])
+def test_only_of_structured_output_can_a_grammar_forbid_all_drafts(quiet, found):
+    groups = tuple(group("output", name, without_drafts=name == quiet) for name in ("free", "structured"))
+    assert codes(pod(groups=groups), forbidden=5000) == found
 
 
 def test_findings_come_by_what_they_cost():
@@ -141,6 +217,8 @@ def test_findings_come_by_what_they_cost():
         pytest.param(by_load(12.0, 28.0, Verdict.BREAK_EVEN), {}, id="load lowers the gain, and it still pays"),
         pytest.param(by_load(30.0, 40.0, Verdict.NET_NEGATIVE), {}, id="it pays at no load"),
         pytest.param(undrafted(0.0), {}, id="an idle pod"),
+        pytest.param(undrafted(method="custom_class"), {}, id="a class of one's own may draft nothing"),
+        pytest.param(pod(advice=Advice()), {}, id="the number of draft tokens fits"),
         pytest.param(undrafted(schedule=((1, 64, 0),), per_batch_size=True), {}, id="K = 0 by the schedule"),
         pytest.param(undrafted(method="ngram"), {}, id="n-gram finds nothing to draft"),
     ],

@@ -5,7 +5,7 @@ from statistics import stdev
 
 import pytest
 
-from sidecar.analysis.split.strata import Strata
+from sidecar.analysis.split.strata import Strata, Sums, total
 
 COLD, HOT = "0", "1+"
 
@@ -62,8 +62,47 @@ def test_what_cannot_be_compared_has_no_difference(cells):
     assert compared(*cells) == {}
 
 
-def test_few_requests_have_no_difference():
-    assert compared((COLD, "a", 0.2), (COLD, "b", 0.8), requests=19, min_requests=20) == {}
+def counted(**numbers):
+    """``numbers`` are requests by temperature and group: ``cold_a`` and so on."""
+    strata = Strata(300.0)
+    for name, requests in numbers.items():
+        for number in range(requests):
+            strata.add(0.0, *name.split("_"), drafted=30, accepted=10 + number % 3)
+    return set(strata.differences(20))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "groups"),
+    [
+        ({"cold_a": 20, "cold_b": 20}, {"a", "b"}),
+        ({"cold_a": 20, "cold_b": 19}, set()),  # on either side
+        ({"cold_a": 10, "cold_b": 10, "hot_a": 10, "hot_b": 10}, {"a", "b"}),
+        ({"cold_a": 10, "cold_b": 20, "hot_a": 10, "hot_b": 4}, set()),  # at one of the temperatures
+        ({"cold_a": 20, "cold_b": 20, "hot_a": 21}, {"b"}),  # most of a has nothing to compare it with
+    ],
+)
+def test_few_requests_have_no_difference(numbers, groups):
+    assert counted(**numbers) == groups
+
+
+def test_the_sums_are_those_of_the_requests_since_the_start_of_the_oldest_slice():
+    """Whatever the pauses: a slice lasts a twentieth of the window from its first request on."""
+    random, strata, at = Random(1), Strata(20.0), 0.0
+    slices = []
+    for _ in range(2000):
+        at += random.choice((0.0, 0.1, 0.9, 3.0, 30.0))
+        cell = random.choice("ab"), random.choice("cd")
+        accepted, drafted = sorted(random.choices(range(1, 40), k=2))
+        if not slices or at - slices[-1][0] >= 1.0:
+            slices.append((at, []))
+        slices[-1][1].append((cell, Sums(1, drafted, accepted, drafted**2, accepted**2, drafted * accepted)))
+        strata.add(at, *cell, drafted=drafted, accepted=accepted)
+        strata.drop(at)
+        slices = [(start, requests) for start, requests in slices if start >= at - 20.0]
+        expected = {}
+        for cell, request in (row for _, requests in slices for row in requests):
+            expected[cell] = total([expected.get(cell, Sums()), request])
+        assert strata.cells == expected
 
 
 def test_requests_leave_with_the_window_or_when_the_clock_is_set_back():

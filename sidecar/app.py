@@ -67,7 +67,7 @@ class Sidecar:
         reloader: Reloader | None,
     ) -> None:
         self._settings = settings  # in force: a reload replaces them
-        self._pages, self._supervisor, self._reloader = pages, supervisor, reloader
+        self._supervisor, self._reloader = supervisor, reloader
         self._state = State(settings, time.time())
         scrapes: ScrapeSink = LoggedState(self._state, _log(), StateLog(_log()))
         requests: PluginSink = self._state.plugin.receive

@@ -9,6 +9,8 @@ from sidecar.engine.merge import sum_by_position
 from sidecar.engine.methods import drafts_by_token, follows_a_schedule
 from sidecar.requests.messages import Speculation
 
+CONFIDENCE: Final = 2.0  # standard errors, about 95 %: a difference that is claimed is larger, and ± shows as many
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
@@ -122,10 +124,10 @@ class Evidence:
         return known and not self.is_data_parallel
 
 
-def is_ruled(found: Speculation) -> bool:
+def is_ruled(speculation: Speculation) -> bool:
     """Whether the rule of thumb on the acceptance rate applies to engines that speculate like this."""
-    by_token = drafts_by_token(found.method, in_parallel=found.parallel_drafting)
-    return by_token and not found.adaptive_verification
+    by_token = drafts_by_token(speculation.method, in_parallel=speculation.parallel_drafting)
+    return by_token and not speculation.adaptive_verification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from math import sqrt
 from typing import Final
 
 from sidecar.analysis.advice import Direction, Finding, FindingCode
+from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.split.strata import Cell, Difference, Sums, total
 from sidecar.analysis.split.tallies import GREEDY, NO_ADAPTER
@@ -19,7 +20,6 @@ from sidecar.requests.messages import OTHER, Speculation, Table
 _MOST_FILTERED: Final = 0.5  # share of the hot draft tokens up to which the draft's sampling can be the cause
 _ENOUGH_TOKENS: Final = 1000  # decoded without a draft
 _ENOUGH_STEPS: Final = 1000  # at a load
-_CONFIDENCE: Final = 2.0  # standard errors
 
 _CAUSES: Final[dict[tuple[str, str], FindingCode]] = {
     (Table.OUTPUT, "structured"): FindingCode.STRUCTURED_OUTPUT,
@@ -151,7 +151,7 @@ def _load(model: ModelReport) -> Finding | None:
         is_lower = load.highest is not None and load.highest < running and load.steps >= _ENOUGH_STEPS
         if is_lower and load.plain_seconds and load.actual_seconds:
             pays = load.plain_seconds / load.actual_seconds
-            if pays * (1 - _CONFIDENCE * error / ratio) > 1:
+            if pays * (1 - CONFIDENCE * error / ratio) > 1:
                 where = (load.running, f"{running:.0f}")
                 return Finding(code=FindingCode.LOAD, where=where, value=ratio, other=pays, error=error, cost=1 - ratio)
     return None

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from sidecar.analysis.evidence import Acceptance, Estimate, Evidence, ModelEvidence
+from sidecar.analysis.evidence import CONFIDENCE, Acceptance, Estimate, Evidence, ModelEvidence
 from sidecar.settings.groups import Thresholds
 
-_CONFIDENCE: Final = 2.0  # standard errors by which a value must clear a threshold
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
 _KEPT: Final = 0.5  # a window that was judged stays so until its traffic falls below this share of the gates
 _COLLAPSED: Final = 0.05  # acceptance rate below which almost nothing is accepted
@@ -249,6 +248,6 @@ def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float
 
 def _plain(value: float, error: float, lines: tuple[float, float]) -> Verdict:
     """The verdict alone: break-even between the lines, or if the error reaches across one."""
-    if value + _CONFIDENCE * error < lines[0]:
+    if value + CONFIDENCE * error < lines[0]:
         return Verdict.NET_NEGATIVE
-    return Verdict.NET_POSITIVE if value - _CONFIDENCE * error >= lines[1] else Verdict.BREAK_EVEN
+    return Verdict.NET_POSITIVE if value - CONFIDENCE * error >= lines[1] else Verdict.BREAK_EVEN

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.engine.page_source import Fetcher
 from sidecar.errors import NotAnExposition
@@ -111,7 +112,7 @@ def _speedup(model: _Json) -> str:
     if speed is None or speed["speedup"] is None:
         return f"no speedup: {WITHHELD[Withheld(speed['withheld'])]}" if speed and speed["withheld"] else ""
     speedup, break_even = speed["speedup"], speed["break_even_acceptance"]
-    text = f"speedup {speedup['ratio']:.3f} ± {2 * speedup['error']:.3f}"
+    text = f"speedup {speedup['ratio']:.3f} ± {CONFIDENCE * speedup['error']:.3f}"
     return text if break_even is None else f"{text}; break-even acceptance rate {ratio(break_even)}"
 
 

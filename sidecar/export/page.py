@@ -14,6 +14,10 @@ from sidecar.wording.notes import limitation_notes, no_speedup_sentence
 from sidecar.wording.numbers import counted
 from sidecar.wording.plugin import plugin_sentence
 
+# The page loads nothing from elsewhere, and only the sidecar's own script can run in it.
+SECURITY_POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'"
+STATIC = {"style.css": "text/css", "live.js": "text/javascript"}
+
 
 def plugin_line(plugin: PluginReport, said: str) -> str:
     """The state of the plug-in, unless ``said`` already contains it, and the versions that are connected."""
@@ -39,11 +43,6 @@ def _hints(report: Report) -> Iterator[str]:
     for model in report.models:
         for engine in model.engines:
             yield from limitation_notes(engine)
-
-
-# The page loads nothing from elsewhere, and only the sidecar's own script can run in it.
-SECURITY_POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'"
-STATIC = {"style.css": "text/css", "live.js": "text/javascript"}
 
 
 def page(shown: Shown) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from sidecar.analysis.engine.engine_state import Latency, gap_growth
-from sidecar.analysis.evidence import NO_DRAFTS
+from sidecar.analysis.evidence import CONFIDENCE, NO_DRAFTS
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
@@ -17,10 +17,16 @@ from sidecar.wording.answer import TONES, effect, per_step, seen, times_as_fast
 from sidecar.wording.findings import explanations
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
-from sidecar.wording.numbers import latency as shown
 from sidecar.wording.plugin import no_split_sentence
 
 _WIDTH = 300
+_LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
+_BY = {
+    "prompt_tokens": "prompts of {} tokens",
+    "output": "{} output",
+    "sampling": "{} sampling",
+    "adapter": "adapter {}",
+}
 
 
 def bar(value: float | None, limits: Sequence[float]) -> str:
@@ -50,9 +56,6 @@ def distribution(counts: Sequence[int], limit: float) -> str:
     )
 
 
-_LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
-
-
 def engine_section(engine: EngineReport, baselines: Mapping[str, Mapping[float, float]]) -> str:
     """Three panels. ``baselines`` are the model's baseline latencies in seconds, by phase and quantile."""
     acceptance = engine.acceptance or NO_DRAFTS
@@ -80,32 +83,24 @@ def _latencies(latencies: Mapping[Phase, Latency], baselines: Mapping[str, Mappi
     if not latencies:
         return '<p class="facts">No requests in the window.</p>'
     rows = "".join(
-        f"<tr><th>{phase.upper()}</th><td class=number>{_quantile(one, 0.5)}</td>"
-        f"<td class=number>{_quantile(one, 0.95)}</td><td class=number>{_quantile(one, 0.99)}</td>"
-        f"<td>{_gap(one, baselines.get(phase, {}))}</td></tr>"
-        for phase, one in latencies.items()
+        f"<tr><th>{phase.upper()}</th><td class=number>{_quantile(measured, 0.5)}</td>"
+        f"<td class=number>{_quantile(measured, 0.95)}</td><td class=number>{_quantile(measured, 0.99)}</td>"
+        f"<td>{_gap(measured, baselines.get(phase, {}))}</td></tr>"
+        for phase, measured in latencies.items()
     )
     return f"<table><tr><th></th><td>P50</td><td>P95</td><td>P99</td><td>P99 - P50</td></tr>{rows}</table>"
 
 
-def _quantile(latency: Latency, quantile: float) -> str:
+def _quantile(measured: Latency, quantile: float) -> str:
     """The quantile; in vLLM's first bucket, only the bucket's edge is known."""
-    found, resolution = latency.quantiles[quantile], latency.resolution
-    return escape(f"<{shown(resolution)}") if found < resolution else shown(found)
+    seconds, resolution = measured.quantiles[quantile], measured.resolution
+    return escape(f"<{latency(resolution)}") if seconds < resolution else latency(seconds)
 
 
-def _gap(latency: Latency, baseline: Mapping[float, float]) -> str:
-    growth = gap_growth(latency, baseline)
-    gap = _quantile(latency, 0.99) if latency.gap_seconds is None else shown(latency.gap_seconds)
+def _gap(measured: Latency, baseline: Mapping[float, float]) -> str:
+    growth = gap_growth(measured, baseline)
+    gap = _quantile(measured, 0.99) if measured.gap_seconds is None else latency(measured.gap_seconds)
     return f"<span class=number>{gap}</span>" + ("" if growth is None else f" ({growth:.1f} times the baseline)")
-
-
-_BY = {
-    "prompt_tokens": "prompts of {} tokens",
-    "output": "{} output",
-    "sampling": "{} sampling",
-    "adapter": "adapter {}",
-}
 
 
 def model_section(model: ModelReport, thresholds: Thresholds, plugin: PluginReport, said: str) -> str:
@@ -134,13 +129,13 @@ def _why(model: ModelReport) -> str:
 
 def _speculates(model: ModelReport) -> str:
     """How the model's engines speculate, according to the plug-in."""
-    found = dict.fromkeys(engine.speculation for engine in model.engines if engine.speculation is not None)
+    configured = dict.fromkeys(engine.speculation for engine in model.engines if engine.speculation is not None)
     texts = []
-    for one in found:
-        parts = [one.method or "unknown method", counted(one.num_speculative_tokens, "token")]
-        parts += ["schedule by batch size"] if one.per_batch_size else []
-        parts += ["adaptive verification"] if one.adaptive_verification else []
-        parts += [f"sampler {one.rejection_sample_method}"] if one.rejection_sample_method else []
+    for speculation in configured:
+        parts = [speculation.method or "unknown method", counted(speculation.num_speculative_tokens, "token")]
+        parts += ["schedule by batch size"] if speculation.per_batch_size else []
+        parts += ["adaptive verification"] if speculation.adaptive_verification else []
+        parts += [f"sampler {speculation.rejection_sample_method}"] if speculation.rejection_sample_method else []
         texts.append(", ".join(parts))
     return "; ".join(texts)
 
@@ -183,30 +178,30 @@ def _no_split(no_split: NoSplit, plugin: PluginReport, said: str) -> str:
     return "" if sentence in said else f'<p class="facts">{marked(sentence)}</p>'
 
 
-def _bucket(one: TemperatureReport, thresholds: Thresholds, *, is_explained: bool) -> str:
-    judged, low = one.judgement, thresholds.acceptance_net_negative
+def _bucket(bucket: TemperatureReport, thresholds: Thresholds, *, is_explained: bool) -> str:
+    judged, low = bucket.judgement, thresholds.acceptance_net_negative
     limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
-    window, p10 = seen(judged), one.acceptance_quantiles[0.1]
+    window, p10, share = seen(judged), bucket.acceptance_quantiles[0.1], percent(bucket.window.share)
     note = judgement_note(judged, is_explained=is_explained)
     advice = f'<div class="advice">{escape(note)}</div>' if note else ""
     return (
         f'<div class="bucket {TONES[judged.verdict]}">'
-        f'<div class="name">T {marked(one.temperature)}<small>{percent(one.window.share)} of draft tokens</small></div>'
+        f'<div class="name">T {marked(bucket.temperature)}<small>{share} of draft tokens</small></div>'
         f"{_verdict(judged)}"
         f'<div class="bar">{value(percent(window.rate))} accepted{bar(window.rate, limits)}</div>'
-        f'<div class="spread">{distribution(one.acceptance_bins, low)}</div>'
-        f'<div class="facts number">P10 {percent(p10)}<br>{counted(sum(one.acceptance_bins), "request")}</div>'
-        f"{_gain(one)}{advice}</div>"
+        f'<div class="spread">{distribution(bucket.acceptance_bins, low)}</div>'
+        f'<div class="facts number">P10 {percent(p10)}<br>{counted(sum(bucket.acceptance_bins), "request")}</div>'
+        f"{_gain(bucket)}{advice}</div>"
     )
 
 
-def _gain(one: TemperatureReport) -> str:
+def _gain(bucket: TemperatureReport) -> str:
     """A temperature's speedup and the time saved and lost, if known."""
-    saved, lost = one.saved_seconds, one.lost_seconds
-    if one.speedup is None or saved is None or lost is None:
+    saved, lost = bucket.saved_seconds, bucket.lost_seconds
+    if bucket.speedup is None or saved is None or lost is None:
         return ""
     return (
-        f'<div class="advice">{times_as_fast(one.speedup)}, {effect(one.speedup)}; '
+        f'<div class="advice">{times_as_fast(bucket.speedup)}, {effect(bucket.speedup)}; '
         f"{duration(saved)} of request time saved, {duration(lost)} lost since the sidecar "
         "started</div>"
     )
@@ -225,7 +220,11 @@ def _lower(model: ModelReport) -> str:
 
 def _lower_group(group: GroupReport) -> str:
     difference = group.difference
-    below = "" if difference is None else f"{-100 * difference.value:.0f} ± {200 * difference.error:.0f} points"
+    below = (
+        ""
+        if difference is None
+        else f"{-100 * difference.value:.0f} ± {100 * CONFIDENCE * difference.error:.0f} points"
+    )
     return (
         f"<tr><th>{_name(group)}</th><td class=number>{percent(group.window.rate)}</td>"
         f"<td class=number>{below}</td><td class=number>{percent(group.window.share)}</td></tr>"

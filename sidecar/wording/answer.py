@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sidecar.analysis.evidence import Acceptance
+from sidecar.analysis.evidence import CONFIDENCE, Acceptance
 from sidecar.analysis.report import ModelReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.speed.steps import Steps
@@ -157,7 +157,7 @@ def seen(judgement: Judgement) -> Acceptance:
 
 def times_as_fast(speedup: Speedup) -> str:
     """The ratio as a phrase, with twice its standard error."""
-    return f"{speedup.ratio:.2f} ± {2 * speedup.error:.2f} times as fast as without speculation"
+    return f"{speedup.ratio:.2f} ± {CONFIDENCE * speedup.error:.2f} times as fast as without speculation"
 
 
 def effect(speedup: Speedup) -> str:

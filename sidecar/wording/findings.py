@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sidecar.analysis.advice import Advice, Direction, Finding, FindingCode, TokensAdvice
+from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
 from sidecar.engine.methods import drafts_with_a_model
 from sidecar.requests.messages import Configuration, Speculation
@@ -109,7 +110,7 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
     """What the texts need, ready to be put into a sentence."""
     engine = next((engine for engine in model.engines if engine.speculation is not None), model.engines[0])
     speculation = engine.speculation or Speculation(None, 0)
-    value, other, interval = finding.value or 0.0, finding.other or 0.0, 2 * (finding.error or 0.0)
+    value, other, interval = finding.value or 0.0, finding.other or 0.0, CONFIDENCE * (finding.error or 0.0)
     advice, where, longest = model.advice or Advice(), ", ".join(finding.where), speculation.draft_max_model_len
     schedule = _schedule(advice)
     return {

@@ -5,7 +5,7 @@ from typing import Final
 
 from sidecar.analysis.advice import Advice, Direction, FindingCode, TokensAdvice
 from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.evidence import CONFIDENCE, Evidence
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import MARGIN, Basis, Judgement, Verdict
@@ -108,7 +108,9 @@ def _held(judgement: Judgement) -> str:
     if line is None:
         return ""
     sign = "plus" if judgement.verdict is Verdict.NET_NEGATIVE else "minus"
-    bound = "acceptance rate" if judgement.basis is Basis.ACCEPTANCE else f"speedup {sign} 2 standard errors"
+    bound = (
+        "acceptance rate" if judgement.basis is Basis.ACCEPTANCE else f"speedup {sign} {CONFIDENCE:g} standard errors"
+    )
     return (
         f"The {bound} is back above {line:g}, but the verdict stays {judgement.verdict.replace('_', ' ')} below "
         f"{line + MARGIN:g}, so that it does not flap."

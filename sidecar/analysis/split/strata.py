@@ -7,10 +7,11 @@ from operator import add, sub
 from statistics import NormalDist
 from typing import Final, NamedTuple
 
+from sidecar.analysis.evidence import CONFIDENCE
+
 _SLICES: Final = 20
 _FEWEST: Final = 5  # requests on each side for a stratum to be compared
 _CLEARLY: Final = 0.05  # a difference of acceptance rates that matters
-_CONFIDENCE: Final = 2.0  # standard errors, where one group is compared
 _LEAST_COMPARED: Final = 0.5  # share of the group's draft tokens that must be in strata that can be compared
 
 Cell = tuple[Hashable, str]  # the stratum and the group
@@ -61,7 +62,7 @@ class Difference(NamedTuple):
     others: float
     error: float
     drafted: int
-    needed: float = _CONFIDENCE
+    needed: float = CONFIDENCE
 
     @property
     def value(self) -> float:
@@ -133,7 +134,7 @@ class Strata:
             group: difference for group in sorted(pairs) if (difference := _difference(pairs[group], min_requests))
         }
         # Of many groups, some differ by two standard errors by chance (Bonferroni).
-        chance = NormalDist().cdf(-_CONFIDENCE) / max(len(known) - 1, 1)
+        chance = NormalDist().cdf(-CONFIDENCE) / max(len(known) - 1, 1)
         needed = -NormalDist().inv_cdf(chance)
         return {group: difference._replace(needed=needed) for group, difference in known.items()}
 

@@ -219,6 +219,8 @@ def of_a_model():
     def engines(sampling, version, number):
         return configured | {"draft_sample_method": sampling, "vllm_version": version}, number
 
+    rolled, unknown = Pod("rolled").speculating(sampled), Pod("unknown").drafting(5, 0.7)
+    unknown.vllm.engine().at_once = planned(16)  # a load that the plain pod does not have
     twice = Pod("twice").drafting(2, 0.5).timed(1.3).speculating(sampled, vllm="0.33.0")
     twice.plain("specdec_plugin_info", (40, 0.5), engine="0", vllm_version="0.31.0", version="1", state="observing")
     yield Scene(
@@ -237,7 +239,8 @@ def of_a_model():
     ).with_pods(
         Pod("a").drafting(5, 0.8).timed(1.3).speculating(greedy),
         Pod("b").drafting(5, 0.8).timed(1.3).speculating(greedy),
-        Pod("rolled").drafting(3, 0.5).timed(1.3).speculating(sampled),
+        rolled.drafting(2, 0.5).drafting(1, 0.5, engine="1").timed(1.3).timed(1.3, engine="1"),
         twice,
+        unknown,
         Pod("plain").generating(60).timed(1.0),
     )

@@ -54,7 +54,9 @@ class Scene:
     reads: tuple = ()  # alerts that the alert's expression reads
     needs_prometheus: bool = False  # whether the direct push sees it otherwise
     pods: list = ()
-    records: dict = field(default_factory=dict)  # at the last minute: by name, the (labels, value) of a rule that no alert reads
+    records: dict = field(
+        default_factory=dict
+    )  # at the last minute: by name, the (labels, value) of a rule that no alert reads
 
     def with_pods(self, *pods):
         for pod in pods:

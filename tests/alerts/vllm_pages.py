@@ -201,8 +201,9 @@ class Vllm:
 
     def _hello(self):
         return Hello(
-            plugin="1", vllm=self.version, model=self.model, engine=0, start=f"life-{self.lives}", started=self._started,
-            state=self.plugin_state, reason="" if self.plugin_state is HelloState.OBSERVING else "as the scene wants",
+            plugin="1", vllm=self.version, model=self.model, engine=0,
+            start=f"life-{self.lives}", started=self._started, state=self.plugin_state,
+            reason="" if self.plugin_state is HelloState.OBSERVING else "as the scene wants",
             speculation=self.speculation or Speculation(method="eagle3", num_speculative_tokens=3),
         )  # fmt: skip
 

@@ -225,7 +225,7 @@ def context():
     why = "Why (docs/why.md): too_many_tokens."
     several = Pod("several").drafting(5, 0.3).without("specdec_finding")
     several.plain("specdec_finding", (40, 1), finding="adapter", model_name="m")
-    several.plain("specdec_finding", (34, 1), (6, 0), finding="load", model_name="m")  # over three minutes
+    several.plain("specdec_finding", (34, 1), finding="load", model_name="m")  # a scrape failed since
     command = f"Details: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report"
     yield Scene(
         "it comes with the pod's rates and speedup, and in Kubernetes with a command that shows all numbers",

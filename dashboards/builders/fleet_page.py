@@ -20,7 +20,7 @@ from dashboards.builders.operator_top import VERDICTS, firing
 from dashboards.builders.page import FLEET, new_page
 from dashboards.builders.panels import COUNT, PER_SECOND, SHARE, Mapping, Query, figure, over_time, states
 from dashboards.builders.panels import Line as Style
-from dashboards.builders.query import MODEL, at_least, least, reached, series, threshold, total
+from dashboards.builders.query import MODEL, at_least, least, reached, recorded, series, threshold, total
 
 _NONE: Final[Mapping] = {0: ("none", "green")}
 _SPREAD: Final = (0, 0.1, 0.5, 0.9)
@@ -48,7 +48,7 @@ def fleet_page() -> Dashboard:
         "Where",
         [
             beside(10, (worst_buckets(), 24)),
-            beside(9, (_by_model(), 12), (_by_pod(), 12)),
+            beside(9, (_by_model(), 8), (_by_pod(), 8), (_gained(), 8)),
             beside(12, (pods(), 24)),
         ],
     )
@@ -135,6 +135,20 @@ def _by_model() -> timeseries.Panel:
         ],
         SHARE,
         high=1,
+    )
+
+
+def _gained() -> timeseries.Panel:
+    return over_time(
+        "Before and after a change, by model",
+        "The acceptance rate and the speedup over decoding without speculation of all speculating pods of a model "
+        "together. Orange marks are changes of the configuration or of vLLM's version.",
+        "If both fall at a mark, undo that change. An option that docs/why.md names should raise them.",
+        [
+            Query(recorded(f"{name}:ratio"), f"{title} {{{{model_name}}}} {{{{namespace}}}} {{{{cluster}}}}")
+            for name, title in (("engine_acceptance", "acceptance"), ("speedup", "speedup"))
+        ],
+        COUNT,
     )
 
 

@@ -18,6 +18,7 @@ _SPECULATION = (
     "rejection_sample_method",
     "draft_sample_method",
 )
+_FOUND: Mapping = {0: ("no", "green"), 1: ("yes", "orange")}
 _ROWS = 50  # worst buckets that are listed
 
 
@@ -97,19 +98,23 @@ def pods() -> table.Panel:
     """One row per pod and model."""
     slow = series("engine_latency_seconds", 'phase="tpot"', 'quantile="0.99"')
     up = f"max by ({SIDECAR}) ({series('up')})"
+    findings = worst(f"{POD}, finding", series("finding"))
+    none = f'label_replace({worst(POD, findings)} == 0, "finding", "none", "", "")'
     reached = f"{total(POD, 'generation_tokens_total')} * 0 + on ({SIDECAR}) group_left () {up}"
     return rows(
         "Pods",
         (
             (
                 "Every pod and, if the plug-in is connected, its speculative configuration. A pod without an "
-                "acceptance rate does not draft. Gap: P99 - P50 of the time per output token."
+                "acceptance rate does not draft. Gap: P99 - P50 of the time per output token. Finding: the first "
+                "reason why speculation loses, or could gain more."
             ),
-            "Sort by the column you need; click an instance for its dashboard.",
+            "Sort by the column you need; click an instance for its dashboard. docs/why.md says what to change.",
         ),
-        [*_pod_labels(), *map(Label, _SPECULATION)],
+        [*_pod_labels(), Label("finding"), *map(Label, _SPECULATION)],
         [
             Value(reached, "vLLM", COUNT, _UP),
+            Value(f"topk by ({POD}) (1, {findings} == 1) or {none}", "Finding", COUNT, _FOUND),
             Value(verdict_code(POD), "Worst", COUNT, VERDICTS),
             Value(ACCEPTANCE_BY_POD, "Acceptance", SHARE),
             Value(total(POD, "engine_drafts_total"), "Drafts/s", PER_SECOND),

@@ -15,14 +15,11 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 from dashboards.builders.expressions import FIRING
-from dashboards.builders.query import MODEL, OPTIONAL, of_process, series
+from dashboards.builders.query import MODEL, OPTIONAL, of_process, recorded, series
 
 OPERATOR: Final = "specdec-operator"
 FLEET: Final = "specdec-fleet"
 TAG: Final = "specdec"
-_CONFIGURED: Final = (
-    "method, num_speculative_tokens, adaptive_verification, rejection_sample_method, draft_sample_method"
-)
 SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 _EVERY = VariableOption(selected=True, text="All", value="$__all")
@@ -132,18 +129,14 @@ def _add_annotations(page: dashboard.Dashboard) -> None:
     page.annotation(_EventsBuilder(_Events("Alerts", FIRING, "red", "{{alertname}}", shown)))
     restarts = f"changes({series('vllm_restarts_total')}[2m]) > 0"
     page.annotation(_EventsBuilder(_Events("vLLM restarts", restarts, "blue", "vLLM restarted", "{{instance}}")))
-    configured = series("speculation_info")
     # By model, against its own past: a rollout to new pods is a change, and a reload of some minutes is none.
+    configured = recorded("speculation:engines")
     past = f"last_over_time({configured}[1h] offset 5m)"
-    changed = (
-        f"group by ({MODEL}, {_CONFIGURED}) ({configured}) unless group by ({MODEL}, {_CONFIGURED}) ({past}) "
-        f"and on ({MODEL}) group by ({MODEL}) ({past})"
+    changed = f"{configured} unless {past} and on ({MODEL}) {past}"
+    shown = (
+        "{{model_name}} {{method}} {{num_speculative_tokens}} {{rejection_sample_method}} {{draft_sample_method}} "
+        "vLLM {{vllm_version}}"
     )
-    speculates = (
-        "{{model_name}} {{method}} {{num_speculative_tokens}} {{rejection_sample_method}} {{draft_sample_method}}"
-    )
-    page.annotation(
-        _EventsBuilder(_Events("Speculation changed", changed, "orange", "speculation changed", speculates))
-    )
+    page.annotation(_EventsBuilder(_Events("Speculation changed", changed, "orange", "speculation changed", shown)))
     starts = f"{of_process('process_start_time_seconds', 'changes({}[2m])')} > 0"
     page.annotation(_EventsBuilder(_Events("Sidecar restarts", starts, "purple", "sidecar restarted", "{{instance}}")))

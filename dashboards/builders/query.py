@@ -31,6 +31,11 @@ def series(metric: str, *matchers: str, suffix: str = "") -> str:
     return _selector(f"specdec_{metric}{suffix}", (*(f'{label}=~"${label}"' for label in variables), *matchers))
 
 
+def recorded(name: str) -> str:
+    """The selector of a series that a recording rule makes by model, named without ``model:specdec_``."""
+    return _selector(f"model:specdec_{name}", tuple(f'{label}=~"${label}"' for label in MODEL.split(", ")))
+
+
 def reached() -> str:
     """``up`` of every target that was a sidecar within the last hours: one that is gone has nothing else left."""
     seen = f"max_over_time({series('build_info')}[6h])"

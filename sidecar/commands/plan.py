@@ -7,6 +7,7 @@ import argparse
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Final, Literal
 
 from sidecar.commands.arguments import number_up_to, whole
@@ -15,7 +16,7 @@ from sidecar.wording.numbers import aligned, count
 
 HELP = "calculate whether a draft model fits in memory next to its target, and how much KV cache it costs"
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([bm]?)", re.ASCII | re.IGNORECASE)
-_SHAPE: Final = re.compile(r"(\d{1,4})x(\d{1,4})x(\d{1,5})", re.ASCII | re.IGNORECASE)
+_SHAPE: Final = re.compile(r"(\d{1,4})x(\d{1,4})x(\d{1,7})", re.ASCII | re.IGNORECASE)
 _MOST_BILLIONS: Final = 100_000.0
 _MOST_GPUS: Final = 4096
 _GPU_GB: Final = {  # from the data sheets
@@ -31,6 +32,7 @@ _GPU_GB: Final = {  # from the data sheets
     "mi325x": 256.0,
 }
 # Per parameter or cached value, without quantization scales and zero points.
+_LOGIT_BYTES: Final = 4
 _BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
 _METHODS: Final = (  # those without a draft model: name, what they need, and what they suit
     # The head's sizes are those of SpecForge's layout at the dimensions of Llama 3.1.
@@ -61,6 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shape = "layers x KV heads x head size, such as 80x8x128, to count in tokens"
     parser.add_argument("--kv", type=_cached_values, metavar="SHAPE", help=f"the target's {shape}")
     parser.add_argument("--draft-kv", type=_cached_values, metavar="SHAPE", help=f"the draft's {shape}")
+    logits = (
+        "with draft_sample_method probabilistic, max_num_seqs x K x vocabulary, such as 256x3x128256, to count the "
+        "draft's logits"
+    )
+    parser.add_argument("--draft-logits", type=_product, default=0, metavar="SHAPE", help=logits)
     parser.add_argument("--context", type=whole(10**18), metavar="TOKENS", help="also count requests of this length")
 
 
@@ -74,6 +81,7 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
         gpus=arguments.gpus,
         gpu_gb=arguments.gpu_memory or _GPU_GB[arguments.gpu],
         utilization=arguments.utilization,
+        logits_gb=arguments.draft_logits * _LOGIT_BYTES / 1e9,
     )
     print("\n".join(_text(deployment, arguments.context)))
     return 0 if deployment.fits else 1
@@ -88,13 +96,18 @@ def _billions(text: str) -> float:
     return value
 
 
+def _product(text: str, expected: str = "max_num_seqs x K x vocabulary, such as 256x3x128256") -> int:
+    """The product of three numbers with an ``x`` between them."""
+    match = _SHAPE.fullmatch(text.strip())
+    product = prod(map(int, match.groups())) if match else 0
+    if not product:
+        raise argparse.ArgumentTypeError(f"expected {expected}")
+    return product
+
+
 def _cached_values(text: str) -> int:
     """Cached values per token of context for a shape; keys and values both count."""
-    match = _SHAPE.fullmatch(text.strip())
-    values = 2 * int(match[1]) * int(match[2]) * int(match[3]) if match else 0
-    if not values:
-        raise argparse.ArgumentTypeError("expected layers x KV heads x head size, such as 80x8x128")
-    return values
+    return 2 * _product(text, "layers x KV heads x head size, such as 80x8x128")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +126,17 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """Both models spread over ``gpus`` of ``gpu_gb`` each, as in vLLM, which may use the share ``utilization``."""
+    """Both models spread over ``gpus`` of ``gpu_gb`` each, as in vLLM, which may use the share ``utilization``.
+
+    ``logits_gb`` is what the draft's logits take on each GPU if the draft samples its tokens.
+    """
 
     target: Model
     draft: Model | None
     gpus: int
     gpu_gb: float
     utilization: float
+    logits_gb: float = 0.0
 
     @property
     def memory_gb(self) -> float:
@@ -134,7 +151,7 @@ class Deployment:
     @property
     def kv_gb(self) -> float:
         """What vLLM may use for the KV cache; at 0 or below, the models do not fit."""
-        return self.memory_gb * self.utilization - self.weights_gb
+        return self.memory_gb * self.utilization - self.weights_gb - self.gpus * self.logits_gb
 
     @property
     def fits(self) -> bool:
@@ -250,6 +267,10 @@ def _weights(deployment: Deployment) -> Iterator[str]:
             rows.append((name, model.weights_gb, f"{model.billions:.4g}B {model.precision}"))
     left = deployment.memory_gb - deployment.weights_gb
     rows += [("weights", deployment.weights_gb, ""), ("left", left, "all memory minus the weights")]
+    if deployment.logits_gb:
+        share = deployment.logits_gb / deployment.gpu_gb
+        text = f"of the draft, on each GPU; on model runner V1, lower --gpu-memory-utilization by {share:.3f}"
+        rows.append(("logits", deployment.logits_gb, text))
     yield from (f"{name:<8}{_gb(size):>12}  {note}".rstrip() for name, size, note in rows)
 
 
@@ -259,7 +280,7 @@ def _cache(deployment: Deployment, context: int | None) -> list[str]:
     options = [deployment]
     if deployment.draft is not None:
         columns = ("with the draft", "without it", "lost")
-        options.append(replace(deployment, draft=None))
+        options.append(replace(deployment, draft=None, logits_gb=0.0))
 
     def row(name: str, values: list[float], show: Callable[[float], str]) -> tuple[str, ...]:
         lost = [values[1] - values[0]] if len(values) == 2 else []

@@ -38,6 +38,7 @@ _LEAST_REQUESTS: Final = 20
 _CLEAR: Final = 0.6  # share of the requests or of the time from which the answer is clear
 _COOL: Final = 50  # temperature, hundredths
 _HOT: Final = 80
+_MUCH: Final = 0.3  # share of hot requests from which the draft's sampling is worth a measurement
 _LONG_PROMPT: Final = 8192  # tokens; drafts are accepted less often after long prompts
 
 
@@ -61,14 +62,19 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     requests, polls = counted(len(traffic.requests), "request"), counted(len(traffic.polls), "poll")
     seen = f"watched for {traffic.seconds:.0f} s: {requests}{lost}, {polls}"
     if arguments.json:
-        content = {"conclusion": conclusion(traffic, lines), "seen": seen, "lines": [asdict(line) for line in lines]}
+        content = {
+            "conclusion": conclusion(traffic, lines),
+            "note": note(traffic),
+            "seen": seen,
+            "lines": [asdict(line) for line in lines],
+        }
         print(json.dumps(content, indent=2, allow_nan=False))
     else:
         if not traffic.speculates:
             rows = [(line.condition, line.answer, line.seen) for line in lines]
             print("\n".join([seen, "", *aligned(("condition", "answer", "observed"), rows, left=(0, 2)), ""]))
             print("The limits are rules of thumb (docs/measure.md); a sweep measures the effect.")
-        print(conclusion(traffic, lines))
+        print("\n".join(filter(None, (conclusion(traffic, lines), note(traffic)))))
     if traffic.speculates:
         return 1
     return _UNDECIDED if len(traffic.requests) < _LEAST_REQUESTS else 0
@@ -181,6 +187,22 @@ def conclusion(traffic: ObservedTraffic, lines: Sequence[ChecklistLine]) -> str:
     return f"Undecided: measure it with `specdec-sidecar sweep --baseline-url`.{rest}"
 
 
+def note(traffic: ObservedTraffic) -> str:
+    """What to try if much of the traffic is hot; empty if it is not."""
+    hot = _hot_share(traffic.requests) if traffic.requests else 0.0
+    if hot < _MUCH or traffic.speculates:
+        return ""
+    return (
+        f"{hot:.0%} of requests are sampled above a temperature of 0.8. If a model is to draft, also measure "
+        '`"draft_sample_method": "probabilistic"`: by default it drafts its likeliest token, which such requests often '
+        "reject (docs/why.md)."
+    )
+
+
+def _hot_share(requests: Sequence[FinishedRequest]) -> float:
+    return fmean(request.temperature > _HOT for request in requests)
+
+
 def _too_few(traffic: ObservedTraffic) -> str:
     text = f"Too few requests for an answer: saw {len(traffic.requests)}, need at least {_LEAST_REQUESTS}."
     problem = traffic.problem or next((hello.reason for hello in traffic.hellos if hello.reason), "")
@@ -195,7 +217,7 @@ def _too_few(traffic: ObservedTraffic) -> str:
 def _about_requests(requests: Sequence[FinishedRequest]) -> Iterator[ChecklistLine]:
     temperatures = sorted(request.temperature for request in requests)
     cool = fmean(temperature <= _COOL for temperature in temperatures)
-    hot = fmean(temperature > _HOT for temperature in temperatures)
+    hot = _hot_share(requests)
     yield ChecklistLine(
         "low temperatures",
         Recommendation.USE if cool >= _CLEAR else Recommendation.LEAVE if hot >= _CLEAR else Recommendation.OPEN,

@@ -14,10 +14,8 @@ class SimulatorOptions:
     num_speculative_tokens: int = 3  # draft tokens per verification step; 0: no speculation
     cold_acceptance: float = 0.975  # probability at temperature 0 that a draft token is accepted if all before it were
     hot_acceptance: float = 0.56  # the same from hot_temperature on; linear between the two
-    draft_sample_method: str = (
-        "greedy"  # what the plug-in reads; vLLM's "probabilistic" accepts alike at any temperature
-    )
     hot_temperature: float = 1.2  # with these defaults 95 % of the draft tokens are accepted at 0, 35 % at 1.2
+    draft_sample_method: str = "greedy"  # what the plug-in reads; hot_acceptance does not follow from it
     structured_acceptance: float = 1.0  # factor on that probability for structured output
     prefix_hits: float = 0.25  # share of requests that find half of their prompt in the prefix cache (0-1)
 

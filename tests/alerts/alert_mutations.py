@@ -27,6 +27,8 @@ _UNNOTICED = (
     "pod_temperature:specdec_loses:bool: max -> min in: ",
     # Equal: all engines' information is 1.
     "pod:specdec_adaptive:bool: max -> min in: ",
+    # Equal: both are 1.
+    "model:specdec_speculation:engines: * -> / in: ",
     # Equal: an alert's text takes the first one.
     "fleet:specdec_runbooks:any: 1 -> 2.0 in: topk(1, group by (runbooks)",
     # Not a scene, since rules are missing in it: test_alerts_without_their_recording_rules_say_so.

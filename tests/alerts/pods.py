@@ -147,8 +147,8 @@ class Pod:
         del self.environment["SPECDEC_PLAIN_STEPS"]
         return self
 
-    def speculating(self, speculation):
-        self.vllm.speculation = speculation
+    def speculating(self, speculation, vllm="0.32.0"):
+        self.vllm.speculation, self.vllm.version = speculation, vllm
         return self
 
     def in_kubernetes(self):

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote_plus
@@ -42,7 +42,10 @@ def alone(own):
 
 @dataclass
 class Scene:
-    """At the minutes ``at`` only what the pods and ``fleet`` say fires, and at the first of them nothing."""
+    """At the minutes ``at`` only what the pods and ``fleet`` say fires, and at the first of them nothing.
+
+    A scene without an alert is about ``records``.
+    """
 
     name: str
     alert: str | None
@@ -51,6 +54,9 @@ class Scene:
     reads: tuple = ()  # alerts that the alert's expression reads
     needs_prometheus: bool = False  # whether the direct push sees it otherwise
     pods: list = ()
+    records: dict = field(
+        default_factory=dict
+    )  # at the last minute: by name, the (labels, value) of a rule that no alert reads
 
     def with_pods(self, *pods):
         for pod in pods:
@@ -101,6 +107,15 @@ class Scene:
                     ],
                 }
                 for minute in self.at
+                if self.alert
+            ],
+            "promql_expr_test": [
+                {
+                    "expr": f"round({name}, 0.001)",
+                    "eval_time": f"{self.end}m",
+                    "exp_samples": [{"labels": _named("", **labels), "value": value} for labels, value in series],
+                }
+                for name, series in self.records.items()
             ],
         }
 
@@ -148,7 +163,8 @@ def concerned(rules, scene):
     if not any("context" in firing.annotations for firing in scene.firings):
         rules = [_without_context(rule) for rule in rules]
     alerts = [rule for rule in rules if scene.alert and rule.get("alert") in {scene.alert, *scene.reads}]
-    waiting, needed = set().union(*(recorded(f"{rule['expr']} {rule.get('annotations')}") for rule in alerts)), set()
+    read = (recorded(f"{rule['expr']} {rule.get('annotations')}") for rule in alerts)
+    waiting, needed = set(scene.records).union(*read), set()
     while waiting:
         needed |= waiting
         read = (recorded(rule["expr"]) for rule in rules if rule.get("record") in waiting)

@@ -1,5 +1,7 @@
 """Scenes for what only Prometheus knows: other pods, other times."""
 
+from dataclasses import replace
+
 from sidecar.requests.messages import Speculation
 from tests.alerts.pods import DAY, Firing, Pod
 from tests.alerts.scene import Scene, scenes
@@ -203,4 +205,42 @@ def by_plain_pods():
     yield Scene("plain pods judge a pod whose verification is adaptive", NOT_JUDGED, at=(9, 30)).with_pods(
         Pod("plain").generating(50),
         drafting("adaptive", 1.3, 0.17).speculating(ADAPTIVE),
+    )
+
+
+@scenes
+def of_a_model():
+    """What no alert reads: what each model runs and what it gains, for the marks on the dashboards."""
+    greedy = Speculation(method="eagle3", num_speculative_tokens=3, draft_sample_method="greedy")
+    sampled = replace(greedy, draft_sample_method="probabilistic")
+    model = {"model_name": "m", "namespace": "prod"}
+    configured = model | {"method": "eagle3", "num_speculative_tokens": "3", "adaptive_verification": "false"}
+
+    def engines(sampling, version, number):
+        return configured | {"draft_sample_method": sampling, "vllm_version": version}, number
+
+    rolled, unknown = Pod("rolled").speculating(sampled), Pod("unknown").drafting(5, 0.7)
+    unknown.vllm.engine().at_once = planned(16)  # a load that the plain pod does not have
+    twice = Pod("twice").drafting(2, 0.5).timed(1.3).speculating(sampled, vllm="0.33.0")
+    twice.plain("specdec_plugin_info", (40, 0.5), engine="0", vllm_version="0.31.0", version="1", state="observing")
+    yield Scene(
+        "the configuration, vLLM's version, the acceptance rate and the speedup of all pods of a model",
+        None,
+        at=(35,),
+        records={
+            "model:specdec_speculation:engines": [
+                engines("greedy", "0.32.0", 2),
+                engines("probabilistic", "0.32.0", 1),
+                engines("probabilistic", "0.33.0", 1),
+            ],
+            "model:specdec_engine_acceptance:ratio": [(model, 0.7)],
+            "model:specdec_speedup:ratio": [(model, 1.3)],
+        },
+    ).with_pods(
+        Pod("a").drafting(5, 0.8).timed(1.3).speculating(greedy),
+        Pod("b").drafting(5, 0.8).timed(1.3).speculating(greedy),
+        rolled.drafting(2, 0.5).drafting(1, 0.5, engine="1").timed(1.3).timed(1.3, engine="1"),
+        twice,
+        unknown,
+        Pod("plain").generating(60).timed(1.0),
     )

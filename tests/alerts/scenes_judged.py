@@ -223,6 +223,9 @@ def context():
     plain = "Acceptance rate 30% (threshold 50%)."
     speedup = "Speedup over decoding without speculation at this load: 0.90."
     why = "Why (docs/why.md): too_many_tokens."
+    several = Pod("several").drafting(5, 0.3).without("specdec_finding")
+    several.plain("specdec_finding", (40, 1), finding="adapter", model_name="m")
+    several.plain("specdec_finding", (34, 1), finding="load", model_name="m")  # a scrape failed since
     command = f"Details: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report"
     yield Scene(
         "it comes with the pod's rates and speedup, and in Kubernetes with a command that shows all numbers",
@@ -232,4 +235,5 @@ def context():
         Pod("split").bucket("0", 6, 0.6).bucket("1+", 4, 0.225).fires(0.45, context=(by_temperature,)),
         Pod("timed").drafting(5, 0.3).timed(0.9).fires(0.3, context=(plain, speedup, why)),
         Pod("kubernetes").drafting(5, 0.3).in_kubernetes().fires(0.3, context=(plain, why, command)),
+        several.fires(0.3, context=(plain, "Why (docs/why.md): adapter load.")),
     )

@@ -6,6 +6,7 @@ import pytest
 
 from sidecar.alerting.conditions import Tracker, conditions, load_rules
 from sidecar.wording.answer import answer
+from sidecar.wording.findings import explanations
 from sidecar.wording.notes import model_notes
 from tests.alerts.pods import DAY, Pod
 from tests.alerts.scene import RULES, all_scenes
@@ -86,3 +87,12 @@ def test_the_context_is_what_the_status_page_says():
     for condition in conditions(report):
         assert condition.context == f"{shown.text} {shown.why}\n{note}"
         assert "22% at T 1+" in condition.context
+
+
+def test_the_context_has_the_first_finding_and_its_remedy():
+    *_, (minute, sidecar) = Pod("low", minutes=12).drafting(5, 0.3).timed(0.9).scrapes()
+    report = sidecar.report(minute)
+    finding, *_ = explanations(report.models[0])
+    for condition in conditions(report):
+        assert f"\nWhy: {finding.what} {finding.remedy}" in condition.context
+    assert "--speculative-config" in finding.remedy

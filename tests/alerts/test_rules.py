@@ -42,7 +42,7 @@ def test_each_alert_has_a_scene(alert):
 def is_simple(scene):
     """Whether a scene is short, and only about single pods in one namespace."""
     in_one = len({pod.own.get("namespace") for pod in scene.pods}) == 1
-    return scene.end < DAY and in_one and all("instance" in firing.labels for firing in scene.firings)
+    return scene.alert and scene.end < DAY and in_one and all("instance" in firing.labels for firing in scene.firings)
 
 
 FIRST = list({scene.alert: scene for scene in reversed(all_scenes()) if is_simple(scene)}.values())

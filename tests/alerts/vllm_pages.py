@@ -116,6 +116,7 @@ class Vllm:
         self.engines = {}
         self.temperatures = {}
         self.speculation = None
+        self.version = "0.32.0"
         self.plugin_state = HelloState.OBSERVING
         self.finishing = {}  # by temperature, plans of each request's acceptance and plain time per token / actual
         self.lives = 0
@@ -200,8 +201,9 @@ class Vllm:
 
     def _hello(self):
         return Hello(
-            plugin="1", vllm="0.32.0", model=self.model, engine=0, start=f"life-{self.lives}", started=self._started,
-            state=self.plugin_state, reason="" if self.plugin_state is HelloState.OBSERVING else "as the scene wants",
+            plugin="1", vllm=self.version, model=self.model, engine=0,
+            start=f"life-{self.lives}", started=self._started, state=self.plugin_state,
+            reason="" if self.plugin_state is HelloState.OBSERVING else "as the scene wants",
             speculation=self.speculation or Speculation(method="eagle3", num_speculative_tokens=3),
         )  # fmt: skip
 

@@ -48,6 +48,7 @@ def test_each_command_explains_itself(capsys, name):
         ("plan --gpu h100 --target 70b --gpus 0", "--gpus: expected a whole number from 1 to 4096"),
         ("plan --gpu h100 --target 70b --utilization 1.1", "--utilization: expected a share above 0"),
         ("plan --gpu h100 --target 70b --kv 80x0x128", "--kv: expected layers x KV heads"),
+        ("plan --gpu h100 --target 70b --draft-logits 256", "--draft-logits: expected max_num_seqs x K x vocabulary"),
         ("report --url ftp://user:secret@x", "--url: expected http or https URL"),
         ("sweep --concurrency 0", "--concurrency: expected a whole number from 1 to 1024"),
         ("sweep --temperatures 0,11", "--temperatures: expected temperatures from 0 to 10"),

@@ -78,6 +78,14 @@ def test_the_text_has_the_memory_the_cache_the_rules_and_the_verdict(capsys):
     assert lines[-1] == ["verdict:", "good"]
 
 
+def test_the_logits_of_a_draft_that_samples_are_counted_on_each_gpu(capsys):
+    assert command("plan", *PAIR, "--draft-logits", "256x3x128256") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[5][:3] == ["logits", "0.4", "GB"]
+    assert lines[5][-1] == "0.005"  # of a GPU of 80 GB
+    assert lines[8] == ["KV", "cache", "57.2", "GB", "74.0", "GB", "16.8", "GB"]
+
+
 def test_without_the_shape_of_the_cache_there_are_no_tokens(capsys):
     assert command("plan", *PAIR, "--context", "8192") == 0
     out = capsys.readouterr().out

@@ -9,7 +9,7 @@ import termios
 
 import pytest
 
-from sidecar.commands.preflight import ObservedTraffic, Recommendation, checklist, conclusion
+from sidecar.commands.preflight import ObservedTraffic, Recommendation, checklist, conclusion, note
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.engine.names import Gauge
@@ -96,6 +96,15 @@ def test_a_mix_is_undecided_and_most_lines_against_it_leave_it_off():
 
 
 @pytest.mark.parametrize(
+    ("hot", "change", "is_noted"),
+    [(9, {}, True), (8, {}, False), (30, {"speculates": True}, False)],
+)
+def test_the_sampling_of_the_draft_is_noted_where_much_of_the_traffic_is_hot(hot, change, is_noted):
+    observed = traffic(*[request(81)] * hot, *[request(80)] * (30 - hot), **change)
+    assert ("draft_sample_method" in note(observed)) == is_noted
+
+
+@pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({}, "Too few requests for an answer: saw 0, need at least 20. Watch longer, with --duration."),
@@ -133,6 +142,7 @@ async def test_a_vllm_without_speculation_and_its_plug_in(program, socket_path):
     assert process.returncode == 0
     answer = json.loads(out)
     lines = {line["condition"]: line for line in answer["lines"]}
+    assert answer["note"].startswith("50% of requests are sampled above a temperature of 0.8. ")
     assert ": 30 requests, " in answer["seen"]
     assert lines["low temperatures"]["seen"] == "median 0.5; 50% up to 0.5, 50% above 0.8"
     assert lines["long outputs"]["seen"] == "P50 53 tokens, P95 53"

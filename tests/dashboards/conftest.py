@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.alerts.scene import shipped
 from tests.dashboards.dashboard_tools import ROOT
 from tests.debian_servers import free_port, running_prometheus, scraping
 
@@ -55,10 +56,12 @@ def prometheus(http, tmp_path):
     @asynccontextmanager
     async def run(addresses):
         (tmp_path / "rules.yml").write_text(RULES)
+        groups = [{"name": "recorded", "interval": "2s", "rules": [rule for rule in shipped() if "record" in rule]}]
+        (tmp_path / "recording.yml").write_text(json.dumps({"groups": groups}))
         port = free_port()
         # Other programs that Prometheus scrapes: itself, and one that is gone.
         others = scraping(f"127.0.0.1:{port}", "127.0.0.1:1", job="others", interval="4s")
-        config = scraping(*addresses, interval="4s") | {"rule_files": ["rules.yml"]}
+        config = scraping(*addresses, interval="4s") | {"rule_files": ["rules.yml", "recording.yml"]}
         config["scrape_configs"] += others["scrape_configs"]
         async with running_prometheus(http, tmp_path, config, port) as running:
             yield Numbers(running)

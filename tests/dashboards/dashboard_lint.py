@@ -6,6 +6,7 @@ Ours go further: every kind of panel counts, and selectors must use every variab
 from collections import Counter
 from itertools import product
 
+from tests.alerts.scene import shipped
 from tests.dashboards.dashboard_tools import CONTRACT, RATE_INTERVAL, RATES, panels, queries, selectors
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -13,6 +14,7 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 OTHERS = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes", "process_start_time_seconds"}
 OPTIONAL = ("cluster", "namespace", "pod")
 SCRAPE = (*OPTIONAL, "job", "instance")
+RECORDED = {rule["record"] for rule in shipped() if rule.get("record", "").startswith("model:")}
 ALERTS = {"ALERTS", "ALERTS_FOR_STATE"}
 UNITS = {"percentunit", "s", "cps", "short", "reqps", "bytes", "dateTimeFromNow"}
 
@@ -70,7 +72,7 @@ def _queries(page):
 
 def _broken(selector):
     """The rules that a selector breaks."""
-    if selector.name not in {*CONTRACT, *OTHERS, *ALERTS}:
+    if selector.name not in {*CONTRACT, *OTHERS, *RECORDED, *ALERTS}:
         yield "metric-of-the-contract"
     for label, value in _matchers(selector.name).items():
         if (label, True, value) not in selector.matchers:
@@ -90,6 +92,8 @@ def _matchers(name):
     """
     if name in ALERTS:
         return {label: f"${label}|" for label in (*SCRAPE, "model_name", "temperature")}
+    if name in RECORDED:
+        return {label: f"${label}" for label in ("cluster", "namespace", "model_name")}
     labels = CONTRACT[name].labels if name in CONTRACT else ()
     return {
         label: f"${label}"

@@ -1,7 +1,9 @@
 """The rules of Grafana's linter and ours."""
 
+import re
+
 from sidecar.settings.groups import Thresholds
-from tests.dashboards.dashboard_lint import ALERTS, OTHERS, findings
+from tests.dashboards.dashboard_lint import ALERTS, OTHERS, RECORDED, findings
 from tests.dashboards.dashboard_tools import CONTRACT, annotations, panels, queries, selectors
 
 
@@ -13,9 +15,9 @@ def test_annotations_select_metrics_that_exist(pages):
     for page in pages.values():
         assert annotations(page)
         for expr in annotations(page):
-            assert {selector.name for selector in selectors(expr)} <= {*CONTRACT, *OTHERS, *ALERTS}
-            assert "$job" in expr
-            assert "$instance" in expr
+            names = {selector.name for selector in selectors(expr)}
+            assert names <= {*CONTRACT, *OTHERS, *RECORDED, *ALERTS}
+            assert names <= RECORDED or {"$job", "$instance"} <= set(re.findall(r"\$\w+", expr))
 
 
 def test_thresholds_are_series_and_never_numbers_of_the_page(pages):

@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from lab.installation import ROOT, Installation, installed
 from sidecar.commands.plugin import write_plugin
 from tests.debian_servers import free_port
-from tests.demo.http_traffic import Sent, send
-from tests.lab.engine_traffic import counters
+from tests.requests.plain_receiver import COUNTS
+from tests.waiting import until
 
 START_SECONDS = 600
 
@@ -29,13 +29,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.limit(900))
-
-
-async def completed(url: str, mix: dict[float | None, int], requests: int, **options: object) -> Sent:
-    """Sends this number of requests, however long they take; all of them must complete."""
-    sent = await send(url, mix, requests, model="lab", **options)
-    assert (sent.failed, sent.completed) == (0, requests)
-    return sent
 
 
 class Lab:
@@ -122,25 +115,39 @@ class Pages:
         )
 
     async def until(self, url: str, condition: Callable[[Samples], bool], seconds: float = 240) -> Samples:
-        samples = Samples()
-        try:
-            async with asyncio.timeout(seconds):
-                while True:
-                    with contextlib.suppress(aiohttp.ClientConnectorError):  # it is still starting
-                        if condition(samples := await self(url)):
-                            return samples
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            shown = {
-                key: value
-                for key, value in samples.items()
-                if key[0].startswith("specdec_") and value and "_bucket" not in key[0]
-            }
-            pytest.fail(f"not within {seconds} s; the page has {shown}")
+        page = Samples()
+
+        async def holds() -> bool:
+            nonlocal page
+            with contextlib.suppress(aiohttp.ClientConnectorError):  # it is still starting
+                page = await self(url)
+            return bool(page) and condition(page)
+
+        def shown() -> str:
+            return str({key: value for key, value in page.items() if value and "_bucket" not in key[0]})
+
+        await until(holds, seconds=seconds, pause=0.1, detail=shown)
+        return page
 
     async def idle(self, url: str) -> Samples:
         """vLLM's page once vLLM is idle: it counts a step shortly after its responses."""
         return await self.until(url, lambda page: page.value("vllm:num_requests_running") == 0)
+
+
+async def counters(url: str) -> tuple[int, ...]:
+    """vLLM's three counters summed over its engines, once it has no request and they have come to rest."""
+
+    def read(page: Samples) -> tuple[int, ...]:
+        return tuple(int(page.sum(f"vllm:spec_decode_num_{name}_total")) for name in COUNTS)
+
+    def is_idle(page: Samples) -> bool:
+        return not page.sum("vllm:num_requests_running") and not page.sum("vllm:num_requests_waiting")
+
+    last = None
+    while (counts := read(await Pages().until(url, is_idle))) != last:
+        last = counts
+        await asyncio.sleep(0.5)
+    return counts
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 
 import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.requests.plain_receiver import COUNTS
 
@@ -84,25 +83,6 @@ async def traffic(url, rounds=1, concurrency=6):
         for _ in range(concurrency):
             group.create_task(client())
     return sent
-
-
-async def counters(url):
-    """vLLM's three counters summed over its engines, once it has no request and they have come to rest."""
-    async with aiohttp.ClientSession() as http, asyncio.timeout(120):
-        last = None
-        while True:
-            async with http.get(f"{url}/metrics") as response:
-                text = await response.text()
-            sums = Counter()
-            for family in text_string_to_metric_families(text):
-                for sample in family.samples:
-                    sums[sample.name] += sample.value
-            counts = tuple(int(sums[f"vllm:spec_decode_num_{name}_total"]) for name in COUNTS)
-            idle = not sums["vllm:num_requests_running"] and not sums["vllm:num_requests_waiting"]
-            if idle and counts == last:
-                return counts
-            last = counts if idle else None
-            await asyncio.sleep(0.5)
 
 
 def compare(receiver, sent, theirs):

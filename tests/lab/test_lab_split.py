@@ -1,6 +1,5 @@
 """The split by temperature of a real vLLM that has loaded the plug-in: exact, live, and at no request's expense."""
 
-import asyncio
 import time
 from collections import defaultdict
 from contextlib import asynccontextmanager
@@ -11,7 +10,7 @@ import pytest
 from sidecar.analysis.split.tallies import TemperatureBuckets
 from sidecar.app import running
 from sidecar.settings import load_settings
-from tests.lab.conftest import completed
+from tests.demo.http_traffic import send
 
 pytestmark = pytest.mark.lab
 
@@ -65,7 +64,8 @@ async def test_each_bucket_has_its_own_requests_numbers_which_sum_to_vllms(obser
     await observed.start()
     async with sidecar(observed) as ours:
         theirs_before, before = await settled(samples, observed, ours)
-        sent = await completed(observed.url, MIX, 60)
+        sent = await send(observed.url, MIX, 60, model="lab")
+        assert (sent.failed, sent.completed) == (0, 60)
         theirs, after = await settled(samples, observed, ours)
         for name, own in COUNTERS.items():
             assert after.value(own) - before.value(own) == theirs.value(name) - theirs_before.value(name), name
@@ -93,29 +93,6 @@ async def test_each_bucket_has_its_own_requests_numbers_which_sum_to_vllms(obser
             ours, lambda page: page.since(before).sum("specdec_request_acceptance_ratio_count") == 60
         )
         assert after.value("specdec_plugin_info", state="observing") == 1
-
-
-async def test_long_requests_count_while_they_run(observed, samples):
-    """Batch after batch until one is seen: vLLM's spinning processes may leave its API server, or us, without a core
-    for as long as a whole batch takes."""
-    await observed.start()
-    body = {"model": "lab", "prompt": "draft", "max_tokens": 1900, "ignore_eos": True, "temperature": 0.9}
-    seen = False
-    async with sidecar(observed) as ours, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout()) as http:
-
-        async def post():
-            async with http.post(f"{observed.url}/v1/completions", json=body) as reply:
-                return reply.status
-
-        while not seen:
-            _, before = await settled(samples, observed, ours)
-            posts = asyncio.gather(*(post() for _ in range(8)))
-            while not (seen or posts.done()):
-                grown = (await samples(ours)).since(before)
-                ended = grown.sum("specdec_requests_total", temperature="0.7-1")
-                seen = grown.sum("specdec_draft_tokens_total", temperature="0.7-1") > 100 and not ended
-                await asyncio.sleep(0.1)
-            assert await posts == [200] * 8
 
 
 TIMES = ("time_to_first_token", "time_per_output_token", "duration")
@@ -165,30 +142,6 @@ async def test_times_by_temperature_are_within_the_clients_and_the_engines(obser
             before, theirs_before = after, theirs
     assert min(abs(ratio - 1) for ratio in decoding) < 0.05, decoding
     assert max(until_first) > 0.8, until_first
-
-
-async def test_counters_start_again_with_a_killed_vllm_and_not_before(observed, samples):
-    """The counters start again at 0 with vLLM's, and not before."""
-    vllm = observed
-    vllm.kill()
-    async with sidecar(vllm) as ours:
-        await vllm.start()
-        await samples.until(ours, lambda page: page.value("specdec_up") == 1)
-        await completed(vllm.url, MIX, 20)
-        drafted = (await samples.idle(vllm.url)).value("vllm:spec_decode_num_draft_tokens_total")
-        await samples.until(ours, lambda page: is_split(page, drafted))
-        vllm.kill()
-        down = await samples.until(ours, lambda page: page.value("specdec_up") == 0)
-        assert is_split(down, drafted), "while vLLM is down, the last values stay"
-        for gone in ("specdec_kv_cache_usage_ratio", "specdec_requests_running", "specdec_kv_cache_capacity_tokens"):
-            assert down.value(gone) is None
-        assert not [name for name, _ in down if name.startswith("specdec_engine_latency")]
-        await vllm.start()
-        await samples.until(ours, lambda page: page.value("specdec_up") == 1)
-        await completed(vllm.url, MIX, 20)
-        again = (await samples.idle(vllm.url)).value("vllm:spec_decode_num_draft_tokens_total")
-        await samples.until(ours, lambda page: is_split(page, again))
-        await samples.until(ours, lambda page: page.value("specdec_request_coverage_ratio") == 1)
 
 
 MARKER = "xyzzy-plugh-4711"

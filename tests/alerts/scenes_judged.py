@@ -20,10 +20,10 @@ def not_speculating():
     draft = Speculation(method="draft_model", num_speculative_tokens=3)
     scheduled = replace(draft, per_batch_size=True, schedule=((1, 64, 0),))
     yield Scene(
-        "a draft model that drafts nothing although the engine decodes", NOT_SPECULATING, at=(10, 30, 60)
+        "a draft model that drafts nothing although the engine decodes", NOT_SPECULATING, at=(10, 20, 34, 60)
     ).with_pods(
         Pod("quiet").drafting(0, 0.8).generating(50).speculating(draft).fires(since=14),
-        Pod("ends").drafting(after(30, 0, 5), 0.8).generating(50).speculating(draft).fires(until=45),
+        Pod("ends").drafting(after(30, 0, 5), 0.8).generating(50).speculating(draft).fires(until=34),
         Pod("scheduled").drafting(0, 0.8).generating(50).speculating(scheduled),
         Pod("idle").drafting(0, 0.8).speculating(draft),
         Pod("drafting").drafting(5, 0.8).speculating(draft),

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 
 import pytest
 import yaml
@@ -94,11 +95,13 @@ def test_the_manifests_name_our_version_one_vllm_and_settings_that_exist():
     assert set(re.findall(r"SPECDEC_[A-Z_]+(?<!_)", text)) <= {variable(key) for key in keys()}
 
 
-def test_the_source_distribution_has_what_its_makefile_calls(tmp_path):
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path]
+def test_the_source_distribution_has_what_its_makefile_calls_and_the_wheel_the_alerts_and_runbooks(tmp_path):
+    command = [sys.executable, "-m", "hatchling", "build", "-d", tmp_path]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    [path] = tmp_path.glob("*.tar.gz")
-    with tarfile.open(path) as archive:
+    with tarfile.open(tmp_path / f"specdec_sidecar-{__version__}.tar.gz") as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert f"-{__version__}." in path.name
     assert {"Makefile", "scripts/setup", "requirements.lock", "alerts/alerts.yaml", "sidecar/cli.py"} <= names
+    with zipfile.ZipFile(tmp_path / f"specdec_sidecar-{__version__}-py3-none-any.whl") as archive:
+        assert archive.read("sidecar/alerts/alerts.yaml") == (ROOT / "alerts" / "alerts.yaml").read_bytes()
+        packed = {name for name in archive.namelist() if name.startswith("sidecar/alerts/runbooks/")}
+    assert packed == {f"sidecar/alerts/runbooks/{path.name}" for path in (ROOT / "alerts" / "runbooks").iterdir()}

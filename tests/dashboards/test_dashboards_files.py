@@ -4,7 +4,7 @@ import re
 
 import yaml
 
-from tests.dashboards.dashboard_tools import ROOT, panels
+from tests.dashboards.dashboard_tools import PAGES, ROOT, panels
 
 BUILTIN = {"__url_time_range", "__value", "__data"}
 
@@ -13,10 +13,10 @@ def variables(page):
     return {variable["name"]: variable for variable in page["templating"]["list"]}
 
 
-def test_runbooks_are_where_the_rules_record_them(pages):
+def test_runbooks_are_where_the_rules_record_them():
     rules = yaml.safe_load((ROOT / "alerts" / "recording.yaml").read_text())
     recorded = {rule["record"] for group in rules["groups"] for rule in group["rules"]}
-    for page in pages.values():
+    for page in PAGES.values():
         assert re.fullmatch(r"label_values\((.+), runbooks\)", variables(page)["runbooks"]["query"])[1] in recorded
 
 
@@ -34,27 +34,27 @@ def data_links(panel):
             yield from (link["url"] for link in links)
 
 
-def test_data_links_name_dashboards_variables_and_fields_that_exist(pages):
+def test_data_links_name_dashboards_variables_and_fields_that_exist():
     """Otherwise a link opens an empty page at night."""
-    for page in pages.values():
+    for page in PAGES.values():
         for panel in panels(page):
             fields = set(re.findall(r"\w+", " ".join(target["expr"] for target in panel.get("targets", ()))))
             for url in data_links(panel):
                 for uid in re.findall(r"/d/([\w-]+)", url):
-                    assert set(re.findall(r"var-(\w+)=", url)) <= set(variables(pages[uid]))
+                    assert set(re.findall(r"var-(\w+)=", url)) <= set(variables(PAGES[uid]))
                 assert set(re.findall(r"__data\.fields\.(\w+)", url)) <= fields
                 assert set(re.findall(r"\$\{(\w+)", url)) <= {*BUILTIN, *variables(page)}
 
 
-def test_each_dashboard_links_to_the_other_with_its_variables_and_time(pages):
-    for page in pages.values():
+def test_each_dashboard_links_to_the_other_with_its_variables_and_time():
+    for page in PAGES.values():
         [other] = [link for link in page["links"] if link["type"] == "dashboards"]
-        assert all(set(other["tags"]) <= set(each["tags"]) for each in pages.values())
+        assert all(set(other["tags"]) <= set(each["tags"]) for each in PAGES.values())
         assert (other["includeVars"], other["keepTime"]) == (True, True)
 
 
-def test_a_dashboard_is_imported_without_a_question(pages):
+def test_a_dashboard_is_imported_without_a_question():
     """The data source is a variable of the page, which needs no input."""
-    for page in pages.values():
+    for page in PAGES.values():
         assert page["__inputs"] == []
         assert {requirement["id"] for requirement in page["__requires"]} == {"grafana", "prometheus"}

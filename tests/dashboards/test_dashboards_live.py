@@ -13,7 +13,7 @@ from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.settings import load_settings
 from tests.app.app_tools import sidecar_settings, traffic
-from tests.dashboards.dashboard_tools import annotations, filled_in, queries
+from tests.dashboards.dashboard_tools import PAGES, annotations, filled_in, queries
 from tests.debian_servers import free_port, running_prometheus, scraping
 from tests.demo.faulty_vllm import FaultyVllm
 
@@ -115,16 +115,16 @@ async def until(seconds, claims, *arguments):
         await asyncio.sleep(0.5)
 
 
-def named(pages, uid, panel, legend=None, **values):
+def named(uid, panel, legend=None, **values):
     """The one query of a panel, or the one with that legend."""
-    [query] = [query for query in queries(pages[uid]) if query.panel == panel and legend in (None, query.legend)]
+    [query] = [query for query in queries(PAGES[uid]) if query.panel == panel and legend in (None, query.legend)]
     return filled_in(query.expr, **values)
 
 
 @pytest.mark.slow
 @pytest.mark.servers
-async def test_every_query_has_data_and_says_what_its_panel_claims(pages, http, folder):
-    everything = [query for page in pages.values() for query in queries(page)]
+async def test_every_query_has_data_and_says_what_its_panel_claims(http, folder):
+    everything = [query for page in PAGES.values() for query in queries(page)]
     assert set(EMPTY) <= {(query.panel, query.legend) for query in everything}
     async with AsyncExitStack() as stack:
         _, plain = await stack.enter_async_context(sidecar(folder, 0))
@@ -132,13 +132,13 @@ async def test_every_query_has_data_and_says_what_its_panel_claims(pages, http, 
             vllm, speculating = await inner.enter_async_context(sidecar(folder, 3))
             server = await stack.enter_async_context(prometheus(http, folder, plain, speculating))
             await until(90, all_have_data, everything, server)  # rates need several scrapes, each 4 s
-            await until(30, says_what_it_claims, pages, server, speculating, plain)
-            await until(10, labels_are_there, pages, server)
-            await until(10, annotations_answer, pages, server)
+            await until(30, says_what_it_claims, server, speculating, plain)
+            await until(10, labels_are_there, server)
+            await until(10, annotations_answer, server)
             vllm.fault = "error_500"
-            live = named(pages, "specdec-operator", "Is this page live?")
+            live = named("specdec-operator", "Is this page live?")
             await until(30, answers, server, live, 1)
-            await until(10, answers, server, named(pages, "specdec-fleet", "vLLMs down"), 1)
+            await until(10, answers, server, named("specdec-fleet", "vLLMs down"), 1)
         await until(30, answers, server, live, 0)
 
 
@@ -155,9 +155,9 @@ async def all_have_data(waiting, server):
     assert [(query.panel, query.legend, query.expr) for query in waiting] == []
 
 
-async def labels_are_there(pages, server):
+async def labels_are_there(server):
     """A label that an aggregation dropped would leave a hole in every legend, and an empty column in a table."""
-    for query in (query for page in pages.values() for query in queries(page)):
+    for query in (query for page in PAGES.values() for query in queries(page)):
         if (query.panel, query.legend) in EMPTY:
             continue
         labels = {label for series, _ in await answer(server, query) for label in series}
@@ -166,8 +166,8 @@ async def labels_are_there(pages, server):
         assert not lacking, (query, labels)
 
 
-async def annotations_answer(pages, server):
-    for page in pages.values():
+async def annotations_answer(server):
+    for page in PAGES.values():
         alerts, *changes = annotations(page)
         names = {labels["alertname"] for labels, _ in await over_time(server, filled_in(alerts))}
         assert names == {"SpecDecodeAcceptanceLow", "SpecDecodeFleetWide"}  # one has an instance, the other has none
@@ -175,29 +175,29 @@ async def annotations_answer(pages, server):
             assert await over_time(server, filled_in(expr)) == []  # a query, and nothing changed
 
 
-async def says_what_it_claims(pages, server, speculating, plain):
+async def says_what_it_claims(server, speculating, plain):
     """By time everything wins; by acceptance the hot half would lose."""
     operator, fleet = "specdec-operator", "specdec-fleet"
-    await answers(server, named(pages, operator, "Does speculation pay?"), 2)
-    verdicts = named(pages, operator, "Verdict by temperature: where, and since when")
+    await answers(server, named(operator, "Does speculation pay?"), 2)
+    verdicts = named(operator, "Verdict by temperature: where, and since when")
     judged = {(labels["temperature"], value) for labels, value in await instant(server, verdicts)}
     assert {("0", 1), ("0.7-1", 1)} <= judged
-    losing = await instant(server, named(pages, operator, "Where it does not pay"))
+    losing = await instant(server, named(operator, "Where it does not pay"))
     assert [(labels["temperature"], value) for labels, value in losing] == [("nowhere", 0)]
-    assert await instant(server, named(pages, operator, "Does speculation pay?", instance="nobody")) == []
-    assert await instant(server, named(pages, operator, "Is this page live?")) == [({}, 2)]
-    line = named(pages, operator, "Acceptance by temperature, against the thresholds", "does not pay below")
+    assert await instant(server, named(operator, "Does speculation pay?", instance="nobody")) == []
+    assert await instant(server, named(operator, "Is this page live?")) == [({}, 2)]
+    line = named(operator, "Acceptance by temperature, against the thresholds", "does not pay below")
     assert await instant(server, line) == [({}, 0.6)]
     for group, instance in (("speculating", speculating), ("not speculating", plain)):
         legend = f"{group} {{{{model_name}}}}"
         for other in (speculating, plain):
-            series = await instant(server, named(pages, fleet, "Pods in each group", legend, instance=other))
+            series = await instant(server, named(fleet, "Pods in each group", legend, instance=other))
             assert series == ([({"model_name": "demo"}, 1)] if other == instance else [])
     figures = {"Pods known": 2, "Sidecars down": 0, "vLLMs down": 0, "Pods drafting": 1, "Net negative pods": 0}
     for title, value in figures.items():
-        assert await instant(server, named(pages, fleet, title)) == [({}, value)], title
+        assert await instant(server, named(fleet, title)) == [({}, value)], title
     for title in ("Sidecar CPU", "Sidecar memory"):
-        instances = {labels["instance"] for labels, _ in await instant(server, named(pages, operator, title))}
+        instances = {labels["instance"] for labels, _ in await instant(server, named(operator, title))}
         assert instances == {speculating, plain}, title  # and not every program that Prometheus scrapes
 
 

@@ -131,7 +131,7 @@ def eventually(read, holds=bool, seconds=30.0):
     return value
 
 
-def test_the_containers_of_a_pod_split_to_the_token(image, programs, tmp_path):
+def test_the_containers_of_a_pod_split_to_the_token(image, tmp_path):
     spec = plugin_pods()["overlay"]
     writes, observes = spec["initContainers"]
     (serves,) = spec["containers"]

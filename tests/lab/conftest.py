@@ -101,58 +101,50 @@ class Samples(dict[tuple[str, frozenset[tuple[str, str]]], float]):
         return Samples((key, value - before.get(key, 0)) for key, value in self.items())
 
 
-class Pages:
-    """Reads ``/metrics`` pages."""
+async def read_page(url: str) -> Samples:
+    """What a server's ``/metrics`` has."""
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
+        assert response.status == 200
+        text = await response.text()
+    return Samples(
+        ((sample.name, frozenset(sample.labels.items())), sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    )
 
-    async def __call__(self, url: str) -> Samples:
-        async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
-            assert response.status == 200
-            text = await response.text()
-        return Samples(
-            ((sample.name, frozenset(sample.labels.items())), sample.value)
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        )
 
-    async def until(self, url: str, condition: Callable[[Samples], bool], seconds: float = 240) -> Samples:
-        page = Samples()
+async def page_until(url: str, condition: Callable[[Samples], bool], seconds: float = 240) -> Samples:
+    """The page once the condition holds."""
+    page = Samples()
 
-        async def holds() -> bool:
-            nonlocal page
-            with contextlib.suppress(aiohttp.ClientConnectorError):  # it is still starting
-                page = await self(url)
-            return bool(page) and condition(page)
+    async def holds() -> bool:
+        nonlocal page
+        with contextlib.suppress(aiohttp.ClientConnectorError):  # it is still starting
+            page = await read_page(url)
+        return bool(page) and condition(page)
 
-        def shown() -> str:
-            return str({key: value for key, value in page.items() if value and "_bucket" not in key[0]})
+    def shown() -> str:
+        return str({key: value for key, value in page.items() if value and "_bucket" not in key[0]})
 
-        await until(holds, seconds=seconds, pause=0.1, detail=shown)
-        return page
+    await until(holds, seconds=seconds, pause=0.1, detail=shown)
+    return page
 
-    async def idle(self, url: str) -> Samples:
-        """vLLM's page once vLLM is idle: it counts a step shortly after its responses."""
-        return await self.until(url, lambda page: page.value("vllm:num_requests_running") == 0)
+
+async def idle(url: str) -> Samples:
+    """vLLM's page once vLLM is idle: it counts a step shortly after its responses."""
+    return await page_until(
+        url, lambda page: not page.sum("vllm:num_requests_running") and not page.sum("vllm:num_requests_waiting")
+    )
 
 
 async def counters(url: str) -> tuple[int, ...]:
     """vLLM's three counters summed over its engines, once it has no request and they have come to rest."""
-
-    def read(page: Samples) -> tuple[int, ...]:
-        return tuple(int(page.sum(f"vllm:spec_decode_num_{name}_total")) for name in COUNTS)
-
-    def is_idle(page: Samples) -> bool:
-        return not page.sum("vllm:num_requests_running") and not page.sum("vllm:num_requests_waiting")
-
-    last = None
-    while (counts := read(await Pages().until(url, is_idle))) != last:
-        last = counts
+    last, counts = None, ()
+    while not counts or counts != last:
+        last, page = counts, await idle(url)
+        counts = tuple(int(page.sum(f"vllm:spec_decode_num_{name}_total")) for name in COUNTS)
         await asyncio.sleep(0.5)
     return counts
-
-
-@pytest.fixture
-def samples() -> Pages:
-    return Pages()
 
 
 @pytest.fixture(scope="session")

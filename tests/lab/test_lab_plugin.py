@@ -14,7 +14,7 @@ import pytest
 
 from lab.installation import ROOT
 from sidecar.commands.plugin import write_plugin
-from tests.lab.conftest import counters
+from tests.lab.conftest import counters, page_until
 from tests.lab.engine_traffic import compare, row, traffic
 from tests.lab.test_lab_split import COUNTS, settled, sidecar
 from tests.requests.packets import FINISHED, HELLO, REPORT, finishing, packet
@@ -183,7 +183,7 @@ def flood(path, ending):
         link.close()
 
 
-async def test_a_stranger_at_the_socket_costs_no_request_and_no_number(observed, samples):
+async def test_a_stranger_at_the_socket_costs_no_request_and_no_number(observed):
     await observed.start()
     before, ending = await replies(observed.url), threading.Event()
     async with sidecar(observed) as ours:
@@ -192,8 +192,8 @@ async def test_a_stranger_at_the_socket_costs_no_request_and_no_number(observed,
         assert await replies(observed.url) == before
         ending.set()
         await flooding
-        theirs, page = await settled(samples, observed, ours)
-        await samples.until(ours, lambda page: page.value("specdec_request_coverage_ratio") == 1)
+        theirs, page = await settled(observed, ours)
+        await page_until(ours, lambda page: page.value("specdec_request_coverage_ratio") == 1)
     assert answered(sent)
     for name in COUNTS:
         assert page.sum(f"specdec_{name}_total") == theirs.value(f"vllm:spec_decode_num_{name}_total"), name

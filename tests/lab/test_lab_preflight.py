@@ -7,7 +7,7 @@ import signal
 import aiohttp
 import pytest
 
-from tests.lab.conftest import ObservedLab
+from tests.lab.conftest import ObservedLab, idle
 
 pytestmark = pytest.mark.lab
 
@@ -15,7 +15,7 @@ REQUESTS = 24
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
 
 
-async def test_each_line_is_answered_from_the_traffic(installation, tmp_path, samples, program):
+async def test_each_line_is_answered_from_the_traffic(installation, tmp_path, program):
     vllm = ObservedLab(tmp_path, "off")
     await vllm.start()
     try:
@@ -27,7 +27,7 @@ async def test_each_line_is_answered_from_the_traffic(installation, tmp_path, sa
             async with aiohttp.ClientSession() as session, asyncio.timeout(300):
                 for number in range(0, REQUESTS, 4):
                     await asyncio.gather(*(_ask(session, vllm.url, number + place) for place in range(4)))
-            await samples.idle(vllm.url)
+            await idle(vllm.url)
             process.send_signal(signal.SIGINT)
             out, _ = await process.communicate()
     finally:

@@ -11,6 +11,7 @@ from sidecar.analysis.split.tallies import TemperatureBuckets
 from sidecar.app import running
 from sidecar.settings import load_settings
 from tests.demo.http_traffic import send
+from tests.lab.conftest import idle, page_until
 
 pytestmark = pytest.mark.lab
 
@@ -43,7 +44,7 @@ def is_split(page, drafted):
     return page.sum("specdec_draft_tokens_total") == page.value("specdec_engine_draft_tokens_total") == drafted
 
 
-async def settled(samples, vllm, ours):
+async def settled(vllm, ours):
     """Both pages once vLLM has nothing to do and ours has all of it: its counters and, by temperature, the plug-in's.
 
     An idle engine notices a new sidecar with its next step, so it is given one.
@@ -51,22 +52,22 @@ async def settled(samples, vllm, ours):
     body = {"model": "lab", "prompt": "draft", "max_tokens": 1, "temperature": 0}
     async with aiohttp.ClientSession() as http, http.post(f"{vllm.url}/v1/completions", json=body) as reply:
         assert reply.status == 200
-    theirs = await samples.idle(vllm.url)
+    theirs = await idle(vllm.url)
     drafted, tokens = (theirs.value(f"vllm:{name}_tokens_total") for name in ("spec_decode_num_draft", "generation"))
 
     def has_all(page):
         return is_split(page, drafted) and page.value("specdec_generation_tokens_total") == tokens
 
-    return theirs, await samples.until(ours, has_all)
+    return theirs, await page_until(ours, has_all)
 
 
-async def test_each_bucket_has_its_own_requests_numbers_which_sum_to_vllms(observed, samples):
+async def test_each_bucket_has_its_own_requests_numbers_which_sum_to_vllms(observed):
     await observed.start()
     async with sidecar(observed) as ours:
-        theirs_before, before = await settled(samples, observed, ours)
+        theirs_before, before = await settled(observed, ours)
         sent = await send(observed.url, MIX, 60, model="lab")
         assert (sent.failed, sent.completed) == (0, 60)
-        theirs, after = await settled(samples, observed, ours)
+        theirs, after = await settled(observed, ours)
         for name, own in COUNTERS.items():
             assert after.value(own) - before.value(own) == theirs.value(name) - theirs_before.value(name), name
         for name in COUNTS:
@@ -88,8 +89,8 @@ async def test_each_bucket_has_its_own_requests_numbers_which_sum_to_vllms(obser
             label = TemperatureBuckets().label(round(100 * temperature))
             ended = grown.sum("specdec_requests_total", outcome="length", temperature=label)
             assert ended == sent.by_temperature[temperature]
-        await samples.until(ours, lambda page: page.value("specdec_request_coverage_ratio") == 1)
-        await samples.until(  # finished requests follow the totals; one of a single token drafts nothing
+        await page_until(ours, lambda page: page.value("specdec_request_coverage_ratio") == 1)
+        await page_until(  # finished requests follow the totals; one of a single token drafts nothing
             ours, lambda page: page.since(before).sum("specdec_request_acceptance_ratio_count") == 60
         )
         assert after.value("specdec_plugin_info", state="observing") == 1
@@ -99,7 +100,7 @@ TIMES = ("time_to_first_token", "time_per_output_token", "duration")
 ENGINE_TIMES = tuple(f"vllm:request_{name}_seconds" for name in ("time_per_output_token", "queue_time", "prefill_time"))
 
 
-async def test_times_by_temperature_are_within_the_clients_and_the_engines(observed, samples):
+async def test_times_by_temperature_are_within_the_clients_and_the_engines(observed):
     """One request at a time, so that a client waits for nothing but vLLM; how long HTTP takes is the machine's.
 
     vLLM stamps the same steps by the engine's clock, a part of a step after us. A busy machine may take long for that
@@ -108,7 +109,7 @@ async def test_times_by_temperature_are_within_the_clients_and_the_engines(obser
     await observed.start()
     tokens, decoding, until_first = 80, [], []
     async with sidecar(observed) as ours, aiohttp.ClientSession() as http:
-        theirs_before, before = await settled(samples, observed, ours)
+        theirs_before, before = await settled(observed, ours)
         body = {"model": "lab", "max_tokens": tokens, "ignore_eos": True, "temperature": 0.6, "stream": True}
         for number in range(8):
             start, first = time.perf_counter(), 0.0
@@ -129,7 +130,7 @@ async def test_times_by_temperature_are_within_the_clients_and_the_engines(obser
             def has_theirs(page, then=theirs_before):
                 return one_request(page, ENGINE_TIMES, then)
 
-            after, theirs = await samples.until(ours, has_ours), await samples.until(observed.url, has_theirs)
+            after, theirs = await page_until(ours, has_ours), await page_until(observed.url, has_theirs)
             grown, engine = after.since(before), theirs.since(theirs_before)
             times = {name: grown.sum(f"specdec_request_{name}_seconds_sum", temperature="0.5-0.7") for name in TIMES}
             for name, seconds in clients.items():
@@ -147,17 +148,15 @@ async def test_times_by_temperature_are_within_the_clients_and_the_engines(obser
 MARKER = "xyzzy-plugh-4711"
 
 
-async def test_no_text_of_a_prompt_gets_out(observed, samples, caplog):
+async def test_no_text_of_a_prompt_gets_out(observed, caplog):
     await observed.start()
     async with sidecar(observed) as ours, aiohttp.ClientSession() as http:
-        _, before = await settled(samples, observed, ours)
+        _, before = await settled(observed, ours)
         for stream in (False, True):
             body = {"model": "lab", "prompt": MARKER, "max_tokens": 8, "echo": True, "stream": stream}
             async with http.post(f"{observed.url}/v1/completions", json=body) as reply:
                 assert MARKER in await reply.text()
-        await samples.until(
-            ours, lambda page: page.since(before).sum("specdec_requests_total", temperature="0.7-1") == 2
-        )
+        await page_until(ours, lambda page: page.since(before).sum("specdec_requests_total", temperature="0.7-1") == 2)
         for path in ("/metrics", "/api/v1/status", "/"):
             async with http.get(ours + path) as response:
                 assert MARKER not in await response.text()

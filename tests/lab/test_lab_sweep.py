@@ -3,17 +3,18 @@
 import pytest
 
 from tests.commands.sweep_tools import measured_sweep
+from tests.lab.conftest import idle
 
 pytestmark = pytest.mark.lab
 
 
-async def test_a_sweep_finds_what_vllm_counts_with_and_without_per_request_numbers(observed, lab, samples):
+async def test_a_sweep_finds_what_vllm_counts_with_and_without_per_request_numbers(observed, lab):
     greedy = []
     for exact, vllm in ((True, observed), (False, lab("draft_model", "--no-request-metrics"))):
         await vllm.start()
-        before = await samples.idle(vllm.url)
+        before = await idle(vllm.url)
         result = await measured_sweep(vllm.url, temperatures=(0.0, 0.8))
-        counted = await samples.idle(vllm.url)
+        counted = await idle(vllm.url)
         assert result.complete
         for name in ("drafts", "draft_tokens", "accepted_tokens"):
             counter = f"vllm:spec_decode_num_{name}_total"

@@ -9,14 +9,15 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lab.installation import ROOT, Installation, installed
+from lab.installation import ROOT, installed
 from sidecar.commands.plugin import write_plugin
 from tests.debian_servers import free_port
 from tests.requests.plain_receiver import COUNTS
@@ -32,15 +33,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Lab:
-    """A vLLM server of the lab; it can be killed and restarted on the same port."""
+    """A vLLM server of the lab; it can be killed and restarted on the same port. ``arguments`` are those of lab/serve.
 
-    def __init__(self, method: str, options: tuple[str, ...], environment: dict[str, str]) -> None:
-        self.port = free_port()
-        serve = [str(ROOT / "lab/serve"), method, "--port", str(self.port)]
+    With a ``folder`` it loads the plug-in, found ``copies`` times, each time with ``fault`` at the end of its text;
+    ``socket`` is where a sidecar must listen.
+    """
+
+    def __init__(self, *arguments: str, folder: Path | None = None, copies: int = 1, fault: str = "") -> None:
+        installed()  # or it says how to install it
+        port = str(free_port())
         # It dies with the tests, even if they are killed.
-        self._command = ["setpriv", "--pdeathsig", "KILL", *serve, *options]
-        self._environment = {**os.environ, **environment}
-        self.url = f"http://127.0.0.1:{self.port}"
+        self._command = ["setpriv", "--pdeathsig", "KILL", str(ROOT / "lab/serve"), *arguments, "--port", port]
+        self._environment = dict(os.environ)
+        if folder is not None:
+            self.socket = folder / "run" / "plugin.sock"
+            plugins = [folder / f"plugin-{number}" for number in range(copies)]
+            for plugin in plugins:
+                write_plugin(plugin)
+                with (plugin / "specdec_plugin.py").open("a") as file:
+                    file.write(fault)
+            self._environment["PYTHONPATH"] = os.pathsep.join(map(str, plugins))
+            self._environment["SPECDEC_PLUGIN__SOCKET"] = str(self.socket)
+        self.url = f"http://127.0.0.1:{port}"
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
@@ -71,16 +85,6 @@ class Lab:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
-
-
-class ObservedLab(Lab):
-    """A server that loads the plug-in; ``socket`` is where a sidecar must listen."""
-
-    def __init__(self, temporary: Path, method: str, *options: str, **environment: str) -> None:
-        self.plugin, self.socket = temporary / "plugin", temporary / "run" / "plugin.sock"
-        write_plugin(self.plugin)
-        environment |= {"PYTHONPATH": str(self.plugin), "SPECDEC_PLUGIN__SOCKET": str(self.socket)}
-        super().__init__(method, options, environment)
 
 
 class Samples(dict[tuple[str, frozenset[tuple[str, str]]], float]):
@@ -147,19 +151,13 @@ async def counters(url: str) -> tuple[int, ...]:
     return counts
 
 
-@pytest.fixture(scope="session")
-def installation() -> Installation:
-    """The lab that VERSION, DEVICE and LAB name; `make test-lab` installs it."""
-    return installed()
-
-
 @pytest.fixture
-async def lab(installation: Installation) -> AsyncIterator[Callable[..., Lab]]:
-    """Makes lab servers, and kills them at the end."""
+def lab(folder: Path) -> Iterator[Callable[..., Lab]]:
+    """Makes lab servers, and kills them at the end, before ``folder`` goes, in which their plug-in may be."""
     servers: list[Lab] = []
 
-    def make(method: str = "draft_model", *options: str, **environment: str) -> Lab:
-        servers.append(Lab(method, options, environment))
+    def make(*arguments: str, **plugin: Any) -> Lab:
+        servers.append(Lab(*arguments, **plugin))
         return servers[-1]
 
     yield make
@@ -168,8 +166,8 @@ async def lab(installation: Installation) -> AsyncIterator[Callable[..., Lab]]:
 
 
 @pytest.fixture(scope="session")
-def observed(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedLab]:
-    """The server that several tests share, one after the other; the first to await ``start`` starts it."""
-    server = ObservedLab(tmp_path_factory.mktemp("lab"), "draft_model")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """The server with the plug-in that tests share, one after the other; the first to await ``start`` starts it."""
+    server = Lab("draft_model", folder=tmp_path_factory.mktemp("lab"))
     yield server
     server.kill()

@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from lab.installation import ROOT
+from lab.installation import ROOT, installed
 from sidecar.commands.plugin import write_plugin
 from tests.lab.conftest import counters, page_until
 from tests.lab.engine_traffic import compare, row, traffic
@@ -35,23 +35,15 @@ Observer.count = count
 
 
 @pytest.fixture
-def plugin(lab, tmp_path, socket_path):
-    """Makes a server with the plug-in, which ends with ``fault``, and its receiver; ``options`` are vLLM's."""
-    receivers = []
+def plugin(lab, folder):
+    """Makes a server with the plug-in, and its receiver; ``options`` are vLLM's."""
+    receiver = PlainReceiver(folder / "run" / "plugin.sock")
 
-    def make(*options, fault="", copies=1):
-        folders = [tmp_path / str(number) for number in range(copies)]
-        for folder in folders:
-            write_plugin(folder)
-            with (folder / "specdec_plugin.py").open("a") as file:
-                file.write(fault)
-        receivers.append(PlainReceiver(socket_path))
-        path = os.pathsep.join(map(str, folders))
-        return lab(*SERVED, *options, PYTHONPATH=path, SPECDEC_PLUGIN__SOCKET=str(receivers[-1].path)), receivers[-1]
+    def make(*options, **plugin):
+        return lab(*SERVED, *options, folder=folder, **plugin), receiver
 
     yield make
-    for receiver in receivers:
-        receiver.die()
+    receiver.die()
 
 
 WAIT = 60.0  # seconds: vLLM may be slow on this machine
@@ -97,9 +89,9 @@ async def test_every_kind_of_request_is_counted_to_the_token_and_answered_as_wit
 
 
 @pytest.mark.parametrize("scheduler", ["lab_schedulers.Cooperative", "lab_schedulers.ByHelper", "dynamo"])
-async def test_a_scheduler_that_calls_vllms_methods_is_counted_to_the_token(scheduler, plugin, installation):
+async def test_a_scheduler_that_calls_vllms_methods_is_counted_to_the_token(scheduler, plugin):
     """With ``dynamo`` it is the real one of NVIDIA Dynamo; vLLM's own are in the test above."""
-    if scheduler == "dynamo" and not installation.dynamo.is_dir():
+    if scheduler == "dynamo" and not installed().dynamo.is_dir():
         pytest.skip("this vLLM is too old for it")
     vllm, receiver = plugin("--scheduler", scheduler)
     await vllm.start()
@@ -209,10 +201,10 @@ async def test_a_fault_of_ours_disables_the_plugin_and_leaves_vllm_as_it_is(plug
 
 
 @pytest.mark.parametrize("options", [[], ["async"], ["async", "v2"]])
-def test_the_real_schedulers_are_counted_to_the_token_and_act_as_the_simulated_one(options, installation, tmp_path):
+def test_the_real_schedulers_are_counted_to_the_token_and_act_as_the_simulated_one(options, tmp_path):
     write_plugin(tmp_path)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{TESTS / 'requests'}:{ROOT}"}
-    script, model = TESTS / "lab/real_scheduler.py", installation.model("target")
-    command = [installation.venv / "bin/python", script, model, *options]
+    lab, script = installed(), TESTS / "lab/real_scheduler.py"
+    command = [lab.venv / "bin/python", script, lab.model("target"), *options]
     done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

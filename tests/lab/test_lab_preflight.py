@@ -7,7 +7,8 @@ import signal
 import aiohttp
 import pytest
 
-from tests.lab.conftest import ObservedLab, idle
+from tests.lab.conftest import idle
+from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 
@@ -15,23 +16,18 @@ REQUESTS = 24
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
 
 
-async def test_each_line_is_answered_from_the_traffic(installation, tmp_path, program):
-    vllm = ObservedLab(tmp_path, "off")
+async def test_each_line_is_answered_from_the_traffic(lab, folder, program):
+    vllm = lab("off", folder=folder)
     await vllm.start()
-    try:
-        settings = {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_PLUGIN__SOCKET": str(vllm.socket)}
-        async with program("preflight", "--duration", "10m", "--json", **settings) as process:
-            async with asyncio.timeout(30):
-                while not vllm.socket.exists():  # a quick machine's engine would be idle before anybody listens
-                    await asyncio.sleep(0.02)
-            async with aiohttp.ClientSession() as session, asyncio.timeout(300):
-                for number in range(0, REQUESTS, 4):
-                    await asyncio.gather(*(_ask(session, vllm.url, number + place) for place in range(4)))
-            await idle(vllm.url)
-            process.send_signal(signal.SIGINT)
-            out, _ = await process.communicate()
-    finally:
-        vllm.kill()
+    settings = {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_PLUGIN__SOCKET": str(vllm.socket)}
+    async with program("preflight", "--duration", "10m", "--json", **settings) as process:
+        await until(vllm.socket.exists, seconds=30)  # a quick machine's engine would be idle before anybody listens
+        async with aiohttp.ClientSession() as session, asyncio.timeout(300):
+            for number in range(0, REQUESTS, 4):
+                await asyncio.gather(*(_ask(session, vllm.url, number + place) for place in range(4)))
+        await idle(vllm.url)
+        process.send_signal(signal.SIGINT)
+        out, _ = await process.communicate()
     report = json.loads(out)
     lines = {line["condition"]: line for line in report["lines"]}
     assert lines["low temperatures"]["seen"] == "median 0.35; 50% up to 0.5, 25% above 0.8"

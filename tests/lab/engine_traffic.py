@@ -15,10 +15,10 @@ DEFAULT = 100  # the lab's models name none, so vLLM's own default is in effect
 IGNORE = {"ignore_eos": True}
 
 
-def requests_of_a_round(temperature, number):
-    """(path, body, choices that the engine sees, whether the client leaves early) of one round."""
+def every_request(temperature):
+    """(path, body, choices that the engine sees, whether the client leaves early) at a temperature."""
     named = {"model": "lab"} | ({} if temperature is None else {"temperature": temperature})
-    text = f"draft {number} a few tokens and verify {temperature} of them with the large model"
+    text = f"draft a few tokens and verify {temperature} of them with the large model"
     chat = named | {"messages": [{"role": "user", "content": text}]}
     prompt = named | {"prompt": text}
     more = [] if temperature == 0 else [("/v1/completions", prompt | IGNORE | {"max_tokens": 24, "n": 2}, 2, False)]
@@ -65,13 +65,12 @@ class SentRequests:
         self.choices[DEFAULT if temperature is None else round(100 * temperature)] += choices
 
 
-async def traffic(url, rounds=1, concurrency=6):
-    """Sends rounds of all kinds at all temperatures; returns what was sent, once all of it is answered."""
+async def traffic(url):
+    """Sends requests of all kinds at all temperatures; returns what was sent, once all of it is answered."""
     sent, waiting = SentRequests(), asyncio.Queue()
-    for number in range(rounds):
-        for temperature in TEMPERATURES:
-            for request in requests_of_a_round(temperature, number):
-                waiting.put_nowait((temperature, request))
+    for temperature in TEMPERATURES:
+        for request in every_request(temperature):
+            waiting.put_nowait((temperature, request))
     # A connection each: one that is kept may be closed by vLLM as a request is sent on it.
     connector = aiohttp.TCPConnector(force_close=True)
     async with aiohttp.ClientSession(connector=connector) as http, asyncio.TaskGroup() as group:
@@ -80,7 +79,7 @@ async def traffic(url, rounds=1, concurrency=6):
             while not waiting.empty():
                 await sent.send(http, url, *waiting.get_nowait())
 
-        for _ in range(concurrency):
+        for _ in range(6):
             group.create_task(client())
     return sent
 

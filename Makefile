@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 JOBS ?= auto
+TARGETS ?= exposition packets settings
 DEBIAN := prometheus prometheus-alertmanager chromium
 
 .PHONY: help demo run test test-slow test-all lab test-lab mutations check lint types format docs docs-check bench fuzz screenshots lock build clean
@@ -71,9 +72,9 @@ bench: ## run the benchmarks of docs/cost.md (5 minutes, best on a quiet machine
 	$(BIN)/python -m benchmarks.core
 	$(BIN)/python -m benchmarks.plugin
 
-fuzz: ## fuzz every parser, from the corpus and into it: make fuzz ARGS="packets --seconds 600"
+fuzz: ## fuzz the parsers, from the corpus and into it: make fuzz TARGETS=packets ARGS=-max_total_time=600
 	@scripts/setup dev
-	$(BIN)/python -m tests.fuzz $(ARGS)
+	@for target in $(TARGETS); do $(BIN)/python -m tests.fuzz $$target -max_total_time=60 $(ARGS) || failed=1; done; [ -z "$$failed" ]
 
 screenshots: ## take the screenshots of the page
 	@scripts/setup dev

@@ -25,6 +25,7 @@ _UNNOTICED = (
     "pod:specdec_loses:bool: max -> min in: ",
     "pod:specdec_by_time:bool: max -> min in: ",
     "pod_temperature:specdec_loses:bool: max -> min in: ",
+    "SpecDecodeNotSpeculating: max -> min in: ",
     # Equal: all engines' information is 1.
     "pod:specdec_adaptive:bool: max -> min in: ",
     # Equal: both are 1.

@@ -29,7 +29,7 @@ def across_pods():
         "bad pods that are replaced before they can fire",
         ACROSS,
         at=(10, 40, 85, 110, 125),
-        fleet=[across(until=110), across("margin", until=110), across("late", until=40)],
+        fleet=[across(until=110), across("margin", until=110), across("late", until=40), across("thumb", until=110)],
         reads=(LOW, COLLAPSED),
     ).with_pods(
         *replaced("bad", 0.48),
@@ -43,16 +43,9 @@ def across_pods():
         *replaced("late", 0.3, namespace="late", minutes=(16, 24, 32)),
         Pod("stays", namespace="staging").drafting(5, 0.3),
         Pod("recovers", namespace="test").drafting(5, after(25, 0.3, 0.9)),
-    )
-    yield Scene(
-        "information about a pod that pays holds no page back",
-        ACROSS,
-        at=(10, 40, 60),
-        fleet=[across()],
-        reads=(LOW, COLLAPSED),
-    ).with_pods(
-        *replaced("thumb", 0.3),
-        Pod("paying").drafting(5, 0.3).timed(1.6),
+        # Information about a pod that pays holds no page back.
+        *replaced("thumb", 0.3, namespace="thumb"),
+        Pod("paying", namespace="thumb").drafting(5, 0.3).timed(1.6),
     )
 
 
@@ -99,11 +92,10 @@ def regressed():
         pod("adaptive", 0.8, 0.6, "adaptive").speculating(ADAPTIVE),
     )
     before = Speculation(method="eagle3", num_speculative_tokens=3)
-    later = Speculation(method="eagle3", num_speculative_tokens=3, rejection_sample_method="block")
     was = "adaptive_verification=false method=eagle3 num_speculative_tokens=3"
     changes = f"Speculation has changed since this time yesterday; it was {was}."
-    context = ("Acceptance rate 60% (threshold 50%).", changes)
-    changed = pod("changed", None, 0.6).speculating(later).fires(0.2, since=DAY + 30, context=context)
+    changed = pod("changed", None, 0.6).speculating(replace(before, rejection_sample_method="block"))
+    changed.fires(0.2, since=DAY + 30, context=("Acceptance rate 60% (threshold 50%).", changes))
     yield Scene("it names a change of how vLLM speculates", REGRESSED, at=(DAY + 25, DAY + 45)).with_pods(
         pod("old", 0.8, None).speculating(before),
         changed,

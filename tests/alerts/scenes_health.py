@@ -50,18 +50,20 @@ def kv_cache():
         made = pod(instance, *first, **capacity).drafting(1, 0.8, engine="1")
         return made.cache(*second, **capacity, engine="1")
 
-    yield Scene(
-        "full and waited for", KV_CACHE, at=(9, 15, 27, 40), needs_prometheus=True
-    ).with_pods(  # the average of five minutes
+    yield Scene("full and waited for", KV_CACHE, at=(9, 15, 40)).with_pods(
         pod("full", 0.91, 2).fires(0.91),
-        pod("now-and-then", 0.91, plan(*[(2, 0), (2, 3)] * 15)).fires(0.91),
         pod("less", 0.89, 2),
         pod("unwaited", 0.99, 0),
+        pod("waits", 0.91, 9, capacity=1).fires(0.91),
+        pod("waits-for-else", 0.99, 9, capacity=0),
+        pod("lenient", 0.91, 2, kv_cache_usage=0.95),
+    )
+    yield Scene("on the average of five minutes", KV_CACHE, at=(9, 15, 27, 40), needs_prometheus=True).with_pods(
+        pod("now-and-then", 0.91, plan(*[(2, 0), (2, 3)] * 15)).fires(0.91),
         pod("capacity", 0.91, 9, capacity=0.6).fires(0.91),
         pod("deferred", 0.99, 9, capacity=0.4),
         pod("one-scrape", 0.99, plan(*[(1, 1), (4, 0)] * 12)),
         pod("one-burst", 0.99, plan((20, 0), (1, 50), (39, 0))),
-        pod("lenient", 0.91, 2, kv_cache_usage=0.95),
         pod("failing", 0.91, 2).failing(lambda number: number % 5 == 4).fires(0.91),
         pod("ended", 0.91, plan((20, 2), (0, 0))).fires(0.91, until=27),
         two("several", (0.5, 1), (0.95, 3)).fires(0.95),

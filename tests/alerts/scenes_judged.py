@@ -20,28 +20,26 @@ def not_speculating():
     draft = Speculation(method="draft_model", num_speculative_tokens=3)
     scheduled = replace(draft, per_batch_size=True, schedule=((1, 64, 0),))
     yield Scene(
-        "a draft model that drafts nothing although the engine decodes", NOT_SPECULATING, at=(10, 30)
+        "a draft model that drafts nothing although the engine decodes", NOT_SPECULATING, at=(10, 20, 34, 60)
     ).with_pods(
         Pod("quiet").drafting(0, 0.8).generating(50).speculating(draft).fires(since=14),
+        Pod("ends").drafting(after(30, 0, 5), 0.8).generating(50).speculating(draft).fires(until=34),
         Pod("scheduled").drafting(0, 0.8).generating(50).speculating(scheduled),
         Pod("idle").drafting(0, 0.8).speculating(draft),
         Pod("drafting").drafting(5, 0.8).speculating(draft),
-    )
-    yield Scene("it ends once vLLM drafts again", NOT_SPECULATING, at=(9, 20, 60)).with_pods(
-        Pod("quiet").drafting(after(30, 0, 5), 0.8).generating(50).speculating(draft).fires(until=45),
     )
 
 
 @scenes
 def acceptance_low():
-    yield Scene("each pod by its own threshold", LOW, at=(8, 30)).with_pods(
+    yield Scene(
+        "each pod by its own threshold, after 10 minutes and 5 longer than its condition", LOW, at=(9, 12, 34, 40, 60)
+    ).with_pods(
         Pod("low").drafting(5, 0.49).fires(0.49),
+        Pod("recovers").drafting(5, after(30, 0.4, 1.0)).fires(0.4, until=34),
         Pod("above").drafting(5, 0.51),
         Pod("lenient", acceptance_net_negative=0.4).drafting(5, 0.45),
         Pod("strict", acceptance_net_negative=0.6).drafting(5, 0.55).fires(0.55),
-    )
-    yield Scene("it waits 10 minutes, and lasts 5 longer than its condition", LOW, at=(9, 12, 34, 40, 60)).with_pods(
-        Pod("low").drafting(5, after(30, 0.4, 1.0)).fires(0.4, until=34),
     )
     yield Scene("a restart of vLLM, of the sidecar, or of both changes nothing", LOW, at=(9, *range(28, 44))).with_pods(
         Pod("low").drafting(5, 0.49).restarting(30).fires(0.49),

@@ -1,11 +1,9 @@
 """The committed rules against scenes, by Prometheus' own test runner."""
 
 import re
-import zipfile
 from dataclasses import replace
 
 import pytest
-from hatchling.builders.wheel import WheelBuilder
 
 from sidecar.alerting.conditions import conditions, load_rules
 from sidecar.analysis.verdict import MARGIN
@@ -17,7 +15,6 @@ from tests.alerts.scene import RULES, Scene, all_scenes, concerned, promtool, re
 from tests.alerts.scenes_health import scraped
 
 ALERTS = list(dict.fromkeys(rule["alert"] for rule in shipped() if "alert" in rule))
-NOT_METRICS = {"latency_window"}  # in specdec_threshold beside the thresholds
 
 
 def passes(directory, scene, rules=None, **scraped):
@@ -48,14 +45,6 @@ def is_simple(scene):
 FIRST = list({scene.alert: scene for scene in reversed(all_scenes()) if is_simple(scene)}.values())
 
 
-@pytest.mark.slow
-@pytest.mark.servers
-@pytest.mark.parametrize("seconds", [30, 120])
-@pytest.mark.parametrize("scene", FIRST, ids=lambda scene: scene.alert)
-def test_the_rules_work_at_another_scrape_interval(scene, seconds, tmp_path):
-    passes(tmp_path, replace(scene, at=(scene.at[0], scene.at[-1])), seconds=seconds)
-
-
 def _without_a_namespace(labels):
     return [{name: value for name, value in labels.items() if name != "namespace"}]
 
@@ -74,12 +63,19 @@ def _federated(labels):
 
 @pytest.mark.slow
 @pytest.mark.servers
-@pytest.mark.parametrize("scraped_as", [_without_a_namespace, _by_node_pod_and_replica, _federated])
+@pytest.mark.parametrize("scraped", [
+    {"seconds": 30},
+    {"seconds": 120},
+    {"scraped_as": _without_a_namespace},
+    {"scraped_as": _by_node_pod_and_replica},
+    {"scraped_as": _federated},
+])  # fmt: skip
 @pytest.mark.parametrize("scene", FIRST, ids=lambda scene: scene.alert)
-def test_the_rules_work_with_other_labels(scene, scraped_as, tmp_path):
-    if scraped_as is _federated and scene.alert == "SpecDecodeSidecarAbsent":
+def test_the_rules_work_at_another_scrape_interval_and_with_other_labels(scene, scraped, tmp_path):
+    if _federated in scraped.values() and scene.alert == "SpecDecodeSidecarAbsent":
         pytest.skip("up is the federating Prometheus' own")
-    passes(tmp_path, scene, scraped_as=scraped_as)
+    at = (scene.at[0], scene.at[-1]) if "seconds" in scraped else scene.at
+    passes(tmp_path, replace(scene, at=at), **scraped)
 
 
 @pytest.mark.servers
@@ -142,13 +138,11 @@ def test_an_alert_on_a_verdict_says_by_how_much_it_outlasts_its_threshold():
 
 def test_every_metric_and_threshold_in_a_rule_is_in_the_contract():
     """A rule on a metric that is not exported never fires, which goes unnoticed."""
-    known = {metric.name for metric in METRICS}
+    known, thresholds = {metric.name for metric in METRICS}, {*Thresholds.model_fields, "latency_window"}
     for rule in shipped():
         text = rule["expr"] + str(rule.get("annotations", ""))
-        for name in re.findall(r"(?<![\w:/.-])specdec_\w+(?![\w:])", text):
-            assert name in known, name
-        for name in re.findall(r"specdec_threshold\{name=[\"'](\w+)", text):
-            assert name in {*Thresholds.model_fields, *NOT_METRICS}, name
+        assert set(re.findall(r"(?<![\w:/.-])specdec_\w+(?![\w:])", text)) <= known
+        assert set(re.findall(r"specdec_threshold\{name=[\"'](\w+)", text)) <= thresholds
 
 
 def test_every_recorded_series_that_is_read_is_recorded_and_the_other_way_round():
@@ -165,11 +159,3 @@ def test_every_recorded_series_that_is_read_is_recorded_and_the_other_way_round(
 def test_no_rule_can_be_changed_unnoticed():
     """Operators, thresholds, gates, numbers, selectors, aggregations, ``for``: one change in twenty."""
     assert alert_mutations.check(every=20)[1] == []
-
-
-def test_the_wheel_has_the_alerts_and_the_runbooks(tmp_path):
-    (wheel,) = WheelBuilder(str(RULES.parent)).build(directory=str(tmp_path), versions=["standard"])
-    with zipfile.ZipFile(wheel) as archive:
-        assert archive.read("sidecar/alerts/alerts.yaml") == (RULES / "alerts.yaml").read_bytes()
-        packed = {name for name in archive.namelist() if name.startswith("sidecar/alerts/runbooks/")}
-    assert packed == {f"sidecar/alerts/runbooks/{path.name}" for path in (RULES / "runbooks").iterdir()}

@@ -1,5 +1,6 @@
 """Reading a dashboard's JSON: its panels, its queries, and what a query selects."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from sidecar.export.declaration import Kind
 from sidecar.export.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
+PAGES = {path.stem: json.loads(path.read_text()) for path in (ROOT / "dashboards").glob("*.json")}  # by uid
 RATE_INTERVAL = 4321  # seconds; nothing else in a query lasts as long
 RATES = {"rate", "irate", "increase"}
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import re
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,8 +12,10 @@ import pytest
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.settings import load_settings
-from tests.app.app_tools import traffic
-from tests.dashboards.dashboard_tools import annotations, filled_in, queries
+from tests.alerts.scene import shipped
+from tests.app.app_tools import sidecar_settings, traffic
+from tests.dashboards.dashboard_tools import PAGES, annotations, filled_in, queries
+from tests.debian_servers import free_port, running_prometheus, scraping
 from tests.demo.faulty_vllm import FaultyVllm
 
 # Queries without data in healthy traffic, by their panel and legend; each with its reason.
@@ -38,35 +41,65 @@ LACKING = {
 }
 
 
-@pytest.fixture
-def sidecar(folder):
-    """A simulated vLLM, its sidecar, and traffic: ``async with sidecar(speculative_tokens) as (vllm, address)``."""
+RULES = """
+groups:
+- name: test
+  interval: 1s
+  rules:
+  - {alert: SpecDecodeAcceptanceLow, expr: specdec_up == 1, labels: {severity: critical}}
+  - {alert: SpecDecodeFleetWide, expr: count(specdec_up) > 0, labels: {severity: warning}}
+"""
 
-    @asynccontextmanager
-    async def run(speculative_tokens):
-        socket = folder / f"{speculative_tokens}.sock"
-        seconds = {"p50": 0.01, "p99": 0.02}
-        baseline = dict.fromkeys(("ttft", "itl", "tpot", "e2e", "queue"), seconds)
-        # So slow a plain step that speculation surely wins, by every load that the traffic can bring.
-        curve = {"running": [1, 64], "seconds": [0.5, 0.5], "errors": [0.001, 0.001], "prompt_share": 4.0}
-        environment = {
-            "SPECDEC_LISTEN": "127.0.0.1:0",
-            "SPECDEC_PLUGIN__SOCKET": str(socket),
-            "SPECDEC_SCRAPE_INTERVAL": "2s",  # after twice that, a busy machine's late poll would show
-            "SPECDEC_SCRAPE_CPU_SHARE": "1",
-            "SPECDEC_BASELINE": json.dumps({"demo": baseline}),
-            "SPECDEC_PLAIN_STEPS": json.dumps({"demo": curve}),
-            "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE": "0.6",
-            "SPECDEC_THRESHOLDS__MIN_BUCKET_SHARE": "0.02",
-        }
-        # Steps so long that the time per output token leaves vLLM's first bucket, in which no gap is known.
-        simulated = SimulatorOptions(speed=4.0, step_seconds=0.08, num_speculative_tokens=speculative_tokens)
-        async with FaultyVllm(simulated, plugin_socket=socket if speculative_tokens else None) as vllm:
-            settings = load_settings(None, environment | {"SPECDEC_VLLM_URL": vllm.url})
-            async with running(settings) as address, traffic(vllm, concurrency=3):
-                yield vllm, f"127.0.0.1:{address.port}"
 
-    return run
+@asynccontextmanager
+async def sidecar(folder, speculative_tokens):
+    """A simulated vLLM, its sidecar, and traffic; yields the vLLM and the sidecar's address."""
+    socket = folder / f"{speculative_tokens}.sock"
+    baseline = {name: {"p50": 0.01, "p99": 0.02} for name in ("ttft", "itl", "tpot", "e2e", "queue")}
+    # So slow a plain step that speculation surely wins, by every load that the traffic can bring.
+    curve = {"running": [1, 64], "seconds": [0.5, 0.5], "errors": [0.001, 0.001], "prompt_share": 4.0}
+    # Steps so long that the time per output token leaves vLLM's first bucket, in which no gap is known.
+    simulated = SimulatorOptions(speed=4.0, step_seconds=0.08, num_speculative_tokens=speculative_tokens)
+    async with FaultyVllm(simulated, plugin_socket=socket if speculative_tokens else None) as vllm:
+        environment = sidecar_settings(
+            vllm.url,
+            LISTEN="127.0.0.1:0",
+            PLUGIN__SOCKET=socket,
+            SCRAPE_INTERVAL="2s",  # after twice that, a busy machine's late poll would show
+            BASELINE=json.dumps({"demo": baseline}),
+            PLAIN_STEPS=json.dumps({"demo": curve}),
+            THRESHOLDS__ACCEPTANCE_NET_NEGATIVE=0.6,
+            THRESHOLDS__MIN_BUCKET_SHARE=0.02,
+        )
+        async with running(load_settings(None, environment)) as address, traffic(vllm, concurrency=3):
+            yield vllm, f"127.0.0.1:{address.port}"
+
+
+@asynccontextmanager
+async def prometheus(http, folder, *addresses):
+    """Scrapes them as the job ``specdec``, each within 4 s, and other programs: itself, and one that is gone."""
+    (folder / "rules.yml").write_text(RULES)
+    groups = [{"name": "recorded", "interval": "2s", "rules": [rule for rule in shipped() if "record" in rule]}]
+    (folder / "recording.yml").write_text(json.dumps({"groups": groups}))
+    port = free_port()
+    others = scraping(f"127.0.0.1:{port}", "127.0.0.1:1", job="others", interval="4s")
+    config = scraping(*addresses, interval="4s") | {"rule_files": ["rules.yml", "recording.yml"]}
+    config["scrape_configs"] += others["scrape_configs"]
+    async with running_prometheus(http, folder, config, port) as running:
+        yield running
+
+
+async def instant(server, expression):
+    """The series that have a number now: pairs of labels and value."""
+    return [(labels, value) for labels, value in await server.instant(expression) if not math.isnan(value)]
+
+
+async def over_time(server, expression, seconds=20):
+    """The series that had a number recently: pairs of labels and latest value."""
+    now = time.time()
+    data = await server.ask("query_range", query=expression, start=now - seconds, end=now, step=1)
+    numbers = [(series["metric"], [value for _, value in series["values"] if value != "NaN"]) for series in data]
+    return [(labels, float(values[-1])) for labels, values in numbers if values]
 
 
 async def until(seconds, claims, *arguments):
@@ -85,37 +118,36 @@ async def until(seconds, claims, *arguments):
         await asyncio.sleep(0.5)
 
 
-def named(pages, uid, panel, legend=None, **values):
+def named(uid, panel, legend=None, **values):
     """The one query of a panel, or the one with that legend."""
-    [query] = [query for query in queries(pages[uid]) if query.panel == panel and legend in (None, query.legend)]
+    [query] = [query for query in queries(PAGES[uid]) if query.panel == panel and legend in (None, query.legend)]
     return filled_in(query.expr, **values)
 
 
 @pytest.mark.slow
 @pytest.mark.servers
-async def test_every_query_has_data_and_says_what_its_panel_claims(pages, sidecar, prometheus):
-    everything = [query for page in pages.values() for query in queries(page)]
+async def test_every_query_has_data_and_says_what_its_panel_claims(http, folder):
+    everything = [query for page in PAGES.values() for query in queries(page)]
     assert set(EMPTY) <= {(query.panel, query.legend) for query in everything}
     async with AsyncExitStack() as stack:
-        _, plain = await stack.enter_async_context(sidecar(0))
+        _, plain = await stack.enter_async_context(sidecar(folder, 0))
         async with AsyncExitStack() as inner:
-            vllm, speculating = await inner.enter_async_context(sidecar(3))
-            server = await stack.enter_async_context(prometheus([plain, speculating]))
+            vllm, speculating = await inner.enter_async_context(sidecar(folder, 3))
+            server = await stack.enter_async_context(prometheus(http, folder, plain, speculating))
             await until(90, all_have_data, everything, server)  # rates need several scrapes, each 4 s
-            await until(30, says_what_it_claims, pages, server, speculating, plain)
-            await until(10, labels_are_there, pages, server)
-            await until(10, annotations_answer, pages, server)
+            await until(30, says_what_it_claims, server, speculating, plain)
+            await until(10, labels_are_there, server)
+            await until(10, annotations_answer, server)
             vllm.fault = "error_500"
-            live = named(pages, "specdec-operator", "Is this page live?")
+            live = named("specdec-operator", "Is this page live?")
             await until(30, answers, server, live, 1)
-            await until(10, answers, server, named(pages, "specdec-fleet", "vLLMs down"), 1)
+            await until(10, answers, server, named("specdec-fleet", "vLLMs down"), 1)
         await until(30, answers, server, live, 0)
 
 
 async def answer(server, query):
     """The series that a panel shows for a query."""
-    ask = server.instant if query.instant else server.over_time
-    return await ask(filled_in(query.expr))
+    return await (instant if query.instant else over_time)(server, filled_in(query.expr))
 
 
 async def all_have_data(waiting, server):
@@ -126,9 +158,9 @@ async def all_have_data(waiting, server):
     assert [(query.panel, query.legend, query.expr) for query in waiting] == []
 
 
-async def labels_are_there(pages, server):
+async def labels_are_there(server):
     """A label that an aggregation dropped would leave a hole in every legend, and an empty column in a table."""
-    for query in (query for page in pages.values() for query in queries(page)):
+    for query in (query for page in PAGES.values() for query in queries(page)):
         if (query.panel, query.legend) in EMPTY:
             continue
         labels = {label for series, _ in await answer(server, query) for label in series}
@@ -137,41 +169,41 @@ async def labels_are_there(pages, server):
         assert not lacking, (query, labels)
 
 
-async def annotations_answer(pages, server):
-    for page in pages.values():
+async def annotations_answer(server):
+    for page in PAGES.values():
         alerts, *changes = annotations(page)
-        names = {labels["alertname"] for labels, _ in await server.over_time(filled_in(alerts))}
+        names = {labels["alertname"] for labels, _ in await over_time(server, filled_in(alerts))}
         assert names == {"SpecDecodeAcceptanceLow", "SpecDecodeFleetWide"}  # one has an instance, the other has none
         for expr in changes:
-            assert await server.over_time(filled_in(expr)) == []  # a query, and nothing changed
+            assert await over_time(server, filled_in(expr)) == []  # a query, and nothing changed
 
 
-async def says_what_it_claims(pages, server, speculating, plain):
+async def says_what_it_claims(server, speculating, plain):
     """By time everything wins; by acceptance the hot half would lose."""
     operator, fleet = "specdec-operator", "specdec-fleet"
-    await answers(server, named(pages, operator, "Does speculation pay?"), 2)
-    verdicts = named(pages, operator, "Verdict by temperature: where, and since when")
-    judged = {(labels["temperature"], value) for labels, value in await server.instant(verdicts)}
+    await answers(server, named(operator, "Does speculation pay?"), 2)
+    verdicts = named(operator, "Verdict by temperature: where, and since when")
+    judged = {(labels["temperature"], value) for labels, value in await instant(server, verdicts)}
     assert {("0", 1), ("0.7-1", 1)} <= judged
-    losing = await server.instant(named(pages, operator, "Where it does not pay"))
+    losing = await instant(server, named(operator, "Where it does not pay"))
     assert [(labels["temperature"], value) for labels, value in losing] == [("nowhere", 0)]
-    assert await server.instant(named(pages, operator, "Does speculation pay?", instance="nobody")) == []
-    assert await server.instant(named(pages, operator, "Is this page live?")) == [({}, 2)]
-    line = named(pages, operator, "Acceptance by temperature, against the thresholds", "does not pay below")
-    assert await server.instant(line) == [({}, 0.6)]
+    assert await instant(server, named(operator, "Does speculation pay?", instance="nobody")) == []
+    assert await instant(server, named(operator, "Is this page live?")) == [({}, 2)]
+    line = named(operator, "Acceptance by temperature, against the thresholds", "does not pay below")
+    assert await instant(server, line) == [({}, 0.6)]
     for group, instance in (("speculating", speculating), ("not speculating", plain)):
         legend = f"{group} {{{{model_name}}}}"
         for other in (speculating, plain):
-            series = await server.instant(named(pages, fleet, "Pods in each group", legend, instance=other))
+            series = await instant(server, named(fleet, "Pods in each group", legend, instance=other))
             assert series == ([({"model_name": "demo"}, 1)] if other == instance else [])
     figures = {"Pods known": 2, "Sidecars down": 0, "vLLMs down": 0, "Pods drafting": 1, "Net negative pods": 0}
     for title, value in figures.items():
-        assert await server.instant(named(pages, fleet, title)) == [({}, value)], title
+        assert await instant(server, named(fleet, title)) == [({}, value)], title
     for title in ("Sidecar CPU", "Sidecar memory"):
-        instances = {labels["instance"] for labels, _ in await server.instant(named(pages, operator, title))}
+        instances = {labels["instance"] for labels, _ in await instant(server, named(operator, title))}
         assert instances == {speculating, plain}, title  # and not every program that Prometheus scrapes
 
 
 async def answers(server, expr, value):
     """Every series of the answer to a query has this value."""
-    assert {shown for _, shown in await server.instant(expr)} == {value}
+    assert {shown for _, shown in await instant(server, expr)} == {value}

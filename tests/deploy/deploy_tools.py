@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import kubernetes_validate
@@ -73,8 +74,15 @@ def read_all(text: str) -> list[dict]:
     return [document for document in yaml.load_all(text, _LOADER) if document]
 
 
+@cache
+def install_programs() -> None:
+    """Then helm (4), helm3 and kubectl are in ``PROGRAMS``."""
+    subprocess.run([ROOT / "scripts" / "kubectl-helm"], check=True)
+
+
 def run(program: str | Path, *arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a program with ours on the path; ``text`` is its standard input."""
+    install_programs()
     environment = os.environ | {"PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
     command = [str(part) for part in (program, *arguments)]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False, env=environment)
@@ -97,6 +105,7 @@ def post_rendered(*objects: dict) -> list[dict]:
     return output(INTEGRATIONS / "post-render" / "post-render", text=yaml.safe_dump_all(objects))
 
 
+@cache
 def plugin_pods() -> dict[str, dict]:
     """The Pod of everything that runs vLLM with the plug-in in Kubernetes, the chart's aside, by a name for it."""
     decode = read(INTEGRATIONS / "llm-d" / "values.yaml")["decode"]

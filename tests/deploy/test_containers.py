@@ -7,19 +7,19 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
-import urllib.request
 from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from sidecar.analysis.split.tallies import TemperatureBuckets
 from tests.debian_servers import free_port
 from tests.deploy.deploy_tools import ROOT, plugin_pods
 from tests.restarts.vllm import Options
+from tests.waiting import START_SECONDS, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.limit(1200)]
 BASE, IMAGE = "localhost/specdec-base", "localhost/specdec-sidecar:test"
@@ -36,8 +36,8 @@ asyncio.run(Server(Options(**json.loads(sys.argv[1]))).run())
 """
 
 
-def podman(*arguments):
-    return subprocess.run(["podman", *arguments], check=True, capture_output=True, text=True).stdout.strip()
+def podman(*arguments, check=True):
+    return subprocess.run(["podman", *arguments], check=check, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +52,9 @@ def image(tmp_path_factory):
 
 def _built(tmp_path_factory):
     subprocess.run([ROOT / "scripts/debian-tools", "podman", "runc", "debootstrap"], check=True)
-    if subprocess.run(["podman", "image", "exists", BASE], check=False).returncode != 0:
+    if podman("image", "exists", BASE, check=False).returncode != 0:
         _make_base(tmp_path_factory.mktemp("base"))
-    command = ["podman", "run", "--rm", *OPTIONS, BASE, "true"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = podman("run", "--rm", *OPTIONS, BASE, "true", check=False)
     if done.returncode != 0:
         pytest.skip(f"podman cannot run a container here: {done.stderr}")
     environment = {**os.environ, "ENGINE": "podman", "IMAGE": IMAGE}
@@ -108,30 +107,15 @@ class Pod:
 
     @contextmanager
     def running(self, container, *more):
-        name = podman("run", "--detach", *self.options(container), *more)
+        name = podman("run", "--detach", *self.options(container), *more).stdout.strip()
         try:
             yield name
         finally:
-            print(podman("logs", name))  # noqa: T201 - shown if the test fails
+            print(podman("logs", name).stdout)  # noqa: T201 - shown if the test fails
             podman("rm", "--force", "--time=5", name)
 
 
-def get(url, method="GET"):
-    with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as answer:
-        return answer.read().decode()
-
-
-def eventually(read, holds=bool, seconds=30.0):
-    """What ``read`` returns once ``holds`` is true of it, or at last; None while nobody listens (an OSError)."""
-    until, value = time.monotonic() + seconds, None
-    while (value is None or not holds(value)) and time.monotonic() < until:
-        time.sleep(0.2)
-        with suppress(OSError):
-            value = read()
-    return value
-
-
-def test_the_containers_of_a_pod_split_to_the_token(image, programs, tmp_path):
+async def test_the_containers_of_a_pod_split_to_the_token(image, http, tmp_path):
     spec = plugin_pods()["overlay"]
     writes, observes = spec["initContainers"]
     (serves,) = spec["containers"]
@@ -145,24 +129,31 @@ def test_the_containers_of_a_pod_split_to_the_token(image, programs, tmp_path):
         pod.running(observes, *own, image),
         pod.running(serves, *engine, "--entrypoint=python", image, "-c", ENGINE, options) as served,
     ):
-        vllm, sidecar = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{page}"
-        assert eventually(lambda: get(f"{vllm}/metrics"))
-        get(f"{vllm}/traffic", "POST")
-        assert eventually(lambda: split(sidecar).total(), lambda drafts: drafts > 2000) > 2000
-        get(f"{vllm}/drain", "POST")
+
+        async def text(at, path, method="GET"):
+            with suppress(aiohttp.ClientConnectionError):  # nobody listens yet
+                async with http.request(method, f"http://127.0.0.1:{at}/{path}") as answer:
+                    return await answer.text()
+            return ""
+
+        async def split():
+            """Drafts by temperature, as the sidecar exports them."""
+            series = r'^specdec_drafts_total{.*temperature="(.*)"} (.*)$'
+            samples = re.findall(series, await text(page, "metrics"), re.MULTILINE)
+            return Counter({label: int(float(drafts)) for label, drafts in samples})
+
+        async def has_drafted():
+            return (await split()).total() > 2000
+
+        await until(lambda: text(port, "metrics"), seconds=START_SECONDS)
+        await text(port, "traffic", "POST")
+        await until(has_drafted, seconds=START_SECONDS)
+        await text(port, "drain", "POST")
         truth = Counter()
-        for by, value, count in json.loads(get(f"{vllm}/truth")):
+        for by, value, count in json.loads(await text(port, "truth")):
             if by == "temperature":
                 truth[TemperatureBuckets().label(round(100 * float(value)))] += count
-        assert eventually(lambda: split(sidecar), lambda drafts: drafts == truth, seconds=10.0) == truth
+        await until(split, truth)
         for path in ("/run/specdec/plugin.sock", "/plugin/specdec_plugin.py"):
-            done = subprocess.run(["podman", "exec", served, "rm", path], capture_output=True, text=True, check=False)
-            assert "Read-only file system" in done.stderr
+            assert "Read-only file system" in podman("exec", served, "rm", path, check=False).stderr
     assert [path.name for path in (tmp_path / "specdec-plugin").iterdir()]
-
-
-def split(sidecar):
-    """Drafts by temperature, as the sidecar exports them."""
-    series = r'^specdec_drafts_total{.*temperature="(.*)"} (.*)$'
-    samples = re.findall(series, get(f"{sidecar}/metrics"), re.MULTILINE)
-    return Counter({label: int(float(drafts)) for label, drafts in samples})

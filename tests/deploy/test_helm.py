@@ -24,6 +24,7 @@ from tests.deploy.deploy_tools import (
     environment,
     main_container,
     output,
+    plugin_pods,
     pod_of,
     post_rendered,
     read,
@@ -31,7 +32,7 @@ from tests.deploy.deploy_tools import (
 )
 from tests.deploy.pod_checks import check_pod
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("programs")]
+pytestmark = pytest.mark.slow
 VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
 OPERATOR = ("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")
 MONITORS = {"PodMonitor", "ServiceMonitor", "VMPodScrape", "PodMonitoring"}
@@ -93,9 +94,9 @@ def check_selectors(kinds):
     assert tests.items() <= kinds["Pod"][0]["metadata"]["labels"].items()
 
 
-def test_the_chart_runs_the_pod_that_the_overlay_runs(pods):
+def test_the_chart_runs_the_pod_that_the_overlay_runs():
     ours = plain(pod_of(render()["Deployment"]))
-    theirs = plain(pods["overlay"])
+    theirs = plain(plugin_pods()["overlay"])
     for users in (ours["securityContext"], theirs["securityContext"]):
         users.pop("runAsUser", None), users.pop("runAsGroup", None)  # each container has its own
     assert ours | {"serviceAccountName": "default"} == theirs | {"serviceAccountName": "default"}

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.deploy import pod_checks
-from tests.deploy.deploy_tools import build, check_object, dynamo_pods, main_container, option, pod_object
+from tests.deploy.deploy_tools import build, check_object, dynamo_pods, main_container, option, plugin_pods, pod_object
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("programs")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("folder", ["base", "overlays/plugin", "monitoring"])
@@ -15,9 +15,10 @@ def test_kubernetes_knows_every_object(folder):
 
 
 @pytest.mark.parametrize("name", ["overlay", "post-render", "llm-d", "kserve", "dynamo"])
-def test_every_pod_with_the_plugin_is_safe_and_complete(name, pods):
-    check_object(pod_object(pods[name]))
-    pod_checks.check_pod(pods[name])
+def test_every_pod_with_the_plugin_is_safe_and_complete(name):
+    pod = plugin_pods()[name]
+    check_object(pod_object(pod))
+    pod_checks.check_pod(pod)
 
 
 def test_clients_reach_vllm_and_prometheus_the_sidecar():
@@ -36,13 +37,15 @@ def test_clients_reach_vllm_and_prometheus_the_sidecar():
     assert monitor["podMetricsEndpoints"][0]["port"] == "specdec-metrics"
 
 
-def test_a_pod_has_time_to_finish_its_requests(pods):
-    engine = main_container(pods["overlay"])
+def test_a_pod_has_time_to_finish_its_requests():
+    pod = plugin_pods()["overlay"]
+    engine = main_container(pod)
     wait = int(engine["lifecycle"]["preStop"]["exec"]["command"][1]) + int(option(engine["args"], "shutdown-timeout"))
-    assert pods["overlay"]["terminationGracePeriodSeconds"] > wait
+    assert pod["terminationGracePeriodSeconds"] > wait
 
 
-def test_the_sidecar_reads_the_port_that_llm_d_and_dynamo_give_vllm(pods):
+def test_the_sidecar_reads_the_port_that_llm_d_and_dynamo_give_vllm():
+    pods = plugin_pods()
     # routing.proxy.targetPort of llm-d-modelservice 0.4.12, whose routing proxy has 8000; and DynamoSystemPort of
     # deploy/operator/internal/consts, to which the operator sets DYN_SYSTEM_PORT.
     for name, port in (("llm-d", 8200), ("dynamo", 9090)):

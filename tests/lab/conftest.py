@@ -9,18 +9,19 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lab.installation import ROOT, Installation, installed
+from lab.installation import ROOT, installed
 from sidecar.commands.plugin import write_plugin
 from tests.debian_servers import free_port
-from tests.demo.http_traffic import Sent, send
-from tests.lab.engine_traffic import counters
+from tests.requests.plain_receiver import COUNTS
+from tests.waiting import until
 
 START_SECONDS = 600
 
@@ -31,23 +32,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.limit(900))
 
 
-async def completed(url: str, mix: dict[float | None, int], requests: int, **options: object) -> Sent:
-    """Sends this number of requests, however long they take; all of them must complete."""
-    sent = await send(url, mix, requests, model="lab", **options)
-    assert (sent.failed, sent.completed) == (0, requests)
-    return sent
-
-
 class Lab:
-    """A vLLM server of the lab; it can be killed and restarted on the same port."""
+    """A vLLM server of the lab; it can be killed and restarted on the same port. ``arguments`` are those of lab/serve.
 
-    def __init__(self, method: str, options: tuple[str, ...], environment: dict[str, str]) -> None:
-        self.port = free_port()
-        serve = [str(ROOT / "lab/serve"), method, "--port", str(self.port)]
+    With a ``folder`` it loads the plug-in, found ``copies`` times, each time with ``fault`` at the end of its text;
+    ``socket`` is where a sidecar must listen.
+    """
+
+    def __init__(self, *arguments: str, folder: Path | None = None, copies: int = 1, fault: str = "") -> None:
+        installed()  # or it says how to install it
+        port = str(free_port())
         # It dies with the tests, even if they are killed.
-        self._command = ["setpriv", "--pdeathsig", "KILL", *serve, *options]
-        self._environment = {**os.environ, **environment}
-        self.url = f"http://127.0.0.1:{self.port}"
+        self._command = ["setpriv", "--pdeathsig", "KILL", str(ROOT / "lab/serve"), *arguments, "--port", port]
+        self._environment = dict(os.environ)
+        if folder is not None:
+            self.socket = folder / "run" / "plugin.sock"
+            plugins = [folder / f"plugin-{number}" for number in range(copies)]
+            for plugin in plugins:
+                write_plugin(plugin)
+                with (plugin / "specdec_plugin.py").open("a") as file:
+                    file.write(fault)
+            self._environment["PYTHONPATH"] = os.pathsep.join(map(str, plugins))
+            self._environment["SPECDEC_PLUGIN__SOCKET"] = str(self.socket)
+        self.url = f"http://127.0.0.1:{port}"
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
@@ -80,16 +87,6 @@ class Lab:
             self._process = None
 
 
-class ObservedLab(Lab):
-    """A server that loads the plug-in; ``socket`` is where a sidecar must listen."""
-
-    def __init__(self, temporary: Path, method: str, *options: str, **environment: str) -> None:
-        self.plugin, self.socket = temporary / "plugin", temporary / "run" / "plugin.sock"
-        write_plugin(self.plugin)
-        environment |= {"PYTHONPATH": str(self.plugin), "SPECDEC_PLUGIN__SOCKET": str(self.socket)}
-        super().__init__(method, options, environment)
-
-
 class Samples(dict[tuple[str, frozenset[tuple[str, str]]], float]):
     """A page's samples by name and labels."""
 
@@ -108,59 +105,59 @@ class Samples(dict[tuple[str, frozenset[tuple[str, str]]], float]):
         return Samples((key, value - before.get(key, 0)) for key, value in self.items())
 
 
-class Pages:
-    """Reads ``/metrics`` pages."""
+async def read_page(url: str) -> Samples:
+    """What a server's ``/metrics`` has."""
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
+        assert response.status == 200
+        text = await response.text()
+    return Samples(
+        ((sample.name, frozenset(sample.labels.items())), sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    )
 
-    async def __call__(self, url: str) -> Samples:
-        async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
-            assert response.status == 200
-            text = await response.text()
-        return Samples(
-            ((sample.name, frozenset(sample.labels.items())), sample.value)
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        )
 
-    async def until(self, url: str, condition: Callable[[Samples], bool], seconds: float = 240) -> Samples:
-        samples = Samples()
-        try:
-            async with asyncio.timeout(seconds):
-                while True:
-                    with contextlib.suppress(aiohttp.ClientConnectorError):  # it is still starting
-                        if condition(samples := await self(url)):
-                            return samples
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            shown = {
-                key: value
-                for key, value in samples.items()
-                if key[0].startswith("specdec_") and value and "_bucket" not in key[0]
-            }
-            pytest.fail(f"not within {seconds} s; the page has {shown}")
+async def page_until(url: str, condition: Callable[[Samples], bool], seconds: float = 240) -> Samples:
+    """The page once the condition holds."""
+    page = Samples()
 
-    async def idle(self, url: str) -> Samples:
-        """vLLM's page once vLLM is idle: it counts a step shortly after its responses."""
-        return await self.until(url, lambda page: page.value("vllm:num_requests_running") == 0)
+    async def holds() -> bool:
+        nonlocal page
+        with contextlib.suppress(aiohttp.ClientConnectorError):  # it is still starting
+            page = await read_page(url)
+        return bool(page) and condition(page)
+
+    def shown() -> str:
+        return str({key: value for key, value in page.items() if value and "_bucket" not in key[0]})
+
+    await until(holds, seconds=seconds, pause=0.1, detail=shown)
+    return page
+
+
+async def idle(url: str) -> Samples:
+    """vLLM's page once vLLM is idle: it counts a step shortly after its responses."""
+    return await page_until(
+        url, lambda page: not page.sum("vllm:num_requests_running") and not page.sum("vllm:num_requests_waiting")
+    )
+
+
+async def counters(url: str) -> tuple[int, ...]:
+    """vLLM's three counters summed over its engines, once it has no request and they have come to rest."""
+    last, counts = None, ()
+    while not counts or counts != last:
+        last, page = counts, await idle(url)
+        counts = tuple(int(page.sum(f"vllm:spec_decode_num_{name}_total")) for name in COUNTS)
+        await asyncio.sleep(0.5)
+    return counts
 
 
 @pytest.fixture
-def samples() -> Pages:
-    return Pages()
-
-
-@pytest.fixture(scope="session")
-def installation() -> Installation:
-    """The lab that VERSION, DEVICE and LAB name; `make test-lab` installs it."""
-    return installed()
-
-
-@pytest.fixture
-async def lab(installation: Installation) -> AsyncIterator[Callable[..., Lab]]:
-    """Makes lab servers, and kills them at the end."""
+def lab(folder: Path) -> Iterator[Callable[..., Lab]]:
+    """Makes lab servers, and kills them at the end, before ``folder`` goes, in which their plug-in may be."""
     servers: list[Lab] = []
 
-    def make(method: str = "draft_model", *options: str, **environment: str) -> Lab:
-        servers.append(Lab(method, options, environment))
+    def make(*arguments: str, **plugin: Any) -> Lab:
+        servers.append(Lab(*arguments, **plugin))
         return servers[-1]
 
     yield make
@@ -169,8 +166,8 @@ async def lab(installation: Installation) -> AsyncIterator[Callable[..., Lab]]:
 
 
 @pytest.fixture(scope="session")
-def observed(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedLab]:
-    """The server that several tests share, one after the other; the first to await ``start`` starts it."""
-    server = ObservedLab(tmp_path_factory.mktemp("lab"), "draft_model")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """The server with the plug-in that tests share, one after the other; the first to await ``start`` starts it."""
+    server = Lab("draft_model", folder=tmp_path_factory.mktemp("lab"))
     yield server
     server.kill()

@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 
 import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.requests.plain_receiver import COUNTS
 
@@ -16,10 +15,10 @@ DEFAULT = 100  # the lab's models name none, so vLLM's own default is in effect
 IGNORE = {"ignore_eos": True}
 
 
-def requests_of_a_round(temperature, number):
-    """(path, body, choices that the engine sees, whether the client leaves early) of one round."""
+def every_request(temperature):
+    """(path, body, choices that the engine sees, whether the client leaves early) at a temperature."""
     named = {"model": "lab"} | ({} if temperature is None else {"temperature": temperature})
-    text = f"draft {number} a few tokens and verify {temperature} of them with the large model"
+    text = f"draft a few tokens and verify {temperature} of them with the large model"
     chat = named | {"messages": [{"role": "user", "content": text}]}
     prompt = named | {"prompt": text}
     more = [] if temperature == 0 else [("/v1/completions", prompt | IGNORE | {"max_tokens": 24, "n": 2}, 2, False)]
@@ -66,13 +65,12 @@ class SentRequests:
         self.choices[DEFAULT if temperature is None else round(100 * temperature)] += choices
 
 
-async def traffic(url, rounds=1, concurrency=6):
-    """Sends rounds of all kinds at all temperatures; returns what was sent, once all of it is answered."""
+async def traffic(url):
+    """Sends requests of all kinds at all temperatures; returns what was sent, once all of it is answered."""
     sent, waiting = SentRequests(), asyncio.Queue()
-    for number in range(rounds):
-        for temperature in TEMPERATURES:
-            for request in requests_of_a_round(temperature, number):
-                waiting.put_nowait((temperature, request))
+    for temperature in TEMPERATURES:
+        for request in every_request(temperature):
+            waiting.put_nowait((temperature, request))
     # A connection each: one that is kept may be closed by vLLM as a request is sent on it.
     connector = aiohttp.TCPConnector(force_close=True)
     async with aiohttp.ClientSession(connector=connector) as http, asyncio.TaskGroup() as group:
@@ -81,28 +79,9 @@ async def traffic(url, rounds=1, concurrency=6):
             while not waiting.empty():
                 await sent.send(http, url, *waiting.get_nowait())
 
-        for _ in range(concurrency):
+        for _ in range(6):
             group.create_task(client())
     return sent
-
-
-async def counters(url):
-    """vLLM's three counters summed over its engines, once it has no request and they have come to rest."""
-    async with aiohttp.ClientSession() as http, asyncio.timeout(120):
-        last = None
-        while True:
-            async with http.get(f"{url}/metrics") as response:
-                text = await response.text()
-            sums = Counter()
-            for family in text_string_to_metric_families(text):
-                for sample in family.samples:
-                    sums[sample.name] += sample.value
-            counts = tuple(int(sums[f"vllm:spec_decode_num_{name}_total"]) for name in COUNTS)
-            idle = not sums["vllm:num_requests_running"] and not sums["vllm:num_requests_waiting"]
-            if idle and counts == last:
-                return counts
-            last = counts if idle else None
-            await asyncio.sleep(0.5)
 
 
 def compare(receiver, sent, theirs):

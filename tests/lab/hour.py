@@ -23,7 +23,7 @@ import aiohttp
 from sidecar.analysis.split.tallies import TemperatureBuckets
 from tests.debian_servers import free_port, running_prometheus
 from tests.demo.http_traffic import send
-from tests.lab.conftest import ObservedLab, Pages
+from tests.lab.conftest import Lab, read_page
 from tests.lab.test_lab_split import COUNTS, DEFAULT, MIX, settled
 from tests.requests.packets import FINISHED, HELLO, packet, row
 
@@ -111,7 +111,6 @@ class Hour:
 
     def __init__(self, http, prometheus, vllm, sidecar):
         self._http, self._prometheus, self._vllm, self._sidecar = http, prometheus, vllm, sidecar
-        self._samples = Pages()
         self.pages, self.responses = Counter(), Counter()
         self.requests, self.disturbed = 0, Counter()
 
@@ -130,7 +129,7 @@ class Hour:
             disturbing.cancel()
             await asyncio.gather(disturbing, return_exceptions=True)
             await self._sidecar.disturb("stop", 0)  # it may have been cancelled while stopped
-        theirs, _ = await settled(self._samples, self._vllm, f"http://{self._sidecar.address}")
+        theirs, _ = await settled(self._vllm, f"http://{self._sidecar.address}")
         self._latest = Counter({name: theirs.value(f"vllm:spec_decode_num_{name}_total") for name in COUNTS})
         await self._is_scraped()
 
@@ -162,7 +161,7 @@ class Hour:
 
     async def dropped(self):
         """What the sidecar has ignored since it last started, by reason."""
-        page = await self._samples(f"http://{self._sidecar.address}")
+        page = await read_page(f"http://{self._sidecar.address}")
         return {
             dict(labels)["reason"]: value
             for (name, labels), value in page.items()
@@ -191,7 +190,7 @@ class Hour:
 
 async def main(seconds):
     folder = Path(tempfile.mkdtemp(prefix="specdec-hour-"))
-    vllm = ObservedLab(folder, "draft_model")
+    vllm = Lab("draft_model", folder=folder)
     sidecar = Sidecar(vllm, folder)
     targets = [sidecar.address, vllm.url.removeprefix("http://")]
     jobs = [{"job_name": f"job {target}", "static_configs": [{"targets": [target]}]} for target in targets]
@@ -214,7 +213,7 @@ async def main(seconds):
             async for what, truth, increase in hour.figures():
                 print(f"| {what} | {truth:,.0f} | {increase:,.1f} | {increase / truth - 1 if truth else 0:+.2%} |")
             sidecar.measure()
-            page = await Pages()(f"http://{sidecar.address}")
+            page = await read_page(f"http://{sidecar.address}")
             print(f"{len(page)} series, {len(sidecar.log.read_text().splitlines())} log lines, peak of the memory "
                   f"{sidecar.peak / 1024:.0f} MiB; lying: {not lying.done()}")  # fmt: skip
             lying.cancel()

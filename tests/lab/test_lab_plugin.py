@@ -12,9 +12,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from lab.installation import ROOT
+from lab.installation import ROOT, installed
 from sidecar.commands.plugin import write_plugin
-from tests.lab.engine_traffic import compare, counters, row, traffic
+from tests.lab.conftest import counters, page_until
+from tests.lab.engine_traffic import compare, row, traffic
 from tests.lab.test_lab_split import COUNTS, settled, sidecar
 from tests.requests.packets import FINISHED, HELLO, REPORT, finishing, packet
 from tests.requests.plain_receiver import PlainReceiver
@@ -23,35 +24,26 @@ pytestmark = pytest.mark.lab
 TESTS = Path(__file__).parent.parent
 SERVED = os.environ.get("SERVE", "draft_model").split()  # arguments of lab/serve
 FAULT = """
-_own, _calls = Observer.{part}, [0]
-def _failing(self, *args, **kwargs):
+_own, _calls = Observer.count, [0]
+def count(self, *args, **kwargs):
     _calls[0] += 1
-    if _calls[0] == {nth}:
+    if _calls[0] == 40:
         raise RuntimeError("a fault of ours")
     return _own(self, *args, **kwargs)
-_failing.__name__ = "{part}"
-Observer.{part} = _failing
+Observer.count = count
 """
 
 
 @pytest.fixture
-def plugin(lab, tmp_path, socket_path):
-    """Makes a server with the plug-in, whose text ``edit`` may change, and its receiver; ``options`` are vLLM's."""
-    receivers = []
+def plugin(lab, folder):
+    """Makes a server with the plug-in, and its receiver; ``options`` are vLLM's."""
+    receiver = PlainReceiver(folder / "run" / "plugin.sock")
 
-    def make(*options, edit=lambda text: text, copies=1):
-        folders = [tmp_path / str(number) for number in range(copies)]
-        for folder in folders:
-            write_plugin(folder)
-            path = folder / "specdec_plugin.py"
-            path.write_text(edit(path.read_text()))
-        receivers.append(PlainReceiver(socket_path))
-        path = os.pathsep.join(map(str, folders))
-        return lab(*SERVED, *options, PYTHONPATH=path, SPECDEC_PLUGIN__SOCKET=str(receivers[-1].path)), receivers[-1]
+    def make(*options, **plugin):
+        return lab(*SERVED, *options, folder=folder, **plugin), receiver
 
     yield make
-    for receiver in receivers:
-        receiver.die()
+    receiver.die()
 
 
 WAIT = 60.0  # seconds: vLLM may be slow on this machine
@@ -97,9 +89,9 @@ async def test_every_kind_of_request_is_counted_to_the_token_and_answered_as_wit
 
 
 @pytest.mark.parametrize("scheduler", ["lab_schedulers.Cooperative", "lab_schedulers.ByHelper", "dynamo"])
-async def test_a_scheduler_that_calls_vllms_methods_is_counted_to_the_token(scheduler, plugin, installation):
+async def test_a_scheduler_that_calls_vllms_methods_is_counted_to_the_token(scheduler, plugin):
     """With ``dynamo`` it is the real one of NVIDIA Dynamo; vLLM's own are in the test above."""
-    if scheduler == "dynamo" and not installation.dynamo.is_dir():
+    if scheduler == "dynamo" and not installed().dynamo.is_dir():
         pytest.skip("this vLLM is too old for it")
     vllm, receiver = plugin("--scheduler", scheduler)
     await vllm.start()
@@ -183,7 +175,7 @@ def flood(path, ending):
         link.close()
 
 
-async def test_a_stranger_at_the_socket_costs_no_request_and_no_number(observed, samples):
+async def test_a_stranger_at_the_socket_costs_no_request_and_no_number(observed):
     await observed.start()
     before, ending = await replies(observed.url), threading.Event()
     async with sidecar(observed) as ours:
@@ -192,8 +184,8 @@ async def test_a_stranger_at_the_socket_costs_no_request_and_no_number(observed,
         assert await replies(observed.url) == before
         ending.set()
         await flooding
-        theirs, page = await settled(samples, observed, ours)
-        await samples.until(ours, lambda page: page.value("specdec_request_coverage_ratio") == 1)
+        theirs, page = await settled(observed, ours)
+        await page_until(ours, lambda page: page.value("specdec_request_coverage_ratio") == 1)
     assert answered(sent)
     for name in COUNTS:
         assert page.sum(f"specdec_{name}_total") == theirs.value(f"vllm:spec_decode_num_{name}_total"), name
@@ -201,26 +193,18 @@ async def test_a_stranger_at_the_socket_costs_no_request_and_no_number(observed,
         assert page.value("specdec_request_events_dropped_total", reason=reason) > 0, reason
 
 
-@pytest.mark.parametrize(
-    ("state", "edit"),
-    [
-        ("disabled", lambda text: text + FAULT.format(part="count", nth=40)),
-        ("disabled", lambda text: text + FAULT.format(part="end", nth=5)),
-        ("refused", lambda text: text.replace('("self scheduler_output model_runner_output",)', '("self",)')),
-    ],
-)
-async def test_a_fault_of_ours_or_an_unknown_method_leaves_vllm_as_it_is(state, edit, plugin):
-    vllm, receiver = plugin(edit=edit)
+async def test_a_fault_of_ours_disables_the_plugin_and_leaves_vllm_as_it_is(plugin):
+    vllm, receiver = plugin(fault=FAULT)
     await vllm.start()
     assert answered(await traffic(vllm.url))
-    await asyncio.to_thread(receiver.until, lambda: receiver.only.state, state, WAIT)
+    await asyncio.to_thread(receiver.until, lambda: receiver.only.state, "disabled", WAIT)
 
 
 @pytest.mark.parametrize("options", [[], ["async"], ["async", "v2"]])
-def test_the_real_schedulers_are_counted_to_the_token_and_act_as_the_simulated_one(options, installation, tmp_path):
+def test_the_real_schedulers_are_counted_to_the_token_and_act_as_the_simulated_one(options, tmp_path):
     write_plugin(tmp_path)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{TESTS / 'requests'}:{ROOT}"}
-    script, model = TESTS / "lab/real_scheduler.py", installation.model("target")
-    command = [installation.venv / "bin/python", script, model, *options]
+    lab, script = installed(), TESTS / "lab/real_scheduler.py"
+    command = [lab.venv / "bin/python", script, lab.model("target"), *options]
     done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

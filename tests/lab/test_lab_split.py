@@ -1,6 +1,5 @@
 """The split by temperature of a real vLLM that has loaded the plug-in: exact, live, and at no request's expense."""
 
-import asyncio
 import time
 from collections import defaultdict
 from contextlib import asynccontextmanager
@@ -11,7 +10,8 @@ import pytest
 from sidecar.analysis.split.tallies import TemperatureBuckets
 from sidecar.app import running
 from sidecar.settings import load_settings
-from tests.lab.conftest import completed
+from tests.demo.http_traffic import send
+from tests.lab.conftest import idle, page_until
 
 pytestmark = pytest.mark.lab
 
@@ -44,7 +44,7 @@ def is_split(page, drafted):
     return page.sum("specdec_draft_tokens_total") == page.value("specdec_engine_draft_tokens_total") == drafted
 
 
-async def settled(samples, vllm, ours):
+async def settled(vllm, ours):
     """Both pages once vLLM has nothing to do and ours has all of it: its counters and, by temperature, the plug-in's.
 
     An idle engine notices a new sidecar with its next step, so it is given one.
@@ -52,21 +52,22 @@ async def settled(samples, vllm, ours):
     body = {"model": "lab", "prompt": "draft", "max_tokens": 1, "temperature": 0}
     async with aiohttp.ClientSession() as http, http.post(f"{vllm.url}/v1/completions", json=body) as reply:
         assert reply.status == 200
-    theirs = await samples.idle(vllm.url)
+    theirs = await idle(vllm.url)
     drafted, tokens = (theirs.value(f"vllm:{name}_tokens_total") for name in ("spec_decode_num_draft", "generation"))
 
     def has_all(page):
         return is_split(page, drafted) and page.value("specdec_generation_tokens_total") == tokens
 
-    return theirs, await samples.until(ours, has_all)
+    return theirs, await page_until(ours, has_all)
 
 
-async def test_each_bucket_has_its_own_requests_numbers_which_sum_to_vllms(observed, samples):
+async def test_each_bucket_has_its_own_requests_numbers_which_sum_to_vllms(observed):
     await observed.start()
     async with sidecar(observed) as ours:
-        theirs_before, before = await settled(samples, observed, ours)
-        sent = await completed(observed.url, MIX, 60)
-        theirs, after = await settled(samples, observed, ours)
+        theirs_before, before = await settled(observed, ours)
+        sent = await send(observed.url, MIX, 60, model="lab")
+        assert (sent.failed, sent.completed) == (0, 60)
+        theirs, after = await settled(observed, ours)
         for name, own in COUNTERS.items():
             assert after.value(own) - before.value(own) == theirs.value(name) - theirs_before.value(name), name
         for name in COUNTS:
@@ -88,41 +89,18 @@ async def test_each_bucket_has_its_own_requests_numbers_which_sum_to_vllms(obser
             label = TemperatureBuckets().label(round(100 * temperature))
             ended = grown.sum("specdec_requests_total", outcome="length", temperature=label)
             assert ended == sent.by_temperature[temperature]
-        await samples.until(ours, lambda page: page.value("specdec_request_coverage_ratio") == 1)
-        await samples.until(  # finished requests follow the totals; one of a single token drafts nothing
+        await page_until(ours, lambda page: page.value("specdec_request_coverage_ratio") == 1)
+        await page_until(  # finished requests follow the totals; one of a single token drafts nothing
             ours, lambda page: page.since(before).sum("specdec_request_acceptance_ratio_count") == 60
         )
         assert after.value("specdec_plugin_info", state="observing") == 1
-
-
-async def test_long_requests_count_while_they_run(observed, samples):
-    """Batch after batch until one is seen: vLLM's spinning processes may leave its API server, or us, without a core
-    for as long as a whole batch takes."""
-    await observed.start()
-    body = {"model": "lab", "prompt": "draft", "max_tokens": 1900, "ignore_eos": True, "temperature": 0.9}
-    seen = False
-    async with sidecar(observed) as ours, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout()) as http:
-
-        async def post():
-            async with http.post(f"{observed.url}/v1/completions", json=body) as reply:
-                return reply.status
-
-        while not seen:
-            _, before = await settled(samples, observed, ours)
-            posts = asyncio.gather(*(post() for _ in range(8)))
-            while not (seen or posts.done()):
-                grown = (await samples(ours)).since(before)
-                ended = grown.sum("specdec_requests_total", temperature="0.7-1")
-                seen = grown.sum("specdec_draft_tokens_total", temperature="0.7-1") > 100 and not ended
-                await asyncio.sleep(0.1)
-            assert await posts == [200] * 8
 
 
 TIMES = ("time_to_first_token", "time_per_output_token", "duration")
 ENGINE_TIMES = tuple(f"vllm:request_{name}_seconds" for name in ("time_per_output_token", "queue_time", "prefill_time"))
 
 
-async def test_times_by_temperature_are_within_the_clients_and_the_engines(observed, samples):
+async def test_times_by_temperature_are_within_the_clients_and_the_engines(observed):
     """One request at a time, so that a client waits for nothing but vLLM; how long HTTP takes is the machine's.
 
     vLLM stamps the same steps by the engine's clock, a part of a step after us. A busy machine may take long for that
@@ -131,7 +109,7 @@ async def test_times_by_temperature_are_within_the_clients_and_the_engines(obser
     await observed.start()
     tokens, decoding, until_first = 80, [], []
     async with sidecar(observed) as ours, aiohttp.ClientSession() as http:
-        theirs_before, before = await settled(samples, observed, ours)
+        theirs_before, before = await settled(observed, ours)
         body = {"model": "lab", "max_tokens": tokens, "ignore_eos": True, "temperature": 0.6, "stream": True}
         for number in range(8):
             start, first = time.perf_counter(), 0.0
@@ -152,7 +130,7 @@ async def test_times_by_temperature_are_within_the_clients_and_the_engines(obser
             def has_theirs(page, then=theirs_before):
                 return one_request(page, ENGINE_TIMES, then)
 
-            after, theirs = await samples.until(ours, has_ours), await samples.until(observed.url, has_theirs)
+            after, theirs = await page_until(ours, has_ours), await page_until(observed.url, has_theirs)
             grown, engine = after.since(before), theirs.since(theirs_before)
             times = {name: grown.sum(f"specdec_request_{name}_seconds_sum", temperature="0.5-0.7") for name in TIMES}
             for name, seconds in clients.items():
@@ -167,44 +145,18 @@ async def test_times_by_temperature_are_within_the_clients_and_the_engines(obser
     assert max(until_first) > 0.8, until_first
 
 
-async def test_counters_start_again_with_a_killed_vllm_and_not_before(observed, samples):
-    """The counters start again at 0 with vLLM's, and not before."""
-    vllm = observed
-    vllm.kill()
-    async with sidecar(vllm) as ours:
-        await vllm.start()
-        await samples.until(ours, lambda page: page.value("specdec_up") == 1)
-        await completed(vllm.url, MIX, 20)
-        drafted = (await samples.idle(vllm.url)).value("vllm:spec_decode_num_draft_tokens_total")
-        await samples.until(ours, lambda page: is_split(page, drafted))
-        vllm.kill()
-        down = await samples.until(ours, lambda page: page.value("specdec_up") == 0)
-        assert is_split(down, drafted), "while vLLM is down, the last values stay"
-        for gone in ("specdec_kv_cache_usage_ratio", "specdec_requests_running", "specdec_kv_cache_capacity_tokens"):
-            assert down.value(gone) is None
-        assert not [name for name, _ in down if name.startswith("specdec_engine_latency")]
-        await vllm.start()
-        await samples.until(ours, lambda page: page.value("specdec_up") == 1)
-        await completed(vllm.url, MIX, 20)
-        again = (await samples.idle(vllm.url)).value("vllm:spec_decode_num_draft_tokens_total")
-        await samples.until(ours, lambda page: is_split(page, again))
-        await samples.until(ours, lambda page: page.value("specdec_request_coverage_ratio") == 1)
-
-
 MARKER = "xyzzy-plugh-4711"
 
 
-async def test_no_text_of_a_prompt_gets_out(observed, samples, caplog):
+async def test_no_text_of_a_prompt_gets_out(observed, caplog):
     await observed.start()
     async with sidecar(observed) as ours, aiohttp.ClientSession() as http:
-        _, before = await settled(samples, observed, ours)
+        _, before = await settled(observed, ours)
         for stream in (False, True):
             body = {"model": "lab", "prompt": MARKER, "max_tokens": 8, "echo": True, "stream": stream}
             async with http.post(f"{observed.url}/v1/completions", json=body) as reply:
                 assert MARKER in await reply.text()
-        await samples.until(
-            ours, lambda page: page.since(before).sum("specdec_requests_total", temperature="0.7-1") == 2
-        )
+        await page_until(ours, lambda page: page.since(before).sum("specdec_requests_total", temperature="0.7-1") == 2)
         for path in ("/metrics", "/api/v1/status", "/"):
             async with http.get(ours + path) as response:
                 assert MARKER not in await response.text()

@@ -12,13 +12,13 @@ import asyncio
 import json
 import sys
 import time
-from bisect import bisect_left
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import aiohttp
 
+from sidecar.analysis.split.tallies import TemperatureBuckets
 from tests.app.app_tools import sidecar_settings
 from tests.debian_servers import free_port, running_prometheus, scraping
 from tests.restarts.vllm import STEP, Options, command
@@ -32,7 +32,7 @@ SERIES = {
     "engine": "specdec_engine_drafts_total",
     "group": 'specdec_group_drafts_total{by="adapter"}',
 }
-EDGES, BUCKETS = (0.0, 0.3, 0.5, 0.7, 1.0), ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
+BUCKETS = TemperatureBuckets()
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Stack:
         """Drafts of all vLLMs so far, by label and value."""
         counts = Counter(self._ended)
         for by, value, count in json.loads(await self.request("truth", "GET")):
-            counts[by, BUCKETS[bisect_left(EDGES, float(value))] if by == "temperature" else value] += count
+            counts[by, BUCKETS.label(round(100 * float(value))) if by == "temperature" else value] += count
         return counts
 
     async def drafted(self, more):

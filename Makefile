@@ -1,7 +1,7 @@
 # Each target sets up what it needs by itself. `make help` lists them.
 SHELL := /bin/bash
 BIN := .venv/bin
-JOBS ?= auto
+JOBS ?= $(shell echo $$((2 * $$(nproc))))  # tests wait for servers half of their time
 TARGETS ?= exposition packets settings
 DEBIAN := prometheus prometheus-alertmanager chromium
 
@@ -19,7 +19,7 @@ run: ## the sidecar beside your own vLLM: make run SPECDEC_VLLM_URL=http://127.0
 	@scripts/setup runtime
 	@$(BIN)/specdec-sidecar run
 
-test: ## run the tests of everything that must hold (5 minutes)
+test: ## run the tests of everything that must hold (3 minutes)
 	@scripts/setup dev
 	@scripts/debian-tools $(DEBIAN)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not lab and not slow" $(ARGS)

@@ -1,4 +1,8 @@
-"""Proposers for method custom (``custom_class`` in vLLM): ``lab/serve custom --proposer lab_proposer.Proposer``."""
+"""Proposers for method custom (``custom_class`` in vLLM): ``lab/serve custom --proposer lab_proposer.Proposer``.
+
+``Proposer`` sees one request at a time. Those below know the chain by what they saw of all requests, and draft wrong
+tokens for some of them, as the lab's drafts, which look at the last token alone, never do.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -37,3 +41,43 @@ class Proposer:
             last = followers[last].most_common(1)[0][0]
             draft.append(last)
         return draft
+
+
+class _Knowing(Proposer):
+    """Drafts the most frequent follower in all requests so far, or, where ``_is_weak``, a token that seldom follows."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        super().__init__(vllm_config)
+        self._rank: int = vllm_config.parallel_config.data_parallel_rank
+        self._followers: defaultdict[int, Counter[int]] = defaultdict(Counter)
+        self._seen: dict[int, int] = {}  # by place, tokens of the request there
+
+    def _is_weak(self, tokens: Sequence[int]) -> bool:
+        raise NotImplementedError
+
+    def _draft(self, tokens: list[int], place: int) -> list[int]:
+        known = self._seen.get(place, 0)
+        new = tokens[max(known - 1, 0) :] if known < len(tokens) else tokens  # a shorter one is another request
+        self._seen[place] = len(tokens)
+        for token, follower in pairwise(new):
+            self._followers[token][follower] += 1
+        draft, last = list[int](), tokens[-1]
+        while len(draft) < self._tokens and self._followers[last]:
+            common = self._followers[last].most_common()
+            last = common[-1 if self._is_weak(tokens) else 0][0]
+            draft.append(last)
+        return draft
+
+
+class WeakOnLongPrompts(_Knowing):
+    """Drafts badly for requests of more than 500 tokens."""
+
+    def _is_weak(self, tokens: Sequence[int]) -> bool:
+        return len(tokens) > 500
+
+
+class WeakOnOneEngine(_Knowing):
+    """Drafts badly on the second engine of a data-parallel vLLM."""
+
+    def _is_weak(self, tokens: Sequence[int]) -> bool:
+        return self._rank == 1

@@ -1,0 +1,163 @@
+"""Stages causes of losses on a real vLLM: ``python -m tests.lab.stages [STAGE ...]``, once ``make lab`` has run.
+
+For each it prints a row of the table in docs/measurements/why.md. It ends with 1 if one shows another finding than the
+cause it stages, or a second one.
+"""
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+
+from lab.installation import installed
+from tests.demo.http_traffic import WORDS
+from tests.lab.conftest import Lab, idle
+from tests.lab.test_lab_split import sidecar
+
+REQUESTS, CLIENTS = 300, 6
+COLD_AND_HOT = [{"temperature": temperature} for temperature in (0, 0.6, 1.0)]
+FILTERS = {"top_k": 20, "top_p": 0.8}
+PROBABILISTIC = {"draft_sample_method": "probabilistic"}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 60}}, "required": ["a"]}
+_NOISY = """
+import shutil, sys, torch
+from safetensors.torch import load_file, save_file
+source, folder, noise = *sys.argv[1:3], float(sys.argv[3])
+shutil.copytree(source, folder)
+weights = load_file(f"{folder}/model.safetensors")
+head = weights["lm_head.weight"]
+torch.manual_seed(3)
+weights["lm_head.weight"] = head + (noise * head.float().std() * torch.randn(head.shape)).to(head.dtype)
+save_file(weights, f"{folder}/model.safetensors", {"format": "pt"})
+"""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is served, what is sent in turn, and the one finding that it must show."""
+
+    finding: str | None
+    method: str
+    bodies: list
+    speculative: dict = field(default_factory=dict)
+    options: tuple = ()
+    settings: dict = field(default_factory=dict)
+    noise: float | None = None  # on the draft's output weights, as a share of their spread
+    long: int = 0  # words of every second prompt
+
+
+def custom(finding, proposer, options=(), **more):
+    hot = [{"temperature": 0.6}, {"temperature": 0.6}]
+    return Stage(finding, "custom", hot, options=("--proposer", f"lab_proposer.{proposer}", *options), **more)
+
+
+STAGES = {
+    "greedy drafting": Stage("greedy_drafting", "draft_model", COLD_AND_HOT),
+    "sampled drafting": Stage(None, "draft_model", COLD_AND_HOT, PROBABILISTIC),
+    "greedy drafting, eagle3": Stage("greedy_drafting", "eagle3", COLD_AND_HOT),
+    "sampled drafting, eagle3": Stage(None, "eagle3", COLD_AND_HOT, PROBABILISTIC),
+    "greedy drafting, weak draft": Stage("greedy_drafting", "draft_model", COLD_AND_HOT, noise=0.4),
+    "sampled drafting, weak draft": Stage(None, "draft_model", COLD_AND_HOT, PROBABILISTIC, noise=0.4),
+    "greedy drafting, filters": Stage(
+        None, "draft_model", [{"temperature": 0}, *(b | FILTERS for b in COLD_AND_HOT[1:])]
+    ),
+    "a draft of random weights": Stage("mismatch", "draft_model", COLD_AND_HOT, noise=30.0),
+    "a draft's longest length": Stage("mismatch", "draft_model", COLD_AND_HOT, {"max_model_len": 256}, long=800),
+    "structured output": Stage(
+        "structured_output",
+        "draft_model",
+        [{"temperature": 0.6}, {"temperature": 0.6, "structured_outputs": {"json": SCHEMA}, "ignore_eos": False}],
+    ),
+    "penalties": Stage(
+        "sampling",
+        "draft_model",
+        [{"temperature": 0.8}, {"temperature": 0.8, "presence_penalty": 2, "frequency_penalty": 2}],
+        PROBABILISTIC,
+    ),
+    "an adapter": Stage(
+        "adapter",
+        "draft_model",
+        [{"temperature": 0.2}, {"temperature": 0.2, "model": "style"}],
+        options=("--enable-lora", "--lora-modules", "style={models}/lora"),
+        settings={"SPECDEC_PLUGIN__ADAPTERS": "true"},
+    ),
+    "long prompts": custom("long_prompts", "WeakOnLongPrompts", long=800),
+    "one engine": custom("one_engine", "WeakOnOneEngine", ("--data-parallel-size", "2")),
+    "n-gram": Stage(None, "ngram", COLD_AND_HOT),
+}
+
+
+def arguments(stage, folder):
+    """Those of lab/serve."""
+    models, speculative = installed().model(""), dict(stage.speculative)
+    if stage.noise is not None:
+        draft = folder / "draft"
+        command = [installed().venv / "bin/python", "-c", _NOISY, models / "draft", draft, str(stage.noise)]
+        subprocess.run(command, check=True)
+        speculative["model"] = str(draft)
+    options = [option.format(models=models) for option in stage.options]
+    return [stage.method, "--speculative", json.dumps(speculative), *options]
+
+
+async def send(url, stage):
+    """Every body in turn, with a random prompt; with ``long`` ones, both lengths have every body."""
+    rng, numbers = random.Random(0), iter(range(REQUESTS))
+
+    async def client(http):
+        for number in numbers:
+            is_long = stage.long and (number // len(stage.bodies)) % 2
+            prompt = " ".join(rng.choices(WORDS, k=stage.long if is_long else rng.randrange(10, 40)))
+            body = {"model": "lab", "prompt": prompt, "max_tokens": rng.randrange(30, 90), "ignore_eos": True}
+            async with http.post(
+                f"{url}/v1/completions", json=body | stage.bodies[number % len(stage.bodies)]
+            ) as reply:
+                reply.raise_for_status()
+                await reply.read()
+
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(None)) as http, asyncio.TaskGroup() as group:
+        for _ in range(CLIENTS):
+            group.create_task(client(http))
+    await idle(url)
+
+
+async def staged(name, stage):
+    """Runs one; prints its row, and returns whether it shows the finding that it must, and no other."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        vllm = Lab(*arguments(stage, folder), folder=folder)
+        settings = {"SPECDEC_THRESHOLDS__MIN_REQUESTS": "20", **stage.settings}
+        try:
+            await vllm.start()
+            async with sidecar(vllm, **settings) as url, aiohttp.ClientSession() as http:
+                await send(vllm.url, stage)
+                await asyncio.sleep(3)  # until a poll has it all
+                async with http.get(f"{url}/api/v1/status") as response:
+                    (model,) = (await response.json())["models"]
+        finally:
+            vllm.kill()
+    found = [explanation["code"] for explanation in model["explanations"]]
+    rates = [
+        f"{part['temperature']}: {part['window']['rate']:.2f}"
+        for part in model["temperatures"]
+        if part["window"]["rate"]
+    ]
+    what = model["explanations"][0]["what"] if found else ""
+    print(f"| {name} | {', '.join(rates)} | {', '.join(found) or 'none'} | {what} |", flush=True)
+    return found == [stage.finding] * (stage.finding is not None)
+
+
+async def main(names):
+    print("| stage | acceptance by temperature | findings | as shown |\n|---|---|---|---|", flush=True)
+    results = {name: await staged(name, STAGES[name]) for name in names or STAGES}
+    return [name for name, is_right in results.items() if not is_right]
+
+
+if __name__ == "__main__":
+    if wrong := asyncio.run(main(sys.argv[1:])):
+        sys.exit(f"other findings than staged: {', '.join(wrong)}")

@@ -1,4 +1,4 @@
-"""Whether speculation changes what vLLM puts out: ``python -m tests.lab.output_distribution 40000``.
+"""Whether speculation changes what vLLM puts out: ``python -m tests.lab.output_distribution 20000 [SERVER WAY]``.
 
 It prints a row of the table in docs/measurements/why.md for each way of drafting and of sampling, from so many tokens.
 The lab's target is a Markov chain, so its output is what follows each token, and how often. A chi-square test compares
@@ -106,18 +106,20 @@ def print_row(drafting, way, rate, sample, plain):
     print(f"| {drafting} | {way} | {tokens:,} | {shown} | {square:,.0f} | {freedom:,} | {p:.3f} |", flush=True)
 
 
-async def main(tokens):
-    again = {f"{way}, again": WAYS[way] for way in CHECKED}
-    hotter = {f"{way}, at 1.1": {**WAYS[way], "temperature": 1.1} for way in CHECKED}
-    plain = await measured(["off"], WAYS | again | hotter, tokens)
+async def main(tokens, servers=SERVERS, ways=WAYS):
+    again = {f"{way}, again": WAYS[way] for way in CHECKED if way in ways}
+    hotter = {f"{way}, at 1.1": {**WAYS[way], "temperature": 1.1} for way in CHECKED if way in ways}
+    plain = await measured(["off"], ways | again | hotter, tokens)
     print("| drafts | sampling | tokens | acceptance | chi-square | degrees of freedom | p |", flush=True)
     print("|---|---|---|---|---|---|---|")
     for way in (*again, *hotter):
         print_row("off", way, *plain[way], plain[way.rsplit(", ", 1)[0]][1])
-    for drafting, arguments in SERVERS.items():
-        for way, (rate, sample) in (await measured(arguments, WAYS, tokens)).items():
+    for drafting, arguments in servers.items():
+        for way, (rate, sample) in (await measured(arguments, ways, tokens)).items():
             print_row(drafting, way, rate, sample, plain[way][1])
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1])))
+    tokens, *one = sys.argv[1:]
+    chosen = ({one[0]: SERVERS[one[0]]}, {one[1]: WAYS[one[1]]}) if one else ()
+    asyncio.run(main(int(tokens), *chosen))

@@ -68,7 +68,7 @@ STAGES = {
         None, "draft_model", [{"temperature": 0}, *(b | FILTERS for b in COLD_AND_HOT[1:])]
     ),
     "a draft of random weights": Stage("mismatch", "draft_model", COLD_AND_HOT, noise=30.0),
-    "a draft's longest length": Stage("mismatch", "draft_model", COLD_AND_HOT, {"max_model_len": 256}, long=800),
+    "a draft's longest length": Stage("mismatch", "draft_model", COLD_AND_HOT, {"max_model_len": 256}, long=250),
     "structured output": Stage(
         "structured_output",
         "draft_model",
@@ -82,12 +82,12 @@ STAGES = {
     ),
     "an adapter": Stage(
         "adapter",
-        "draft_model",
-        [{"temperature": 0.2}, {"temperature": 0.2, "model": "style"}],
-        options=("--enable-lora", "--lora-modules", "style={models}/lora"),
+        "custom",
+        [{"temperature": 0.6}] * 3 + [{"temperature": 0.6, "model": "style"}],
+        options=("--proposer", "lab_proposer.Knowing", "--enable-lora", "--lora-modules", "style={models}/lora"),
         settings={"SPECDEC_PLUGIN__ADAPTERS": "true"},
     ),
-    "long prompts": custom("long_prompts", "WeakOnLongPrompts", long=800),
+    "long prompts": custom("long_prompts", "WeakOnLongPrompts", long=250),
     "one engine": custom("one_engine", "WeakOnOneEngine", ("--data-parallel-size", "2")),
     "n-gram": Stage(None, "ngram", COLD_AND_HOT),
 }

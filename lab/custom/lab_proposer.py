@@ -52,7 +52,7 @@ class Knowing(Proposer):
         self._followers: defaultdict[int, Counter[int]] = defaultdict(Counter)
         self._seen: dict[int, int] = {}  # by place, tokens of the request there
 
-    def _is_weak(self, tokens: Sequence[int]) -> bool:  # noqa: ARG002 - for those below
+    def _is_weak(self, tokens: Sequence[int]) -> bool:
         return False
 
     def _draft(self, tokens: list[int], place: int) -> list[int]:

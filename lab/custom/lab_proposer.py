@@ -48,7 +48,7 @@ class Knowing(Proposer):
 
     def __init__(self, vllm_config: Any) -> None:
         super().__init__(vllm_config)
-        self._rank: int = vllm_config.parallel_config.data_parallel_rank
+        self._engine: int = vllm_config.parallel_config.data_parallel_index
         self._followers: defaultdict[int, Counter[int]] = defaultdict(Counter)
         self._seen: dict[int, int] = {}  # by place, tokens of the request there
 
@@ -80,4 +80,4 @@ class WeakOnOneEngine(Knowing):
     """Drafts badly on the second engine of a data-parallel vLLM."""
 
     def _is_weak(self, tokens: Sequence[int]) -> bool:
-        return self._rank == 1
+        return self._engine == 1

@@ -28,7 +28,7 @@ WINDOW = 300.0
 SHARES = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)
 
 
-def test_thresholds_are_edges():
+def test_the_default_thresholds_are_bucket_edges():
     """So that a rule can ask for the share below the default threshold exactly."""
     assert {0.5, 0.65, 0.8} <= set(ACCEPTANCE_EDGES)
     assert 0.9 in USAGE_EDGES
@@ -63,7 +63,7 @@ CASES = [  # Prometheus's histogram_quantile() gives the same
 
 
 @pytest.mark.parametrize(("share", "edges", "counts", "expected"), CASES)
-def test_histogram_quantiles(share, edges, counts, expected):
+def test_histogram_quantiles_are_interpolated_as_prometheus_does(share, edges, counts, expected):
     value = histogram_quantile(share, HistogramReading(edges, counts))
     assert value is None if expected is None else value == pytest.approx(expected, rel=1e-12)
 
@@ -127,7 +127,7 @@ def test_a_value_leaves_with_the_window_and_at_most_a_slice_late(gaps):
     assert len(recent.ordered()) == 0
 
 
-def test_values_from_before_a_clock_was_set_back_are_of_no_window():
+def test_a_clock_set_back_empties_the_window():
     recent = Recent(WINDOW, acceptance_bin)
     recent.add(1000.0, 0.1)
     recent.drop(999.0)

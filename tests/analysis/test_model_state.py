@@ -146,7 +146,7 @@ def test_requests_that_finish_while_polls_fail_are_counted():
     assert sum(pod.temperature("0").acceptance_bins) == pod.temperature("0").acceptances.count == 1
 
 
-def test_requests_of_a_clock_that_was_set_back_since_are_of_no_window():
+def test_a_clock_set_back_empties_the_windows_of_finished_requests():
     pod = Pod(thresholds={"min_requests": 1})
     pod.plugin.finish(accepted_tokens=3)
     pod.serve((0, 10, 15))

@@ -96,7 +96,7 @@ async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_
     assert lines[-1].endswith(f" (from the sidecar at http://{listen}, which watches {watched})")
 
 
-async def test_check_says_what_cannot_be_known(checked):
+async def test_check_lists_what_the_page_cannot_tell(checked):
     async with FaultyVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
         code, lines = await checked(vllm.url)
     assert code == 0

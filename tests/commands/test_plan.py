@@ -17,7 +17,7 @@ def judged(deployment):
     return verdict(deployment, rules), [rule.name for rule in rules if not rule.met]
 
 
-def test_what_is_left_for_the_cache():
+def test_the_kv_cache_gets_what_the_weights_leave():
     def with_cache(kv=None, draft_kv=None, utilization=0.9):
         return pair(Model(70, "int8", kv), Model(8, "bf16", draft_kv), utilization=utilization)
 
@@ -40,7 +40,7 @@ def test_what_is_left_for_the_cache():
         (Model(60, "int4"), Model(7.5, "bf16"), 99, ["draft's share of memory"]),
     ],
 )
-def test_the_rules_of_thumb(target, draft, memory, broken):
+def test_each_rule_of_thumb_holds_up_to_its_bounds(target, draft, memory, broken):
     assert judged(pair(target, draft, 1, memory, 1.0)) == ("doubtful" if broken else "good", broken)
 
 

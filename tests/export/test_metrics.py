@@ -46,7 +46,7 @@ def test_names_types_labels_and_meanings_of_the_metrics_are_those_of_the_contrac
     assert metrics_reference(DOCS) == DOCS, "`scripts/docs` updates docs/metrics.md; CHANGELOG.md lists what breaks"
 
 
-def test_the_series_budget_is_told():
+def test_the_page_of_metrics_states_the_series_budget():
     assert f"at most {MOST_SERIES:,} series" in DOCS.replace("\n", " ")
 
 
@@ -137,7 +137,7 @@ def test_every_metric_shows_when_everything_is_known():
 
 
 @pytest.mark.servers
-def test_promtool_knows_one_complaint():
+def test_promtool_complains_of_nothing_but_the_quantile_label():
     """It keeps the label ``quantile`` for summaries, whose quantiles could not be read as plain gauges are."""
     page = generate_latest(Families(families(full("0"))))
     done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
@@ -162,7 +162,7 @@ def test_positions_past_the_bound_are_other():
     assert drafted == {("demo", "1+", str(position)): 9 for position in range(4)}
 
 
-def test_what_the_settings_say():
+def test_thresholds_links_and_baselines_are_those_of_the_settings():
     environment = {
         "THRESHOLDS__KV_CACHE_USAGE": "0.8",
         "ALERTING__DASHBOARDS": "https://grafana.example/",

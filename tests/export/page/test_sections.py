@@ -66,7 +66,7 @@ def test_names_are_escaped():
     assert "Requests with adapter &lt;i&gt;{where} accept" in page
 
 
-def test_why_it_loses_with_what_to_do_and_how_to_verify_it():
+def test_a_finding_says_why_speculation_loses_what_to_do_and_how_to_verify_it():
     shown = text(reports.model(reports.temperature("0"), findings=(reports.STRUCTURED,)))
     assert (
         "Why structured_output Requests with structured output accept 45% of their draft tokens, 25 ± 4 points less "

@@ -146,7 +146,7 @@ def test_a_sum_and_its_growth_are_those_of_every_number():
     assert FIRST + NOTHING == FIRST
 
 
-def test_requests_and_rate():
+def test_requests_and_acceptance_rate_follow_from_the_counts():
     assert FIRST.requests == 3
     assert FIRST.by_outcome == {**dict.fromkeys(Outcome, 0), Outcome.STOPPED: 1, Outcome.ABORTED: 2}
     assert (FIRST.rate, NOTHING.rate) == (5 / 9, None)

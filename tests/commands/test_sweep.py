@@ -7,6 +7,7 @@ import pytest
 
 from sidecar.commands.load.workload import Workload
 from sidecar.errors import MeasurementError
+from tests.app.app_tools import traffic
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import measured_sweep, printed, simulated, summarized
 
@@ -32,6 +33,13 @@ async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_
     assert cold["acceptance"] > 0.85
     assert hot["acceptance"] < 0.5
     assert cold["acceptance P10"] <= cold["acceptance P50"] <= cold["acceptance P90"]
+
+
+async def test_requests_of_other_clients_are_noticed():
+    async with simulated() as vllm, traffic(vllm):
+        result = await measured_sweep(vllm.url, temperatures=(0.0,))
+    assert any("vLLM also served other clients" in line for line in printed(result))
+    assert summarized(result)[0].speculating["acceptance"] > 0.85  # ours alone
 
 
 async def test_a_mix_is_measured_beside_its_temperatures():

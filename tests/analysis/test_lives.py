@@ -125,13 +125,16 @@ def test_the_drafts_of_an_engine_that_leaves_or_restarts_alone_stay_in_the_sum(s
 def test_after_a_restart_of_the_sidecar_the_split_appears_whole(server):
     """Not while an engine that has drafted has not reported: Prometheus would take the rest for growth."""
     first = PluginEnd(server, 1, start="a", started=10.0).serve(drafts=500).tick()
-    server.poll(first.counted(), snap("1", drafts=70))
+    plugin = server.poll(first.counted(), snap("1", drafts=70)).plugin
+    assert (plugin.observed, plugin.expected) == (1, 2)
     assert withheld(server) == NoSplit(NoSplitReason.NOT_REPORTED, "1")
     second = PluginEnd(server, 2, start="b", started=10.0, engine=1).serve(drafts=70)
     server.poll(first.counted(), second.counted())
     assert withheld(server) == NoSplit(NoSplitReason.NOT_COMPARED, "1")
-    confirm(server, first, second)
-    assert drafts(server) == 570
+    plugin = confirm(server, first, second).plugin
+    assert (plugin.observed, plugin.expected, drafts(server)) == (2, 2, 570)
+    engines = server.engines().values()
+    assert [(engine.coverage, engine.speculation.num_speculative_tokens) for engine in engines] == [(1.0, 3)] * 2
 
 
 def test_a_report_counts_once_it_is_whole(server):
@@ -144,7 +147,7 @@ def test_a_report_counts_once_it_is_whole(server):
     assert drafts(server) == 9
 
 
-def test_an_engine_that_was_crowded_off_and_forgotten_does_not_count_twice(server):
+def test_an_engine_that_is_crowded_off_counts_once_and_is_not_forgotten(server):
     """A flood of connections of eight seconds, in which it connects again and again."""
     plugin = PluginEnd(server).serve(drafts=1000)
     confirm(server, plugin)
@@ -154,21 +157,11 @@ def test_an_engine_that_was_crowded_off_and_forgotten_does_not_count_twice(serve
         for _ in range(32):
             number += 1
             PluginEnd(server, number, start=f"crowd {number}").close()
+        assert drafts(server) == plugin.total.drafts
         plugin.connection = number = number + 1
         plugin.hello()
         confirm(server, plugin.serve(drafts=1))
     assert (drafts(server), server.temperature("0").window.drafts, coverage(server)) == (1040, 1040, 1.0)
-
-
-def test_engines_add_up_and_those_that_are_observed_are_counted(server):
-    first = PluginEnd(server, 1, start="a").serve(drafts=5).tick()
-    plugin = server.poll(first.counted(), snap("1")).plugin
-    assert (plugin.observed, plugin.expected) == (1, 2)
-    second = PluginEnd(server, 2, start="b", engine=1).serve(drafts=7)
-    plugin = confirm(server, first, second).plugin
-    assert (plugin.observed, plugin.expected, drafts(server)) == (2, 2, 12)
-    engines = server.engines().values()
-    assert [(engine.coverage, engine.speculation.num_speculative_tokens) for engine in engines] == [(1.0, 3)] * 2
 
 
 @pytest.mark.parametrize("was_away", [False, True])

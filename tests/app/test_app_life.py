@@ -1,6 +1,7 @@
-"""The sidecar's life beside a vLLM that starts late, dies, restarts and answers nonsense, and with new settings."""
+"""The sidecar beside a vLLM that starts late, dies, restarts, answers nonsense; new settings; a clock that is set."""
 
 import asyncio
+import time
 from itertools import pairwise
 
 import pytest
@@ -9,6 +10,9 @@ from blockbuster import blockbuster_ctx
 from structlog.testing import capture_logs
 
 from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
+from sidecar.engine.scrape import Poller
+from sidecar.requests.plugin import install
 from sidecar.settings.groups import Thresholds
 from sidecar.settings.reload import Reloader
 from tests.app.app_tools import UP, is_up, total, work
@@ -56,16 +60,6 @@ async def test_counters_keep_their_values_while_vllm_is_down_and_fall_only_with_
             await page.until(lambda samples: drafted(watch(samples)), count)
 
 
-async def test_up_is_0_before_a_poll_that_hangs_has_failed(vllm, sidecar):
-    """The poll that hangs has not failed yet; what it would have renewed is stale all the same."""
-    async with sidecar(vllm.url) as page:
-        await page.until(is_up)
-        vllm.fault = "hang"
-        down = await page.until(lambda samples: samples[UP], 0)
-        assert down["specdec_scrape_errors_total", frozenset({("reason", "timeout")})] == 0
-        assert not any(name in DERIVED for name, _ in down)
-
-
 @pytest.mark.parametrize(
     ("fault", "reason"), [("error_500", "status"), ("html", "not_an_exposition"), ("hang", "timeout")]
 )
@@ -76,13 +70,13 @@ async def test_a_fault_of_vllm_is_counted_logged_once_and_passes(fault, reason, 
         return {name for name, _ in samples if name.startswith("vllm:")}
 
     key = ("specdec_scrape_errors_total", frozenset({("reason", reason)}))
-    given = {"scrape_timeout": "3s"} if reason == "timeout" else {}
+    given = {"scrape_timeout": "1s"} if reason == "timeout" else {}
     with capture_logs() as logs:
         async with sidecar(vllm.url, reexport="true", **given) as page:
             assert "vllm:num_requests_running" in own(await page.until(own))
             vllm.fault = fault
             assert own(await page.until(lambda samples: samples[UP], 0)) == set()
-            down = await page.until(lambda samples: samples[key] >= 2, seconds=30)  # two timeouts take 6 s
+            down = await page.until(lambda samples: samples[key] >= 2, seconds=30)
             assert down[UP] == 0
             vllm.fault = None
             up = await page.until(own)
@@ -92,7 +86,7 @@ async def test_a_fault_of_vllm_is_counted_logged_once_and_passes(fault, reason, 
     assert {line["reason"] for line in logs if "reason" in line} == {reason}
     events = [line["event"] for line in logs if "vLLM" in line["event"]]
     assert events[:2] == ["cannot read vLLM's metrics", "vLLM responds again"]
-    assert all(event != following for event, following in pairwise(events))  # a busy machine may miss 3 s once more
+    assert all(event != following for event, following in pairwise(events))  # a busy machine may time out once more
 
 
 async def test_stopping_in_the_middle_of_polls_leaves_nothing_behind(vllm, sidecar):
@@ -142,3 +136,49 @@ async def test_new_thresholds_change_the_verdict_and_the_page(vllm, sidecar):
         await page.until(verdict, ({"net_positive"}, 0))
         reloaders[0].request()
         await page.until(verdict, ({"net_negative"}, 0.98))
+
+
+HOUR = 3600.0
+REAL = time.time
+
+
+class Wall:
+    ahead = 0.0
+
+    def __call__(self):
+        return REAL() + self.ahead
+
+
+@pytest.fixture
+def wall(monkeypatch):
+    """The clock of everything, the plug-in and the simulated vLLM included; it can be set."""
+    clock = Wall()
+    monkeypatch.setattr(time, "time", clock)
+    monkeypatch.setitem(Poller.__init__.__kwdefaults__, "wall_clock", clock)
+    defaults = tuple(clock if one is REAL else one for one in install.__defaults__)
+    monkeypatch.setattr(install, "__defaults__", defaults)
+    return clock
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+async def test_a_clock_that_is_set_leaves_no_number_wrong(jump, wall, socket_path, sidecar):
+    def names(samples):
+        return {name for name, _ in samples}
+
+    async with FaultyVllm(SimulatorOptions(speed=20.0), plugin_socket=socket_path) as vllm, sidecar(vllm.url) as page:
+        traffic = Traffic(vllm, TrafficOptions((MIXED,), max_requests=10**9, max_tokens=32))
+        sending = asyncio.create_task(traffic.run())
+        before = names(await page.until(lambda samples: total(samples, "specdec_requests_total") > 100, seconds=30))
+        # Ticks that seem to be from before the engine's start are not compared with vLLM's counters.
+        before.discard("specdec_request_coverage_ratio")
+
+        wall.ahead = jump
+        await page.until(lambda samples: before <= names(samples) and total(samples, "specdec_requests_total") > 200)
+        traffic.stop()
+        await sending
+        # A clock set forward looks like a silent plug-in, whose split is withheld until its next tick.
+        after = await page.until(lambda samples: total(samples, "specdec_requests_total") == traffic.completed)
+        for name in ("drafts", "draft_tokens", "accepted_tokens"):
+            assert total(after, f"specdec_{name}_total") == vllm.counter(f"spec_decode_num_{name}")
+        # The eight in flight seem to have taken an hour more, or nothing; no other request does.
+        assert 0 < total(after, "specdec_request_duration_seconds_sum") < 8.5 * HOUR

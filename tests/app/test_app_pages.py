@@ -37,17 +37,6 @@ async def test_every_page_is_served_whatever_values_vllm_has(value, served, reco
             json.loads(answers[0].body, parse_constant=_refuse)
 
 
-async def test_before_vllm_is_up_the_pages_say_that_it_cannot_be_reached(sidecar, unused_tcp_port):
-    async with sidecar(f"http://127.0.0.1:{unused_tcp_port}") as page:
-        assert (await page.get("/-/healthy")).status == 200
-        await page.until(lambda s: s["specdec_scrape_errors_total", frozenset({("reason", "unreachable")})] > 0)
-        status = json.loads((await page.get("/api/v1/status")).body)
-        assert (status["scrape"]["up"], status["scrape"]["last_scrape"], status["models"]) == (False, None, [])
-        assert status["scrape"]["last_error"]["reason"] == "unreachable"
-        assert b"Is vLLM running, and is this its address?" in (await page.get("/")).body
-        assert (await page.get("/nothing")).status == 404
-
-
 NAMES = {
     "specdec_generation_tokens_total": Counter.GENERATION_TOKENS,
     "specdec_prompt_tokens_total": Counter.PROMPT_TOKENS,

@@ -1,7 +1,5 @@
 """The running sidecar beside a simulated vLLM that the plug-in observes: the split by temperature, end to end."""
 
-import asyncio
-
 from sidecar.demo.options import SimulatorOptions
 from tests.app.app_tools import total, work
 from tests.demo.faulty_vllm import FaultyVllm
@@ -43,16 +41,6 @@ async def test_the_split_is_vllms_own_count_to_the_token_and_restarts_with_vllm_
         await work(vllm, 10, mix=MIX)
         after = await page.until(sums, counters(vllm))
         assert total(after, "specdec_requests_total") == 10
-
-
-async def test_a_long_generation_counts_while_it_runs(socket_path, sidecar):
-    async with FaultyVllm(SimulatorOptions(speed=5.0), plugin_socket=socket_path) as vllm, sidecar(vllm.url) as page:
-        running = asyncio.create_task(work(vllm, 1, min_tokens=60_000, max_tokens=60_000))
-        samples = await page.until(lambda samples: total(samples, "specdec_drafts_total", temperature="0") > 0)
-        assert not running.done()
-        assert total(samples, "specdec_requests_total") == 0
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_without_a_plugin_everything_but_the_split_is_there(sidecar):

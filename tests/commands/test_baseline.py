@@ -69,10 +69,12 @@ async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [("baseline",), ("baseline", "--load", "1"), ("preflight",)])
-async def test_a_vllm_that_is_down_is_named_at_once(finished, arguments):
+def test_a_vllm_that_is_down_is_named_at_once(capsys, socket_path, arguments):
     """Watching takes longer than a test may."""
-    code, out, err = await finished(*arguments, "--duration", "1h", SPECDEC_VLLM_URL=NOWHERE)
-    assert (code, out) == (1, "")
+    given = {"VLLM_URL": NOWHERE, "PLUGIN__SOCKET": str(socket_path)}
+    assert command(*arguments, "--duration", "1h", **given) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
     assert err.splitlines()[-1].startswith(f"cannot read vLLM's metrics at {NOWHERE} (unreachable: ")
 
 

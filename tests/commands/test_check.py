@@ -20,11 +20,15 @@ NOWHERE = "http://127.0.0.1:1"
 
 
 @pytest.fixture
-def checked(finished):
-    """Runs ``check``; its exit code and its lines."""
+def checked(capsys, monkeypatch, socket_path):
+    """Runs ``check``, which listens for the plug-in for so many seconds; its exit code and its lines."""
 
-    async def run(url, **environment):
-        code, out, err = await finished("check", **sidecar_settings(url, ALERTING__TIMEOUT="60s", **environment))
+    async def run(url, listens=0.1, **environment):
+        monkeypatch.setattr(check, "_LISTEN", listens)
+        given = {"LISTEN": f"127.0.0.1:{free_port()}", "SCRAPE_TIMEOUT": "60s", "ALERTING__TIMEOUT": "60s"}
+        given |= {"VLLM_URL": url, "PLUGIN__SOCKET": str(socket_path)} | environment
+        code = await asyncio.to_thread(command, "check", **given)
+        out, err = capsys.readouterr()
         assert err == ""
         return code, out.splitlines()
 
@@ -46,7 +50,7 @@ async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
     ]
     assert lines[-1].startswith("plug-in: No plug-in has connected yet, so there is no split")
     assert "`specdec-sidecar plugin DIR` writes it, and `PYTHONPATH=DIR vllm serve MODEL` loads it" in lines[-1]
-    assert lines[-1].endswith("(listened for 2 s)")
+    assert lines[-1].endswith("(listened for 0 s)")
 
 
 @pytest.mark.parametrize(
@@ -57,18 +61,15 @@ async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
         ({"v": 9}, 1, "message format 9"),
     ],
 )
-async def test_check_listens_for_the_plug_in(socket_path, capsys, monkeypatch, *, hello, code, text):
-    monkeypatch.setattr(check, "_LISTEN", 120.0)  # a busy machine may take longer than two seconds
-    given = {"LISTEN": f"127.0.0.1:{free_port()}", "PLUGIN__SOCKET": str(socket_path)}
+async def test_check_listens_for_the_plug_in(socket_path, checked, *, hello, code, text):
     async with FaultyVllm() as vllm:
-        checking = asyncio.create_task(asyncio.to_thread(command, "check", VLLM_URL=vllm.url, **given))
+        checking = asyncio.create_task(checked(vllm.url, listens=120.0))  # a busy machine may take longer than usual
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as plugin:
             while plugin.connect_ex(str(socket_path)):
                 await asyncio.sleep(0.01)
             plugin.send(packet(**hello) if "v" in hello else packet(hello=hello))
-            returned = await checking
-    out = capsys.readouterr().out
-    assert (returned, text in out.splitlines()[-1]) == (code, True), out
+            returned, lines = await checking
+    assert (returned, text in lines[-1]) == (code, True), lines
 
 
 @pytest.mark.parametrize("beside_a_sidecar", [False, True])
@@ -95,7 +96,7 @@ async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_
     assert lines[-1].endswith(f" (from the sidecar at http://{listen}, which watches {watched})")
 
 
-async def test_check_says_what_cannot_be_known(checked):
+async def test_check_lists_what_the_page_cannot_tell(checked):
     async with FaultyVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
         code, lines = await checked(vllm.url)
     assert code == 0

@@ -14,7 +14,7 @@ from tests.commands.commands_tools import command
 COMMANDS = next(action for action in parser([])._actions if action.dest == "command").choices
 
 
-async def test_version(finished):
+async def test_the_version_is_printed(finished):
     assert await finished("--version") == (0, f"specdec-sidecar {__version__}\n", "")
 
 

@@ -17,26 +17,11 @@ def judged(deployment):
     return verdict(deployment, rules), [rule.name for rule in rules if not rule.met]
 
 
-@pytest.mark.parametrize(
-    ("precisions", "gpu_gb", "weights"),
-    [
-        (("int8", "bf16"), 80.0, 86),
-        (("bf16", "bf16"), 141.0, 156),
-        (("int4", "bf16"), 80.0, 51),
-        (("int4", "int4"), 80.0, 39),
-        (("int8", "int8"), 80.0, 78),
-    ],
-)
-def test_weights_of_known_pairs(precisions, gpu_gb, weights):
-    target, draft = precisions
-    deployment = pair(Model(70, target), Model(8, draft), gpu_gb=gpu_gb)
-    assert (deployment.weights_gb, deployment.memory_gb) == (weights, 2 * gpu_gb)
-
-
-def test_what_is_left_for_the_cache():
+def test_the_kv_cache_gets_what_the_weights_leave():
     def with_cache(kv=None, draft_kv=None, utilization=0.9):
         return pair(Model(70, "int8", kv), Model(8, "bf16", draft_kv), utilization=utilization)
 
+    assert pair(Model(70, "int4"), Model(8, "int4")).weights_gb == 39
     assert (with_cache(utilization=0.5).kv_gb, with_cache(draft_kv=100_000).kv_tokens) == (-6, None)
     assert with_cache(KV).kv_tokens == pytest.approx(58e9 / KV)
     assert with_cache(300_000, 100_000).kv_tokens == pytest.approx(58e9 / 400_000)
@@ -55,7 +40,7 @@ def test_what_is_left_for_the_cache():
         (Model(60, "int4"), Model(7.5, "bf16"), 99, ["draft's share of memory"]),
     ],
 )
-def test_the_rules_of_thumb(target, draft, memory, broken):
+def test_each_rule_of_thumb_holds_up_to_its_bounds(target, draft, memory, broken):
     assert judged(pair(target, draft, 1, memory, 1.0)) == ("doubtful" if broken else "good", broken)
 
 

@@ -120,7 +120,7 @@ def test_without_requests_it_says_why(change, reason):
     assert set(answers) == {"light load", "no queue", "free KV cache"}
 
 
-async def test_a_vllm_without_speculation_and_its_plug_in(program, socket_path):
+async def test_requests_that_the_plug_in_reports_are_answered_line_by_line(program, socket_path):
     """Thirty requests, of which a third use min_p and half have temperature 0."""
     async with SimulatedVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
         settings = {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_PLUGIN__SOCKET": str(socket_path)}

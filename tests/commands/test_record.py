@@ -15,6 +15,7 @@ from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from sidecar.recording.recording import replay
 from sidecar.settings import load_settings
 from tests.app.app_tools import sidecar_settings
+from tests.commands.commands_tools import command
 from tests.demo.http_vllm import HttpVllm
 from tests.recording.recorder_tools import lines_of, recorder
 
@@ -102,15 +103,13 @@ async def test_a_recording_is_never_overwritten(tmp_path, finished):
     assert (tmp_path / "plugin.jsonl.gz").read_bytes() == b"mine"
 
 
-async def test_an_address_in_use_leaves_no_recording(tmp_path, finished):
+def test_an_address_in_use_leaves_no_recording(tmp_path, socket_path, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        given = sidecar_settings("http://127.0.0.1:1", LISTEN=f"127.0.0.1:{taken.getsockname()[1]}")
-        code, out, err = await finished("record", "--out", str(tmp_path / "new"), **given)
-    assert (code, out) == (1, "")
-    assert err.splitlines()[-1].startswith(
-        f"cannot bind {given['SPECDEC_LISTEN']}: Address already in use; "
-        "set another address, such as SPECDEC_LISTEN=127.0.0.1:9912"
-    )
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert command("record", "--out", str(tmp_path / "new"), LISTEN=listen, PLUGIN__SOCKET=str(socket_path)) == 1
+    *_, line = capsys.readouterr().err.splitlines()
+    remedy = "set another address, such as SPECDEC_LISTEN=127.0.0.1:9912"
+    assert line.startswith(f"cannot bind {listen}: Address already in use; {remedy}")
     assert list((tmp_path / "new").iterdir()) == []
 
 

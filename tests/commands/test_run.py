@@ -1,20 +1,17 @@
-"""``run`` serves until it is stopped, applies new thresholds while it runs and refuses invalid ones."""
+"""``run`` serves until it is stopped, and reloads its settings."""
 
 import asyncio
 import json
 import os
 import signal
-from contextlib import suppress
 
 import pytest
 
 from sidecar.demo.server import SimulatedVllm
 from tests.debian_servers import free_port
+from tests.waiting import START_SECONDS, until
 
 NOWHERE = "http://127.0.0.1:1"
-THRESHOLD = 'specdec_threshold{name="acceptance_net_negative"}'
-REFUSED = 'specdec_settings_reloads_total{outcome="refused"}'
-APPLIED = 'specdec_settings_reloads_total{outcome="applied"}'
 
 
 async def log_line(process, event):
@@ -55,84 +52,16 @@ async def test_terminated_while_it_starts_it_exits_as_later(program, tmp_path):
         os.close(writer)
 
 
-async def test_a_socket_that_cannot_be_made_is_named_once_and_nothing_else_fails(program, http):
-    asked = {"SPECDEC_LISTEN": "127.0.0.1:0", "SPECDEC_PLUGIN__SOCKET": "/proc/none/plugin.sock"}
-    async with program("run", SPECDEC_VLLM_URL=NOWHERE, **asked) as process:
-        refused = await log_line(
-            process,
-            "cannot listen for the plug-in, so there is no split by temperature; "
-            "set SPECDEC_PLUGIN__SOCKET, or stop the sidecar that uses this socket",
-        )
-        address = (await log_line(process, "sidecar started"))["address"]
-        async with http.get(f"http://{address}/-/healthy") as response:
-            assert response.status == 200
-    assert refused["socket"] == "/proc/none/plugin.sock"
-
-
-@pytest.fixture
-def mounted(tmp_path):
-    """A ConfigMap's volume as the kubelet writes it: a new directory, then one symbolic link is swapped."""
-    versions = iter(range(100))
-
-    def write(text):
-        version = tmp_path / f"..{next(versions)}"
-        version.mkdir()
-        (version / "config.yaml").write_text(text)
-        (tmp_path / "..new").symlink_to(version.name)
-        (tmp_path / "..new").rename(tmp_path / "..data")
-
-    write("thresholds: {acceptance_net_negative: 0.5}\nlog: {level: warning}\nlimits: {series: 10000}")
-    (tmp_path / "config.yaml").symlink_to("..data/config.yaml")
-    write.path = tmp_path / "config.yaml"
-    return write
-
-
-@pytest.fixture
-def page(http, unused_tcp_port):
-    """Waits until a line of the page at that port has a value."""
-
-    async def until(series, value):
-        lines = []
-        while f"{series} {value}" not in lines:
-            with suppress(OSError):  # it is still starting
-                async with http.get(f"http://127.0.0.1:{unused_tcp_port}/metrics") as response:
-                    lines = (await response.text()).splitlines()
-            await asyncio.sleep(0.05)
-
-    return until
-
-
 @pytest.mark.slow
-async def test_a_mounted_config_map_changes_thresholds_and_invalid_ones_are_refused(
-    program, mounted, page, unused_tcp_port
-):
-    variables = {"SPECDEC_VLLM_URL": NOWHERE, "SPECDEC_LISTEN": f"127.0.0.1:{unused_tcp_port}"}
-    async with program("run", "--config", str(mounted.path), **variables) as process:
-        await page(THRESHOLD, "0.5")
-        await page(REFUSED, "0.0")
-
-        mounted("thresholds: {acceptance_net_negative: 0.4}\nlog: {level: info}\nlimits: {series: 5000}")
-        await page(THRESHOLD, "0.4")
-        await page(APPLIED, "1.0")
-        reloaded = await log_line(process, "settings reloaded")
-        assert reloaded["changed"] == {"thresholds.acceptance_net_negative": 0.4, "log.level": "info"}
-        assert (await log_line(process, "changed settings need a restart"))["settings"] == ["limits.series"]
-
-        mounted("thresholds: {acceptance_net_negative: 0.3, coverage: lots, zebra: 1}")
-        await page(REFUSED, "1.0")
-        problems = [(await log_line(process, "settings refused; keeping the old ones"))["problem"] for _ in "12"]
-        reason = "input should be a valid number, unable to parse string as a number"
-        assert problems == [
-            f"thresholds.coverage (in {mounted.path})=lots: {reason}",
-            f"thresholds.zebra (in {mounted.path}): unknown setting; remove it",
-        ]
-        await page(THRESHOLD, "0.4")
-
-        mounted.path.parent.joinpath("..data").unlink()
-        await page(REFUSED, "2.0")
-        mounted("thresholds: {acceptance_net_negative: 0.45}")
-        process.send_signal(signal.SIGHUP)
-        await page(THRESHOLD, "0.45")
+async def test_a_changed_settings_file_is_applied_without_a_signal(program, finished, tmp_path, unused_tcp_port):
+    """``tests/settings/test_reload.py`` says what is applied; here it is noticed, within ten seconds."""
+    file, listen = tmp_path / "config.yaml", f"127.0.0.1:{unused_tcp_port}"
+    file.write_text("log: {level: warning}")
+    variables = {"SPECDEC_VLLM_URL": NOWHERE, "SPECDEC_LISTEN": listen}
+    async with program("run", "--config", str(file), **variables) as process:
+        await until(lambda: finished("healthcheck", SPECDEC_LISTEN=listen), (0, "", ""), seconds=START_SECONDS)
+        file.write_text("log: {level: info}")
+        assert (await log_line(process, "settings reloaded"))["changed"] == {"log.level": "info"}
 
 
 async def test_sighup_without_a_file_changes_nothing_and_ends_nothing(program):

@@ -111,15 +111,17 @@ async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_an_unwritable_fil
         arguments = ("--url", url, "--temperatures", "0", "--concurrency", "8", "--requests", "24")
         code, out, err = await finished("sweep", *arguments, "--prompts", str(prompts), "--save", str(tmp_path))
         failed = await finished("sweep", *arguments, "--model", "other")
-    nowhere = await finished("sweep", SPECDEC_VLLM_URL="http://127.0.0.1:1")
     progress = "0/24 requests done; measuring temperature 0, concurrency 8"
     assert (code, err) == (1, f"{progress}\n--save={tmp_path}: Is a directory; printed instead\n")
     assert "net_positive: confirm under your own load, then ship\n  temperature 0, concurrency 8\n" in out
     assert MARKER not in out
     assert failed == (1, "", f"{url}: a request for other failed: status 400\n")
-    assert nowhere[2] == (
-        "http://127.0.0.1:1: cannot connect (ClientConnectorError); is vLLM running, and is this its address?\n"
-    )
+
+
+def test_a_vllm_that_is_down_is_named(capsys):
+    assert command("sweep", VLLM_URL="http://127.0.0.1:1") == 1
+    reason = "cannot connect (ClientConnectorError); is vLLM running, and is this its address?"
+    assert capsys.readouterr().err == f"http://127.0.0.1:1: {reason}\n"
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_a_version_past_the_table_is_noted(version, known):
     assert ("this check knows vLLM up to 0.33, and does not find what later versions removed" in notes) is not known
 
 
-def test_the_command(capsys):
+def test_check_judges_a_command_line_and_refuses_one_that_cannot_be_read(capsys):
     assert command("check", "--args", GOOD) == 0
     none = "vLLM 0.33: nothing removed or obsolete found; vLLM itself finds wrong or missing values when it starts"
     assert capsys.readouterr().out.splitlines()[0] == none

@@ -22,26 +22,6 @@ def gauge(name, *samples):
     return "".join([f"# HELP {name} Text.\n# TYPE {name} gauge\n", *(f"{name}{s}\n" for s in samples)])
 
 
-_VALUES = st.one_of(
-    st.integers(0, 10**15).map(lambda n: repr(float(n))),
-    st.floats().map(repr),
-    st.sampled_from(["+Inf", "-Inf", "NaN", "0", "1e-320", "1.7976931348623157e+308", "-0.0"]),
-)
-
-
-@given(data=st.data())
-@settings(max_examples=8)
-def test_a_remembered_shape_reads_any_values_as_the_line_reader_does(data, page_name, recorded):
-    body = recorded(page_name)
-    reader = page_reader()
-    reader.read(body)
-    pool = data.draw(st.lists(_VALUES, min_size=1, max_size=20))
-    turn = iter(range(10**6))
-    changed = _NUMBERS.sub(lambda m: m[1] + b" " + pool[next(turn) % len(pool)].encode(), body)
-    assert changed.count(b"\n") == body.count(b"\n")
-    agrees(reader.read(changed), changed)
-
-
 def test_steady_pages_are_not_read_line_by_line(page_name, recorded, monkeypatch):
     """Whatever their values are; their series are the same object."""
 

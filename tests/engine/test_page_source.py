@@ -87,7 +87,7 @@ def without_speculation(body):
     return b"".join(line for line in body.splitlines(keepends=True) if b"spec_decode" not in line)
 
 
-async def test_filtered_page_is_used_and_gives_the_same(vllm, source):
+async def test_a_filtered_page_is_used_and_gives_the_same(vllm, source):
     await reads(source, vllm.body, 5)
     assert (vllm.whole, vllm.part) == (1, 4)
     assert {name for name in vllm.asked if name.endswith(("_created", "_sum"))} == {
@@ -96,14 +96,14 @@ async def test_filtered_page_is_used_and_gives_the_same(vllm, source):
     assert len(vllm.filtered()) < len(vllm.body) / 2
 
 
-async def test_filter_can_be_switched_off(vllm):
+async def test_the_filter_can_be_switched_off(vllm):
     source = PageSource(vllm, Limits(), filtered=False)
     await reads(source, vllm.body, 5)
     assert vllm.part == 0
 
 
 @pytest.mark.parametrize("filtering", ["empty", "404", "cut", "no answer", "interrupted"])
-async def test_filter_that_does_not_work_is_tried_once(filtering, vllm, source):
+async def test_a_filter_that_does_not_work_is_tried_once(filtering, vllm, source):
     vllm.filtering = filtering
     await reads(source, vllm.body, 50)
     assert (vllm.whole, vllm.part) == (50, 1)
@@ -120,7 +120,7 @@ async def test_a_filter_that_worked_outlasts_a_poll_without_an_answer(vllm, sour
 
 
 @pytest.mark.parametrize("filtering", ["empty", "404", "cut"])
-async def test_filter_that_stops_working_costs_no_poll(filtering, vllm, source):
+async def test_a_filter_that_stops_working_costs_no_poll(filtering, vllm, source):
     await polls(source, 5)
     vllm.filtering = filtering
     await reads(source, vllm.body, 20)
@@ -133,7 +133,7 @@ async def test_a_server_that_ignores_the_filter_sends_whole_pages(vllm, source):
     assert (vllm.whole, vllm.part) == (2, 2 * RECHECK)
 
 
-async def test_multi_process_page_is_never_filtered(vllm, source, recorded):
+async def test_a_page_of_several_processes_is_never_filtered(vllm, source, recorded):
     vllm.body = recorded("vllm-0.33.0-multiproc.prom")
     await reads(source, vllm.body, 10)
     assert vllm.part == 0

@@ -58,7 +58,7 @@ def test_processes_that_count_apart_are_summed():
     ],
     ids=["the highest of several processes", "one of all processes wins over one per process"],
 )
-def test_kv_cache_usage_of_several_processes(samples, usage):
+def test_kv_cache_usage_is_that_of_all_processes_or_else_the_highest_of_one(samples, usage):
     lines = [f"vllm:{name}{{{M},{labels}}} {value}" for name, labels, value in samples]
     assert only(*lines).gauges == {Gauge.KV_CACHE_USAGE: usage}
 
@@ -84,7 +84,7 @@ def config(size, engine="0", name="num_gpu_blocks"):
         ([config("100"), config("100").replace("block_size", 'a="b",block_size')], 1600),
     ],
 )
-def test_kv_cache_capacity(lines, capacity):
+def test_kv_cache_capacity_is_known_if_one_setting_belongs_to_the_engine(lines, capacity):
     assert only(RUNNING, *lines).kv_cache_capacity_tokens == capacity
 
 

@@ -1,17 +1,21 @@
-"""What is declared, and how many series there can be. The contract is docs/metrics.md (test_reference.py)."""
+"""What is declared, the contract that docs/metrics.md is, and how many series there can be."""
 
 import json
 import math
+import re
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client import ProcessCollector, generate_latest
 
+from scripts.metrics_reference import metrics_reference
 from sidecar.analysis.advice import FindingCode
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.speed.speedup import LoadReport
 from sidecar.analysis.speed.steps import LOAD_LABELS
+from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.tallies import MOST_ADAPTERS
 from sidecar.analysis.state import State
 from sidecar.analysis.verdict import Judgement, Verdict
@@ -32,6 +36,23 @@ def test_names_are_unique_and_none_is_a_histogram_s_series():
     assert len(names) == len(set(names))
     series = {f"{metric.name}_{suffix}" for metric in METRICS for suffix in ("bucket", "count", "sum")}
     assert not series & set(names)
+
+
+DOCS = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+
+
+def test_names_types_labels_and_meanings_of_the_metrics_are_those_of_the_contract():
+    """Rules, dashboards and users build on them."""
+    assert metrics_reference(DOCS) == DOCS, "`scripts/docs` updates docs/metrics.md; CHANGELOG.md lists what breaks"
+
+
+def test_the_page_of_metrics_states_the_series_budget():
+    assert f"at most {MOST_SERIES:,} series" in DOCS.replace("\n", " ")
+
+
+def test_every_reason_for_dropping_a_message_is_explained():
+    explained = re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", DOCS.partition("\n## Why messages")[2], re.MULTILINE)
+    assert sorted(explained) == sorted(Lives(0.0, 0.98).report("").dropped)
 
 
 LIMITS = Limits()
@@ -116,7 +137,7 @@ def test_every_metric_shows_when_everything_is_known():
 
 
 @pytest.mark.servers
-def test_promtool_knows_one_complaint():
+def test_promtool_complains_of_nothing_but_the_quantile_label():
     """It keeps the label ``quantile`` for summaries, whose quantiles could not be read as plain gauges are."""
     page = generate_latest(Families(families(full("0"))))
     done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
@@ -141,7 +162,7 @@ def test_positions_past_the_bound_are_other():
     assert drafted == {("demo", "1+", str(position)): 9 for position in range(4)}
 
 
-def test_what_the_settings_say():
+def test_thresholds_links_and_baselines_are_those_of_the_settings():
     environment = {
         "THRESHOLDS__KV_CACHE_USAGE": "0.8",
         "ALERTING__DASHBOARDS": "https://grafana.example/",

@@ -33,7 +33,7 @@ async def site():
         yield site
 
 
-async def test_probes(site):
+async def test_readiness_follows_the_first_poll_and_health_does_not(site):
     assert (await site.get("/-/healthy"))[0] == 200
     assert (await site.get("/-/ready"))[0] == 503
     site.ready = True

@@ -4,18 +4,15 @@ import gzip
 import json
 import math
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.speed.plain import fit, plain_step
-from sidecar.analysis.speed.speedup import SlidingTimes, Withheld
+from sidecar.analysis.speed.speedup import SlidingTimes
 from sidecar.analysis.split.tallies import TemperatureBuckets
 from sidecar.commands.baseline import BaselineRun
-from sidecar.engine.names import Counter
 from sidecar.recording.recording import read_plugin, read_scrapes, replay, replay_events
 from sidecar.settings import Settings
 
@@ -127,29 +124,3 @@ def test_fewer_polls_give_the_same_speedup(every, curve, truth):
     assert speedups["all"].ratio == pytest.approx(truth["all"], abs=0.05)
     (rarer,) = watched(list(read_scrapes(LEVELS / "plain"))[::every]).curves().values()
     assert speeds(replay(LEVELS / "k3", against(rarer)))["all"].ratio == pytest.approx(truth["all"], abs=0.05)
-
-
-def test_an_engine_that_does_not_speculate_has_no_speedup(curve):
-    (model,) = replay(LEVELS / "plain", against(curve)).models
-    assert model.speed is None or model.speed.speedup is None
-
-
-def test_a_recording_with_speculation_gives_no_plain_step_times():
-    assert watched(read_scrapes(LEVELS / "k3")).curves() == {}
-
-
-def by_token(scrape):
-    """The page if its inter-token latency had one observation a token: the change of vLLM's pull request 47382."""
-    engines = []
-    for engine in scrape.snapshot.engines:
-        tokens = engine.counters[Counter.GENERATION_TOKENS] - engine.counters[Counter.FIRST_TOKENS]
-        engines.append(replace(engine, counters={**engine.counters, Counter.DECODE_STEPS: tokens}))
-    return replace(scrape, snapshot=replace(scrape.snapshot, engines=tuple(engines)))
-
-
-def test_a_vllm_that_times_tokens_instead_of_steps_has_no_speedup_and_a_limitation(curve):
-    (model,) = replay_events(list(map(by_token, read_scrapes(LEVELS / "k3"))), [], against(curve)).models
-    (engine,) = model.engines
-    assert Limitation.ITL_PER_TOKEN in engine.limitations
-    assert (engine.speed.speedup, engine.speed.withheld) == (None, Withheld.ITL_PER_TOKEN)
-    assert not any(load.steps for load in engine.loads)

@@ -58,13 +58,15 @@ def test_a_temperature_that_is_not_judged_says_why_and_its_marks_are_explained()
 
 def test_names_are_escaped():
     plugin = replace(NEVER_CONNECTED, problem="<i>")
-    page = html(model(temperature("0"), name='<b>&"model'), plugin=plugin)
+    found = replace(reports.STRUCTURED, code=FindingCode.ADAPTER, where=("<i>{where}",))
+    page = html(model(temperature("0"), name='<b>&"model', findings=(found,)), plugin=plugin)
     assert "<b>" not in page
     assert "<i>" not in page
     assert "&lt;b&gt;&amp;&quot;model" in page
+    assert "Requests with adapter &lt;i&gt;{where} accept" in page
 
 
-def test_why_it_loses_with_what_to_do_and_how_to_verify_it():
+def test_a_finding_says_why_speculation_loses_what_to_do_and_how_to_verify_it():
     shown = text(reports.model(reports.temperature("0"), findings=(reports.STRUCTURED,)))
     assert (
         "Why structured_output Requests with structured output accept 45% of their draft tokens, 25 ± 4 points less "
@@ -72,11 +74,6 @@ def test_why_it_loses_with_what_to_do_and_how_to_verify_it():
     )
     assert "Verify with specdec-sidecar sweep --url URL --temperatures 0,0.7,1 --save before.json" in shown
     assert "Why" not in text(reports.model(reports.temperature("0")))
-
-
-def test_an_adapter_s_name_is_escaped_in_a_finding():
-    found = replace(reports.STRUCTURED, code=FindingCode.ADAPTER, where=("<i>{where}",))
-    assert "Requests with adapter &lt;i&gt;{where} accept" in html(reports.model(findings=(found,)))
 
 
 def test_a_finding_takes_the_place_of_the_general_remedy():

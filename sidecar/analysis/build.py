@@ -10,13 +10,13 @@ from sidecar.analysis.engine.engine_state import EngineState, gap_growth
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Estimate, Evidence, ModelEvidence, sum_windows
 from sidecar.analysis.findings import findings
-from sidecar.analysis.model_state import ENGINE, FORBIDDEN, ModelState
+from sidecar.analysis.model_state import ENGINE, STRUCTURED, ModelState
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.model_speed import costs_by_load
 from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
-from sidecar.analysis.split.strata import Difference, total
+from sidecar.analysis.split.strata import Difference, differences
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Phase
@@ -103,15 +103,16 @@ def model_report(
     shown = [state for state in states if fresh and state.seen_at == at]
     whole, speed = judged.whole, _speed(model, [state for state in shown if state.speculates], plugin)
     splits, loads = _splits(model, plugin), model.speed.loads.report(model.speed.plain_seconds)
-    differences = model.strata[ENGINE].differences(min_requests) if fresh and splits else {}
+    compares = fresh and splits
+    found = {by: differences(cells.sums, min_requests) for by, cells in model.strata.items()} if compares else {}
     report = ModelReport(
         model_name=model.name,
         engines=tuple(
-            _engine_report(model, state, plugin, judged, moment, difference=differences.get(state.key.engine))
+            _engine_report(model, state, plugin, judged, moment, difference=found.get(ENGINE, {}).get(state.key.engine))
             for state in states
         ),
         temperatures=tuple(_temperatures(model, judged, moment)) if splits else (),
-        groups=model.groups.reports(model.strata, min_requests, fresh=fresh) if splits else (),
+        groups=model.groups.reports(found, min_requests, fresh=fresh) if splits else (),
         judgement=whole,
         speed=speed,
         loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
@@ -120,8 +121,8 @@ def model_report(
         advice=advise(whole.evidence, whole.judged, moment.thresholds) if whole.judged is not None else None,
         breaches=judged.breaches,
     )
-    sampling = model.strata[Table.SAMPLING].cells if splits else {}
-    forbidden = total(model.strata[FORBIDDEN].cells.values()).drafted
+    sampling = model.strata[Table.SAMPLING].sums if splits else {}
+    forbidden = model.undrafted.sums.get(STRUCTURED, 0)
     return replace(report, findings=findings(report, sampling, forbidden, min_requests)) if fresh else report
 
 

@@ -70,8 +70,10 @@ class ModelSpeed:
 
     def finished(self, requests: Mapping[str, Sequence[FinishedRequest]]) -> None:
         """Takes in the requests that finished since the last poll, by temperature."""
+        if self.curve is None:
+            return
         steps = self.whole.steps if self.whole is not None else None
-        compares = steps is not None and self.curve is not None and are_prompts_alike(self.curve, steps)
+        compares = steps is not None and are_prompts_alike(self.curve, steps)
         for temperature, ended in requests.items():
             speed = self.temperature(temperature)
             gained = 0.0

@@ -9,7 +9,7 @@ from typing import Final
 
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.split.life import Life, Rows
-from sidecar.analysis.split.strata import Difference, Strata
+from sidecar.analysis.split.strata import Difference
 from sidecar.engine.window import HOUR, GrowthWindow
 from sidecar.requests.messages import OTHER, Table
 from sidecar.requests.tally import NOTHING, Tally
@@ -188,15 +188,20 @@ class Groups:
         adapters = self.tallies[Table.ADAPTER]
         self.tallies[Table.ADAPTER] = {name: tally for name, tally in adapters.items() if name in names}
 
-    def reports(self, strata: Mapping[str, Strata], min_requests: int, *, fresh: bool) -> tuple[GroupReport, ...]:
+    def reports(
+        self, differences: Mapping[str, Mapping[str, Difference]], min_requests: int, *, fresh: bool
+    ) -> tuple[GroupReport, ...]:
         """Every group; one with fewer than ``min_requests`` requests in the window is never flagged.
 
         The windows are empty unless the last poll is ``fresh``.
         """
-        return tuple(group for by in _GROUPED for group in self._of(by, strata[by], min_requests, fresh=fresh))
+        return tuple(
+            group for by in _GROUPED for group in self._of(by, differences.get(by, {}), min_requests, fresh=fresh)
+        )
 
-    def _of(self, by: Table, strata: Strata, min_requests: int, *, fresh: bool) -> Iterator[GroupReport]:
-        differences = strata.differences(min_requests) if fresh else {}
+    def _of(
+        self, by: Table, differences: Mapping[str, Difference], min_requests: int, *, fresh: bool
+    ) -> Iterator[GroupReport]:
         windows = {group: tally.window if fresh else NO_DRAFTS for group, tally in self.tallies[by].items()}
         drafted = sum(window.draft_tokens for window in windows.values())
         for group, tally in self.tallies[by].items():

@@ -17,6 +17,7 @@ from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
 from sidecar.analysis.split.strata import Difference, differences
+from sidecar.analysis.split.tallies import group_reports
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Phase
@@ -112,7 +113,7 @@ def model_report(
             for state in states
         ),
         temperatures=tuple(_temperatures(model, judged, moment)) if splits else (),
-        groups=model.groups.reports(found, min_requests, fresh=fresh) if splits else (),
+        groups=tuple(group_reports(model.tallies, found, min_requests, fresh=fresh)) if splits else (),
         judgement=whole,
         speed=speed,
         loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
@@ -162,8 +163,9 @@ def _engine_report(
 
 
 def _temperatures(model: ModelState, judged: ModelJudgement, moment: Moment) -> Iterable[TemperatureReport]:
-    windows = model.windows()[0] if moment.fresh else {}
-    for label, state in model.temperatures.items():
+    windows, has_baseline = model.windows()[0] if moment.fresh else {}, model.speed.curve is not None
+    for label in (name for by, name in model.tallies if by is Table.TEMPERATURE):
+        state = model.temperatures[label]
         judgement, window = judged.temperatures.get(label, Judgement()), windows.get(label)
         speed = model.speed.temperature(label)
         acceptances, ttft, tpot = (
@@ -172,7 +174,7 @@ def _temperatures(model: ModelState, judged: ModelJudgement, moment: Moment) -> 
         )
         yield TemperatureReport(
             temperature=label,
-            tally=state.tally.total,
+            tally=model.tallies[Table.TEMPERATURE, label].total,
             acceptances=state.acceptances.snapshot(),
             lengths=state.lengths.snapshot(),
             ttft=state.ttft.snapshot(),
@@ -185,8 +187,8 @@ def _temperatures(model: ModelState, judged: ModelJudgement, moment: Moment) -> 
             tpot_quantiles={share: quantile(tpot, share) for share in _TIMES},
             judgement=judgement,
             speedup=speed.speedup if window is not None else None,
-            saved_seconds=speed.saved,
-            lost_seconds=speed.lost,
+            saved_seconds=speed.saved if has_baseline else None,
+            lost_seconds=speed.lost if has_baseline else None,
         )
 
 

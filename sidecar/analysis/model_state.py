@@ -1,6 +1,6 @@
 """The state of one model: its speed and, where the plug-in is connected, its requests by temperature and group."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -21,7 +21,7 @@ from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.split.life import Cut, Life
 from sidecar.analysis.split.strata import Cell, Sums
 from sidecar.analysis.split.tallies import (
-    Groups,
+    GROUPED,
     Label,
     Labels,
     LiveTally,
@@ -78,16 +78,14 @@ class TemperatureState:
 
     def __init__(self, window: float) -> None:
         """``window`` is the sliding window in seconds."""
-        self.tally = LiveTally(window)
         self.acceptances, self.lengths = Histogram(ACCEPTANCE_EDGES), Histogram(LENGTH_EDGES)
         self.ttft, self.tpot = Histogram(TTFT_EDGES), Histogram(TPOT_EDGES)
         self.durations = Histogram(DURATION_EDGES)
         self.recent_acceptances = Recent(window, acceptance_bin)
         self.recent_ttft, self.recent_tpot = Recent(window, duration_bin), Recent(window, duration_bin)
 
-    def mark(self, at: float) -> None:
-        """Timestamps all that was taken in so far with ``at``, a good poll's time."""
-        self.tally.mark(at)
+    def drop(self, at: float) -> None:
+        """Forgets what has left the window that ends at ``at``."""
         for recent in (self.recent_acceptances, self.recent_ttft, self.recent_tpot):
             recent.drop(at)
 
@@ -113,12 +111,16 @@ class ModelState:
         curves = settings.plain_step_times
         missing = Withheld.OTHER_MODEL if curves else Withheld.NO_REFERENCE
         self.speed = ModelSpeed(curves.get(name), missing, window=settings.latency_window, history=settings.history)
-        self.temperatures = {label: TemperatureState(settings.latency_window) for label in self._buckets.labels}
-        self.groups = Groups(settings.latency_window)
+        window = settings.latency_window
+        self.temperatures = defaultdict[str, TemperatureState](lambda: TemperatureState(window))
+        names = {Table.TEMPERATURE: self._buckets.labels, **GROUPED}
+        known = [(by, name) for by, some in names.items() for name in some]
+        # What was drafted at each temperature and in each group.
+        self.tallies = defaultdict[Label, LiveTally](
+            lambda: LiveTally(window), {key: LiveTally(window) for key in known}
+        )
         # Finished requests of the window by stratum and group, for each way of grouping them.
-        self.strata = {
-            by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*self.groups.tallies, ENGINE)
-        }
+        self.strata = {by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*GROUPED, ENGINE)}
         # Tokens decoded by requests of which no token was drafted, by output.
         self.undrafted = SlidingSums[str, int](settings.latency_window)
         self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
@@ -142,21 +144,14 @@ class ModelState:
                 known, tallies = tallies, self._labels.sums(cut.tables)
                 for label, tally in tallies.items():
                     if not tally.has_fallen(earlier := known.get(label, NOTHING)):
-                        self._tally(label).grow(tally - earlier)
+                        self.tallies[label].grow(tally - earlier)
             self._taken[start] = (cut, tallies)
         totals = sum_by_label(tallies for _, tallies in self._taken.values())
-        self.groups.keep_adapters({group for by, group in totals if by is Table.ADAPTER})
-        for label in {*self._labelled(), *totals}:
-            self._tally(label).total = totals.get(label, NOTHING)
+        for label in [label for label in self.tallies if label[0] is Table.ADAPTER and label not in totals]:
+            del self.tallies[label]  # of a process of vLLM that has ended
+        for label in {*self.tallies, *totals}:
+            self.tallies[label].total = totals.get(label, NOTHING)
         return max(self._labels.overflowed - overflowed, 0)
-
-    def _tally(self, label: Label) -> LiveTally:
-        table, name = label
-        return self._of(name).tally if table is Table.TEMPERATURE else self.groups.tally(table, name)
-
-    def _labelled(self) -> list[Label]:
-        groups = [(by, group) for by, tallies in self.groups.tallies.items() for group in tallies]
-        return [(Table.TEMPERATURE, label) for label in self.temperatures] + groups
 
     def finished(self, at: float, engine: str, requests: Iterable[FinishedRequest]) -> None:
         """Takes in an engine's requests that finished since the last poll, after that poll's ``speed.polled``."""
@@ -167,7 +162,7 @@ class ModelState:
             by_temperature.setdefault(self._buckets.label(request.temperature), []).append(request)
         for label, ended in by_temperature.items():
             numbers = [request_numbers(request) for request in ended]
-            self._of(label).finished(at, numbers)
+            self.temperatures[label].finished(at, numbers)
             acceptances = [one.acceptance for one in numbers if one.acceptance is not None]
             self._acceptances.add(at, acceptances)
             self._latest.extend((at, acceptance) for acceptance in acceptances)
@@ -182,7 +177,7 @@ class ModelState:
                 alike.setdefault(self._groups(request), []).append(request)
         for groups, same in alike.items():
             sums = Sums.of([one.draft_tokens for one in same], [one.accepted_tokens for one in same])
-            for by, group in zip(self.groups.tallies, groups, strict=False):
+            for by, group in zip(GROUPED, groups, strict=False):
                 self.strata[by].add(at, {(temperature, group): sums})
             self.strata[ENGINE].add(at, {((temperature, groups[0]), engine): sums})
         undrafted = sum(max(one.output_tokens - 1, 0) for one in requests if one.structured and not one.drafts)
@@ -190,25 +185,19 @@ class ModelState:
             self.undrafted.add(at, {STRUCTURED: undrafted})
 
     def _groups(self, request: FinishedRequest) -> tuple[str, ...]:
-        """A request's group in each table of ``Groups``, without that of adapters unless they are named."""
+        """A request's group in each of the tables ``GROUPED``, without that of adapters unless they are named."""
         prompt = prompt_label(max(request.prompt_tokens - 1, 0).bit_length())
         groups = (prompt, STRUCTURED if request.structured else "free", request.sampling or "plain")
         if self._settings.plugin.adapters:
             return (*groups, self._labels.label(Table.ADAPTER, request.adapter or ""))
         return groups
 
-    def _of(self, label: str) -> TemperatureState:
-        if label not in self.temperatures:
-            self.temperatures[label] = TemperatureState(self._settings.latency_window)
-        return self.temperatures[label]
-
     def mark(self, at: float) -> None:
         """Timestamps all totals with ``at``, a good poll's time."""
         for state in self.temperatures.values():
-            state.mark(at)
-        for groups in self.groups.tallies.values():
-            for tally in groups.values():
-                tally.mark(at)
+            state.drop(at)
+        for tally in self.tallies.values():
+            tally.mark(at)
         self._acceptances.drop(at)
         self.speed.mark(at)
         for cells in self.strata.values():
@@ -217,8 +206,9 @@ class ModelState:
 
     def windows(self) -> tuple[dict[str, Acceptance], dict[str, Acceptance]]:
         """Every temperature over the sliding window, and over the last hour, each with its share."""
-        short = {label: state.tally.window for label, state in self.temperatures.items()}
-        return _shared(short), _shared({label: state.tally.hour for label, state in self.temperatures.items()})
+        tallies = {label: tally for (by, label), tally in self.tallies.items() if by is Table.TEMPERATURE}
+        short = {label: tally.window for label, tally in tallies.items()}
+        return _shared(short), _shared({label: tally.hour for label, tally in tallies.items()})
 
     def acceptance_p10(self, now: float, needed: int) -> float | None:
         """The 10th percentile of single requests' acceptance; see ``ModelReport``. None with fewer than ``needed``."""

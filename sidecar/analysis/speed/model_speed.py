@@ -28,9 +28,7 @@ class TemperatureSpeed:
     def __init__(self, window: float) -> None:
         self.times = SlidingTimes(window)
         self.speedup: Speedup | None = None  # over the window; None if the whole model has none
-        # Request-seconds since the start; None without a baseline.
-        self.saved: float | None = None
-        self.lost: float | None = None
+        self.saved = self.lost = 0.0  # request-seconds since the start
 
 
 class ModelSpeed:
@@ -85,10 +83,8 @@ class ModelSpeed:
                 speed.times.add(tokens=tokens, plain=plain, actual=end - begun)
                 gained += tokens * plain.seconds - (end - begun)
             if compares:
-                speed.saved, speed.lost = (
-                    (speed.saved or 0.0) + max(gained, 0.0),
-                    (speed.lost or 0.0) + max(-gained, 0.0),
-                )
+                speed.saved += max(gained, 0.0)
+                speed.lost += max(-gained, 0.0)
 
     def mark(self, at: float) -> None:
         """Updates the speeds; everything until ``at``, a good poll's time, has been taken in."""
@@ -100,8 +96,6 @@ class ModelSpeed:
         for speed in self._temperatures.values():
             speed.times.mark(at)
             speed.speedup = speed.times.read() if is_known else None
-            if self.curve is not None and speed.saved is None:
-                speed.saved = speed.lost = 0.0
 
     def forget_all_but(self, engines: Collection[EngineKey]) -> None:
         """Drops engines that have left the page for good."""

@@ -21,7 +21,7 @@ from sidecar.analysis.split.tallies import group_reports
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Phase
-from sidecar.requests.messages import Speculation, Table
+from sidecar.requests.messages import Configuration, Speculation, Table
 from sidecar.settings import Settings
 from sidecar.settings.groups import Thresholds
 
@@ -138,7 +138,7 @@ def _engine_report(
 ) -> EngineReport:
     """The engine as of the last good poll; includes current values only if it was on that page and that is fresh."""
     latest = state.latest if moment.fresh and state.seen_at == moment.at else None
-    window = state.window if latest else NO_DRAFTS
+    window, hello = state.window if latest else NO_DRAFTS, plugin.hello(state.key)
     return EngineReport(
         key=state.key,
         counters=state.held.counters if state.held is not None else {},
@@ -154,8 +154,8 @@ def _engine_report(
         acceptance=window if window.draft_tokens > 0 else None,
         limitations=state.limitations if latest else frozenset(),
         speed=_engine_speed(model, state, plugin) if latest and state.speculates else None,
-        speculation=plugin.speculation(state.key),
-        configuration=plugin.configuration(state.key),
+        speculation=hello.speculation if hello else None,
+        configuration=hello.configuration if hello else Configuration(),
         difference=difference if latest else None,
         undrafted_tokens=state.undrafted_tokens if latest else 0.0,
         coverage=plugin.coverage(state.key) if latest else None,

@@ -63,7 +63,11 @@ class State:
         reported = self._take_counts()
         if before is not None and before < at:
             self._take_steps(before, at, reported)
-        self._take_finished(at)
+        for key, requests in self.plugin.take_finished().items():
+            if key.model_name in self._models:
+                self._models[key.model_name].finished(at, key.engine, requests)
+            else:  # past ``limits.models``
+                self.plugin.leave_out(len(requests))
         for model in self._models.values():
             model.mark(at)
         models = self._models.values()
@@ -111,8 +115,7 @@ class State:
             lives = self.plugin.counting(model.name)
             self._overflow["group"] += model.count(lives)
             for life in lives:
-                key = self.plugin.key(life)
-                steps[key] = steps.get(key, NO_STEPS) + life.take_steps()
+                steps[life.key] = steps.get(life.key, NO_STEPS) + life.take_steps()
         return steps
 
     def _take_steps(self, start: float, at: float, reported: Mapping[EngineKey, StepTally]) -> None:
@@ -132,10 +135,3 @@ class State:
                 speculating[key.model_name][key] = steps
         for name, decoded in speculating.items():
             self._models[name].speed.polled(start, at, decoded)
-
-    def _take_finished(self, at: float) -> None:
-        for key, requests in self.plugin.take_finished().items():
-            if key.model_name in self._models:
-                self._models[key.model_name].finished(at, key.engine, requests)
-            else:  # past ``limits.models``
-                self.plugin.leave_out(len(requests))

@@ -5,7 +5,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginState
 from sidecar.analysis.split.trust import Trust
+from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import (
     MAX_KEYS,
     FinishedRequest,
@@ -59,6 +61,30 @@ class Life:
         self._taken: Cut | None = None  # of which the steps have been taken
         self._arriving: dict[tuple[Table, int | str], TallyRow] = {}
         self._arriving_finished: list[FinishedRequest] = []
+
+    @property
+    def key(self) -> EngineKey:
+        """The engine as vLLM's page names it."""
+        return EngineKey(self.hello.model or "", str(self.hello.engine))
+
+    @property
+    def report(self) -> PluginEngineReport:
+        """What is shown of its plug-in."""
+        state = PluginState(self.hello.state)
+        is_idle = state is PluginState.OBSERVING and not (self.latest and self.latest.total.drafts)
+        return PluginEngineReport(
+            model_name=self.key.model_name,
+            engine=self.key.engine,
+            version=self.hello.plugin,
+            vllm_version=self.hello.vllm or "",
+            state=PluginState.IDLE if is_idle else state,
+            reason=self.hello.reason,
+        )
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it is gone although vLLM's counters still have what it counted."""
+        return not self.connections and not self.is_before_reset
 
     @property
     def observes(self) -> bool:

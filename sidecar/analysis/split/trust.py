@@ -79,7 +79,8 @@ class Trust:
             self.standing, self.ratio = Standing.DIFFERS, _farthest(*(off or (total, counted)))
         elif off is None:
             self.standing, self._is_confirmed = Standing.AGREES, True
-            self.ratio = _ratio(total, self._within(total, counted))
+            within = self._within(total, counted).draft_tokens
+            self.ratio = total.draft_tokens / within if within > 0 else None
             self._agreed = None if self._least is None else (total, self._least)
         else:
             self.standing = Standing.AGREES if self._is_confirmed else Standing.WAITS
@@ -128,7 +129,3 @@ def _farthest(total: Tally, counted: Tally) -> float | None:
     pairs = [(getattr(total, name), getattr(counted, name)) for name in _COMPARED]
     ratios = [mine / theirs for mine, theirs in pairs if theirs > 0]
     return max(ratios, key=lambda ratio: abs(ratio - 1), default=None)
-
-
-def _ratio(total: Tally, counted: Tally) -> float | None:
-    return total.draft_tokens / counted.draft_tokens if counted.draft_tokens > 0 else None

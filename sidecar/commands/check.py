@@ -10,7 +10,7 @@ from typing import Final
 import aiohttp
 import structlog
 
-from sidecar.alerting.alertmanager import alert_session, post_alerts
+from sidecar.alerting.push import alert_session, post_alerts
 from sidecar.analysis.report import EngineReport, Report
 from sidecar.analysis.split.plugin_state import PluginState
 from sidecar.analysis.state import State

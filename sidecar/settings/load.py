@@ -50,7 +50,8 @@ def load_settings(config: Path | None, environ: Mapping[str, str]) -> Settings:
     }
     variables = {key: given[variable(key)] for key in keys() if variable(key) in given}
     sources = _Sources(variables, config)
-    problems = [_unknown_variable(name) for name in sorted(given.keys() - map(variable, variables))]
+    unknown = sorted(given.keys() - map(variable, variables))  # their values stay out, as they may be secrets
+    problems = [f"{_line(name)}: {_advice(name.upper(), map(variable, keys()))}" for name in unknown]
     try:
         file = {} if config is None else read_yaml(config)
     except ValueError as error:
@@ -125,11 +126,6 @@ class _Sources:
             if (key := ".".join(path[:depth])) in self.variables:
                 return _line(".".join([variable(key), *path[depth:]]))
         return f"{_line('.'.join(path))} (in {self.config})"
-
-
-def _unknown_variable(name: str) -> str:
-    """The line for a variable that is no setting; its value stays out, as it may be a secret."""
-    return f"{_line(name)}: {_advice(name.upper(), map(variable, keys()))}"
 
 
 def _advice(name: str, known: Iterable[str]) -> str:

@@ -122,9 +122,8 @@ def _push(report: Callable[[], Report], settings: Settings) -> Push | None:
     """The direct push; None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
-    web = settings.web_config_file
-    scheme = "http" if web is None or web.tls is None else "https"
-    return Push(report, settings.alerting, f"{scheme}://{_reachable(settings.listen)}", StateLog(_log()))
+    own_page = f"{settings.scheme}://{_reachable(settings.listen)}"
+    return Push(report, settings.alerting, own_page, StateLog(_log()))
 
 
 def _reachable(listen: Address) -> Address:

@@ -201,6 +201,12 @@ class Settings(Measured, Windows, Scrape):
     log: Log = Log()
 
     @property
+    def scheme(self) -> str:
+        """Of the URLs of the sidecar's own pages."""
+        web = self.web_config_file
+        return "http" if web is None or web.tls is None else "https"
+
+    @property
     def baselines(self) -> dict[str, dict[str, dict[float, float]]]:
         """The baseline in seconds, by model, phase and quantile; from its file, if there is one."""
         return {

@@ -263,8 +263,7 @@ class EngineState:
     @property
     def histograms(self) -> dict[Phase, HistogramReading]:
         """The growth of vLLM's histograms over latency_window."""
-        grown = {phase: self._histograms.growth(phase) for phase in Phase}
-        return {phase: known for phase, known in grown.items() if known is not None}
+        return self._histograms.growth
 
 
 def _row(shown: EngineSnapshot, engine: EngineSnapshot) -> Row:

@@ -14,7 +14,7 @@ from sidecar.analysis.speed.speedup import (
     Speedup,
     Withheld,
 )
-from sidecar.analysis.speed.steps import LOAD_EDGES, LOAD_LABELS, StepCosts, Steps
+from sidecar.analysis.speed.steps import StepCosts, Steps
 from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import FinishedRequest
 from sidecar.settings.baselines import PlainStepTimes
@@ -114,9 +114,8 @@ def costs_by_load(whole: EngineSpeed, loads: Sequence[LoadReport]) -> dict[int, 
     """Step times by a load's highest number of running requests, for each with enough steps and a plain step time."""
     if whole.costs is None:
         return {}
-    highest = dict(zip(LOAD_LABELS, LOAD_EDGES, strict=False))
     return {
-        highest[load.running]: replace(whole.costs, actual=load.seconds / load.steps, plain=load.plain_seconds)
+        load.highest: replace(whole.costs, actual=load.seconds / load.steps, plain=load.plain_seconds)
         for load in loads
-        if load.plain_seconds is not None and load.steps >= _ENOUGH_STEPS and load.running in highest
+        if load.plain_seconds is not None and load.steps >= _ENOUGH_STEPS and load.highest is not None
     }

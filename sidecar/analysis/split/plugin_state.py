@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 
 class PluginState(StrEnum):
@@ -15,6 +16,9 @@ class PluginState(StrEnum):
     OBSERVING = "observing"
     IDLE = "idle"  # connected, but vLLM has not drafted for any request yet
     NOT_CONNECTED = "not_connected"
+
+
+BAD: Final = (PluginState.OTHER_FORMAT, PluginState.DISABLED, PluginState.REFUSED)  # somebody must do something
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,9 +50,8 @@ class Trust:
         self._least: Tally | None = None  # by vLLM, at the last poll before the cut before that one; None: unknown
         self._off_since: float | None = None  # the first poll at which one was behind the other
         self._marks: deque[_Mark] = deque()  # a few, the oldest first
-        self._agreed: tuple[Tally, Tally] | None = (
-            None  # the total and the least of the cut that agreed at the last poll
-        )
+        # The total and the least of the cut that agreed at the last poll.
+        self._agreed: tuple[Tally, Tally] | None = None
         self._unreported = 0  # polls since the latest cut at which vLLM had drafted more than at the poll before
 
     def compare(self, at: float, reports: int, total: Tally, counted: Tally | None, tolerance: float) -> None:

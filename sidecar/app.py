@@ -17,8 +17,7 @@ from sidecar.errors import ListenError
 from sidecar.export.changes import LoggedState
 from sidecar.export.declaration import Shown
 from sidecar.export.web import PROBES, make_web
-from sidecar.http.connection import GuardOptions
-from sidecar.http.guard import GuardedServer
+from sidecar.http.guard import GuardedServer, GuardOptions
 from sidecar.log import Logger, StateLog, set_log_level
 from sidecar.recording.recorder import Recorder
 from sidecar.requests.messages import PluginSink

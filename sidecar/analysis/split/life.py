@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginState
 from sidecar.analysis.split.trust import Trust
@@ -18,7 +18,7 @@ from sidecar.requests.messages import (
     StepTally,
     Table,
 )
-from sidecar.requests.tally import NOTHING, Outcome, Tally
+from sidecar.requests.tally import NOTHING, Tally
 
 TallyRow = Row[int | str, Tally]
 Rows = Mapping[int | str, TallyRow]
@@ -163,14 +163,9 @@ class Life:
 
 
 def _sum(requests: Collection[FinishedRequest]) -> Tally:
-    if not requests:
-        return NOTHING
-    outcomes = Counter(request.outcome for request in requests)
+    outcomes: dict[str, Any] = {**Counter(request.outcome for request in requests)}
     return Tally(
-        stopped=outcomes[Outcome.STOPPED],
-        length=outcomes[Outcome.LENGTH],
-        aborted=outcomes[Outcome.ABORTED],
-        error=outcomes[Outcome.ERROR],
+        **outcomes,
         drafts=sum(request.drafts for request in requests),
         draft_tokens=sum(request.draft_tokens for request in requests),
         accepted_tokens=sum(request.accepted_tokens for request in requests),

@@ -16,9 +16,8 @@ from sidecar.engine.scrape import Poller, ScrapeSink
 from sidecar.errors import ListenError
 from sidecar.export.changes import LoggedState
 from sidecar.export.declaration import Shown
-from sidecar.export.web import PROBES, Pages, make_web
-from sidecar.http.connection import GuardOptions
-from sidecar.http.guard import GuardedServer
+from sidecar.export.web import PROBES, make_web
+from sidecar.http.guard import GuardedServer, GuardOptions
 from sidecar.log import Logger, StateLog, set_log_level
 from sidecar.recording.recorder import Recorder
 from sidecar.requests.messages import PluginSink
@@ -76,13 +75,13 @@ class Sidecar:
         self.poller = Poller(pages, settings, scrapes)
         self.receiver = PluginReceiver(settings.plugin.socket, requests, _log())
         self.push = _push(self._report, settings)
-        own_pages = Pages(
-            read=self._shown,
-            ready=lambda: self._state.is_polled,
+        own_pages = make_web(
+            self._shown,
+            lambda: self._state.is_polled,
             vllm_page=lambda: pages.whole_page if settings.reexport else b"",
             every=min(settings.scrape_interval, 1.0),  # one report a second, or per poll if polls are faster
         )
-        self.server = GuardedServer(make_web(own_pages), GuardOptions(open_paths=PROBES), settings.web_config_file)
+        self.server = GuardedServer(own_pages, GuardOptions(open_paths=PROBES), settings.web_config_file)
 
     def apply(self, settings: Settings) -> None:
         """Puts reloaded settings in force, as far as they need no restart."""
@@ -122,9 +121,8 @@ def _push(report: Callable[[], Report], settings: Settings) -> Push | None:
     """The direct push; None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
-    web = settings.web_config_file
-    scheme = "http" if web is None or web.tls is None else "https"
-    return Push(report, settings.alerting, f"{scheme}://{_reachable(settings.listen)}", StateLog(_log()))
+    own_page = f"{settings.scheme}://{_reachable(settings.listen)}"
+    return Push(report, settings.alerting, own_page, StateLog(_log()))
 
 
 def _reachable(listen: Address) -> Address:

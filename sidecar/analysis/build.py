@@ -10,17 +10,18 @@ from sidecar.analysis.engine.engine_state import EngineState, gap_growth
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Estimate, Evidence, ModelEvidence, sum_windows
 from sidecar.analysis.findings import findings
-from sidecar.analysis.model_state import ENGINE, FORBIDDEN, ModelState
+from sidecar.analysis.model_state import ENGINE, STRUCTURED, ModelState
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.model_speed import costs_by_load
 from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
-from sidecar.analysis.split.strata import Difference, total
+from sidecar.analysis.split.strata import Difference, differences
+from sidecar.analysis.split.tallies import group_reports
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Phase
-from sidecar.requests.messages import Speculation, Table
+from sidecar.requests.messages import Configuration, Speculation, Table
 from sidecar.settings import Settings
 from sidecar.settings.groups import Thresholds
 
@@ -103,15 +104,16 @@ def model_report(
     shown = [state for state in states if fresh and state.seen_at == at]
     whole, speed = judged.whole, _speed(model, [state for state in shown if state.speculates], plugin)
     splits, loads = _splits(model, plugin), model.speed.loads.report(model.speed.plain_seconds)
-    differences = model.strata[ENGINE].differences(min_requests) if fresh and splits else {}
+    compares = fresh and splits
+    found = {by: differences(cells.sums, min_requests) for by, cells in model.strata.items()} if compares else {}
     report = ModelReport(
         model_name=model.name,
         engines=tuple(
-            _engine_report(model, state, plugin, judged, moment, difference=differences.get(state.key.engine))
+            _engine_report(model, state, plugin, judged, moment, difference=found.get(ENGINE, {}).get(state.key.engine))
             for state in states
         ),
         temperatures=tuple(_temperatures(model, judged, moment)) if splits else (),
-        groups=model.groups.reports(model.strata, min_requests, fresh=fresh) if splits else (),
+        groups=tuple(group_reports(model.tallies, found, min_requests, fresh=fresh)) if splits else (),
         judgement=whole,
         speed=speed,
         loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
@@ -120,8 +122,8 @@ def model_report(
         advice=advise(whole.evidence, whole.judged, moment.thresholds) if whole.judged is not None else None,
         breaches=judged.breaches,
     )
-    sampling = model.strata[Table.SAMPLING].cells if splits else {}
-    forbidden = total(model.strata[FORBIDDEN].cells.values()).drafted
+    sampling = model.strata[Table.SAMPLING].sums if splits else {}
+    forbidden = model.undrafted.sums.get(STRUCTURED, 0)
     return replace(report, findings=findings(report, sampling, forbidden, min_requests)) if fresh else report
 
 
@@ -136,7 +138,7 @@ def _engine_report(
 ) -> EngineReport:
     """The engine as of the last good poll; includes current values only if it was on that page and that is fresh."""
     latest = state.latest if moment.fresh and state.seen_at == moment.at else None
-    window = state.window if latest else NO_DRAFTS
+    window, hello = state.window if latest else NO_DRAFTS, plugin.hello(state.key)
     return EngineReport(
         key=state.key,
         counters=state.held.counters if state.held is not None else {},
@@ -152,8 +154,8 @@ def _engine_report(
         acceptance=window if window.draft_tokens > 0 else None,
         limitations=state.limitations if latest else frozenset(),
         speed=_engine_speed(model, state, plugin) if latest and state.speculates else None,
-        speculation=plugin.speculation(state.key),
-        configuration=plugin.configuration(state.key),
+        speculation=hello.speculation if hello else None,
+        configuration=hello.configuration if hello else Configuration(),
         difference=difference if latest else None,
         undrafted_tokens=state.undrafted_tokens if latest else 0.0,
         coverage=plugin.coverage(state.key) if latest else None,
@@ -161,8 +163,9 @@ def _engine_report(
 
 
 def _temperatures(model: ModelState, judged: ModelJudgement, moment: Moment) -> Iterable[TemperatureReport]:
-    windows = model.windows()[0] if moment.fresh else {}
-    for label, state in model.temperatures.items():
+    windows, has_baseline = model.windows()[0] if moment.fresh else {}, model.speed.curve is not None
+    for label in (name for by, name in model.tallies if by is Table.TEMPERATURE):
+        state = model.temperatures[label]
         judgement, window = judged.temperatures.get(label, Judgement()), windows.get(label)
         speed = model.speed.temperature(label)
         acceptances, ttft, tpot = (
@@ -171,7 +174,7 @@ def _temperatures(model: ModelState, judged: ModelJudgement, moment: Moment) -> 
         )
         yield TemperatureReport(
             temperature=label,
-            tally=state.tally.total,
+            tally=model.tallies[Table.TEMPERATURE, label].total,
             acceptances=state.acceptances.snapshot(),
             lengths=state.lengths.snapshot(),
             ttft=state.ttft.snapshot(),
@@ -184,8 +187,8 @@ def _temperatures(model: ModelState, judged: ModelJudgement, moment: Moment) -> 
             tpot_quantiles={share: quantile(tpot, share) for share in _TIMES},
             judgement=judgement,
             speedup=speed.speedup if window is not None else None,
-            saved_seconds=speed.saved,
-            lost_seconds=speed.lost,
+            saved_seconds=speed.saved if has_baseline else None,
+            lost_seconds=speed.lost if has_baseline else None,
         )
 
 

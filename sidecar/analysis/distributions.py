@@ -3,12 +3,23 @@
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import Final, Generic, Protocol, Self, TypeVar
 
 from sidecar.engine.snapshot import HistogramReading
+
+
+class Summable(Protocol):
+    """What can be added and subtracted."""
+
+    def __add__(self, other: Self, /) -> Self: ...
+    def __sub__(self, other: Self, /) -> Self: ...
+
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value", bound=Summable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +50,11 @@ class Histogram:
         self.sum = 0.0
         self._counts = [0] * (len(self.edges) + 1)
 
-    def observe(self, value: float) -> None:
-        """Adds one observation."""
-        self._counts[bisect_left(self.edges, value)] += 1
-        self.sum += value
+    def observe(self, *values: float) -> None:
+        """Adds observations."""
+        for value in values:
+            self._counts[bisect_left(self.edges, value)] += 1
+        self.sum += sum(values)
 
     def snapshot(self) -> Distribution:
         """The observations so far."""
@@ -56,7 +68,6 @@ WINDOW_EDGES = (0.5, 0.65, 1.0)  # of an engine's windows
 USAGE_EDGES = (0.75, 0.9, 1.0)
 
 
-_SLICES: Final = 60
 ACCEPTANCE_BIN: Final = 0.005  # width of an acceptance rate's bin
 DURATION_BIN: Final = 1.02  # a duration's bin ends at its start times this
 _SHORTEST, _LONGEST = 1e-6, 1e6  # seconds; durations beyond share a bin with these
@@ -87,58 +98,74 @@ class Ordered:
         return self.counts[bisect_right(self._ends, index)][0]
 
 
-class Recent:
-    """The values of a sliding window. Memory is bounded by the number of bins, whatever the rate.
+class SlidingSums(Generic[Key, Value]):
+    """Sums by key over a sliding window. Memory is bounded by the number of keys, whatever the rate.
 
-    A value stands for all of its bin: it is the latest that the bin received. So every quantile is within one bin of
-    the exact one, and exact where a bin has a single value. A value leaves the window with the last of its slice, at
-    most a sixtieth of the window late.
+    What is added leaves the window with the last of its slice, so at most one slice late.
     """
 
-    def __init__(self, window: float, bin_of: Callable[[float], int]) -> None:
-        """``window`` is in seconds; ``bin_of`` never decreases with the value."""
+    def __init__(self, window: float, slices: int = 60) -> None:
+        """``window`` is in seconds."""
         self._window = window
-        self._bin_of = bin_of
-        self._slices: deque[_Slice] = deque()
-        self._counts: Counter[int] = Counter()
-        self._values: dict[int, float] = {}
+        self._slice_seconds = window / slices
+        self._slices: deque[_Slice[Key, Value]] = deque()  # the oldest first
+        self.sums: dict[Key, Value] = {}  # over the window that ended at the last ``drop`` or ``add``
 
-    def add(self, at: float, value: float) -> None:
-        """Adds a value of the time ``at``. After a clock was set back, the values before are of no window."""
-        if not self._slices or not self._slices[-1].takes(at, self._window / _SLICES):
+    def add(self, at: float, growth: Mapping[Key, Value]) -> None:
+        """Adds ``growth`` of the time ``at``, none of it 0. After a clock was set back, the window is empty before."""
+        if not self._slices or not self._slices[-1].end <= at < self._slices[-1].start + self._slice_seconds:
             self.drop(at)
-            self._slices.append(_Slice(at))
-        bin_ = self._bin_of(value)
-        self._slices[-1].add(at, bin_)
-        self._counts[bin_] += 1
-        self._values[bin_] = value
-
-    def ordered(self) -> Ordered:
-        """The values of the window that ended at the last ``drop`` or ``add``."""
-        return Ordered([(self._values[bin_], self._counts[bin_]) for bin_ in sorted(self._counts)])
+            self._slices.append(_Slice(at, at, {}))
+        latest = self._slices[-1]
+        latest.end = at
+        for sums in (latest.sums, self.sums):
+            for key, value in growth.items():
+                sums[key] = sums[key] + value if key in sums else value
 
     def drop(self, now: float) -> None:
         """Forgets what is older than the window that ends at ``now``."""
         was_set_back = bool(self._slices) and now < self._slices[-1].end
         while self._slices and (was_set_back or self._slices[0].end < now - self._window):
-            self._counts -= self._slices.popleft().counts  # drops what becomes 0
-        if len(self._values) > len(self._counts):
-            self._values = {bin_: self._values[bin_] for bin_ in self._counts}
+            for key, value in self._slices.popleft().sums.items():
+                if left := self.sums[key] - value:
+                    self.sums[key] = left
+                else:
+                    del self.sums[key]
 
 
-class _Slice:
-    __slots__ = ("counts", "end", "start")
+@dataclass(slots=True)
+class _Slice(Generic[Key, Value]):
+    start: float
+    end: float
+    sums: dict[Key, Value]
 
-    def __init__(self, at: float) -> None:
-        self.start = self.end = at
-        self.counts: Counter[int] = Counter()
 
-    def takes(self, at: float, seconds: float) -> bool:
-        return self.end <= at < self.start + seconds
+class Recent:
+    """The values of a sliding window, in bins.
 
-    def add(self, at: float, bin_: int) -> None:
-        self.end = at
-        self.counts[bin_] += 1
+    A value stands for all of its bin: it is the latest that the bin received. So every quantile is within one bin of
+    the exact one, and exact where a bin has a single value.
+    """
+
+    def __init__(self, window: float, bin_of: Callable[[float], int]) -> None:
+        """``window`` is in seconds; ``bin_of`` never decreases with the value."""
+        self._bin_of = bin_of
+        self._counts = SlidingSums[int, int](window)
+        self._values: dict[int, float] = {}
+
+    def add(self, at: float, values: Sequence[float]) -> None:
+        """Adds values of the time ``at``."""
+        bins = list(map(self._bin_of, values))
+        self._counts.add(at, Counter(bins))
+        self._values.update(zip(bins, values, strict=True))
+
+    def drop(self, now: float) -> None:
+        """Forgets what is older than the window that ends at ``now``."""
+        self._counts.drop(now)
+
+    def ordered(self) -> "Ordered":
+        """The values of the window that ended at the last ``drop`` or ``add``."""
+        return Ordered([(self._values[bin_], count) for bin_, count in sorted(self._counts.sums.items())])
 
 
 def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | None:

@@ -1,7 +1,7 @@
 """The state of one model: its speed and, where the plug-in is connected, its requests by temperature and group."""
 
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -10,6 +10,7 @@ from sidecar.analysis.distributions import (
     Histogram,
     Ordered,
     Recent,
+    SlidingSums,
     acceptance_bin,
     duration_bin,
     quantile,
@@ -18,9 +19,9 @@ from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.split.life import Cut, Life
-from sidecar.analysis.split.strata import Cell, Strata
+from sidecar.analysis.split.strata import Cell, Sums
 from sidecar.analysis.split.tallies import (
-    Groups,
+    GROUPED,
     Label,
     Labels,
     LiveTally,
@@ -39,7 +40,7 @@ TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 DURATION_EDGES: Final = (2.5, 10.0, 60.0, 300.0)
 ENGINE: Final = "engine"  # divides requests as a table does
-FORBIDDEN: Final = "forbidden"  # structured requests without a draft; what counts is the tokens that they decoded
+STRUCTURED: Final = "structured"
 _HOUR: Final = 3600.0
 
 
@@ -77,33 +78,27 @@ class TemperatureState:
 
     def __init__(self, window: float) -> None:
         """``window`` is the sliding window in seconds."""
-        self.tally = LiveTally(window)
         self.acceptances, self.lengths = Histogram(ACCEPTANCE_EDGES), Histogram(LENGTH_EDGES)
         self.ttft, self.tpot = Histogram(TTFT_EDGES), Histogram(TPOT_EDGES)
         self.durations = Histogram(DURATION_EDGES)
         self.recent_acceptances = Recent(window, acceptance_bin)
         self.recent_ttft, self.recent_tpot = Recent(window, duration_bin), Recent(window, duration_bin)
 
-    def mark(self, at: float) -> None:
-        """Timestamps all that was taken in so far with ``at``, a good poll's time."""
-        self.tally.mark(at)
+    def drop(self, at: float) -> None:
+        """Forgets what has left the window that ends at ``at``."""
         for recent in (self.recent_acceptances, self.recent_ttft, self.recent_tpot):
             recent.drop(at)
 
-    def finished(self, at: float, numbers: RequestNumbers) -> None:
-        """Adds a request that finished before ``at``."""
-        for histogram, value in zip(
-            (self.acceptances, self.lengths, self.ttft, self.tpot, self.durations), numbers, strict=True
-        ):
-            if value is not None:
-                histogram.observe(value)
-        for recent, value in zip(
-            (self.recent_acceptances, self.recent_ttft, self.recent_tpot),
-            (numbers.acceptance, numbers.ttft, numbers.tpot),
-            strict=True,
-        ):
-            if value is not None:
-                recent.add(at, value)
+    def finished(self, at: float, numbers: Sequence[RequestNumbers]) -> None:
+        """Adds requests that finished before ``at``."""
+        columns = [[value for value in column if value is not None] for column in zip(*numbers, strict=True)]
+        histograms = (self.acceptances, self.lengths, self.ttft, self.tpot, self.durations)
+        for histogram, values in zip(histograms, columns, strict=True):
+            histogram.observe(*values)
+        acceptances, _, ttft, tpot, _ = columns
+        self.recent_acceptances.add(at, acceptances)
+        self.recent_ttft.add(at, ttft)
+        self.recent_tpot.add(at, tpot)
 
 
 class ModelState:
@@ -116,9 +111,18 @@ class ModelState:
         curves = settings.plain_step_times
         missing = Withheld.OTHER_MODEL if curves else Withheld.NO_REFERENCE
         self.speed = ModelSpeed(curves.get(name), missing, window=settings.latency_window, history=settings.history)
-        self.temperatures = {label: TemperatureState(settings.latency_window) for label in self._buckets.labels}
-        self.groups = Groups(settings.latency_window)
-        self.strata = {by: Strata(settings.latency_window) for by in (*self.groups.tallies, ENGINE, FORBIDDEN)}
+        window = settings.latency_window
+        self.temperatures = defaultdict[str, TemperatureState](lambda: TemperatureState(window))
+        names = {Table.TEMPERATURE: self._buckets.labels, **GROUPED}
+        known = [(by, name) for by, some in names.items() for name in some]
+        # What was drafted at each temperature and in each group.
+        self.tallies = defaultdict[Label, LiveTally](
+            lambda: LiveTally(window), {key: LiveTally(window) for key in known}
+        )
+        # Finished requests of the window by stratum and group, for each way of grouping them.
+        self.strata = {by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*GROUPED, ENGINE)}
+        # Tokens decoded by requests of which no token was drafted, by output.
+        self.undrafted = SlidingSums[str, int](settings.latency_window)
         self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
         self._taken: dict[str, tuple[Cut, Tallies]] = {}  # each life's cut and its tallies by label, by ``start``
         self._acceptances = Recent(settings.latency_window, acceptance_bin)
@@ -140,21 +144,14 @@ class ModelState:
                 known, tallies = tallies, self._labels.sums(cut.tables)
                 for label, tally in tallies.items():
                     if not tally.has_fallen(earlier := known.get(label, NOTHING)):
-                        self._tally(label).grow(tally - earlier)
+                        self.tallies[label].grow(tally - earlier)
             self._taken[start] = (cut, tallies)
         totals = sum_by_label(tallies for _, tallies in self._taken.values())
-        self.groups.keep_adapters({group for by, group in totals if by is Table.ADAPTER})
-        for label in {*self._labelled(), *totals}:
-            self._tally(label).total = totals.get(label, NOTHING)
+        for label in [label for label in self.tallies if label[0] is Table.ADAPTER and label not in totals]:
+            del self.tallies[label]  # of a process of vLLM that has ended
+        for label in {*self.tallies, *totals}:
+            self.tallies[label].total = totals.get(label, NOTHING)
         return max(self._labels.overflowed - overflowed, 0)
-
-    def _tally(self, label: Label) -> LiveTally:
-        table, name = label
-        return self._of(name).tally if table is Table.TEMPERATURE else self.groups.tally(table, name)
-
-    def _labelled(self) -> list[Label]:
-        groups = [(by, group) for by, tallies in self.groups.tallies.items() for group in tallies]
-        return [(Table.TEMPERATURE, label) for label in self.temperatures] + groups
 
     def finished(self, at: float, engine: str, requests: Iterable[FinishedRequest]) -> None:
         """Takes in an engine's requests that finished since the last poll, after that poll's ``speed.polled``."""
@@ -162,54 +159,56 @@ class ModelState:
             self._latest.clear()
         by_temperature: dict[str, list[FinishedRequest]] = {}
         for request in requests:
-            label = self._buckets.label(request.temperature)
-            by_temperature.setdefault(label, []).append(request)
-            numbers = request_numbers(request)
-            self._of(label).finished(at, numbers)
-            for by, (stratum, group) in self._cells(label, engine, request).items():
-                drafted, accepted = request.draft_tokens, request.accepted_tokens
-                self.strata[by].add(at, stratum, group, drafted=drafted, accepted=accepted)
-            if request.structured and not request.drafts:
-                self.strata[FORBIDDEN].add(at, label, "", drafted=max(request.output_tokens - 1, 0), accepted=0)
-            if numbers.acceptance is not None:
-                self._acceptances.add(at, numbers.acceptance)
-                self._latest.append((at, numbers.acceptance))
+            by_temperature.setdefault(self._buckets.label(request.temperature), []).append(request)
+        for label, ended in by_temperature.items():
+            numbers = [request_numbers(request) for request in ended]
+            self.temperatures[label].finished(at, numbers)
+            acceptances = [one.acceptance for one in numbers if one.acceptance is not None]
+            self._acceptances.add(at, acceptances)
+            self._latest.extend((at, acceptance) for acceptance in acceptances)
+            self._compare(at, engine, label, ended)
         self.speed.finished(by_temperature)
 
-    def _cells(self, temperature: str, engine: str, request: FinishedRequest) -> Mapping[str, Cell]:
-        """Where a request is compared: with others at its temperature; between engines also of its prompt length."""
-        prompt = prompt_label(max(request.prompt_tokens - 1, 0).bit_length())
-        cells: dict[str, Cell] = {
-            Table.PROMPT_TOKENS: (temperature, prompt),
-            Table.OUTPUT: (temperature, "structured" if request.structured else "free"),
-            Table.SAMPLING: (temperature, request.sampling or "plain"),
-            ENGINE: ((temperature, prompt), engine),
-        }
-        if self._settings.plugin.adapters:
-            cells[Table.ADAPTER] = temperature, self._labels.label(Table.ADAPTER, request.adapter or "")
-        return cells
+    def _compare(self, at: float, engine: str, temperature: str, requests: Sequence[FinishedRequest]) -> None:
+        """Adds requests to the cells in which they are compared, between engines also at one prompt length."""
+        alike: dict[tuple[str, ...], list[FinishedRequest]] = {}  # summed at once, since they are in the same cells
+        for request in requests:
+            if request.draft_tokens:  # else it says nothing
+                alike.setdefault(self._groups(request), []).append(request)
+        for groups, same in alike.items():
+            sums = Sums.of([one.draft_tokens for one in same], [one.accepted_tokens for one in same])
+            for by, group in zip(GROUPED, groups, strict=False):
+                self.strata[by].add(at, {(temperature, group): sums})
+            self.strata[ENGINE].add(at, {((temperature, groups[0]), engine): sums})
+        undrafted = sum(max(one.output_tokens - 1, 0) for one in requests if one.structured and not one.drafts)
+        if undrafted:
+            self.undrafted.add(at, {STRUCTURED: undrafted})
 
-    def _of(self, label: str) -> TemperatureState:
-        if label not in self.temperatures:
-            self.temperatures[label] = TemperatureState(self._settings.latency_window)
-        return self.temperatures[label]
+    def _groups(self, request: FinishedRequest) -> tuple[str, ...]:
+        """A request's group in each of the tables ``GROUPED``, without that of adapters unless they are named."""
+        prompt = prompt_label(max(request.prompt_tokens - 1, 0).bit_length())
+        groups = (prompt, STRUCTURED if request.structured else "free", request.sampling or "plain")
+        if self._settings.plugin.adapters:
+            return (*groups, self._labels.label(Table.ADAPTER, request.adapter or ""))
+        return groups
 
     def mark(self, at: float) -> None:
         """Timestamps all totals with ``at``, a good poll's time."""
         for state in self.temperatures.values():
-            state.mark(at)
-        for groups in self.groups.tallies.values():
-            for tally in groups.values():
-                tally.mark(at)
+            state.drop(at)
+        for tally in self.tallies.values():
+            tally.mark(at)
         self._acceptances.drop(at)
         self.speed.mark(at)
-        for strata in self.strata.values():
-            strata.drop(at)
+        for cells in self.strata.values():
+            cells.drop(at)
+        self.undrafted.drop(at)
 
     def windows(self) -> tuple[dict[str, Acceptance], dict[str, Acceptance]]:
         """Every temperature over the sliding window, and over the last hour, each with its share."""
-        short = {label: state.tally.window for label, state in self.temperatures.items()}
-        return _shared(short), _shared({label: state.tally.hour for label, state in self.temperatures.items()})
+        tallies = {label: tally for (by, label), tally in self.tallies.items() if by is Table.TEMPERATURE}
+        short = {label: tally.window for label, tally in tallies.items()}
+        return _shared(short), _shared({label: tally.hour for label, tally in tallies.items()})
 
     def acceptance_p10(self, now: float, needed: int) -> float | None:
         """The 10th percentile of single requests' acceptance; see ``ModelReport``. None with fewer than ``needed``."""

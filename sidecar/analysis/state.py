@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.build import Moment, evidence, model_report
-from sidecar.analysis.engine.engines import Engines, ScrapeState, shown_positions
+from sidecar.analysis.engine.engines import Engines, ScrapeReport, shown_positions
 from sidecar.analysis.model_state import ModelState
-from sidecar.analysis.report import ModelReport, OwnReport, Report
+from sidecar.analysis.report import OwnReport, Report
 from sidecar.analysis.speed.steps import Steps, reported_steps
 from sidecar.analysis.split.life import NO_STEPS
 from sidecar.analysis.split.lives import Lives
@@ -32,7 +32,7 @@ class State:
     def __init__(self, settings: Settings, listening_since: float) -> None:
         """``listening_since`` is as in ``Lives``."""
         self._settings = settings
-        self._scrape = ScrapeState(settings.scrape_interval)
+        self._scrape = ScrapeReport(interval=settings.scrape_interval)
         self._engines = Engines(settings)
         self._models: dict[str, ModelState] = {}
         self._overflow = Counter(position=0, group=0)
@@ -42,7 +42,7 @@ class State:
     @property
     def is_polled(self) -> bool:
         """Whether at least one poll has ended, successfully or not."""
-        return self._scrape.is_polled
+        return self._scrape.last_scrape is not None or self._scrape.last_error is not None
 
     def apply(self, settings: Settings) -> None:
         """Judges by these settings' thresholds from the next poll on."""
@@ -52,9 +52,9 @@ class State:
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
         """Takes in one poll's page; see ``ScrapeSink``."""
-        before = self._scrape.last
+        before = self._scrape.last_scrape
         restarts = self._engines.observe(at, page)
-        self._scrape.scraped(at, duration, interval, page)
+        self._scrape = self._scrape.scraped(at, duration, interval, page.malformed)
         most = shown_positions(self._settings, len(self._engines.states))
         past = max((len(engine.accepted_per_position) - most for engine in page.engines), default=0)
         self._overflow["position"] = max(self._overflow["position"], past)
@@ -63,7 +63,11 @@ class State:
         reported = self._take_counts()
         if before is not None and before < at:
             self._take_steps(before, at, reported)
-        self._take_finished(at)
+        for key, requests in self.plugin.take_finished().items():
+            if key.model_name in self._models:
+                self._models[key.model_name].finished(at, key.engine, requests)
+            else:  # past ``limits.models``
+                self.plugin.leave_out(len(requests))
         for model in self._models.values():
             model.mark(at)
         models = self._models.values()
@@ -71,7 +75,7 @@ class State:
 
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
         """Takes in a failed poll; see ``ScrapeSink``."""
-        self._scrape.failed(error)
+        self._scrape = self._scrape.failed(error)
 
     @property
     def restarts(self) -> int:
@@ -80,21 +84,18 @@ class State:
 
     def report(self, now: float, own: OwnReport = _NO_OWN, problem: str = "") -> Report:
         """The report at ``now``, Unix seconds; ``problem`` is as in ``Lives.report``."""
+        scrape = self._scrape.at(now, self._engines.restarts)
+        judged = self._judge.held(now, fresh=scrape.up)
+        moment = Moment(self._scrape.last_scrape or now, scrape.up, self._settings.thresholds)
         return Report(
             at=now,
-            scrape=self._scrape.report(now, self._engines.restarts),
+            scrape=scrape,
             plugin=self.plugin.report(problem),
-            models=self._model_reports(now),
+            models=tuple(
+                model_report(model, self._engines, self.plugin, judged.get(name, ModelJudgement()), moment)
+                for name, model in self._models.items()
+            ),
             own=replace(own, label_overflow={"engine": self._engines.overflowed, **self._overflow}),
-        )
-
-    def _model_reports(self, now: float) -> tuple[ModelReport, ...]:
-        fresh = self._scrape.is_fresh(now)
-        judged = self._judge.held(now, fresh=fresh)
-        moment = Moment(self._scrape.last or now, fresh, self._settings.thresholds)
-        return tuple(
-            model_report(model, self._engines, self.plugin, judged.get(name, ModelJudgement()), moment)
-            for name, model in self._models.items()
         )
 
     def _keep_models(self) -> None:
@@ -114,8 +115,7 @@ class State:
             lives = self.plugin.counting(model.name)
             self._overflow["group"] += model.count(lives)
             for life in lives:
-                key = self.plugin.key(life)
-                steps[key] = steps.get(key, NO_STEPS) + life.take_steps()
+                steps[life.key] = steps.get(life.key, NO_STEPS) + life.take_steps()
         return steps
 
     def _take_steps(self, start: float, at: float, reported: Mapping[EngineKey, StepTally]) -> None:
@@ -135,10 +135,3 @@ class State:
                 speculating[key.model_name][key] = steps
         for name, decoded in speculating.items():
             self._models[name].speed.polled(start, at, decoded)
-
-    def _take_finished(self, at: float) -> None:
-        for key, requests in self.plugin.take_finished().items():
-            if key.model_name in self._models:
-                self._models[key.model_name].finished(at, key.engine, requests)
-            else:  # past ``limits.models``
-                self.plugin.leave_out(len(requests))

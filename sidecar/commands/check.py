@@ -10,9 +10,9 @@ from typing import Final
 import aiohttp
 import structlog
 
-from sidecar.alerting.alertmanager import alert_session, post_alerts
+from sidecar.alerting.push import alert_session, post_alerts
 from sidecar.analysis.report import EngineReport, Report
-from sidecar.analysis.split.plugin_state import PluginState
+from sidecar.analysis.split.plugin_state import BAD
 from sidecar.analysis.state import State
 from sidecar.commands.sidecar_status import own_url, sidecar_status
 from sidecar.commands.vllm_flags import NEWEST, Version, findings, vllm_version
@@ -30,7 +30,6 @@ from sidecar.wording.plugin import plugin_sentence
 HELP = "print what the sidecar would see: settings, vLLM's engines, speculation, the plug-in, limitations"
 _LISTEN: Final = 2.0  # seconds: while requests run, a disconnected plug-in retries once a second
 _PAUSE: Final = 0.1
-_BAD: Final = (PluginState.REFUSED, PluginState.DISABLED, PluginState.OTHER_FORMAT)
 _REMEDIES: Final = {
     "rejected": "alerting.alertmanagers takes base URLs, such as http://alertmanager:9093",
     "failed": "is Alertmanager up and reachable from here?",
@@ -102,7 +101,7 @@ async def _running(settings: Settings) -> tuple[bool, str] | None:
         status = await sidecar_status(url, tls=False)
         plugin = status["plugin"]
         watches = f"from the sidecar at {url}, which watches {status['vllm_url']}"
-        return bool(plugin["problem"]) or plugin["state"] in _BAD, f"{plugin['text']} ({watches})"
+        return bool(plugin["problem"]) or plugin["state"] in BAD, f"{plugin['text']} ({watches})"
     except Unreachable:
         return None
     except (ScrapeError, LookupError, TypeError) as error:
@@ -117,7 +116,7 @@ async def _listen(state: State, settings: Settings) -> tuple[bool, str]:
     async with receiver:
         for _ in range(round(_LISTEN / _PAUSE)):
             plugin = state.plugin.report(receiver.problem)
-            failed = bool(receiver.problem) or plugin.state in _BAD
+            failed = bool(receiver.problem) or plugin.state in BAD
             if failed or (plugin.heard and len(plugin.engines) >= plugin.expected):
                 return failed, plugin_sentence(plugin)
             await asyncio.sleep(_PAUSE)

@@ -27,9 +27,7 @@ _Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]
 
 def own_url(settings: Settings) -> str:
     """The URL of this machine's sidecar, according to its settings."""
-    web = settings.web_config_file
-    scheme = "http" if web is None or web.tls is None else "https"
-    return f"{scheme}://{settings.listen.local}"
+    return f"{settings.scheme}://{settings.listen.local}"
 
 
 async def sidecar_status(url: str, *, tls: bool) -> dict[str, Any]:

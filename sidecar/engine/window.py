@@ -109,16 +109,18 @@ class HistogramWindow:
                 self._windows[phase] = (reading.edges, CounterWindow(self._seconds))
             self._windows[phase][1].count(at, reading.counts, has_restarted=has_restarted)
 
-    def growth(self, phase: Phase) -> HistogramReading | None:
+    @property
+    def growth(self) -> dict[Phase, HistogramReading]:
         """The observations in the window that ends at the last reading, or in the whole history if that is shorter.
 
-        None if vLLM does not export this histogram, or if there is only one reading.
+        Of the histograms that the last page has, without those of which there is only one reading.
         """
-        if phase not in self._latest:
-            return None
-        edges, window = self._windows[phase]
-        growth = window.growth
-        return HistogramReading(edges, growth) if window.seconds and growth is not None else None
+        grown = {}
+        for phase in self._latest:
+            edges, window = self._windows[phase]
+            if window.seconds and window.growth is not None:
+                grown[phase] = HistogramReading(edges, window.growth)
+        return grown
 
 
 def _added(row: Row, other: Row) -> Row:

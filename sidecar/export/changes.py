@@ -1,14 +1,12 @@
 """Logs what changes about vLLM and its plug-in, never the polls themselves."""
 
-from sidecar.analysis.split.plugin_state import PluginState
+from sidecar.analysis.split.plugin_state import BAD
 from sidecar.analysis.state import State
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import Logger, StateLog
 from sidecar.wording.plugin import plugin_sentence
-
-_BAD = (PluginState.REFUSED, PluginState.DISABLED, PluginState.OTHER_FORMAT)
 
 
 class LoggedState:
@@ -37,7 +35,7 @@ class LoggedState:
         meaning = plugin_sentence(plugin)
         if plugin.heard and meaning != self._plugin:
             self._plugin = meaning
-            tell = self._log.warning if plugin.state in _BAD else self._log.info
+            tell = self._log.warning if plugin.state in BAD else self._log.info
             tell("plug-in", state=str(plugin.state), meaning=meaning)
 
     def failed(self, at: float, error: ScrapeError) -> None:

@@ -112,20 +112,6 @@ def _single_engines(shown: Shown) -> Iterator[tuple[Labels, EngineReport]]:
     return ((key, engine) for key, engine in _engines(shown) if key != OTHER)
 
 
-def _loads(shown: Shown) -> Iterator[tuple[Labels, LoadReport]]:
-    return (((*key, load.running), load) for key, engine in _single_engines(shown) for load in engine.loads)
-
-
-def _temperatures(shown: Shown) -> Iterator[tuple[Labels, TemperatureReport]]:
-    return (
-        ((model.model_name, item.temperature), item) for model in shown.report.models for item in model.temperatures
-    )
-
-
-def _groups(shown: Shown) -> Iterator[tuple[Labels, GroupReport]]:
-    return (((model.model_name, item.by, item.group), item) for model in shown.report.models for item in model.groups)
-
-
 def _baselines(shown: Shown) -> Iterator[tuple[Labels, Baseline]]:
     """Of the models that vLLM serves: one file may have those of a whole cluster."""
     settings = shown.settings
@@ -141,7 +127,18 @@ MODEL: Final[Level[ModelReport]] = Level(
 )
 ENGINE: Final = Level(("model_name", "engine"), _engines)
 SINGLE_ENGINE: Final = Level(("model_name", "engine"), _single_engines)  # for what merged engines do not have
-LOAD: Final = Level(("model_name", "engine", "running"), _loads)
-TEMPERATURE: Final = Level(("model_name", "temperature"), _temperatures)
+LOAD: Final[Level[LoadReport]] = Level(
+    ("model_name", "engine", "running"),
+    lambda shown: (((*key, load.running), load) for key, engine in _single_engines(shown) for load in engine.loads),
+)
+TEMPERATURE: Final[Level[TemperatureReport]] = Level(
+    ("model_name", "temperature"),
+    lambda shown: (
+        ((one.model_name, part.temperature), part) for one in shown.report.models for part in one.temperatures
+    ),
+)
 BASELINE: Final = Level(("model_name",), _baselines)
-GROUP: Final = Level(("model_name", "by", "group"), _groups)
+GROUP: Final[Level[GroupReport]] = Level(
+    ("model_name", "by", "group"),
+    lambda shown: (((one.model_name, part.by, part.group), part) for one in shown.report.models for part in one.groups),
+)

@@ -10,7 +10,7 @@ from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.export.declaration import Shown
 from sidecar.export.sections import engine_section, marked, model_section
 from sidecar.wording.answer import answer
-from sidecar.wording.notes import limitation_notes, no_speedup_sentence
+from sidecar.wording.notes import LIMITATIONS, no_speedup_sentence
 from sidecar.wording.numbers import counted
 from sidecar.wording.plugin import plugin_sentence
 
@@ -42,7 +42,7 @@ def _hints(report: Report) -> Iterator[str]:
             yield f"The sidecar dropped {counted(count, 'message')} from the plug-in: `{reason}`."
     for model in report.models:
         for engine in model.engines:
-            yield from limitation_notes(engine)
+            yield from (LIMITATIONS[limitation] for limitation in sorted(engine.limitations))
 
 
 def page(shown: Shown) -> str:

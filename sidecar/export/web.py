@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -24,33 +23,29 @@ _MOST_MADE = 16  # kept at once: a client may request any version of OpenMetrics
 _Made = TypeVar("_Made")
 
 
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """What the pages are made from: ``read`` is called, and each page is made, at most once in ``every`` seconds.
+def make_web(
+    read: Callable[[], Shown],
+    is_ready: Callable[[], bool],
+    *,
+    vllm_page: Callable[[], bytes] = bytes,
+    every: float = 0.0,
+) -> web.Application:
+    """The application; it accepts no request bodies. ``read`` is called, and each page made, once in ``every`` seconds.
 
-    ``vllm_page`` is vLLM's last whole page if it is re-exported, else empty. ``ready`` is whether vLLM has been polled
-    once, successfully or not: a Pod whose sidecar is not ready gets no traffic, so this does not depend on vLLM.
+    ``is_ready`` is whether vLLM has been polled once, successfully or not: a Pod whose sidecar is not ready gets no
+    traffic, so this does not depend on vLLM. ``vllm_page`` is vLLM's last whole page if it is re-exported, else empty.
     """
-
-    read: Callable[[], Shown]
-    ready: Callable[[], bool]
-    vllm_page: Callable[[], bytes] = bytes
-    every: float = 0.0
-
-
-def make_web(pages: Pages) -> web.Application:
-    """The application; it accepts no request bodies."""
     app = web.Application(client_max_size=0)
-    kept = Kept(pages.every, pages.read)
+    kept = Kept(every, read)
 
     async def metrics(request: web.Request) -> web.Response:
-        vllm_page = pages.vllm_page()
+        theirs = vllm_page()
         # In its other formats, prometheus_client 0.26 turns the colons in vLLM's names into underscores.
-        accept = "" if vllm_page else request.headers.get("Accept", "")
+        accept = "" if theirs else request.headers.get("Accept", "")
         form = chosen(accept, request.headers.get("Accept-Encoding", ""))
 
         def make(shown: Shown) -> bytes:
-            own = vllm_page if shown.report.scrape.up else b""  # from this report, so that the page shows one moment
+            own = theirs if shown.report.scrape.up else b""  # from this report, so that the page shows one moment
             return rendered(shown, form, own_series(own, shown.settings.limits.passthrough_series))
 
         return web.Response(body=kept(form, make), headers=form.headers)
@@ -59,7 +54,7 @@ def make_web(pages: Pages) -> web.Application:
         return web.Response(text="healthy\n")
 
     async def ready(_: web.Request) -> web.Response:
-        return web.Response(text="ready\n") if pages.ready() else web.Response(status=503, text="not ready\n")
+        return web.Response(text="ready\n") if is_ready() else web.Response(status=503, text="not ready\n")
 
     def made(make: Callable[[Shown], str], content_type: str) -> Handler:
         async def send(_: web.Request) -> web.Response:

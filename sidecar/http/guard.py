@@ -1,4 +1,4 @@
-"""The HTTP server: limits, TLS, and passwords checked in a thread."""
+"""The HTTP server of the sidecar's own pages: limits, TLS, passwords, and why a connection is refused or cut short."""
 
 import asyncio
 import base64
@@ -7,15 +7,54 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
 from typing import Final
 
+import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
-from sidecar.http.connection import HEADERS, Connection, Connections, GuardOptions, Refusal
+from sidecar.log import StateLog
 from sidecar.settings.files import WebConfig
+
+HEADERS: Final = {
+    "Server": "specdec-sidecar",  # aiohttp's default reveals its version and Python's
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""Sent with every response."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardOptions:
+    """Limits of a guarded server; times are seconds."""
+
+    handshake_seconds: float = 10.0
+    idle_seconds: float = 75.0  # to send a complete request head
+    shutdown_seconds: float = 2.0  # for running handlers when the server stops
+    max_connections: int = 64  # open at the same time
+    open_paths: Collection[str] = frozenset()  # paths that need no password
+
+
+class Refusal(StrEnum):
+    """Why a connection or a request was refused or cut short."""
+
+    GAVE_WAY = "gave_way"  # the oldest connection, closed to make room for a new one
+    NOT_ACCEPTED = "not_accepted"  # accepting failed and pauses, for example because no file descriptor is left
+    TLS = "tls"  # a handshake failed or took too long
+    MALFORMED = "malformed"  # not HTTP
+    UNAUTHORIZED = "unauthorized"  # no password, or a wrong one
+    INTERNAL = "internal"  # the handler raised
+
 
 _REST: Final = 4.0  # pause after a wrong password, in multiples of the check's time: guessing gets a fifth of a core
 
@@ -81,6 +120,62 @@ def _credentials(authorization: str) -> tuple[str, bytes]:
         return "", b""
 
 
+class Connection(web.RequestHandler):
+    """A connection, which aiohttp from 3.14.4 on closes if no complete request head arrives within ``idle_seconds``.
+
+    That time starts with the connection, and again with each response.
+    """
+
+    def __init__(self, server: web.Server, guard: "GuardedServer", client: socket.socket) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=guard.options.idle_seconds,
+            access_log=None,  # type: ignore[arg-type]  # aiohttp's documentation says that None turns it off
+            auto_decompress=False,
+            lingering_time=0,  # a body is not read: the connection closes after the response
+        )
+        self._client = client
+        self._guard = guard
+        self._wire: asyncio.WriteTransport | None = None  # aiohttp drops its own reference on closing
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The handshake is complete."""
+        super().connection_made(transport)
+        self._wire = self.transport
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection no longer counts."""
+        self._guard.open.pop(self, None)
+        super().connection_lost(exc)
+
+    def cut(self) -> None:
+        """Aborts the connection or its handshake, even if the client does not read; it no longer counts."""
+        self._guard.open.pop(self, None)
+        if self._wire is not None:
+            self._wire.abort()  # a shutdown would go unnoticed while aiohttp does not read
+            return
+        with suppress(OSError):  # the client has disconnected
+            self._client.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,  # noqa: ARG002 - aiohttp's signature
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - quotes the request
+    ) -> web.StreamResponse:
+        """Counts a failed request; responds and logs without quoting it, unlike aiohttp."""
+        if isinstance(exc, HttpProcessingError):
+            self._guard.refusals[Refusal.MALFORMED] += 1
+        else:
+            self._guard.refusals[Refusal.INTERNAL] += 1
+            self._guard.faults.fault("handler", "request handler failed", reason=type(exc).__name__)
+        response = web.Response(status=status, text=f"{status} {HTTPStatus(status).phrase}\n", headers=HEADERS)
+        response.force_close()
+        return response
+
+
 _PAUSE: Final = 0.1  # seconds until the next attempt to accept after one that failed
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="specdec-sidecar", charset="UTF-8"'}
 
@@ -98,8 +193,9 @@ class GuardedServer:
         self.options = options or GuardOptions()
         self.web_config = web_config  # may be replaced; applies to new connections and requests
         self._passwords = Passwords()
-        self._connections = Connections(self.options)
-        self.refusals: Counter[str] = self._connections.refusals
+        self.refusals: Counter[str] = Counter(dict.fromkeys(Refusal, 0))
+        self.faults = StateLog(structlog.get_logger("sidecar"))
+        self.open: dict[Connection, None] = {}  # those open or in their handshake, the oldest first
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._opening: set[asyncio.Task[None]] = set()  # they set up accepted connections, including TLS handshakes
@@ -107,11 +203,6 @@ class GuardedServer:
         app.on_response_prepare.append(_add_headers)
         # A handler ends with its connection, so the limit on connections also bounds the queue of password checks.
         self._runner = web.AppRunner(app, shutdown_timeout=self.options.shutdown_seconds, handler_cancellation=True)
-
-    @property
-    def connections(self) -> int:
-        """The number of connections that are open or in their handshake."""
-        return len(self._connections.open)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listens on every address of ``host`` and returns the first as bound; ``::`` accepts IPv4 too.
@@ -141,7 +232,7 @@ class GuardedServer:
             listener.close()
         self._accepting, self._listeners = [], []
         await self._runner.cleanup()
-        for connection in list(self._connections.open):
+        for connection in list(self.open):
             connection.cut()
         await asyncio.gather(*self._opening)
 
@@ -155,8 +246,11 @@ class GuardedServer:
                 self.refusals[Refusal.NOT_ACCEPTED] += 1
                 await asyncio.sleep(_PAUSE)
                 continue
-            connection = Connection(server, self._connections, client)
-            self._connections.add(connection)
+            connection = Connection(server, self, client)
+            if len(self.open) >= self.options.max_connections:
+                self.refusals[Refusal.GAVE_WAY] += 1
+                next(iter(self.open)).cut()
+            self.open[connection] = None
             task = loop.create_task(self._open(client, connection))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)

@@ -71,7 +71,7 @@ def read_scrapes(directory: Path) -> Iterator[Scrape]:
     """
     pages = PageReader(wanted(), Limits())
     snapshots = SnapshotReader()
-    for start, end, text in _lines(directory, "scrapes.jsonl", "poll", _poll):
+    for start, end, text in _lines(directory, "scrapes.jsonl.gz", "poll", _poll):
         at, duration = (start + end) / 2, end - start
         try:
             yield Scrape(at, duration, snapshots.read(pages.read(text.encode())))
@@ -86,7 +86,7 @@ def read_plugin(directory: Path) -> Iterator[PluginLine]:
         RecordingError: the file is missing or a line is invalid.
     """
     read = _plugin_lines().validate_json
-    return _lines(directory, "plugin.jsonl", "message of a plug-in", lambda text: read(text, strict=True))
+    return _lines(directory, "plugin.jsonl.gz", "message of a plug-in", lambda text: read(text, strict=True))
 
 
 @cache
@@ -95,13 +95,13 @@ def _plugin_lines() -> TypeAdapter[PluginLine]:
 
 
 def _lines(directory: Path, name: str, kind: str, read: Callable[[str], _Line]) -> Iterator[_Line]:
-    path = next((path for path in (directory / name, directory / f"{name}.gz") if path.exists()), None)
-    if path is None:
+    path = directory / name
+    if not path.exists():
         advice = "give the directory that `record --out` wrote"
         raise RecordingError(f"{directory}: no recording ({name} is missing); {advice}")
     number = 0
     try:
-        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        with gzip.open(path, "rt") as file:
             for number, text in enumerate(file, 1):
                 try:
                     line = read(text)

@@ -94,8 +94,7 @@ class Limits(Group):
     """draft positions with their own label values; with more than 4 engines fewer, down to 8; further ones become
     `other`"""
     passthrough_series: int = Field(1000, ge=1, le=100_000)
-    """vLLM's own series exported if `reexport` is on; without metrics that are malformed or have a label of more than
-    512 characters"""
+    """vLLM's own series exported if `reexport` is on; without metrics that are malformed"""
 
 
 class Thresholds(Group):
@@ -200,6 +199,12 @@ class Settings(Measured, Windows, Scrape):
     alerting: Alerting = Alerting()
     limits: Limits = Limits()
     log: Log = Log()
+
+    @property
+    def scheme(self) -> str:
+        """Of the URLs of the sidecar's own pages."""
+        web = self.web_config_file
+        return "http" if web is None or web.tls is None else "https"
 
     @property
     def baselines(self) -> dict[str, dict[str, dict[float, float]]]:

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from sidecar.errors import SettingsError
 from sidecar.log import redacted
@@ -35,16 +34,6 @@ _ASCENDING: Final = (
 )
 
 
-class _Environment(BaseSettings, Settings):
-    """The settings as variables."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
-        env_nested_delimiter="__",
-        enable_decoding=False,  # json_text decodes, so that bad JSON is reported with all other errors
-    )
-
-
 def load_settings(config: Path | None, environ: Mapping[str, str]) -> Settings:
     """The settings; ``environ`` overrides the file ``config``, which overrides the defaults.
 
@@ -61,7 +50,8 @@ def load_settings(config: Path | None, environ: Mapping[str, str]) -> Settings:
     }
     variables = {key: given[variable(key)] for key in keys() if variable(key) in given}
     sources = _Sources(variables, config)
-    problems = [_unknown_variable(name) for name in sorted(given.keys() - map(variable, variables))]
+    unknown = sorted(given.keys() - map(variable, variables))  # their values stay out, as they may be secrets
+    problems = [f"{_line(name)}: {_advice(name.upper(), map(variable, keys()))}" for name in unknown]
     try:
         file = {} if config is None else read_yaml(config)
     except ValueError as error:
@@ -87,16 +77,13 @@ def is_service_link(name: str, text: str) -> bool:
 
 
 def _merged(file: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-    """Both merged; ``variables`` override. A group that is no mapping in the file stays, to be reported."""
-    source = EnvSettingsSource(_Environment)
-    source.env_vars = {variable(key).lower(): text for key, text in variables.items()}  # not those of the process
-    merged = dict(file)
-    for name, value in source().items():
-        below = merged.get(name)
-        if not isinstance(value, dict):
-            merged[name] = value
-        elif below is None or isinstance(below, dict):
-            merged[name] = (below or {}) | value
+    """Both merged; ``variables``, by key, override. A group that is no mapping in the file stays, to be reported."""
+    merged = {name: dict(value) if isinstance(value, dict) else value for name, value in file.items()}
+    for key, text in variables.items():
+        group, _, name = key.rpartition(".")
+        below = merged if not group else merged.get(group) or merged.setdefault(group, {})
+        if isinstance(below, dict):
+            below[name] = text
     return merged
 
 
@@ -139,11 +126,6 @@ class _Sources:
             if (key := ".".join(path[:depth])) in self.variables:
                 return _line(".".join([variable(key), *path[depth:]]))
         return f"{_line('.'.join(path))} (in {self.config})"
-
-
-def _unknown_variable(name: str) -> str:
-    """The line for a variable that is no setting; its value stays out, as it may be a secret."""
-    return f"{_line(name)}: {_advice(name.upper(), map(variable, keys()))}"
 
 
 def _advice(name: str, known: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 from sidecar.analysis.advice import Advice, Direction, FindingCode, TokensAdvice
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import CONFIDENCE, Evidence
-from sidecar.analysis.report import EngineReport, ModelReport
+from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import MARGIN, Basis, Judgement, Verdict
 from sidecar.engine.methods import given_up
@@ -200,8 +200,3 @@ def no_speedup_sentence(model: ModelReport) -> str:
     """Why there is no speedup; empty if there is one, or if the model does not speculate."""
     withheld = model.speed.withheld if model.speed is not None else None
     return "" if withheld is None else f"No speedup for {model.model_name}: {WITHHELD[withheld]}."
-
-
-def limitation_notes(engine: EngineReport) -> list[str]:
-    """What the engine's page does not tell."""
-    return [LIMITATIONS[limitation] for limitation in sorted(engine.limitations)]

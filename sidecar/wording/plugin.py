@@ -6,24 +6,16 @@ from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginRe
 from sidecar.requests.messages import VERSION
 
 _DOCTOR: Final = "To find out why, run `python -m specdec_doctor` in vLLM's container."
-_REFUSED: Final = "The plug-in does not observe engine {engine} of vLLM {vllm}: {reason}."
-_CHECKING: Final = (
-    "The split by temperature begins once a step with drafts has shown that engine {engine}'s scheduler calls vLLM's "
-    "own methods: {reason}."
-)
-_DISABLED: Final = (
-    "The plug-in failed on engine {engine} and disabled itself, so its model has no split by temperature: {reason}. "
-    "vLLM is not affected; it loads the plug-in again when it restarts."
-)
-_UNOBSERVED: Final = {
-    PluginState.REFUSED: _REFUSED,
-    PluginState.CHECKING: _CHECKING,
-    PluginState.DISABLED: _DISABLED,
-}
 _NO_SPLIT: Final = {
-    NoSplitReason.REFUSED: _REFUSED,
-    NoSplitReason.CHECKING: _CHECKING,
-    NoSplitReason.DISABLED: _DISABLED,
+    NoSplitReason.REFUSED: "The plug-in does not observe engine {engine} of vLLM {vllm}: {reason}.",
+    NoSplitReason.CHECKING: (
+        "The split by temperature begins once a step with drafts has shown that engine {engine}'s scheduler calls "
+        "vLLM's own methods: {reason}."
+    ),
+    NoSplitReason.DISABLED: (
+        "The plug-in failed on engine {engine} and disabled itself, so its model has no split by temperature: "
+        "{reason}. vLLM is not affected; it loads the plug-in again when it restarts."
+    ),
     NoSplitReason.RESTARTED_WITHOUT: (
         "vLLM has restarted, and since then no plug-in observes engine {engine}, so its model has no split by "
         f"temperature. {_DOCTOR}"
@@ -80,7 +72,8 @@ def plugin_sentence(report: PluginReport) -> str:
             sentence = _GONE if report.heard else _NEVER_CONNECTED
         case PluginState.REFUSED | PluginState.DISABLED | PluginState.CHECKING:
             failed = next(engine for engine in report.engines if engine.state is state)
-            sentence = _UNOBSERVED[state].format(engine=failed.engine, vllm=failed.vllm_version, reason=failed.reason)
+            no_split = NoSplit(NoSplitReason(state), failed.engine, failed.reason, failed.vllm_version)
+            sentence = no_split_sentence(no_split, report)
         case _ if not observed and expected:
             sentence = "The plug-in's engines are not in vLLM's metrics; each vLLM needs its own sidecar."
         case PluginState.IDLE:

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -16,6 +17,7 @@ from sidecar.analysis.distributions import (
     Histogram,
     Ordered,
     Recent,
+    SlidingSums,
     acceptance_bin,
     duration_bin,
     histogram_quantile,
@@ -78,8 +80,7 @@ def test_quantiles_of_values_lie_on_the_line_between_neighbours():
 def ordered(values, bin_of=acceptance_bin):
     """The values of one moment, in a window."""
     recent = Recent(WINDOW, bin_of)
-    for value in values:
-        recent.add(0.0, value)
+    recent.add(0.0, values)
     return recent.ordered()
 
 
@@ -117,7 +118,7 @@ def test_a_value_leaves_with_the_window_and_at_most_a_slice_late(gaps):
     recent, at, added = Recent(WINDOW, acceptance_bin), 0.0, []
     for gap, value in gaps:
         at += gap
-        recent.add(at, value)
+        recent.add(at, [value])
         added.append(at)
         due = sum(since >= at - WINDOW for since in added)
         late = sum(at - WINDOW * (1 + 1 / 60) <= since < at - WINDOW for since in added)
@@ -129,20 +130,38 @@ def test_a_value_leaves_with_the_window_and_at_most_a_slice_late(gaps):
 
 def test_a_clock_set_back_empties_the_window():
     recent = Recent(WINDOW, acceptance_bin)
-    recent.add(1000.0, 0.1)
+    recent.add(1000.0, [0.1])
     recent.drop(999.0)
     assert len(recent.ordered()) == 0
-    recent.add(1000.0, 0.1)
-    recent.add(700.0, 0.9)
+    recent.add(1000.0, [0.1])
+    recent.add(700.0, [0.9])
     recent.drop(1000.0)
     assert [*recent.ordered()] == [0.9]
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.9, 3.0, 30.0]), st.sampled_from("abc"), st.integers(1, 9))))
+def test_sums_are_of_the_slices_that_the_window_reaches(gaps):
+    """Whatever the pauses: a slice lasts a twentieth of the window from its first value on."""
+    sliding, at, slices = SlidingSums(20.0, 20), 0.0, []
+    for gap, key, value in gaps:
+        at += gap
+        if not slices or at - slices[-1][0][0] >= 1.0:
+            slices.append([])
+        slices[-1].append((at, key, value))
+        sliding.add(at, {key: value})
+        slices = [part for part in slices if part[-1][0] >= at - 20.0]
+        sliding.drop(at)
+        expected = Counter()
+        for _, known, added in (one for part in slices for one in part):
+            expected[known] += added
+        assert sliding.sums == expected
 
 
 def test_memory_does_not_grow_with_the_rate():
     def size(rate):
         recent = Recent(WINDOW, duration_bin)
         for place in range(400 * rate):
-            recent.add(place / rate, 0.01 + place % 997 / 997)
+            recent.add(place / rate, [0.01 + place % 997 / 997])
         return len(pickle.dumps(recent))
 
     assert size(1000) <= 1.5 * size(200)

@@ -5,20 +5,21 @@ from statistics import stdev
 
 import pytest
 
-from sidecar.analysis.split.strata import Strata, Sums, total
+from sidecar.analysis.split.strata import Sums, differences, total
 
 COLD, HOT = "0", "1+"
 
 
 def compared(*cells, requests=60, seed=0, min_requests=5):
     """``cells``: (temperature, group, rate); each request has one rate of its own and 10 drafts of 3 tokens."""
-    random, strata = Random(seed), Strata(300.0)
-    for number in range(requests):
+    random, sums = Random(seed), {}
+    for _ in range(requests):
         for temperature, group, rate in cells:
             own = min(max(random.gauss(rate, 0.15), 0.0), 1.0)
             accepted = sum(random.random() < own for _ in range(30))
-            strata.add(float(number), temperature, group, drafted=30, accepted=accepted)
-    return strata.differences(min_requests)
+            cell = temperature, group
+            sums[cell] = sums.get(cell, Sums()) + Sums.of([30], [accepted])
+    return differences(sums, min_requests)
 
 
 def test_a_group_that_is_only_hotter_accepts_no_less():
@@ -64,11 +65,8 @@ def test_what_cannot_be_compared_has_no_difference(cells):
 
 def counted(**numbers):
     """``numbers`` are requests by temperature and group: ``cold_a`` and so on."""
-    strata = Strata(300.0)
-    for name, requests in numbers.items():
-        for number in range(requests):
-            strata.add(0.0, *name.split("_"), drafted=30, accepted=10 + number % 3)
-    return set(strata.differences(20))
+    accepted = {tuple(name.split("_")): [10 + number % 3 for number in range(n)] for name, n in numbers.items()}
+    return set(differences({cell: Sums.of([30] * len(each), each) for cell, each in accepted.items()}, 20))
 
 
 @pytest.mark.parametrize(
@@ -85,33 +83,7 @@ def test_few_requests_have_no_difference(numbers, groups):
     assert counted(**numbers) == groups
 
 
-def test_the_sums_are_those_of_the_requests_since_the_start_of_the_oldest_slice():
-    """Whatever the pauses: a slice lasts a twentieth of the window from its first request on."""
-    random, strata, at = Random(1), Strata(20.0), 0.0
-    slices = []
-    for _ in range(2000):
-        at += random.choice((0.0, 0.1, 0.9, 3.0, 30.0))
-        cell = random.choice("ab"), random.choice("cd")
-        accepted, drafted = sorted(random.choices(range(1, 40), k=2))
-        if not slices or at - slices[-1][0] >= 1.0:
-            slices.append((at, []))
-        slices[-1][1].append((cell, Sums(1, drafted, accepted, drafted**2, accepted**2, drafted * accepted)))
-        strata.add(at, *cell, drafted=drafted, accepted=accepted)
-        strata.drop(at)
-        slices = [(start, requests) for start, requests in slices if start >= at - 20.0]
-        expected = {}
-        for cell, request in (row for _, requests in slices for row in requests):
-            expected[cell] = total([expected.get(cell, Sums()), request])
-        assert strata.cells == expected
-
-
-def test_requests_leave_with_the_window_or_when_the_clock_is_set_back():
-    strata = Strata(300.0)
-    for at in (0.0, 100.0, 290.0):
-        strata.add(at, COLD, "a", drafted=30, accepted=20)
-    strata.add(290.0, COLD, "a", drafted=0, accepted=0)  # which says nothing
-    for now, requests in ((290.0, 3), (320.0, 2), (450.0, 1)):
-        strata.drop(now)
-        assert strata.cells[COLD, "a"].requests == requests
-    strata.drop(280.0)
-    assert strata.cells == {}
+def test_the_sums_of_several_requests_are_those_of_each_together():
+    each = [Sums.of([drafted], [accepted]) for drafted, accepted in ((9, 3), (12, 12), (6, 0))]
+    assert Sums.of([9, 12, 6], [3, 12, 0]) == total(each) == Sums(3, 27, 15, 261, 153, 171)
+    assert total(each) - each[0] == Sums.of([12, 6], [12, 0])

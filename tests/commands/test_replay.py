@@ -12,7 +12,7 @@ import pytest
 from tests.commands.commands_tools import LEVELS, command
 from tests.recording.recorder_tools import PAGE, write
 
-KEYS = ["requests", "draft_tokens", "accepted_tokens", "acceptance", "p10", "p50", "p90", "speedup"]
+KEYS = ("requests", "draft_tokens", "accepted_tokens")
 K3 = str(LEVELS / "k3")
 
 
@@ -28,29 +28,29 @@ def sums():
 
 
 def replayed(capsys, *argv, **environment):
+    """The model of the recording, and its temperatures that have requests, by label."""
     assert command("replay", *argv, "--json", **environment) == 0
-    return json.loads(capsys.readouterr().out)
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    return model, {part["temperature"]: part for part in model["temperatures"] if part["window"]["requests"]}
 
 
-def test_json_has_the_documented_keys_and_the_exact_sums(capsys):
-    summary, truth = replayed(capsys, K3), sums()
-    assert list(summary) == ["model", "temperatures", "coverage", "speedup", "break_even_acceptance", "withheld"]
+def test_json_is_the_status_with_the_exact_sums(capsys):
+    (model, split), truth = replayed(capsys, K3), sums()
     for label, temperature in (("0-0.3", 0.2), ("0.5-0.7", 0.6), ("1+", 1.2)):
-        bucket = summary["temperatures"][label]
-        assert list(bucket) == KEYS
-        assert [bucket[key] for key in KEYS[:3]] == truth[temperature]
-        assert bucket["acceptance"] == bucket["accepted_tokens"] / bucket["draft_tokens"]
-        assert bucket["p10"] <= bucket["p50"] <= bucket["p90"]
-    assert (len(summary["temperatures"]), summary["coverage"], summary["withheld"]) == (3, 1, "no_reference")
+        window, quantiles = split[label]["window"], split[label]["acceptance_quantiles"]
+        assert [window[key] for key in KEYS] == truth[temperature]
+        assert window["rate"] == window["accepted_tokens"] / window["draft_tokens"]
+        assert quantiles["0.1"] <= quantiles["0.5"] <= quantiles["0.9"]
+    assert (len(split), model["engines"][0]["coverage"], model["speed"]["withheld"]) == (3, 1, "no_reference")
 
 
 def test_against_a_baseline_it_has_the_speedup_of_the_clients_times(capsys, tmp_path):
     file = tmp_path / "baseline.yaml"
     assert command("baseline", "--recording", str(LEVELS / "plain"), "--out", str(file)) == 0
     capsys.readouterr()
-    summary = replayed(capsys, K3, "--baseline", str(file))
-    assert summary["speedup"] == pytest.approx(0.984, abs=0.07)
-    assert {label: bucket["speedup"] for label, bucket in summary["temperatures"].items()} == pytest.approx(
+    model, split = replayed(capsys, K3, "--baseline", str(file))
+    assert model["speed"]["speedup"]["ratio"] == pytest.approx(0.984, abs=0.07)
+    assert {label: part["speedup"]["ratio"] for label, part in split.items()} == pytest.approx(
         {"0-0.3": 1.016, "0.5-0.7": 1.035, "1+": 0.928}, abs=0.07
     )
     (tmp_path / "bad.yaml").write_text("plain_steps: {lab: {running: [2, 1], seconds: [1, 1], errors: [0, 0]}}")
@@ -76,14 +76,14 @@ def test_it_counts_the_whole_recording_and_nothing_from_before_it(tmp_path, caps
         polls.append({"start": at, "end": at + 0.25, "text": page(tokens)})
     write(tmp_path, "plugin", packets)
     write(tmp_path, "scrapes", polls)
-    summary = replayed(capsys, str(tmp_path), LATENCY_WINDOW="30s")
-    (bucket,) = summary["temperatures"].values()
-    assert (bucket["requests"], bucket["draft_tokens"], bucket["accepted_tokens"]) == (80, 2400, 1200)
-    assert summary["coverage"] == 1
+    model, split = replayed(capsys, str(tmp_path), LATENCY_WINDOW="30s")
+    (part,) = split.values()
+    assert [part["window"][key] for key in KEYS] == [80, 2400, 1200]
+    assert model["engines"][0]["coverage"] == 1
 
 
 def test_buckets_are_those_of_the_settings(capsys):
-    assert list(replayed(capsys, K3, TEMPERATURE_BUCKETS="0, 0.9")["temperatures"]) == ["0-0.9", "0.9+"]
+    assert list(replayed(capsys, K3, TEMPERATURE_BUCKETS="0, 0.9")[1]) == ["0-0.9", "0.9+"]
 
 
 def test_without_json_it_prints_what_report_prints(capsys):
@@ -91,8 +91,8 @@ def test_without_json_it_prints_what_report_prints(capsys):
     printed = capsys.readouterr().out
     assert f"recording {K3}" in printed
     rows = {line.split()[0]: line.split()[8] for line in printed.splitlines() if line.startswith(("0-0.3 ", "1+ "))}
-    split = replayed(capsys, K3)["temperatures"]
-    assert rows == {label: f"{split[label]['requests']:,}" for label in ("0-0.3", "1+")}
+    _, split = replayed(capsys, K3)
+    assert rows == {label: f"{split[label]['window']['requests']:,}" for label in ("0-0.3", "1+")}
 
 
 def test_a_bad_recording_is_one_clear_line(tmp_path, capsys):

@@ -82,7 +82,7 @@ def test_a_histograms_growth_needs_two_readings_with_the_same_buckets(readings, 
         edges = OTHER_EDGES if counts is not None and len(counts) == 2 else EDGES
         page = {} if counts is None else {Phase.TTFT: HistogramReading(edges, counts)}
         histograms.append(at, page, has_restarted=False)
-    grown = histograms.growth(Phase.TTFT)
+    grown = histograms.growth.get(Phase.TTFT)
     assert (None if grown is None else grown.counts) == growth
 
 
@@ -91,8 +91,8 @@ def test_a_histogram_that_the_first_page_after_a_restart_lacks_starts_again():
     for at, counts in enumerate(((100, 150, 200), None, (1, 2, 3), (2, 4, 6))):
         page = {} if counts is None else {Phase.TTFT: HistogramReading(EDGES, counts)}
         histograms.append(at, page, has_restarted=counts is None)
-        assert counts is None or at == 3 or histograms.growth(Phase.TTFT) is None
-    assert histograms.growth(Phase.TTFT).counts == (1, 2, 3)
+        assert counts is None or at == 3 or Phase.TTFT not in histograms.growth
+    assert histograms.growth[Phase.TTFT].counts == (1, 2, 3)
 
 
 DRAFTS, TOKENS = Counter.DRAFTS, Counter.GENERATION_TOKENS

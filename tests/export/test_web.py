@@ -9,7 +9,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from sidecar.analysis.verdict import Verdict
-from sidecar.export.web import Kept, Pages, make_web
+from sidecar.export.web import Kept, make_web
 from sidecar.settings.files import shipped
 from tests.export import reports
 
@@ -28,7 +28,7 @@ async def site():
                 return response.status, response.headers, await response.text()
 
     site = Site()
-    app = make_web(Pages(lambda: reports.shown(site.report), lambda: site.ready, lambda: site.vllm_page))
+    app = make_web(lambda: reports.shown(site.report), lambda: site.ready, vllm_page=lambda: site.vllm_page)
     async with TestClient(TestServer(app)) as client:
         yield site
 

@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 from aiohttp import web
 
-from sidecar.http.connection import GuardOptions
-from sidecar.http.guard import GuardedServer
+from sidecar.http.guard import GuardedServer, GuardOptions
 from sidecar.settings.files import read_web_config
 
 ODDITY = "an oddity"

@@ -12,8 +12,7 @@ import aiohttp
 import bcrypt
 import pytest
 
-from sidecar.http.connection import Refusal
-from sidecar.http.guard import Passwords
+from sidecar.http.guard import Passwords, Refusal
 from sidecar.settings.files import read_web_config
 from tests.http.certificates import Authority, hashed
 from tests.http.servers import basic, ended, get, guarded, response
@@ -57,7 +56,7 @@ async def test_a_client_certificate_is_verified_and_may_be_required(authority, t
         assert await status(server, authority.trusting("client")) == 200
         assert await status(server, authority.trusting()) == expected
         assert await status(server, others) == 0
-        await until(lambda: server.connections, 0)
+        await until(lambda: len(server.open), 0)
 
 
 async def test_a_new_certificate_serves_new_connections_and_leaves_old_ones_open(authority):
@@ -98,7 +97,7 @@ async def test_unfinished_handshakes_keep_nobody_out_and_hold_no_memory(authorit
                 await connect()
             assert await status(server, authority.trusting()) == 200
             assert server.refusals[Refusal.GAVE_WAY] >= 300 - 64
-            assert server.connections <= 64
+            assert len(server.open) <= 64
             await until(lambda: sum(isinstance(held, SSLProtocol) for held in gc.get_objects()) < 100)
     finally:
         gc.enable()
@@ -137,7 +136,7 @@ async def test_guesses_do_not_pile_up_and_do_not_delay_a_client_with_the_right_p
             if number % 2:
                 writer.transport.abort()
         assert await status(server, user="prometheus", password="secret") == 200
-        await until(lambda: calls and server.connections <= 50)
+        await until(lambda: calls and len(server.open) <= 50)
         go_on.set()
         assert await status(server, user="prometheus", password="not known yet") == 401
         assert len(calls) <= 52

@@ -26,7 +26,7 @@ def lines_of(folder, name):
 
 def write(folder, name, lines):
     text = "".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines)
-    (folder / f"{name}.jsonl").write_text(text)
+    (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
 
 
 def recorder(folder, max_bytes=10**9):

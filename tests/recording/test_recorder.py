@@ -95,12 +95,12 @@ def test_a_poll_has_its_middle_time_and_an_unusable_page_is_a_failed_poll(tmp_pa
 )
 def test_the_error_names_a_damaged_line(tmp_path, name, line):
     write(tmp_path, name, [line])
-    with pytest.raises(RecordingError, match=rf"{name}\.jsonl, line 1: not a "):
+    with pytest.raises(RecordingError, match=rf"{name}\.jsonl\.gz, line 1: not a "):
         list(read_scrapes(tmp_path) if name == "scrapes" else read_plugin(tmp_path))
 
 
 def test_a_damaged_file_a_missing_one_and_one_without_a_poll_are_errors(tmp_path):
-    with pytest.raises(RecordingError, match=r"no recording \(scrapes\.jsonl is missing\)"):
+    with pytest.raises(RecordingError, match=r"no recording \(scrapes\.jsonl\.gz is missing\)"):
         list(read_scrapes(tmp_path))
     write(tmp_path, "scrapes", [])
     with pytest.raises(RecordingError, match="no poll"):

@@ -72,23 +72,6 @@ class Limitation(StrEnum):
     ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - not a password
 
 
-def limitations(
-    engine: EngineSnapshot, *, several_processes: bool, itl_per_token: bool = False
-) -> frozenset[Limitation]:
-    """The limitations of one engine, according to its last page."""
-    limited = {
-        Limitation.V0_COUNTERS: Trait.OVERCOUNTED in engine.traits,
-        Limitation.DIFFUSION: Trait.DIFFUSION in engine.traits,
-        Limitation.NO_SPECULATION: not engine.traits and Counter.DRAFT_TOKENS not in engine.counters,
-        Limitation.NO_POSITIONS: Counter.DRAFTS in engine.counters and not engine.accepted_per_position,
-        Limitation.NO_REQUEST_TPOT: Phase.TPOT not in engine.histograms,
-        Limitation.NO_KV_CACHE_CAPACITY: engine.kv_cache_capacity_tokens is None,
-        Limitation.SEVERAL_PROCESSES: several_processes,
-        Limitation.ITL_PER_TOKEN: itl_per_token,
-    }
-    return frozenset(limitation for limitation, holds in limited.items() if holds)
-
-
 class KvCacheUsage:
     """One engine's KV-cache usage, poll by poll, each 0 to 1."""
 
@@ -251,11 +234,20 @@ class EngineState:
     @property
     def limitations(self) -> frozenset[Limitation]:
         """What its last page does not export."""
-        if self.latest is None:
+        engine = self.latest
+        if engine is None:
             return frozenset()
-        return limitations(
-            self.latest, several_processes=self._several_processes, itl_per_token=bool(self._check.per_token)
-        )
+        limited = {
+            Limitation.V0_COUNTERS: Trait.OVERCOUNTED in engine.traits,
+            Limitation.DIFFUSION: Trait.DIFFUSION in engine.traits,
+            Limitation.NO_SPECULATION: not engine.traits and Counter.DRAFT_TOKENS not in engine.counters,
+            Limitation.NO_POSITIONS: Counter.DRAFTS in engine.counters and not engine.accepted_per_position,
+            Limitation.NO_REQUEST_TPOT: Phase.TPOT not in engine.histograms,
+            Limitation.NO_KV_CACHE_CAPACITY: engine.kv_cache_capacity_tokens is None,
+            Limitation.SEVERAL_PROCESSES: self._several_processes,
+            Limitation.ITL_PER_TOKEN: bool(self._check.per_token),
+        }
+        return frozenset(limitation for limitation, holds in limited.items() if holds)
 
     @property
     def load_reports(self) -> tuple[LoadReport, ...]:
@@ -271,8 +263,7 @@ class EngineState:
     @property
     def histograms(self) -> dict[Phase, HistogramReading]:
         """The growth of vLLM's histograms over latency_window."""
-        grown = {phase: self._histograms.growth(phase) for phase in Phase}
-        return {phase: known for phase, known in grown.items() if known is not None}
+        return self._histograms.growth
 
 
 def _row(shown: EngineSnapshot, engine: EngineSnapshot) -> Row:

@@ -1,8 +1,7 @@
 """How polling goes, and the engines on the pages: up to a limit under their own keys, the rest as ``other``."""
 
-from collections import Counter as Tally
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sidecar.analysis.engine.engine_state import EngineState
@@ -19,62 +18,28 @@ _FRESH_INTERVALS: Final = 2  # number of intervals for which a poll's data are s
 class ScrapeReport:
     """Polling vLLM. ``up``: the last poll succeeded and is at most two intervals old; ``interval`` is in force now."""
 
-    up: bool
-    last_scrape: float | None  # when the last good poll was; None before the first
-    duration: float | None
-    interval: float
-    errors: Mapping[str, int]  # failed polls by ``ScrapeError.reason``, each starting at 0
-    last_error: ScrapeError | None  # None while up
-    malformed_lines: int
-    vllm_restarts: int
+    up: bool = False
+    last_scrape: float | None = None  # when the last good poll was; None before the first
+    duration: float | None = None
+    interval: float  # the configured one until the first poll
+    errors: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(ScrapeError.reasons(), 0))
+    last_error: ScrapeError | None = None  # None while up
+    malformed_lines: int = 0
+    vllm_restarts: int = 0
 
+    def scraped(self, at: float, duration: float, interval: float, malformed: int) -> "ScrapeReport":
+        """After a good poll."""
+        timed = replace(self, last_scrape=at, duration=duration, interval=interval)
+        return replace(timed, last_error=None, malformed_lines=self.malformed_lines + malformed)
 
-class ScrapeState:
-    """Takes in every poll, in order."""
+    def failed(self, error: ScrapeError) -> "ScrapeReport":
+        """After a failed poll; ``errors`` counts them by ``ScrapeError.reason``."""
+        return replace(self, errors={**self.errors, error.reason: self.errors[error.reason] + 1}, last_error=error)
 
-    def __init__(self, interval: float) -> None:
-        """``interval`` is the configured one, used until the first poll gives the one in force."""
-        self._interval = interval
-        self._errors: Tally[str] = Tally(dict.fromkeys(ScrapeError.reasons(), 0))
-        self._last_error: ScrapeError | None = None
-        self._duration: float | None = None
-        self.last: float | None = None  # Unix seconds of the last good poll
-        self._malformed_lines = 0
-
-    @property
-    def is_polled(self) -> bool:
-        """Whether at least one poll has ended, successfully or not."""
-        return self.last is not None or self._last_error is not None
-
-    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
-        """Takes in a good poll."""
-        self._malformed_lines += page.malformed
-        self.last, self._duration, self._interval = at, duration, interval
-        self._last_error = None
-
-    def failed(self, error: ScrapeError) -> None:
-        """Takes in a failed poll."""
-        self._errors[error.reason] += 1
-        self._last_error = error
-
-    def is_fresh(self, now: float) -> bool:
-        """Whether the last poll succeeded and is recent."""
-        if self.last is None or self._last_error is not None:
-            return False
-        return now - self.last <= _FRESH_INTERVALS * self._interval
-
-    def report(self, now: float, restarts: int) -> ScrapeReport:
-        """The state at ``now``; ``restarts`` is how often vLLM has restarted."""
-        return ScrapeReport(
-            up=self.is_fresh(now),
-            last_scrape=self.last,
-            duration=self._duration,
-            interval=self._interval,
-            errors=dict(self._errors),
-            last_error=self._last_error,
-            malformed_lines=self._malformed_lines,
-            vllm_restarts=restarts,
-        )
+    def at(self, now: float, restarts: int) -> "ScrapeReport":
+        """At ``now``; ``restarts`` is how often vLLM has restarted."""
+        is_recent = self.last_scrape is not None and now - self.last_scrape <= _FRESH_INTERVALS * self.interval
+        return replace(self, up=is_recent and self.last_error is None, vllm_restarts=restarts)
 
 
 _MOST_OTHERS: Final = 1000  # engines in the sum "other"

@@ -14,7 +14,7 @@ from sidecar.analysis.speed.speedup import (
     Speedup,
     Withheld,
 )
-from sidecar.analysis.speed.steps import LOAD_EDGES, LOAD_LABELS, StepCosts, Steps
+from sidecar.analysis.speed.steps import StepCosts, Steps
 from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import FinishedRequest
 from sidecar.settings.baselines import PlainStepTimes
@@ -28,9 +28,7 @@ class TemperatureSpeed:
     def __init__(self, window: float) -> None:
         self.times = SlidingTimes(window)
         self.speedup: Speedup | None = None  # over the window; None if the whole model has none
-        # Request-seconds since the start; None without a baseline.
-        self.saved: float | None = None
-        self.lost: float | None = None
+        self.saved = self.lost = 0.0  # request-seconds since the start
 
 
 class ModelSpeed:
@@ -70,8 +68,10 @@ class ModelSpeed:
 
     def finished(self, requests: Mapping[str, Sequence[FinishedRequest]]) -> None:
         """Takes in the requests that finished since the last poll, by temperature."""
+        if self.curve is None:
+            return
         steps = self.whole.steps if self.whole is not None else None
-        compares = steps is not None and self.curve is not None and are_prompts_alike(self.curve, steps)
+        compares = steps is not None and are_prompts_alike(self.curve, steps)
         for temperature, ended in requests.items():
             speed = self.temperature(temperature)
             gained = 0.0
@@ -83,10 +83,8 @@ class ModelSpeed:
                 speed.times.add(tokens=tokens, plain=plain, actual=end - begun)
                 gained += tokens * plain.seconds - (end - begun)
             if compares:
-                speed.saved, speed.lost = (
-                    (speed.saved or 0.0) + max(gained, 0.0),
-                    (speed.lost or 0.0) + max(-gained, 0.0),
-                )
+                speed.saved += max(gained, 0.0)
+                speed.lost += max(-gained, 0.0)
 
     def mark(self, at: float) -> None:
         """Updates the speeds; everything until ``at``, a good poll's time, has been taken in."""
@@ -98,8 +96,6 @@ class ModelSpeed:
         for speed in self._temperatures.values():
             speed.times.mark(at)
             speed.speedup = speed.times.read() if is_known else None
-            if self.curve is not None and speed.saved is None:
-                speed.saved = speed.lost = 0.0
 
     def forget_all_but(self, engines: Collection[EngineKey]) -> None:
         """Drops engines that have left the page for good."""
@@ -118,9 +114,8 @@ def costs_by_load(whole: EngineSpeed, loads: Sequence[LoadReport]) -> dict[int, 
     """Step times by a load's highest number of running requests, for each with enough steps and a plain step time."""
     if whole.costs is None:
         return {}
-    highest = dict(zip(LOAD_LABELS, LOAD_EDGES, strict=False))
     return {
-        highest[load.running]: replace(whole.costs, actual=load.seconds / load.steps, plain=load.plain_seconds)
+        load.highest: replace(whole.costs, actual=load.seconds / load.steps, plain=load.plain_seconds)
         for load in loads
-        if load.plain_seconds is not None and load.steps >= _ENOUGH_STEPS and load.running in highest
+        if load.plain_seconds is not None and load.steps >= _ENOUGH_STEPS and load.highest is not None
     }

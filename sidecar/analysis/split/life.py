@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginState
 from sidecar.analysis.split.trust import Trust
+from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import (
     MAX_KEYS,
     FinishedRequest,
@@ -16,7 +18,7 @@ from sidecar.requests.messages import (
     StepTally,
     Table,
 )
-from sidecar.requests.tally import NOTHING, Outcome, Tally
+from sidecar.requests.tally import NOTHING, Tally
 
 TallyRow = Row[int | str, Tally]
 Rows = Mapping[int | str, TallyRow]
@@ -59,6 +61,30 @@ class Life:
         self._taken: Cut | None = None  # of which the steps have been taken
         self._arriving: dict[tuple[Table, int | str], TallyRow] = {}
         self._arriving_finished: list[FinishedRequest] = []
+
+    @property
+    def key(self) -> EngineKey:
+        """The engine as vLLM's page names it."""
+        return EngineKey(self.hello.model or "", str(self.hello.engine))
+
+    @property
+    def report(self) -> PluginEngineReport:
+        """What is shown of its plug-in."""
+        state = PluginState(self.hello.state)
+        is_idle = state is PluginState.OBSERVING and not (self.latest and self.latest.total.drafts)
+        return PluginEngineReport(
+            model_name=self.key.model_name,
+            engine=self.key.engine,
+            version=self.hello.plugin,
+            vllm_version=self.hello.vllm or "",
+            state=PluginState.IDLE if is_idle else state,
+            reason=self.hello.reason,
+        )
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it is gone although vLLM's counters still have what it counted."""
+        return not self.connections and not self.is_before_reset
 
     @property
     def observes(self) -> bool:
@@ -137,14 +163,9 @@ class Life:
 
 
 def _sum(requests: Collection[FinishedRequest]) -> Tally:
-    if not requests:
-        return NOTHING
-    outcomes = Counter(request.outcome for request in requests)
+    outcomes: dict[str, Any] = {**Counter(request.outcome for request in requests)}
     return Tally(
-        stopped=outcomes[Outcome.STOPPED],
-        length=outcomes[Outcome.LENGTH],
-        aborted=outcomes[Outcome.ABORTED],
-        error=outcomes[Outcome.ERROR],
+        **outcomes,
         drafts=sum(request.drafts for request in requests),
         draft_tokens=sum(request.draft_tokens for request in requests),
         accepted_tokens=sum(request.accepted_tokens for request in requests),

@@ -6,20 +6,12 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.split.life import Life
-from sidecar.analysis.split.plugin_state import (
-    NoSplit,
-    NoSplitReason,
-    PluginEngineReport,
-    PluginReport,
-    PluginState,
-    worst,
-)
+from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginReport, PluginState, worst
 from sidecar.analysis.split.trust import Standing
 from sidecar.engine.names import Counter as Counted
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.requests.messages import (
-    Configuration,
     Dropped,
     FinishedRequest,
     Hello,
@@ -135,11 +127,11 @@ class Lives:
         for life in self._lives.values():
             # What was confirmed before is of the last process; its engine may outlive that, and stay connected.
             life.is_over |= has_restarted and (not life.connections or life.confirmed is not None)
-            life.is_before_reset |= self.key(life) in reset and not life.connections
+            life.is_before_reset |= life.key in reset and not life.connections
         for key, counted in self._counted.items():
             for life in self._current(key):
                 self._judge(life, at, counted, self._of(key))
-            if _are_several(self._current(key)):  # nobody can know which it is, even if one of them leaves
+            if sum(map(_has_drafted, self._current(key))) > 1:  # nobody knows which it is, even if one of them leaves
                 self._disputed.add(key)
         if len(self._disputed) > _MOST_LIVES:  # a page that names other engines each time
             self._disputed &= self._counted.keys()
@@ -149,7 +141,7 @@ class Lives:
         if life.latest is None or not life.observes:
             return
         if counted is not None:  # what the lives before it counted is in vLLM's counters, too
-            left = [one.confirmed.total for one in lives if one is not life and _has_left(one) and one.confirmed]
+            left = [one.confirmed.total for one in lives if one.has_left and one is not life and one.confirmed]
             counted -= sum(left, NOTHING)
         life.trust.compare(at, life.reports, life.latest.total, counted, 1 - self.lowest_coverage)
         if not life.is_consistent:
@@ -164,8 +156,8 @@ class Lives:
         return [
             life
             for life in self._lives.values()
-            if self.key(life).model_name == model_name and not life.is_over and life.confirmed is not None
-            if self.key(life) not in self._disputed
+            if life.key.model_name == model_name and not life.is_over and life.confirmed is not None
+            if life.key not in self._disputed
         ]
 
     def take_finished(self) -> dict[EngineKey, list[FinishedRequest]]:
@@ -174,10 +166,10 @@ class Lives:
         for life in self._lives.values() if self._counted else ():
             if self._is_elsewhere(life):
                 self._dropped[OTHER_ENGINE] += len(life.finished)
-            elif life.trust.standing is Standing.DIFFERS or self.key(life) in self._disputed:
+            elif life.trust.standing is Standing.DIFFERS or life.key in self._disputed:
                 self._dropped[UNCONFIRMED] += len(life.finished)
             elif life.latest is life.confirmed:
-                taken.setdefault(self.key(life), []).extend(life.finished)
+                taken.setdefault(life.key, []).extend(life.finished)
             else:
                 continue
             life.finished = []
@@ -198,7 +190,7 @@ class Lives:
 
     def _engine_withheld(self, key: EngineKey) -> NoSplit | None:
         current = self._current(key)
-        holding = [life for life in current if _holds(life)]
+        holding = [life for life in current if life.confirmed and life.trust.standing is not Standing.DIFFERS]
         if key in self._disputed:
             return NoSplit(NoSplitReason.SEVERAL_CLAIM, key.engine)
         for life in holding or current:
@@ -210,7 +202,7 @@ class Lives:
         """The same for an engine none of whose ``current`` lives agrees with vLLM's counters."""
         counted = self._counted[key]
         if not current:
-            if any(life.is_over and self.key(life) == key for life in self._lives.values()):
+            if any(life.is_over and life.key == key for life in self._lives.values()):
                 return NoSplit(NoSplitReason.RESTARTED_WITHOUT, key.engine)
             is_missing = counted is not None and counted.drafts > 0 and self.counting(key.model_name)
             return NoSplit(NoSplitReason.NOT_REPORTED, key.engine) if is_missing else None
@@ -235,28 +227,20 @@ class Lives:
             return None if life is None else life.trust.ratio
         return 0.0
 
-    def speculation(self, key: EngineKey) -> Speculation | None:
-        """How the engine drafts; None if it does not, or if no plug-in is connected."""
-        hello = self._hello_of(key)
-        return hello.speculation if hello is not None else None
-
-    def configuration(self, key: EngineKey) -> Configuration:
-        """The rest of the engine's configuration; everything is unknown if no plug-in is connected."""
-        hello = self._hello_of(key)
-        return hello.configuration if hello is not None else Configuration()
-
-    def _hello_of(self, key: EngineKey) -> Hello | None:
+    def hello(self, key: EngineKey) -> Hello | None:
+        """How the engine is configured, as its plug-in says; None if none is connected."""
         connected = [life for life in self._current(key) if life.connections]
         known = [life for life in connected if life.confirmed is not None] or connected
         return known[-1].hello if known else None
 
-    def key(self, life: Life) -> EngineKey:
-        """The engine as vLLM's page names it."""
-        return EngineKey(life.hello.model or "", str(life.hello.engine))
+    def speculation(self, key: EngineKey) -> Speculation | None:
+        """How the engine drafts; None if it does not, or if no plug-in is connected."""
+        hello = self.hello(key)
+        return hello.speculation if hello is not None else None
 
     def _of(self, key: EngineKey) -> list[Life]:
         """The engine's lives in the current process of vLLM, the latest last."""
-        return [life for life in self._lives.values() if self.key(life) == key and not life.is_over]
+        return [life for life in self._lives.values() if life.key == key and not life.is_over]
 
     def _current(self, key: EngineKey) -> list[Life]:
         """Which of them may be the engine's now: the connected ones, and the last confirmed one if none of these is."""
@@ -269,20 +253,20 @@ class Lives:
 
     def _is_elsewhere(self, life: Life) -> bool:
         """Whether this engine is not on the last page; False before the first one."""
-        return bool(self._counted) and self.key(life) not in self._counted
+        return bool(self._counted) and life.key not in self._counted
 
     # What is shown of the plug-in itself
 
     def report(self, problem: str) -> PluginReport:
         """The current states; ``problem`` says why the socket cannot be opened, empty if it is open."""
         connected = [life for life in self._lives.values() if life.connections and not life.is_over]
-        engines = tuple(_engine_report(self.key(life), life) for life in connected)
+        engines = tuple(life.report for life in connected)
         unreadable = next(iter(self._unreadable.values()), None)
         return PluginReport(
             state=worst([engine.state for engine in engines]) if unreadable is None else PluginState.OTHER_FORMAT,
             unreadable_format=unreadable,
             problem=problem,
-            observed=len({self.key(life) for life in connected if life.observes} & self._counted.keys()),
+            observed=len({life.key for life in connected if life.observes} & self._counted.keys()),
             expected=len(self._counted),
             heard=self._has_heard,
             engines=engines,
@@ -291,22 +275,9 @@ class Lives:
         )
 
 
-def _has_left(life: Life) -> bool:
-    return not life.connections and not life.is_before_reset
-
-
-def _holds(life: Life) -> bool:
-    return life.confirmed is not None and life.trust.standing is not Standing.DIFFERS
-
-
 def _has_drafted(life: Life) -> bool:
     """Whether vLLM's counters have confirmed drafts of it, even if they contradict it by now."""
     return life.confirmed is not None and life.confirmed.total.drafts > 0
-
-
-def _are_several(current: Sequence[Life]) -> bool:
-    """Whether more than one has agreed with vLLM's counters."""
-    return sum(map(_has_drafted, current)) > 1
 
 
 def _counted(engine: EngineSnapshot) -> Tally | None:
@@ -318,16 +289,3 @@ def _counted(engine: EngineSnapshot) -> Tally | None:
         return None
     drafts, draft_tokens, accepted_tokens = (int(value or 0) for value in counters)
     return Tally(drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted_tokens)
-
-
-def _engine_report(key: EngineKey, life: Life) -> PluginEngineReport:
-    state = PluginState(life.hello.state)
-    is_idle = state is PluginState.OBSERVING and not (life.latest and life.latest.total.drafts)
-    return PluginEngineReport(
-        model_name=key.model_name,
-        engine=key.engine,
-        version=life.hello.plugin,
-        vllm_version=life.hello.vllm or "",
-        state=PluginState.IDLE if is_idle else state,
-        reason=life.hello.reason,
-    )

@@ -7,15 +7,18 @@ from typing import Final
 
 
 class PluginState(StrEnum):
-    """The state of the plug-in in vLLM."""
+    """The state of the plug-in in vLLM; what most needs attention comes first."""
 
-    NOT_CONNECTED = "not_connected"
-    IDLE = "idle"  # connected, but vLLM has not drafted for any request yet
-    OBSERVING = "observing"
-    CHECKING = "checking"  # connected, but the scheduler has not been seen to call vLLM's methods
-    REFUSED = "refused"  # connected, but it does not know this vLLM's scheduler
-    DISABLED = "disabled"  # it failed and disabled itself
     OTHER_FORMAT = "other_format"  # its messages are in another version of the format
+    DISABLED = "disabled"  # it failed and disabled itself
+    REFUSED = "refused"  # connected, but it does not know this vLLM's scheduler
+    CHECKING = "checking"  # connected, but the scheduler has not been seen to call vLLM's methods
+    OBSERVING = "observing"
+    IDLE = "idle"  # connected, but vLLM has not drafted for any request yet
+    NOT_CONNECTED = "not_connected"
+
+
+BAD: Final = (PluginState.OTHER_FORMAT, PluginState.DISABLED, PluginState.REFUSED)  # somebody must do something
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +81,6 @@ class NoSplit:
     ratio: float | None = None
 
 
-_WORST_FIRST: Final = (
-    PluginState.DISABLED,
-    PluginState.REFUSED,
-    PluginState.CHECKING,
-    PluginState.OBSERVING,
-    PluginState.IDLE,
-)
-
-
 def worst(states: Collection[PluginState]) -> PluginState:
     """The state of all engines together: the one that most needs attention."""
-    return next((state for state in _WORST_FIRST if state in states), PluginState.NOT_CONNECTED)
+    return min(states, key=list(PluginState).index, default=PluginState.NOT_CONNECTED)

@@ -1,7 +1,7 @@
 """The sums of the plug-in's rows by label, how they have grown, and which groups of requests accept less."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import sub
@@ -9,7 +9,7 @@ from typing import Final
 
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.split.life import Life, Rows
-from sidecar.analysis.split.strata import Difference, Strata
+from sidecar.analysis.split.strata import Difference
 from sidecar.engine.window import HOUR, GrowthWindow
 from sidecar.requests.messages import OTHER, Table
 from sidecar.requests.tally import NOTHING, Tally
@@ -17,8 +17,6 @@ from sidecar.requests.tally import NOTHING, Tally
 GREEDY: Final = "0"
 _TEMPERATURE_EDGES: Final = (0.0, 0.3, 0.5, 0.7, 1.0)
 PROMPT_LABELS: Final = ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+")
-OUTPUT_LABELS: Final = ("free", "structured")
-SAMPLING_LABELS: Final = ("greedy", "plain", "filtered", "penalties")
 _PROMPT_EDGES: Final = (9, 11, 13, 15)  # the highest exponent of each but the last: 512 is 2**9
 MOST_ADAPTERS: Final = 9  # with "none"
 NO_ADAPTER: Final = "none"
@@ -142,7 +140,13 @@ def _acceptance(window: GrowthWindow[Tally]) -> Acceptance:
     )
 
 
-_GROUPED: Final = (Table.PROMPT_TOKENS, Table.OUTPUT, Table.SAMPLING, Table.ADAPTER)
+GROUPED: Final = {
+    Table.PROMPT_TOKENS: PROMPT_LABELS,
+    Table.OUTPUT: ("free", "structured"),
+    Table.SAMPLING: ("greedy", "plain", "filtered", "penalties"),
+    Table.ADAPTER: (),
+}
+"""The labels that exist from the start, by table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,45 +171,27 @@ class GroupReport:
         return self.difference is not None and self.difference.is_clearly_lower
 
 
-class Groups:
-    """One model's requests by group; every prompt length and output format exists from the start."""
+def group_reports(
+    tallies: Mapping[Label, LiveTally],
+    differences: Mapping[str, Mapping[str, Difference]],
+    min_requests: int,
+    *,
+    fresh: bool,
+) -> Iterator[GroupReport]:
+    """Every group; one with fewer than ``min_requests`` requests in the window is never flagged.
 
-    def __init__(self, window: float) -> None:
-        """``window`` is the sliding window in seconds."""
-        self._window = window
-        labels = {Table.PROMPT_TOKENS: PROMPT_LABELS, Table.OUTPUT: OUTPUT_LABELS, Table.SAMPLING: SAMPLING_LABELS}
-        self.tallies = {by: {label: LiveTally(window) for label in labels.get(by, ())} for by in _GROUPED}
-
-    def tally(self, by: Table, group: str) -> LiveTally:
-        """A group's tally, new on first use."""
-        groups = self.tallies[by]
-        if group not in groups:
-            groups[group] = LiveTally(self._window)
-        return groups[group]
-
-    def keep_adapters(self, names: Collection[str]) -> None:
-        """Forgets all other adapters: those of a process of vLLM that has ended."""
-        adapters = self.tallies[Table.ADAPTER]
-        self.tallies[Table.ADAPTER] = {name: tally for name, tally in adapters.items() if name in names}
-
-    def reports(self, strata: Mapping[str, Strata], min_requests: int, *, fresh: bool) -> tuple[GroupReport, ...]:
-        """Every group; one with fewer than ``min_requests`` requests in the window is never flagged.
-
-        The windows are empty unless the last poll is ``fresh``.
-        """
-        return tuple(group for by in _GROUPED for group in self._of(by, strata[by], min_requests, fresh=fresh))
-
-    def _of(self, by: Table, strata: Strata, min_requests: int, *, fresh: bool) -> Iterator[GroupReport]:
-        differences = strata.differences(min_requests) if fresh else {}
-        windows = {group: tally.window if fresh else NO_DRAFTS for group, tally in self.tallies[by].items()}
+    The windows are empty unless the last poll is ``fresh``.
+    """
+    for by in GROUPED:
+        groups = {group: tally for (table, group), tally in tallies.items() if table is by}
+        windows = {group: tally.window if fresh else NO_DRAFTS for group, tally in groups.items()}
         drafted = sum(window.draft_tokens for window in windows.values())
-        for group, tally in self.tallies[by].items():
-            window = replace(windows[group], share=windows[group].draft_tokens / drafted if drafted else 0.0)
+        for group, window in windows.items():
             yield GroupReport(
                 by=by,
                 group=group,
-                tally=tally.total,
-                window=window,
-                difference=differences.get(group),
+                tally=groups[group].total,
+                window=replace(window, share=window.draft_tokens / drafted if drafted else 0.0),
+                difference=differences.get(by, {}).get(group),
                 without_drafts=(window.requests or 0) >= min_requests and drafted > 0 and window.draft_tokens == 0,
             )

@@ -50,9 +50,8 @@ class Trust:
         self._least: Tally | None = None  # by vLLM, at the last poll before the cut before that one; None: unknown
         self._off_since: float | None = None  # the first poll at which one was behind the other
         self._marks: deque[_Mark] = deque()  # a few, the oldest first
-        self._agreed: tuple[Tally, Tally] | None = (
-            None  # the total and the least of the cut that agreed at the last poll
-        )
+        # The total and the least of the cut that agreed at the last poll.
+        self._agreed: tuple[Tally, Tally] | None = None
         self._unreported = 0  # polls since the latest cut at which vLLM had drafted more than at the poll before
 
     def compare(self, at: float, reports: int, total: Tally, counted: Tally | None, tolerance: float) -> None:
@@ -79,7 +78,8 @@ class Trust:
             self.standing, self.ratio = Standing.DIFFERS, _farthest(*(off or (total, counted)))
         elif off is None:
             self.standing, self._is_confirmed = Standing.AGREES, True
-            self.ratio = _ratio(total, self._within(total, counted))
+            within = self._within(total, counted).draft_tokens
+            self.ratio = total.draft_tokens / within if within > 0 else None
             self._agreed = None if self._least is None else (total, self._least)
         else:
             self.standing = Standing.AGREES if self._is_confirmed else Standing.WAITS
@@ -128,7 +128,3 @@ def _farthest(total: Tally, counted: Tally) -> float | None:
     pairs = [(getattr(total, name), getattr(counted, name)) for name in _COMPARED]
     ratios = [mine / theirs for mine, theirs in pairs if theirs > 0]
     return max(ratios, key=lambda ratio: abs(ratio - 1), default=None)
-
-
-def _ratio(total: Tally, counted: Tally) -> float | None:
-    return total.draft_tokens / counted.draft_tokens if counted.draft_tokens > 0 else None

@@ -46,41 +46,28 @@ def _plain_steps(model: ModelReport) -> Values:
     return {(load.running, "baseline"): load.plain_seconds for load in model.loads}
 
 
+# vLLM's counters under one name for every version.
+_COUNTERS: Final = {
+    Counter.DRAFTS: ("engine_drafts", "Drafts (verification steps of speculating requests) that vLLM counted."),
+    Counter.DRAFT_TOKENS: ("engine_draft_tokens", "Draft tokens that vLLM counted."),
+    Counter.ACCEPTED_TOKENS: ("engine_accepted_tokens", "Accepted draft tokens that vLLM counted."),
+    Counter.FIRST_TOKENS: ("engine_requests", "Requests that got their first token, as vLLM counts them."),
+    Counter.GENERATION_TOKENS: ("generation_tokens", "Generated tokens."),
+    Counter.PROMPT_TOKENS: ("prompt_tokens", "Prompt tokens processed."),
+    Counter.PREEMPTIONS: ("preemptions", "Preemptions of requests because the KV cache was full."),
+    Counter.PREFIX_CACHE_QUERIES: (
+        "prefix_cache_queries",
+        "Tokens looked up in the prefix cache (blocks before vLLM 0.9).",
+    ),
+    Counter.PREFIX_CACHE_HITS: ("prefix_cache_hits", "Tokens found in the prefix cache (blocks before vLLM 0.9)."),
+}
+
 METRICS: Final = (
-    # vLLM's counters under one name for every version.
-    ENGINE.counter(
-        "engine_drafts",
-        "Drafts (verification steps of speculating requests) that vLLM counted.",
-        _counted(Counter.DRAFTS),
-    ),
-    ENGINE.counter("engine_draft_tokens", "Draft tokens that vLLM counted.", _counted(Counter.DRAFT_TOKENS)),
-    ENGINE.counter(
-        "engine_accepted_tokens", "Accepted draft tokens that vLLM counted.", _counted(Counter.ACCEPTED_TOKENS)
-    ),
+    *(ENGINE.counter(name, text, _counted(counter)) for counter, (name, text) in _COUNTERS.items()),
     ENGINE.by_position(
         "engine_accepted_tokens_per_position",
         "Accepted draft tokens that vLLM counted, by draft position, starting at 0.",
         lambda engine: engine.accepted_per_position,
-    ),
-    ENGINE.counter(
-        "engine_requests",
-        "Requests that got their first token, as vLLM counts them.",
-        _counted(Counter.FIRST_TOKENS),
-    ),
-    ENGINE.counter("generation_tokens", "Generated tokens.", _counted(Counter.GENERATION_TOKENS)),
-    ENGINE.counter("prompt_tokens", "Prompt tokens processed.", _counted(Counter.PROMPT_TOKENS)),
-    ENGINE.counter(
-        "preemptions", "Preemptions of requests because the KV cache was full.", _counted(Counter.PREEMPTIONS)
-    ),
-    ENGINE.counter(
-        "prefix_cache_queries",
-        "Tokens looked up in the prefix cache (blocks before vLLM 0.9).",
-        _counted(Counter.PREFIX_CACHE_QUERIES),
-    ),
-    ENGINE.counter(
-        "prefix_cache_hits",
-        "Tokens found in the prefix cache (blocks before vLLM 0.9).",
-        _counted(Counter.PREFIX_CACHE_HITS),
     ),
     # Acceptance and latency derived from these counters and vLLM's histograms.
     SINGLE_ENGINE.histogram(

@@ -11,7 +11,7 @@ from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus
-from sidecar.export.web import Pages, make_web
+from sidecar.export.web import make_web
 from sidecar.requests.messages import Speculation
 from tests.export import reports
 
@@ -76,7 +76,7 @@ async def served(report):
     """The page's address, and what it shows: ``site.report`` may change."""
 
     site = SimpleNamespace(report=report)
-    async with TestServer(make_web(Pages(lambda: reports.shown(site.report), lambda: True))) as server:
+    async with TestServer(make_web(lambda: reports.shown(site.report), lambda: True)) as server:
         site.url = str(server.make_url("/"))
         yield site
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from sidecar.errors import SettingsError
 from sidecar.log import redacted
@@ -32,6 +33,16 @@ _ASCENDING: Final = (
     ("thresholds.speedup_net_negative", "thresholds.speedup_net_positive"),
     ("thresholds.acceptance_fewer_tokens", "thresholds.acceptance_more_tokens"),
 )
+
+
+class _Environment(BaseSettings, Settings):
+    """The settings as variables."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        enable_decoding=False,  # json_text decodes, so that bad JSON is reported with all other errors
+    )
 
 
 def load_settings(config: Path | None, environ: Mapping[str, str]) -> Settings:
@@ -77,13 +88,16 @@ def is_service_link(name: str, text: str) -> bool:
 
 
 def _merged(file: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-    """Both merged; ``variables``, by key, override. A group that is no mapping in the file stays, to be reported."""
-    merged = {name: dict(value) if isinstance(value, dict) else value for name, value in file.items()}
-    for key, text in variables.items():
-        group, _, name = key.rpartition(".")
-        below = merged if not group else merged.get(group) or merged.setdefault(group, {})
-        if isinstance(below, dict):
-            below[name] = text
+    """Both merged; ``variables`` override. A group that is no mapping in the file stays, to be reported."""
+    source = EnvSettingsSource(_Environment)
+    source.env_vars = {variable(key).lower(): text for key, text in variables.items()}  # not those of the process
+    merged = dict(file)
+    for name, value in source().items():
+        below = merged.get(name)
+        if not isinstance(value, dict):
+            merged[name] = value
+        elif below is None or isinstance(below, dict):
+            merged[name] = (below or {}) | value
     return merged
 
 

@@ -24,7 +24,6 @@ from dashboards.builders.query import (
 )
 from dashboards.builders.tables import matrix
 
-_LIMITS: Final = LIMITS[::2]  # below which it does not pay
 _FEW: Final = 8  # lines where there is one for each engine or group
 _BY_TEMPERATURE = ratio("temperature", "accepted_tokens_total", "draft_tokens_total")
 _OF_ALL = ratio("", "engine_accepted_tokens_total", "engine_draft_tokens_total")
@@ -70,7 +69,7 @@ def _engines() -> timeseries.Panel:
         "Accepted / draft tokens of single engines, by vLLM's own counters: those that are lowest now.",
         "One engine far below its pod's others: restart that pod. If all engines of a pod are low, it is the pod's "
         "traffic or draft model.",
-        [Query(who(first(_FEW, rates, lowest=True)), "engine {{engine}} of {{who}} {{model_name}}"), *_LIMITS],
+        [Query(who(first(_FEW, rates, lowest=True)), "engine {{engine}} of {{who}} {{model_name}}"), *LIMITS[::2]],
         SHARE,
         high=1,
     )
@@ -198,7 +197,7 @@ def _prompts() -> timeseries.Panel:
         "Accepted / draft tokens of the requests with prompts of that many tokens.",
         "Drafts fail first on long prompts: if only those are low, route them to pods that do not speculate, or use a "
         "draft model that was trained on long contexts.",
-        [Query(_group_rates('by="prompt_tokens"'), "{{group}} tokens"), *_LIMITS],
+        [Query(_group_rates('by="prompt_tokens"'), "{{group}} tokens"), LIMITS[0]],
         SHARE,
         high=1,
     )
@@ -210,7 +209,7 @@ def _kinds() -> timeseries.Panel:
         "Accepted / draft tokens of requests with free-form and with structured output, by how they sample and, if "
         "plugin.adapters is on, of each LoRA adapter.",
         "An adapter far below the rest needs its own draft model, or pods that do not speculate.",
-        [Query(first(_FEW, _group_rates('by!="prompt_tokens"'), lowest=True), "{{by}}: {{group}}"), *_LIMITS],
+        [Query(first(_FEW, _group_rates('by!="prompt_tokens"'), lowest=True), "{{by}}: {{group}}"), LIMITS[0]],
         SHARE,
         high=1,
     )

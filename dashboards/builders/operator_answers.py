@@ -63,18 +63,21 @@ def _verdict(name: str) -> str:
 
 
 def _pays() -> stat.Panel:
-    """That speculation loses is remembered for three minutes, that it pays for no moment."""
+    """That speculation loses is remembered for three minutes, that it pays for no moment.
+
+    Engines that do not speculate have no verdict of their own, so their pods do not count.
+    """
     loses = lately(series("verdict", 'verdict="net_negative"'))
+    engines = series("engine_verdict", 'verdict="insufficient_data"')
     better = f"{_verdict('net_positive')} == 1 or {_verdict('break_even')} == 1"
     code = _chosen(
         f"{worst(POD, lately(_verdict('net_negative')))} == 1",
-        missing(POD, _verdict("net_negative"), at_once=True),
+        missing(POD, engines, at_once=True),
         f"{worst(POD, better)} and {worst(POD, loses)} == 1",
         f"{worst(POD, _verdict('break_even'))} == 1",
         f"{worst(POD, _verdict('net_positive'))} == 1",
-        worst(POD, _verdict("insufficient_data")),
+        worst(POD, engines),
     )
-    speculating = f"({code}) and on ({POD}) increase({series('engine_drafts_total')}[1h]) >= 0"
     return figure(
         "Does speculation pay?",
         "The worst verdict of the selected pods that speculate, and how many have it: by time if there is a reference "
@@ -82,7 +85,7 @@ def _pays() -> stat.Panel:
         "unknown: nothing is known now of a pod that had a verdict within the last hour, as after a rollout.",
         "On NO, read the finding to the right and the alerts below. If it pays at no temperature, start vLLM without "
         "--speculative-config. If it fails to pay only at some, route those requests to pods that do not speculate.",
-        Query(_counted(speculating), "{{some}} of {{all}} pods"),
+        Query(_counted(code), "{{some}} of {{all}} pods"),
         values=_PAYS,
         empty="no pod that speculates",
     )

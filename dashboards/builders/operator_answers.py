@@ -46,11 +46,15 @@ def answers() -> Line:
     return beside(3, *((panel, 4) for panel in panels))
 
 
-def _counted(code: str) -> str:
-    """The lowest code, with how many have it and of how many as the labels ``some`` and ``all``."""
+def _counted(code: str, by: str, known: str) -> str:
+    """The lowest code, with how many have it and of how many as the labels ``some`` and ``all``.
+
+    All are those that ``known`` had within the last hour, each of which has a code.
+    """
     lowest = f"min({code})"
     some = f'count_values("some", count(({code}) == on () group_left () {lowest}))'
-    return f'{lowest} * on () group_left (some) {some} * on () group_left (all) count_values("all", count({code}))'
+    everyone = f'count_values("all", count(group by ({by}) (last_over_time({known}[1h]))))'
+    return f"{lowest} * on () group_left (some) {some} * on () group_left (all) {everyone}"
 
 
 def _chosen(*conditions: str) -> str:
@@ -85,7 +89,7 @@ def _pays() -> stat.Panel:
         "unknown: nothing is known now of a pod that had a verdict within the last hour, as after a rollout.",
         "On NO, read the finding to the right and the alerts below. If it pays at no temperature, start vLLM without "
         "--speculative-config. If it fails to pay only at some, route those requests to pods that do not speculate.",
-        Query(_counted(code), "{{some}} of {{all}} pods"),
+        Query(_counted(code, POD, engines), "{{some}} of {{all}} pods"),
         values=_PAYS,
         empty="no pod that speculates",
     )
@@ -177,13 +181,13 @@ def _load() -> stat.Panel:
 
 
 def _live() -> stat.Panel:
-    up = worst(SIDECAR, series("up"))
+    up, known = worst(SIDECAR, series("up")), series("build_info")
     coverage = series("request_coverage_ratio")
     limit = f"on ({SIDECAR}) group_left () {own_threshold('coverage')}"
     faulty = series("plugin_info", 'state!~"idle|observing"')
     code = _chosen(
         f"{up} == 0",
-        missing(SIDECAR, series("build_info"), at_once=True),
+        missing(SIDECAR, known, at_once=True),
         f"{worst(SIDECAR, faulty)} or {worst(SIDECAR, f'{coverage} < {limit} or 2 - {coverage} < {limit}')}",
         f"{up} unless {worst(SIDECAR, series('plugin_info'))}",
         up,
@@ -194,7 +198,7 @@ def _live() -> stat.Panel:
         "whether the plug-in reports as many draft tokens as vLLM counts: the worst, and how many pods that is.",
         "Down: check the pod, the vLLM container and Prometheus' targets before anything else on this page. "
         "Incomplete: there is no split by temperature; the plug-in's table and the sidecar's status page say why.",
-        Query(_counted(code), "{{some}} of {{all}} pods"),
+        Query(_counted(code, SIDECAR, known), "{{some}} of {{all}} pods"),
         values=_ANSWERS,
         empty="nothing found",
     )

@@ -1,31 +1,39 @@
 """Expressions that several panels use."""
 
-from dashboards.builders.query import BUCKET, MODEL, POD, alerts, ratio, series, total, worst
+from dashboards.builders.query import (
+    MODEL,
+    POD,
+    alerts,
+    lately,
+    least,
+    missing,
+    ratio,
+    series,
+    threshold,
+    total,
+    worst,
+)
 
 # Accepted / drafted tokens, from the requests that were seen, and from vLLM's own counters.
-ACCEPTANCE_BY_BUCKET = ratio(BUCKET, "accepted_tokens_total", "draft_tokens_total")
-ACCEPTANCE_BY_MODEL = ratio("model_name", "engine_accepted_tokens_total", "engine_draft_tokens_total")
 ACCEPTANCE_BY_NAMESPACE = ratio(MODEL, "engine_accepted_tokens_total", "engine_draft_tokens_total")
 ACCEPTANCE_BY_POD = ratio(POD, "engine_accepted_tokens_total", "engine_draft_tokens_total")
 DRAFTS_BY_POD = total(POD, "engine_drafts_total")
 
 
-def _verdict(name: str) -> str:
-    return series("verdict", f'verdict="{name}"')
+def verdict_code(by: str, metric: str = "verdict") -> str:
+    """The worst verdict of each group: 4 loses, 3 a pod is missing, 2 breaks even, 1 pays, 0 too little data."""
 
+    def held(name: str) -> str:
+        return worst(by, lately(series(metric, f'verdict="{name}"')))
 
-def verdict_code(by: str) -> str:
-    """The worst verdict of each group: 3 loses, 2 breaks even, 1 pays, 0 too little data."""
-    codes = ("3 * " + _verdict("net_negative"), "2 * " + _verdict("break_even"), _verdict("net_positive"))
-    # Each of a bucket's verdicts is a series of its own, 0 where it doesn't hold.
-    return worst(by, " or ".join(codes))
-
-
-# The buckets that lose, as 1; else one series ``nowhere``, as 0; nothing at all where nothing is judged.
-LOSING_BUCKETS = (
-    f"({worst(BUCKET, _verdict('net_negative'))} == 1) "
-    f'or on () label_replace(max({_verdict("net_negative")}) == 0, "temperature", "nowhere", "", "")'
-)
+    loses = 'verdict="net_negative"'
+    known = worst(by, f"last_over_time({series(metric, loses)}[1h])")
+    gone = missing(POD, series("model_verdict", loses))
+    within = ", ".join(label for label in POD.split(", ") if label in by.split(", "))
+    return (
+        f"4 * ({held('net_negative')} == 1) or 3 + 0 * ({known} and on ({within}) {gone}) "
+        f"or 2 * ({held('break_even')} == 1) or {held('net_positive')}"
+    )
 
 
 def _model_verdict(name: str) -> str:
@@ -33,14 +41,28 @@ def _model_verdict(name: str) -> str:
     return f"sum by ({POD}) ({named})"
 
 
-# 2 pays, 1 breaks even, 0 loses: the worst of the pods that are judged.
-PAYS = (
-    f"min((2 * {_model_verdict('net_positive')} + {_model_verdict('break_even')})"
-    f" unless {_model_verdict('insufficient_data')} == 1)"
-)
 LOSING_PODS = f"count({_model_verdict('net_negative')} == 1) or on () vector(0)"
 
 FIRING = alerts('alertstate="firing"')
 
 # When each firing alert's condition came to hold, in milliseconds since 1970.
 FIRING_SINCE = f"({alerts(name='ALERTS_FOR_STATE')} and ignoring (alertstate) {FIRING}) * 1000"
+
+# Where acceptance is worth its cost, as measured: of the pods where that is lowest and, if they differ, highest. Past 1
+# no acceptance is enough.
+_BY_ACCEPTANCE, _UNJUDGED = 'basis="acceptance"', 'verdict="insufficient_data"'
+_BREAK_EVEN = f"clamp_max({lately(series('break_even_acceptance_ratio'))}, 1)"
+BREAK_EVEN = least("", _BREAK_EVEN)
+BREAK_EVEN_HIGHEST = f"{worst('', _BREAK_EVEN)} > 1.05 * {BREAK_EVEN}"
+
+
+# 1 for each pod that the rule of thumb judges: the basis is said of pods without a verdict, too.
+JUDGED_BY_ACCEPTANCE = (
+    f"({worst(POD, lately(series('model_verdict_basis', _BY_ACCEPTANCE)))} == 1 "
+    f"unless {worst(POD, lately(series('model_verdict', _UNJUDGED)))} == 1)"
+)
+
+
+def by_rule_of_thumb(name: str) -> str:
+    """A threshold of the acceptance rate, while that judges and no selected pod has a measured break-even."""
+    return f"{threshold(name)} and group({JUDGED_BY_ACCEPTANCE}) unless {BREAK_EVEN}"

@@ -38,9 +38,7 @@ def fleet_page() -> Dashboard:
         "",
         [
             _counts(),
-            beside(
-                9, (_verdicts(), 15), (firing("severity", "model_name", "cluster", "namespace", "pod", "instance"), 9)
-            ),
+            beside(9, (_verdicts(), 15), (firing("model_name", "cluster", "namespace"), 9)),
             beside(9, (models(), 24)),
         ],
     )

@@ -1,16 +1,32 @@
-"""The acceptance rate: per request, by position, and compared with the past."""
+"""The acceptance rate: per request, by position, engine and group of requests, and compared with the past."""
+
+from typing import Final
 
 from grafana_foundation_sdk.builders import table, timeseries
 
-from dashboards.builders.expressions import ACCEPTANCE_BY_BUCKET, ACCEPTANCE_BY_MODEL
 from dashboards.builders.layout import Section, beside
-from dashboards.builders.panels import COUNT, SHARE, Query, distribution, over_time
+from dashboards.builders.operator_top import LIMITS
+from dashboards.builders.panels import COUNT, SHARE, TEMPERATURE, Query, distribution, over_time
 from dashboards.builders.panels import Line as Style
-from dashboards.builders.query import BUCKET, before, growth_by_bucket, quantile, ratio, threshold, total
+from dashboards.builders.query import (
+    POD,
+    before,
+    first,
+    growth_by_bucket,
+    lately,
+    least,
+    ratio,
+    relabelled,
+    series,
+    threshold,
+    total,
+    who,
+)
 from dashboards.builders.tables import matrix
 
-_DRAFT_TOKENS = total(BUCKET, "draft_tokens_total")
-_ALL_DRAFT_TOKENS = total("model_name", "draft_tokens_total")
+_FEW: Final = 8  # lines where there is one for each engine or group
+_BY_TEMPERATURE = ratio("temperature", "accepted_tokens_total", "draft_tokens_total")
+_OF_ALL = ratio("", "engine_accepted_tokens_total", "engine_draft_tokens_total")
 
 
 def acceptance() -> Section:
@@ -34,26 +50,40 @@ def acceptance() -> Section:
         SHARE,
     )
     return Section(
-        "Acceptance",
+        "Acceptance: which part of the traffic",
         [
-            beside(9, (spread, 12), (_quantiles(), 12)),
-            beside(9, (_shares(), 12), (_past(), 12)),
-            beside(9, (_length(), 12), (_request_length(), 12)),
-            beside(9, (_positions(), 12), (_matrix(), 12)),
-            beside(9, (by_poll, 24)),
+            beside(9, (_engines(), 8), (_positions(), 8), (_matrix(), 8)),
+            beside(9, (_prompts(), 8), (_kinds(), 8), (_group_shares(), 8)),
+            beside(9, (spread, 8), (_quantiles(), 8), (by_poll, 8)),
+            beside(9, (_shares(), 8), (_length(), 8), (_past(), 8)),
         ],
+        collapsed=True,
+    )
+
+
+def _engines() -> timeseries.Panel:
+    labels = f"{POD}, engine"
+    rates = ratio(labels, "engine_accepted_tokens_total", "engine_draft_tokens_total")
+    return over_time(
+        f"Acceptance by engine, lowest {_FEW}",
+        "Accepted / draft tokens of single engines, by vLLM's own counters: those that are lowest now.",
+        "One engine far below its pod's others: restart that pod. If all engines of a pod are low, it is the pod's "
+        "traffic or draft model.",
+        [Query(who(first(_FEW, rates, lowest=True)), "engine {{engine}} of {{who}} {{model_name}}"), *LIMITS[::2]],
+        SHARE,
+        high=1,
     )
 
 
 def _quantiles() -> timeseries.Panel:
     return over_time(
-        "Acceptance per request: P10, P50, P90",
-        "Nine of ten requests have a higher acceptance rate than P10. If P10 is below the red dashes, speculation "
-        "slows down a significant part of the traffic, whatever the average.",
+        "Acceptance per request: P10, worst pod",
+        "Nine of ten requests of the pod have a higher acceptance rate. Below the red dashes speculation slows down a "
+        "significant part of the traffic, whatever the average.",
         "To find that part, select the temperatures one by one above. If P10 is low at every temperature, look at the "
         "kinds of prompts: drafts for code and quotations are accepted often, drafts for free prose are not.",
         [
-            *(Query(quantile(share / 100, "", "request_acceptance_ratio"), f"P{share}") for share in (90, 50, 10)),
+            Query(least("", lately(series("request_acceptance_p10_ratio"))), "P10", Style.ALL),
             Query(threshold("acceptance_p10"), "P10 too low below", Style.LIMIT),
         ],
         SHARE,
@@ -62,41 +92,40 @@ def _quantiles() -> timeseries.Panel:
 
 
 def _shares() -> timeseries.Panel:
+    drafted = total("temperature", "draft_tokens_total")
     return over_time(
         "Share of the draft tokens, by temperature",
-        "Each temperature's share of the draft tokens. A temperature below the dashes gets no verdict and no alert.",
+        "Each temperature's share of the draft tokens of the selected pods; together they are 100 %. On a pod where a "
+        "temperature's is below the dashes, it gets no verdict and no alert.",
         "If the average falls while each temperature's acceptance rate is steady, look for a change here: the traffic "
         "moved to higher temperatures; the draft model is not worse.",
         [
-            Query(
-                f"{_DRAFT_TOKENS} / on (model_name) group_left () ({_ALL_DRAFT_TOKENS} > 0)",
-                "{{temperature}} {{model_name}}",
-            ),
+            Query(f"{drafted} / on () group_left () (sum({drafted}) > 0)", TEMPERATURE),
             Query(threshold("min_bucket_share"), "verdict from", Style.NOTICE),
         ],
         SHARE,
-        stacked=True,
+        high=1,
     )
 
 
 def _past() -> timeseries.Panel:
     return over_time(
         "Acceptance now minus the past",
-        "The acceptance rate now minus that of the past selected at the top. Below the dashes it dropped by more than "
-        "the threshold. If there is no data from that time, as on the first day, there is a line at 0 instead.",
+        "The acceptance rate of the selected pods together, now minus that of the past selected at the top. Below the "
+        "dashes it dropped by more than the threshold. No data from that time, as on the first day: a line at 0.",
         "If one temperature dropped, its prompts changed. If all dropped by the same amount, check what was rolled out "
         "in between: quantization, draft model, vLLM version, number of speculative tokens.",
         [
-            Query(f"({now}) - ({before(now)})", legend, style)
-            for now, legend, style in (
-                (ACCEPTANCE_BY_BUCKET, "{{temperature}} {{model_name}}", Style.PLAIN),
-                (ACCEPTANCE_BY_MODEL, "all {{model_name}}", Style.WHOLE),
-            )
-        ]
-        + [
+            *(
+                Query(f"({now}) - ({before(now)})", legend, style)
+                for now, legend, style in (
+                    (_BY_TEMPERATURE, TEMPERATURE, Style.PLAIN),
+                    (_OF_ALL, "all", Style.ALL),
+                )
+            ),
             Query(f"-{threshold('acceptance_regression')}", "regressed below", Style.LIMIT),
             Query(
-                f"0 * {threshold('acceptance_regression')} unless on () ({before(ACCEPTANCE_BY_MODEL)})",
+                f"0 * {threshold('acceptance_regression')} unless on () ({before(_OF_ALL)})",
                 "no data from that long ago: compare with a shorter time",
                 Style.NOTICE,
             ),
@@ -107,50 +136,34 @@ def _past() -> timeseries.Panel:
 
 
 def _length() -> timeseries.Panel:
-    by_bucket = ratio(BUCKET, "accepted_tokens_total", "drafts_total")
-    whole = ratio("model_name", "engine_accepted_tokens_total", "engine_drafts_total")
     return over_time(
         "Acceptance length, by temperature",
         "Tokens per verification step, including the step's own token. 1 means that speculation gains nothing; the "
         "maximum is the number of speculative tokens plus 1.",
         "The speedup depends on this, not on the acceptance rate. Near 1, speculation only costs time.",
         [
-            Query(f"1 + {by_bucket}", "{{temperature}} {{model_name}}"),
-            Query(f"1 + {whole}", "all {{model_name}}", Style.WHOLE),
+            Query(f"1 + {ratio('temperature', 'accepted_tokens_total', 'drafts_total')}", TEMPERATURE),
+            Query(f"1 + {ratio('', 'engine_accepted_tokens_total', 'engine_drafts_total')}", "all", Style.ALL),
         ],
         COUNT,
         low=1,
     )
 
 
-def _request_length() -> timeseries.Panel:
-    return over_time(
-        "Acceptance length per request: P10, P50, P90",
-        "Tokens per verification step of each finished request.",
-        "If P10 is near 1 while P50 is well above, some requests gain nothing from speculation. Find them by "
-        "temperature.",
-        [Query(quantile(share / 100, "", "request_acceptance_length"), f"P{share}") for share in (90, 50, 10)],
-        COUNT,
-        low=1,
-    )
-
-
 def _positions() -> timeseries.Panel:
-    labels = "model_name, position"
-    exact = ratio(labels, "accepted_tokens_per_position_total", "draft_tokens_per_position_total")
-    by_vllm = total(labels, "engine_accepted_tokens_per_position_total")
-    drafts = total("model_name", "engine_drafts_total")
+    exact = ratio("position", "accepted_tokens_per_position_total", "draft_tokens_per_position_total")
+    by_vllm = total("position", "engine_accepted_tokens_per_position_total")
+    drafts = total("", "engine_drafts_total")
     return over_time(
         "Acceptance by position",
         "How often the first, second, … token of a draft is accepted, out of the drafts that have one. Positions start "
         "at 0. Without the plug-in the rate is out of all drafts, so it also falls where drafts are shorter.",
-        "Positions that are seldom accepted cost time and gain nothing: lower num_speculative_tokens in "
-        "--speculative-config to the number of positions above about 0.4. If the last one is still high, try one more.",
+        "Positions below the dashes cost more time than they gain: lower num_speculative_tokens in "
+        "--speculative-config to the number of positions above. If the last one is still high, try one more.",
         [
-            Query(
-                f"({exact}) or on (model_name) ({by_vllm} / on (model_name) group_left () ({drafts} > 0))",
-                "{{position}} {{model_name}}",
-            )
+            Query(f"({exact}) or on () ({by_vllm} / on () group_left () ({drafts} > 0))", "position {{position}}"),
+            LIMITS[0],
+            Query(f"{threshold('acceptance_fewer_tokens')} unless {LIMITS[0].expr}", "too low below", Style.LIMIT),
         ],
         SHARE,
         high=1,
@@ -158,6 +171,9 @@ def _positions() -> timeseries.Panel:
 
 
 def _matrix() -> table.Panel:
+    labels = "temperature, position"
+    rates = ratio(labels, "accepted_tokens_per_position_total", "draft_tokens_per_position_total")
+    named = relabelled(relabelled(rates, "position", "position $1", "position"), "temperature", "T $1", "temperature")
     return matrix(
         "Acceptance by temperature and position",
         (
@@ -167,13 +183,52 @@ def _matrix() -> table.Panel:
                 "there than none. Empty: vLLM has not loaded the plug-in."
             ),
         ),
-        ratio(
-            "temperature, position",
-            "accepted_tokens_per_position_total",
-            "draft_tokens_per_position_total",
-        ),
+        named,
         row="temperature",
         column="position",
         unit=SHARE,
         high=1,
     )
+
+
+def _prompts() -> timeseries.Panel:
+    return over_time(
+        "Acceptance by prompt length",
+        "Accepted / draft tokens of the requests with prompts of that many tokens.",
+        "Drafts fail first on long prompts: if only those are low, route them to pods that do not speculate, or use a "
+        "draft model that was trained on long contexts.",
+        [Query(_group_rates('by="prompt_tokens"'), "{{group}} tokens"), LIMITS[0]],
+        SHARE,
+        high=1,
+    )
+
+
+def _kinds() -> timeseries.Panel:
+    return over_time(
+        f"Acceptance by output, sampling and adapter, lowest {_FEW}",
+        "Accepted / draft tokens of requests with free-form and with structured output, by how they sample and, if "
+        "plugin.adapters is on, of each LoRA adapter.",
+        "An adapter far below the rest needs its own draft model, or pods that do not speculate.",
+        [Query(first(_FEW, _group_rates('by!="prompt_tokens"'), lowest=True), "{{by}}: {{group}}"), LIMITS[0]],
+        SHARE,
+        high=1,
+    )
+
+
+def _group_shares() -> timeseries.Panel:
+    drafted = total("by, group", "group_draft_tokens_total")
+    whole = total("by", "group_draft_tokens_total")
+    shares = f"{drafted} / on (by) group_left () ({whole} > 0) > 0"
+    return over_time(
+        f"Share of the draft tokens, largest {_FEW} groups",
+        "Each group's share of the draft tokens; the groups of one kind add up to 1.",
+        "A group with a low acceptance rate and a small share matters little. The sidecar's status page names the "
+        "groups with a lower acceptance rate.",
+        [Query(first(_FEW, shares), "{{by}}: {{group}}")],
+        SHARE,
+        high=1,
+    )
+
+
+def _group_rates(matcher: str) -> str:
+    return ratio("by, group", "group_accepted_tokens_total", "group_draft_tokens_total", matcher)

@@ -3,64 +3,53 @@
 from grafana_foundation_sdk.builders import timeseries
 
 from dashboards.builders.layout import Section, beside
-from dashboards.builders.panels import COUNT, PER_SECOND, SHARE, Query, over_time
+from dashboards.builders.panels import COUNT, SECONDS, SHARE, TEMPERATURE, TOKENS_PER_SECOND, Query, over_time
 from dashboards.builders.panels import Line as Style
-from dashboards.builders.query import BUCKET, quantile, ratio, series, threshold, total, worst
+from dashboards.builders.query import ratio, series, threshold, total, worst
 
 
 def load() -> Section:
     """KV pressure and throughput."""
-    capacity = over_time(
-        "KV cache in tokens",
-        "Capacity of the KV cache and tokens in use at the last poll, summed over the selected pods.",
-        "Speculation uses KV cache for the draft model and the draft tokens. If usage is close to the capacity, "
-        "compare with a pod without speculation.",
-        [
-            Query(
-                f"sum by (model_name) ({series('kv_cache_capacity_tokens')})",
-                "capacity {{model_name}}",
-                Style.LIMIT,
-            ),
-            Query(
-                f"sum by (model_name) ({series('kv_cache_usage_ratio')} * {series('kv_cache_capacity_tokens')})",
-                "in use {{model_name}}",
-            ),
-        ],
-        COUNT,
-    )
     hits = over_time(
         "Prefix cache hit rate",
         "Share of the prompt tokens looked up that were found in the prefix cache.",
-        "If it drops, prefills take longer, and the time to first token rises. Speculation does not affect it.",
-        [
-            Query(
-                ratio("model_name", "prefix_cache_hits_total", "prefix_cache_queries_total"),
-                "{{model_name}}",
-            )
-        ],
+        "If it drops, prefills take longer, and the time to first token rises. Some drafters lower it: docs/why.md.",
+        [Query(ratio("", "prefix_cache_hits_total", "prefix_cache_queries_total"), "found")],
         SHARE,
         high=1,
+    )
+    queueing = over_time(
+        "Time in the queue: P50 and P99, worst pod",
+        "How long requests wait before vLLM schedules them, over the sliding window.",
+        "If this rises and the time between tokens does not, the cause is load or long prompts, not speculation.",
+        [
+            Query(worst("", series("engine_latency_seconds", 'phase="queue"', f'quantile="{quantile}"')), name)
+            for name, quantile in (("P50", "0.5"), ("P99", "0.99"))
+        ],
+        SECONDS,
     )
     return Section(
         "KV cache and load",
         [
-            beside(8, (_kv(), 8), (capacity, 8), (_queue(), 8)),
+            beside(8, (_kv(), 8), (_queue(), 8), (queueing, 8)),
             beside(8, (_throughput(), 8), (_requests(), 8), (hits, 8)),
         ],
+        collapsed=True,
     )
 
 
 def _kv() -> timeseries.Panel:
+    used = f"sum({series('kv_cache_usage_ratio')} * {series('kv_cache_capacity_tokens')})"
     return over_time(
         "KV cache in use",
-        "Share in use on the fullest pod: now, the peak of the last minute, and P90 over all polls. The peak includes "
-        "what happened between two scrapes of Prometheus.",
+        "Share in use on the fullest pod: now, and the peak of the last minute, which includes what happened between "
+        "two scrapes of Prometheus; and of all selected pods' capacity in tokens together.",
         "Above the threshold vLLM preempts requests and computes them again. Lower --max-num-seqs, scale out, or turn "
         "speculation off at peak hours: draft tokens need KV cache too.",
         [
-            Query(worst("model_name", series("kv_cache_usage_peak_ratio")), "peak {{model_name}}"),
-            Query(worst("model_name", series("kv_cache_usage_ratio")), "now {{model_name}}"),
-            Query(quantile(0.9, "model_name", "kv_cache_sampled_usage_ratio"), "P90 of polls {{model_name}}"),
+            Query(worst("", series("kv_cache_usage_peak_ratio")), "peak, fullest pod"),
+            Query(worst("", series("kv_cache_usage_ratio")), "now, fullest pod"),
+            Query(f"{used} / (sum({series('kv_cache_capacity_tokens')}) > 0)", "now, all pods"),
             Query(threshold("kv_cache_usage"), "under pressure above", Style.LIMIT),
         ],
         SHARE,
@@ -75,14 +64,11 @@ def _queue() -> timeseries.Panel:
         "A preempted request is computed again from the start, so any steady rate is too much. If requests wait while "
         "the KV cache has room, --max-num-seqs is the limit.",
         [
-            Query(f"sum by (model_name) ({series('requests_running')})", "running {{model_name}}"),
-            Query(f"sum by (model_name) ({series('requests_waiting')})", "waiting {{model_name}}"),
-            Query(
-                f"sum by (model_name) ({series('requests_waiting_for_capacity')})",
-                "waiting for capacity {{model_name}}",
-            ),
-            Query(total("model_name", "engine_requests_total"), "first tokens/s {{model_name}}"),
-            Query(total("model_name", "preemptions_total"), "preemptions/s {{model_name}}"),
+            Query(f"sum({series('requests_running')})", "running"),
+            Query(f"sum({series('requests_waiting')})", "waiting"),
+            Query(f"sum({series('requests_waiting_for_capacity')})", "waiting for capacity"),
+            Query(total("", "engine_requests_total"), "first tokens/s"),
+            Query(total("", "preemptions_total"), "preemptions/s"),
         ],
         COUNT,
     )
@@ -94,15 +80,14 @@ def _throughput() -> timeseries.Panel:
         ("prompt", "prompt_tokens_total"),
         ("drafted", "engine_draft_tokens_total"),
         ("accepted", "engine_accepted_tokens_total"),
-        ("verification steps", "engine_drafts_total"),
     )
     return over_time(
         "Tokens per second",
         "Generated, prompt, draft and accepted tokens. Draft minus accepted tokens is wasted work.",
         "If generated falls while drafted stays, more work is wasted. If drafted is 0 while tokens are generated, vLLM "
         "has stopped speculating: check its log.",
-        [Query(total("model_name", metric), f"{what} {{{{model_name}}}}") for what, metric in counted],
-        PER_SECOND,
+        [Query(total("", metric), what) for what, metric in counted],
+        TOKENS_PER_SECOND,
     )
 
 
@@ -113,8 +98,8 @@ def _requests() -> timeseries.Panel:
         "A change in the mix explains a change in the average. aborted: the client disconnected, or the text reached a "
         "stop string (the engine cannot tell which). error: check vLLM's log.",
         [
-            Query(total(BUCKET, "requests_total"), "{{temperature}} {{model_name}}"),
-            Query(total("outcome", "requests_total", 'outcome!="stopped"'), "{{outcome}}", Style.NOTICE),
+            Query(total("temperature", "requests_total"), TEMPERATURE),
+            Query(total("outcome", "requests_total", 'outcome!~"stopped|length"'), "{{outcome}}", Style.NOTICE),
         ],
         "reqps",
     )

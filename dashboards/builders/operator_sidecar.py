@@ -1,12 +1,16 @@
 """The state of the sidecar itself."""
 
+from typing import Final
+
 from grafana_foundation_sdk.builders import timeseries
 
 from dashboards.builders.layout import Line, Section, beside
 from dashboards.builders.panels import COUNT, PER_SECOND, SECONDS, Query, over_time
 from dashboards.builders.panels import Line as Style
-from dashboards.builders.query import least, of_process, series, threshold, total, worst
+from dashboards.builders.query import SIDECAR, first, least, missing, of_process, series, threshold, total, who, worst
 from dashboards.builders.tables import Label, Value, rows
+
+_FEW: Final = 8  # lines where there is one for each pod
 
 
 def sidecar() -> Section:
@@ -15,27 +19,25 @@ def sidecar() -> Section:
 
 
 def _polls() -> Line:
+    down = f"topk({_FEW}, 1 - {who(series('up'))} == 1)"
+    gone = f"topk({_FEW}, {worst('who', who(missing(SIDECAR, series('build_info'), at_once=True)))})"
     up = over_time(
-        "Polls of vLLM: success and age",
-        "1 if the last poll succeeded and is recent, otherwise 0. Age: time since the last successful poll.",
-        "At 0, all data from vLLM is absent, not repeated. The panel on errors shows the reason.",
-        [
-            Query(least("instance", series("up")), "up {{instance}}"),
-            Query(
-                f"time() - {least('instance', series('last_scrape_timestamp_seconds'))}",
-                "age (s) {{instance}}",
-            ),
-        ],
+        "Pods that do not answer",
+        f"1 while a sidecar cannot reach its vLLM, or Prometheus not a sidecar that it knew within the last hour; at "
+        f"most {_FEW} of each.",
+        "While vLLM is down, all data from it is absent, not repeated. The panel on errors shows the reason.",
+        [Query(down, "vLLM of {{who}}"), Query(gone, "sidecar {{who}}")],
         COUNT,
     )
     pace = over_time(
-        "Polls of vLLM: duration and interval",
-        "How long the last successful poll took, and the current interval between polls, which grows if polls are "
-        "expensive for vLLM.",
+        "Polls of vLLM: age, duration and interval, worst pod",
+        "Time since the last successful poll, how long it took, and the current interval between polls, which grows if "
+        "polls are expensive for vLLM.",
         "A poll that takes more than about 50 ms blocks vLLM's event loop: keep scrape_filtered on.",
         [
-            Query(worst("instance", series("scrape_duration_seconds")), "duration {{instance}}"),
-            Query(worst("instance", series("scrape_interval_seconds")), "interval {{instance}}"),
+            Query(f"time() - {least('', series('last_scrape_timestamp_seconds'))}", "age"),
+            Query(worst("", series("scrape_duration_seconds")), "duration"),
+            Query(worst("", series("scrape_interval_seconds")), "interval"),
         ],
         SECONDS,
     )
@@ -58,14 +60,14 @@ def _polls() -> Line:
 
 
 def _restarts() -> timeseries.Panel:
-    restarts = f"sum by (instance) (increase({series('vllm_restarts_total')}[1h]))"
+    restarts = f"max by ({SIDECAR}) (increase({series('vllm_restarts_total')}[1h]))"
     return over_time(
         "vLLM restarts in the last hour",
-        "Restarts of vLLM that the sidecar saw in the last hour.",
+        f"Restarts of vLLM that its sidecar saw in the last hour, on the {_FEW} pods with the most.",
         "At or above the dashes vLLM is in a crash loop: check its previous log; it often runs out of memory. The "
         "acceptance rate during that time is that of a server that has just started.",
         [
-            Query(restarts, "{{instance}}"),
+            Query(who(f"topk({_FEW}, {restarts} > 0)"), "{{who}}"),
             Query(threshold("restarts_per_hour"), "crash loop from", Style.LIMIT),
         ],
         COUNT,
@@ -75,28 +77,28 @@ def _restarts() -> timeseries.Panel:
 def _own() -> Line:
     cpu = over_time(
         "Sidecar CPU",
-        "Cores in use, by sidecar.",
+        f"Cores in use, by the {_FEW} sidecars that use most.",
         "A few hundredths of a core are normal. Much more means that vLLM exports very many series, or that "
         "scrape_interval is short.",
-        [Query(of_process("process_cpu_seconds_total", "rate({}[$__rate_interval])"), "{{instance}}")],
+        [Query(who(first(_FEW, of_process("process_cpu_seconds_total", "rate({}[$__rate_interval])"))), "{{who}}")],
         COUNT,
     )
     memory = over_time(
         "Sidecar memory",
-        "Resident memory, by sidecar.",
+        f"Resident memory, by the {_FEW} sidecars that use most.",
         "The limits in the settings bound it; steady growth is a bug in the sidecar.",
-        [Query(of_process("process_resident_memory_bytes"), "{{instance}}")],
+        [Query(who(first(_FEW, of_process("process_resident_memory_bytes"))), "{{who}}")],
         "bytes",
     )
     versions = rows(
         "Versions",
         (
-            "The running builds; the plug-in's table has the vLLM versions.",
-            "If the numbers of two pods differ, compare their versions.",
+            "The running builds, and how many pods run them; the plug-in's table has the vLLM versions.",
+            "If the numbers of two pods differ, select one after the other and compare their versions.",
         ),
-        [Label("instance"), Label("version"), Label("python_version")],
-        [Value(worst("instance, version, python_version", series("build_info")), "Runs", COUNT)],
-        sort="Runs",
+        [Label("version"), Label("python_version")],
+        [Value(f"count by (version, python_version) ({series('build_info')})", "Pods")],
+        sort="Pods",
     )
     return beside(8, (cpu, 6), (memory, 6), (versions, 6), (_pushed(), 6))
 

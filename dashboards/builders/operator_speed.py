@@ -1,38 +1,27 @@
-"""Whether speculation saves time: speedup by temperature, time per token by load, and time saved and lost."""
+"""Time: saved and lost, by load, by temperature, and the phases that speculation hardly affects."""
 
 from grafana_foundation_sdk.builders import timeseries
 
 from dashboards.builders.layout import Section, beside
-from dashboards.builders.panels import COUNT, SECONDS, Query, over_time
+from dashboards.builders.panels import SECONDS, TEMPERATURE, Query, over_time
 from dashboards.builders.panels import Line as Style
-from dashboards.builders.query import BUCKET, least, ratio, series, threshold, total, worst
+from dashboards.builders.query import rate, ratio, series, threshold, total, worst
 
 
 def speed() -> Section:
-    """All about time; empty without a reference for plain decoding."""
+    """All about time that is not on the first screen."""
     return Section(
-        "Speedup over plain decoding",
+        "Time: what it saves, and where it is lost",
         [
-            beside(9, (_speedup(), 12), (_balance(), 12)),
-            beside(9, (_per_token(), 12), (_break_even(), 12)),
+            beside(9, (_balance(), 8), (_per_token(), 8), (_gap(), 8)),
+            beside(
+                9,
+                (_by_temperature("Time per output token", "request_time_per_output_token_seconds", "tpot"), 8),
+                (_by_temperature("Time to first token", "request_time_to_first_token_seconds", "ttft"), 8),
+                (_by_temperature("Duration", "request_duration_seconds", "e2e"), 8),
+            ),
         ],
-    )
-
-
-def _speedup() -> timeseries.Panel:
-    return over_time(
-        "Speedup by temperature, against its thresholds",
-        "Time per token without speculation divided by the actual one, at the same load; at 1 both are equal. The "
-        "thick line is all requests. No line: there is no reference without speculation.",
-        "If there are no lines, measure a baseline: specdec-sidecar baseline --load. Below the red dashes speculation "
-        "costs time: the sidecar's status page proposes another number of draft tokens.",
-        [
-            Query(least(BUCKET, series("speedup_ratio")), "{{temperature}} {{model_name}}"),
-            Query(least("model_name", series("engine_speedup_ratio")), "all {{model_name}}", Style.WHOLE),
-            Query(threshold("speedup_net_negative"), "does not pay below", Style.LIMIT),
-            Query(threshold("speedup_net_positive"), "pays above", Style.NOTICE),
-        ],
-        COUNT,
+        collapsed=True,
     )
 
 
@@ -44,26 +33,29 @@ def _balance() -> timeseries.Panel:
         "Look at a whole day before you decide: the time saved at night may be lost at noon.",
         [
             Query(
-                f"{total(BUCKET, 'time_saved_seconds_total')} - {total(BUCKET, 'time_lost_seconds_total')}",
-                "{{temperature}} {{model_name}}",
+                f"{total('temperature', 'time_saved_seconds_total')} - "
+                f"{total('temperature', 'time_lost_seconds_total')}",
+                TEMPERATURE,
             )
         ],
-        COUNT,
+        "suffix: s/s",
+        low=None,
     )
 
 
 def _per_token() -> timeseries.Panel:
-    actual = ratio("model_name, running", "decode_seconds_total", "decode_tokens_total")
+    actual = ratio("running", "decode_seconds_total", "decode_tokens_total")
     return over_time(
         "Time per token by requests running",
-        "Thin: the actual time, by the number of requests running. Thick: without speculation at that number.",
+        "Thin: the actual time, by the number of requests running. Thick: without speculation at that number, on the "
+        "pod where that is longest.",
         "Where a thin line is above its thick one, speculation does not pay at that load: let vLLM speculate less "
         "there (num_speculative_tokens_per_batch_size).",
         [
-            Query(actual, "{{running}} {{model_name}}"),
+            Query(actual, "{{running}} running"),
             Query(
-                worst("model_name, running", series("plain_step_seconds")),
-                "plain, {{running}} {{model_name}}",
+                f"{worst('running', series('plain_step_seconds'))} and {actual}",
+                "{{running}} running, plain",
                 Style.WHOLE,
             ),
         ],
@@ -71,21 +63,49 @@ def _per_token() -> timeseries.Panel:
     )
 
 
-def _break_even() -> timeseries.Panel:
-    accepted = ratio("model_name", "engine_accepted_tokens_total", "engine_draft_tokens_total")
+def _gap() -> timeseries.Panel:
+    phases = 'phase=~"itl|tpot"'
+    quantiles = [series("latency_baseline_seconds", phases, f'quantile="{quantile}"') for quantile in ("0.99", "0.5")]
+    baseline = worst("phase", f"{quantiles[0]} - ignoring (quantile) {quantiles[1]}")
     return over_time(
-        "Acceptance, and the break-even acceptance",
-        "The thick line is the acceptance rate needed to be as fast as without speculation at the current load (the "
-        "highest of the pods); the thin line is the actual acceptance rate.",
-        "If break-even rises with the load, compute is short: use fewer draft tokens in full batches. If it rises at "
-        "the same load, something else slows down the steps.",
+        "Gap between P99 and P50, worst pod",
+        "P99 - P50 of the time per output token (tpot) and the inter-token latency (itl) in vLLM's own histograms over "
+        "the sliding window. Dashed: the configured baseline's gap times the threshold, if there is a baseline.",
+        "If the gap widens while P50 falls or stays, speculation helps most requests and hurts some: find the "
+        "temperature where it does not pay. If P50 rises too, the cause is load: check the KV cache and the queue.",
         [
-            Query(accepted, "accepted {{model_name}}"),
+            Query(worst("phase", series("engine_latency_gap_seconds", phases)), "{{phase}}"),
             Query(
-                worst("model_name", series("break_even_acceptance_ratio")),
-                "breaks even {{model_name}}",
-                Style.WHOLE,
+                f"{baseline} * on () group_left () {threshold('latency_gap_growth')}",
+                "{{phase}}, limit",
+                Style.LIMIT,
             ),
         ],
-        COUNT,
+        SECONDS,
+    )
+
+
+def _by_temperature(what: str, histogram: str, phase: str) -> timeseries.Panel:
+    """The phase is what vLLM itself counts, without the plug-in."""
+    total_seconds = f"sum by (temperature) ({rate(histogram, suffix='_sum')})"
+    requests = f"sum by (temperature) ({rate(histogram, suffix='_count')})"
+    return over_time(
+        f"{what}: mean by temperature, P50 and P99 of all",
+        "The mean of the finished requests of each temperature, as seen by vLLM's scheduler; thick: the quantiles of "
+        "all requests on the worst pod, by vLLM's own histograms.",
+        "If a temperature takes longer and has a low acceptance rate, speculation slows it down: route it to pods that "
+        "do not speculate. If its acceptance rate is good, its prompts or responses are longer, or the load is higher.",
+        [
+            Query(f"{total_seconds} / ({requests} > 0)", TEMPERATURE),
+            *(
+                Query(
+                    worst("", series("engine_latency_seconds", f'phase="{phase}"', f'quantile="{quantile}"')),
+                    f"{name} all",
+                    Style.WHOLE,
+                    color=color,
+                )
+                for name, quantile, color in (("P50", "0.5", "text"), ("P99", "0.99", "#8e8e9e"))
+            ),
+        ],
+        SECONDS,
     )

@@ -3,9 +3,9 @@
 from grafana_foundation_sdk.builders import table, timeseries
 
 from dashboards.builders.layout import Section, beside
-from dashboards.builders.panels import COUNT, PER_SECOND, SHARE, Query, over_time
+from dashboards.builders.panels import PER_SECOND, SHARE, Query, over_time
 from dashboards.builders.panels import Line as Style
-from dashboards.builders.query import least, series, threshold, total, worst
+from dashboards.builders.query import least, series, threshold, total, who, worst
 from dashboards.builders.tables import Label, Value, rows
 
 
@@ -13,11 +13,12 @@ def trust() -> Section:
     """The plug-in, its coverage, and what was lost."""
     coverage = over_time(
         "Coverage",
-        "Draft tokens that the plug-in reported / draft tokens that vLLM counted, both since the engine started. It is "
-        "1, give or take one second of traffic.",
+        "Draft tokens that the plug-in reported / draft tokens that vLLM counted, both since the engine started: the "
+        "lowest and the highest engine. It is 1, give or take one second of traffic.",
         "Outside the dashes the sidecar does not export the split by temperature; its status page says why.",
         [
-            Query(least("model_name, engine", series("request_coverage_ratio")), "{{engine}} {{model_name}}"),
+            Query(least("", series("request_coverage_ratio")), "lowest"),
+            Query(worst("", series("request_coverage_ratio")), "highest"),
             Query(threshold("coverage"), "withheld below", Style.LIMIT),
             Query(f"2 - {threshold('coverage')}", "withheld above", Style.LIMIT),
         ],
@@ -33,18 +34,18 @@ def trust() -> Section:
                 "other_format: rewrite it with this sidecar (specdec-sidecar plugin DIR) and restart vLLM."
             ),
         ),
-        [Label("state"), Label("instance"), Label("engine"), Label("version"), Label("vllm_version")],
-        [Value(worst("state, instance, engine, version, vllm_version", series("plugin_info")), "Holds", COUNT)],
+        [Label("state"), Label("who"), Label("engine"), Label("version"), Label("vllm_version")],
+        [Value(worst("state, who, engine, version, vllm_version", who(series("plugin_info"))))],
         sort="state",
-        descending=False,
         empty="not connected to any engine",
     )
     return Section(
         "Can the numbers be trusted?",
         [
-            beside(8, (coverage, 8), (plugin, 8), (_lost(), 8)),
-            beside(6, (_limitations(), 12), (_overflow(), 12)),
+            beside(8, (coverage, 8), (plugin, 16)),
+            beside(8, (_lost(), 8), (_limitations(), 8), (_overflow(), 8)),
         ],
+        collapsed=True,
     )
 
 
@@ -69,12 +70,12 @@ def _limitations() -> table.Panel:
     return rows(
         "What vLLM does not export",
         (
-            "The metrics that an engine does not export, which explains what is missing above. Empty is good.",
+            "The metrics that engines do not export, which explains what is missing above. Empty is good.",
             "Most limitations go away with a newer vLLM or another flag; docs/metrics.md says which.",
         ),
-        [Label("instance"), Label("model_name"), Label("limitation")],
-        [Value(f"{worst('instance, model_name, limitation', series('engine_limitation'))} == 1", "Holds", COUNT)],
-        sort="Holds",
+        [Label("limitation"), Label("model_name")],
+        [Value(f"count by (limitation, model_name) ({series('engine_limitation')} == 1)", "Engines")],
+        sort="Engines",
         empty="nothing is missing",
     )
 

@@ -89,14 +89,6 @@ def _add_variables(page: dashboard.Dashboard) -> None:
     page.with_variable(_variable("model_name", "Model", f"label_values({models}, model_name)"))
     temperatures = series("verdict").replace(', temperature=~"$temperature"', "")
     page.with_variable(_variable("temperature", "Temperature", f"label_values({temperatures}, temperature)"))
-    page.with_variable(
-        dashboard.CustomVariable("past")
-        .label("Compare with")
-        .description("How long ago the past lies that acceptance is compared with")
-        .values("1h,6h,1d,7d")
-        .current(VariableOption(selected=True, text="1d", value="1d"))
-        .options([VariableOption(selected=text == "1d", text=text, value=text) for text in ("1h", "6h", "1d", "7d")])
-    )
     # The address that the alerts link to as well: a setting of the sidecars, else any of them.
     page.with_variable(
         dashboard.QueryVariable("runbooks")
@@ -125,10 +117,11 @@ def _variable(name: str, label: str, query: str, every: str = ".+") -> dashboard
 
 
 def _add_annotations(page: dashboard.Dashboard) -> None:
-    shown = "{{severity}} {{cluster}} {{namespace}} {{pod}} {{instance}} {{model_name}} {{temperature}}"
-    page.annotation(_EventsBuilder(_Events("Alerts", FIRING, "red", "{{alertname}}", shown)))
-    restarts = f"changes({series('vllm_restarts_total')}[2m]) > 0"
-    page.annotation(_EventsBuilder(_Events("vLLM restarts", restarts, "blue", "vLLM restarted", "{{instance}}")))
+    # One marker an alert, however many pods, models and temperatures it fires for; the same for restarts.
+    firing = f"group by (alertname, severity) ({FIRING})"
+    page.annotation(_EventsBuilder(_Events("Alerts", firing, "red", "{{alertname}}", "{{severity}}")))
+    restarts = f"group (changes({series('vllm_restarts_total')}[2m]) > 0)"
+    page.annotation(_EventsBuilder(_Events("vLLM restarts", restarts, "blue", "vLLM restarted", "")))
     # By model, against its own past: a rollout to new pods is a change, and a reload of some minutes is none.
     configured = recorded("speculation:engines")
     past = f"last_over_time({configured}[1h] offset 5m)"
@@ -138,5 +131,5 @@ def _add_annotations(page: dashboard.Dashboard) -> None:
         "vLLM {{vllm_version}}"
     )
     page.annotation(_EventsBuilder(_Events("Speculation changed", changed, "orange", "speculation changed", shown)))
-    starts = f"{of_process('process_start_time_seconds', 'changes({}[2m])')} > 0"
-    page.annotation(_EventsBuilder(_Events("Sidecar restarts", starts, "purple", "sidecar restarted", "{{instance}}")))
+    starts = f"group ({of_process('process_start_time_seconds', 'changes({}[2m])')} > 0)"
+    page.annotation(_EventsBuilder(_Events("Sidecar restarts", starts, "purple", "sidecar restarted", "")))

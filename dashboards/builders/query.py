@@ -4,6 +4,8 @@ Every selector carries the page's variables: those of a scrape's labels, and of 
 those that the metric has as labels.
 """
 
+import re
+
 from sidecar.export.metrics import METRICS
 
 OPTIONAL = ("cluster", "namespace", "pod")  # labels of a scrape that a site may lack; "All" matches then, too
@@ -31,9 +33,47 @@ def series(metric: str, *matchers: str, suffix: str = "") -> str:
     return _selector(f"specdec_{metric}{suffix}", (*(f'{label}=~"${label}"' for label in variables), *matchers))
 
 
-def recorded(name: str) -> str:
-    """The selector of a series that a recording rule makes by model, named without ``model:specdec_``."""
-    return _selector(f"model:specdec_{name}", tuple(f'{label}=~"${label}"' for label in MODEL.split(", ")))
+def recorded(name: str, by: str = "model") -> str:
+    """The selector of a series that a recording rule makes by model or by pod, named without ``model:specdec_``."""
+    labels = {"model": MODEL, "pod": POD}[by].split(", ")
+    return _selector(f"{by}:specdec_{name}", tuple(f'{label}=~"${label}"' for label in labels))
+
+
+def lately(selector: str) -> str:
+    """Its last value, for three minutes as the rules have it: neither a failed scrape nor a pod's end ends it."""
+    return f"last_over_time({selector}[3m])"
+
+
+def missing(by: str, selector: str, *, at_once: bool = False) -> str:
+    """1 for what had a series within the last hour and has none now, or lately unless ``at_once``."""
+    here = selector if at_once else lately(selector)
+    return f"(group by ({by}) (last_over_time({selector}[1h])) unless group by ({by}) ({here}))"
+
+
+def at_end(expression: str) -> str:
+    """Its value at the end of the page's time range."""
+    return re.sub(r"\}(\[[^]]+])?", r"\g<0> @ end()", expression)
+
+
+def first(count: int, expression: str, *, lowest: bool = False) -> str:
+    """The ``count`` highest or lowest series, by their value at the end of the time range: the same at all times."""
+    choose = "bottomk" if lowest else "topk"
+    return f"({expression}) and {choose}({count}, {at_end(expression)})"
+
+
+def who(expression: str) -> str:
+    """With the label ``who``: the pod, or the instance where a scrape has no pod."""
+    return relabelled(relabelled(expression, "who", "$1", "instance"), "who", "$1", "pod")
+
+
+def relabelled(expression: str, label: str, text: str, source: str, pattern: str = "(.+)") -> str:
+    """With a ``label`` made from another one, if that matches the pattern."""
+    return f'label_replace({expression}, "{label}", "{text}", "{source}", "{pattern}")'
+
+
+def labelled(expression: str, label: str, text: str) -> str:
+    """With a label of a fixed text."""
+    return f'label_replace({expression}, "{label}", "{text}", "", "")'
 
 
 def reached() -> str:
@@ -87,9 +127,9 @@ def ratio(by: str, part: str, whole: str, *matchers: str) -> str:
 
 
 def quantile(share: float, by: str, histogram: str, *matchers: str) -> str:
-    """A quantile over a histogram's latest observations."""
+    """A quantile over a histogram's latest observations; none, rather than NaN, where there are none."""
     labels = f"le, {by}" if by else "le"
-    return f"histogram_quantile({share:g}, sum by ({labels}) ({rate(histogram, *matchers, suffix='_bucket')}))"
+    return f"histogram_quantile({share:g}, sum by ({labels}) ({rate(histogram, *matchers, suffix='_bucket')})) >= 0"
 
 
 def growth_by_bucket(histogram: str) -> str:

@@ -11,27 +11,33 @@ from grafana_foundation_sdk.models.common import TableCellHeight
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from dashboards.builders.page import OPERATOR, SOURCE
-from dashboards.builders.panels import SMOOTH, Mapping, mapped, target
+from dashboards.builders.panels import COUNT, SMOOTH, Mapping, mapped, target
 
-ALERT_RUNBOOK: Final = "${runbooks}/${__value.text}.md"
+ALERT_RUNBOOK: Final = "${runbooks}/SpecDecode${__value.text}.md"  # the tables' names of alerts lack the prefix
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A column with a label, under the label's own name (links refer to it); ``link`` is where a click on it leads."""
+    """A column with a label, under the label's own name (links refer to it) or a title; ``link`` is where it leads.
+
+    ``width`` is in pixels, 0 for a share of what others leave; Grafana's least is 150.
+    """
 
     name: str
     link: str = ""
+    title: str = ""
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A column with the value of a query that keeps the table's labels."""
+    """A column with the value of a query that keeps the table's labels; without a title there is no column."""
 
     expr: str
-    title: str
-    unit: str
+    title: str = ""
+    unit: str = COUNT
     values: Mapping | None = None  # shown as words in colours
+    width: int = 0
 
 
 def operator_link(*labels: str) -> str:
@@ -48,21 +54,29 @@ def rows(
     *,
     sort: str,
     descending: bool = True,
+    order: Sequence[str] = (),
     empty: str = "-",
 ) -> table.Panel:
-    """A table sorted by the column with the title ``sort``; ``description`` is how to read it and what to do."""
+    """A table sorted by the column with the title ``sort``; ``description`` is how to read it and what to do.
+
+    The columns are in this ``order``, else labels before values.
+    """
     panel = table.Panel().title(title).datasource(SOURCE).no_value(empty).interval(SMOOTH).unit("short")
     panel.description(f"**Read:** {description[0]}\n\n**Do:** {description[1]}")
     for index, value in enumerate(values):
         panel.with_target(target(index, value.expr).instant().format(PromQueryFormat.TABLE))
     panel.with_transformation(models.DataTransformerConfig(id_val="merge", options={}))
-    panel.with_transformation(models.DataTransformerConfig(id_val="organize", options=_columns(labels, values)))
+    panel.with_transformation(models.DataTransformerConfig(id_val="organize", options=_columns(labels, values, order)))
     for value in values:
-        panel.override_by_name(value.title, _cells(value))
+        if value.title:
+            panel.override_by_name(value.title, _cells(value))
     for label in labels:
+        properties: dict[str, object] = {"custom.width": label.width} if label.width else {}
         if label.link:
             link = {"title": "Open", "url": label.link, "targetBlank": label.link == ALERT_RUNBOOK}
-            panel.override_by_name(label.name, [models.DynamicConfigValue(id_val="links", value=[link])])
+            properties["links"] = [link]
+        if properties:
+            panel.override_by_name(label.title or label.name, _values(properties))
     panel.sort_by([common.TableSortByFieldState().display_name(sort).desc(descending)])
     return panel.cell_height(TableCellHeight.SM).filterable(True)
 
@@ -87,16 +101,19 @@ def _shaded() -> list[models.DynamicConfigValue]:
     ]
 
 
-def _columns(labels: Sequence[Label], values: Sequence[Value]) -> dict[str, object]:
+def _columns(labels: Sequence[Label], values: Sequence[Value], order: Sequence[str]) -> dict[str, object]:
     """The options of ``organize``: merged queries name their values ``Value #A`` and so on, a single one ``Value``."""
     fields = [label.name for label in labels]
     single = len(values) == 1
     fields += ["Value" if single else f"Value #{chr(ord('A') + index)}" for index in range(len(values))]
-    titles = [*(label.name for label in labels), *(value.title for value in values)]
+    titles = [*(label.title or label.name for label in labels), *(value.title for value in values)]
+    named = dict(zip(fields, titles, strict=True))
     return {
-        "excludeByName": {"Time": True},
-        "indexByName": {field: index for index, field in enumerate(fields)},
-        "renameByName": dict(zip(fields, titles, strict=True)),
+        "excludeByName": {"Time": True} | {field: True for field, title in named.items() if not title},
+        "indexByName": {
+            field: order.index(title) if title in order else at for at, (field, title) in enumerate(named.items())
+        },
+        "renameByName": {field: title for field, title in named.items() if title},
     }
 
 
@@ -105,4 +122,10 @@ def _cells(value: Value) -> list[models.DynamicConfigValue]:
     if value.values is not None:
         properties["mappings"] = mapped(value.values)
         properties["custom.cellOptions"] = {"type": "color-text"}
+    if value.width:
+        properties["custom.width"] = value.width
+    return _values(properties)
+
+
+def _values(properties: dict[str, object]) -> list[models.DynamicConfigValue]:
     return [models.DynamicConfigValue(id_val=name, value=found) for name, found in properties.items()]

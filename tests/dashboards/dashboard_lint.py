@@ -3,6 +3,7 @@
 Ours go further: every kind of panel counts, and selectors must use every variable for which the metric has a label.
 """
 
+import re
 from collections import Counter
 from itertools import product
 
@@ -14,9 +15,9 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 OTHERS = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes", "process_start_time_seconds"}
 OPTIONAL = ("cluster", "namespace", "pod")
 SCRAPE = (*OPTIONAL, "job", "instance")
-RECORDED = {rule["record"] for rule in shipped() if rule.get("record", "").startswith("model:")}
+RECORDED = {rule["record"] for rule in shipped() if rule.get("record", "").startswith(("model:", "pod:"))}
 ALERTS = {"ALERTS", "ALERTS_FOR_STATE"}
-UNITS = {"percentunit", "s", "cps", "short", "reqps", "bytes", "dateTimeFromNow"}
+UNITS = {"percentunit", "s", "short", "reqps", "bytes", "dateTimeFromNow"}  # or a suffix
 
 
 def findings(page):
@@ -57,7 +58,8 @@ def _panels(page):
             yield "description-says-how-to-read-and-what-to-do", title
         if any(source.get("datasource") != SOURCE for source in (panel, *targets)):
             yield "panel-datasource-rule", title
-        if panel.get("fieldConfig", {}).get("defaults", {}).get("unit") not in UNITS:
+        unit = panel.get("fieldConfig", {}).get("defaults", {}).get("unit", "")
+        if unit not in UNITS and not unit.startswith("suffix: "):
             yield "panel-units-rule", title
         if not targets:
             yield "panel-no-targets-rule", title
@@ -66,6 +68,10 @@ def _panels(page):
 
 def _queries(page):
     for query in queries(page):
+        if query.expr.startswith("histogram_quantile") and not query.expr.endswith(" >= 0"):
+            yield "no-nan-in-legends", query.panel
+        if re.search(r"(?<!\w )(?<!: ){{(temperature|position|quantile)}}", query.legend):
+            yield "legend-says-what-it-is", (query.panel, query.legend)
         for selector in selectors(query.expr):  # raises if it is not PromQL
             yield from ((rule, (query.panel, query.expr)) for rule in _broken(selector))
 
@@ -93,7 +99,8 @@ def _matchers(name):
     if name in ALERTS:
         return {label: f"${label}|" for label in (*SCRAPE, "model_name", "temperature")}
     if name in RECORDED:
-        return {label: f"${label}" for label in ("cluster", "namespace", "model_name")}
+        labels = (*SCRAPE, "model_name") if name.startswith("pod:") else ("cluster", "namespace", "model_name")
+        return {label: f"${label}" for label in labels}
     labels = CONTRACT[name].labels if name in CONTRACT else ()
     return {
         label: f"${label}"

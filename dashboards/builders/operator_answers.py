@@ -1,0 +1,204 @@
+"""The operator's first row: does it pay, by how much, why, and is that known of every pod."""
+
+from typing import Final
+
+from grafana_foundation_sdk.builders import stat
+
+from dashboards.builders.expressions import JUDGED_BY_ACCEPTANCE
+from dashboards.builders.layout import Line, beside
+from dashboards.builders.panels import COUNT, SHARE, TIMES, Mapping, Query, figure
+from dashboards.builders.query import (
+    POD,
+    SIDECAR,
+    labelled,
+    lately,
+    missing,
+    own_threshold,
+    rate,
+    recorded,
+    series,
+    total,
+    who,
+    worst,
+)
+
+UNKNOWN: Final = "#a352cc"
+_PAYS: Final[Mapping] = {
+    0: ("NO", "red"),
+    1: ("unknown", UNKNOWN),
+    2: ("not everywhere", "orange"),
+    3: ("breaks even", "yellow"),
+    4: ("YES", "green"),
+    5: ("too little data", "#6e7079"),
+}
+_ANSWERS: Final[Mapping] = {
+    0: ("vLLM down", "red"),
+    1: ("sidecar down", "red"),
+    2: ("split incomplete", "orange"),
+    3: ("live, no plug-in", "blue"),
+    4: ("live and complete", "green"),
+}
+
+
+def answers() -> Line:
+    """Six figures."""
+    panels = (_pays(), _speedup(), _acceptance(), _configuration(), _load(), _live())
+    return beside(3, *((panel, 4) for panel in panels))
+
+
+def _counted(code: str, by: str, known: str) -> str:
+    """The lowest code, with how many have it and of how many as the labels ``some`` and ``all``.
+
+    All are those that ``known`` had within the last hour, each of which has a code.
+    """
+    lowest = f"min({code})"
+    some = f'count_values("some", count(({code}) == on () group_left () {lowest}))'
+    everyone = f'count_values("all", count(group by ({by}) (last_over_time({known}[1h]))))'
+    return f"{lowest} * on () group_left (some) {some} * on () group_left (all) {everyone}"
+
+
+def _chosen(*conditions: str) -> str:
+    """The number of the first condition that has a series, for each group; all have the same labels."""
+    return " or ".join(f"{number} + 0 * ({condition})" for number, condition in enumerate(conditions))
+
+
+def _verdict(name: str) -> str:
+    return series("model_verdict", f'verdict="{name}"')
+
+
+def _pays() -> stat.Panel:
+    """That speculation loses is remembered for three minutes, that it pays for no moment.
+
+    Engines that do not speculate have no verdict of their own, so their pods do not count.
+    """
+    loses = lately(series("verdict", 'verdict="net_negative"'))
+    engines = series("engine_verdict", 'verdict="insufficient_data"')
+    better = f"{_verdict('net_positive')} == 1 or {_verdict('break_even')} == 1"
+    code = _chosen(
+        f"{worst(POD, lately(_verdict('net_negative')))} == 1",
+        missing(POD, engines, at_once=True),
+        f"{worst(POD, better)} and {worst(POD, loses)} == 1",
+        f"{worst(POD, _verdict('break_even'))} == 1",
+        f"{worst(POD, _verdict('net_positive'))} == 1",
+        worst(POD, engines),
+    )
+    return figure(
+        "Does speculation pay?",
+        "The worst verdict of the selected pods that speculate, and how many have it: by time if there is a reference "
+        "without speculation, otherwise by acceptance rate. not everywhere: it pays, except at some temperature. "
+        "unknown: nothing is known now of a pod that had a verdict within the last hour, as after a rollout.",
+        "On NO, read the finding to the right and the alerts below. If it pays at no temperature, start vLLM without "
+        "--speculative-config. If it fails to pay only at some, route those requests to pods that do not speculate.",
+        Query(_counted(code, POD, engines), "{{some}} of {{all}} pods"),
+        values=_PAYS,
+        empty="no pod that speculates",
+    )
+
+
+_ACCEPTANCE = worst(POD, lately(series("model_acceptance_ratio")))
+_BREAK_EVEN = worst(POD, lately(series("break_even_acceptance_ratio")))
+_MEASURED = f"avg by ({POD}) ({lately(series('engine_speedup_ratio'))})"
+# Of the pods with enough drafts to judge: one that does not speculate has a speedup, too.
+SPEEDUP_BY_POD: Final = (
+    f"({labelled(_MEASURED, 'basis', 'a baseline')} or on ({POD}) "
+    f"{labelled(worst(POD, recorded('speedup:fleet', 'pod')), 'basis', 'plain pods')}) and on ({POD}) {_ACCEPTANCE}"
+)
+# The pod with the lowest speedup; one without counts by how far its acceptance is from the rule of thumb.
+_RULE = f"on ({SIDECAR}) group_left () {own_threshold('acceptance_net_negative')}"
+_WORST = f"on ({POD}) bottomk(1, {SPEEDUP_BY_POD} or on ({POD}) {_ACCEPTANCE} / {_RULE})"
+
+
+def _speedup() -> stat.Panel:
+    return figure(
+        "Speedup, worst pod",
+        "Time per token without speculation divided by the actual one, at the same load, on the pod where that is "
+        "lowest: below 1 speculation slows requests down. The name says what it is compared with: a baseline that was "
+        "measured, or the model's pods that do not speculate.",
+        "Without a reference, measure one: specdec-sidecar baseline --load. Until then the acceptance rate judges.",
+        Query(who(f"({SPEEDUP_BY_POD}) and {_WORST}"), "{{who}}, by {{basis}}"),
+        unit=TIMES,
+        empty="no reference",
+    )
+
+
+def _acceptance() -> stat.Panel:
+    return figure(
+        "Acceptance, worst pod",
+        "Accepted / draft tokens of that pod over the window that is judged, and the rate at which its load breaks "
+        "even as measured (above 100 %: no rate does), or the threshold by the rule of thumb where that judges.",
+        "Below its break-even, draft fewer tokens or other ones: the finding says which.",
+        Query(who(f"{_ACCEPTANCE} and {_WORST}"), "{{who}}"),
+        Query(f"{_BREAK_EVEN} and {_WORST}", "breaks even at"),
+        Query(f"{JUDGED_BY_ACCEPTANCE} * {_RULE} and {_WORST}", "rule of thumb"),
+        unit=SHARE,
+        empty="too few drafts",
+    )
+
+
+def _configuration() -> stat.Panel:
+    accepted = f"sum by ({POD}, position) ({rate('engine_accepted_tokens_per_position_total')})"
+    rates = f"({accepted} / on ({POD}) group_left () ({total(POD, 'engine_drafts_total')} > 0) and {_WORST})"
+    fewer = f"on ({SIDECAR}) group_left () {own_threshold('acceptance_fewer_tokens')}"
+    needed = f"({_BREAK_EVEN} or {_ACCEPTANCE} * 0 + {fewer})"
+    positions = f"(count by ({POD}) ({rates} >= on ({POD}) group_left () {needed}) or 0 * count by ({POD}) ({rates}))"
+    labels = "method, num_speculative_tokens"
+    info = f"topk by ({POD}) (1, {worst(f'{POD}, {labels}', lately(series('speculation_info')))})"
+    named = f'label_join({info}, "configuration", ", K ", "method", "num_speculative_tokens")'
+    described = f"{positions} * on ({POD}) group_left (configuration) {named}"
+    unknown = labelled(positions, "configuration", "K unknown: no plug-in")
+    found = f"{lately(series('finding'))} == 1"
+    quiet = series("finding", 'finding="not_speculating"')
+    findings = (
+        f"topk(1, count by (finding) ({found}) and on (finding) ({found} and {_WORST})) "
+        f"or on () (count by (finding) ({lately(quiet)} == 1))"
+    )
+    none = labelled(f"0 * group({lately(series('finding'))})", "finding", "none")
+    return figure(
+        "What it drafts, and what to change",
+        "Method and number of draft tokens K of the worst pod, and how many positions are accepted often enough to be "
+        "worth drafting: at least at its break-even, or at acceptance_fewer_tokens where there is none. Finding: why "
+        "it loses or what would gain more, and how many pods have it.",
+        "docs/why.md has what each finding means, and the option to change. If fewer positions than K are worth "
+        "drafting, lower num_speculative_tokens to their number.",
+        Query(f"{described} or on ({POD}) {unknown}", "{{configuration}}", unit="suffix: worth drafting"),
+        Query(f"{findings} or on () {none}", "finding: {{finding}}", unit="prefix:pods: "),
+        unit=COUNT,
+        empty="nothing is drafted",
+    )
+
+
+def _load() -> stat.Panel:
+    return figure(
+        "KV cache and queue",
+        "The highest share of the KV cache in use during the last minute, on the worst pod, and the requests that "
+        "wait, summed over the selected pods.",
+        "Near kv_cache_usage vLLM preempts and queues requests, which widens every gap: first scale out or lower "
+        "--max-num-seqs. A lasting queue is overload, under which speculation often stops paying.",
+        Query(worst("", series("kv_cache_usage_peak_ratio")), "KV cache, peak", unit=SHARE),
+        Query(f"sum({series('requests_waiting')})", "waiting"),
+        empty="unknown",
+    )
+
+
+def _live() -> stat.Panel:
+    up, known = worst(SIDECAR, series("up")), series("build_info")
+    coverage = series("request_coverage_ratio")
+    limit = f"on ({SIDECAR}) group_left () {own_threshold('coverage')}"
+    faulty = series("plugin_info", 'state!~"idle|observing"')
+    code = _chosen(
+        f"{up} == 0",
+        missing(SIDECAR, known, at_once=True),
+        f"{worst(SIDECAR, faulty)} or {worst(SIDECAR, f'{coverage} < {limit} or 2 - {coverage} < {limit}')}",
+        f"{up} unless {worst(SIDECAR, series('plugin_info'))}",
+        up,
+    )
+    return figure(
+        "Live, and is the split complete?",
+        "Whether Prometheus reaches every sidecar that it knew within the last hour, each sidecar its vLLM, and "
+        "whether the plug-in reports as many draft tokens as vLLM counts: the worst, and how many pods that is.",
+        "Down: check the pod, the vLLM container and Prometheus' targets before anything else on this page. "
+        "Incomplete: there is no split by temperature; the plug-in's table and the sidecar's status page say why.",
+        Query(_counted(code, SIDECAR, known), "{{some}} of {{all}} pods"),
+        values=_ANSWERS,
+        empty="nothing found",
+    )

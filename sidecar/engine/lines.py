@@ -69,6 +69,12 @@ def read_lines(body: bytes, wanted: frozenset[bytes], most_series: int) -> Lines
     return Lines(samples, tuple(places), malformed)
 
 
+def read_sample(line: bytes) -> tuple[Series, float] | None:
+    """The series and value of a line of any name; None for a malformed one, a comment or an empty line."""
+    name = _NAME.match(line)
+    return None if name is None else _sample(line, name.end())
+
+
 def _sample(line: bytes, name_end: int) -> tuple[Series, float] | None:
     """The series and value of a line; None for a malformed one."""
     if len(line) > _LINE_BYTES:

@@ -10,51 +10,87 @@ from typing import Final
 from prometheus_client import ProcessCollector
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from sidecar.analysis.distributions import Distribution
+from sidecar.engine.lines import Series, read_sample
 from sidecar.engine.names import PREFIXES
 from sidecar.export.declaration import Shown
 from sidecar.export.metrics import METRICS
 
+_NAME: Final = rf"((?:{'|'.join(PREFIXES)})[a-zA-Z0-9_:]+)"
+_HELP: Final = re.compile(rf"# HELP {_NAME} .*")
+_TYPE: Final = re.compile(rf"# TYPE {_NAME} (?:counter|gauge|histogram|summary|untyped)")
+_SAMPLE: Final = re.compile(r"[a-zA-Z0-9_:]+(?:\{.*\})? [^ ]+")  # no time: vLLM writes none
+_SUFFIXES: Final = ("", "_bucket", "_sum", "_count", "_total", "_created")
 _EXEMPLAR: Final = re.compile(r" # \{.*")  # the text format has none
-_FAMILY: Final = re.compile(r"^(?=# HELP )", re.MULTILINE)
-_OF_VLLM: Final = tuple(f"# HELP {prefix}" for prefix in PREFIXES)
-_MOST_READ: Final = 4  # lines, times the limit: families that are too large or invalid take time, too
+_MOST_READ: Final = 4  # times the limit: families that are too large or invalid take time, too
 
 
-def own_series(page: bytes, limit: int) -> list[Family]:
-    """The families of vLLM itself on its page, without exemplars.
+@dataclass(slots=True)
+class _Family:
+    name: str
+    lines: list[str]
+    series: set[Series] = field(default_factory=set)
+    is_valid: bool = True
 
-    ``limit`` bounds the number of series. A family is exported completely or not at all: not if it is invalid, or not
-    declared by a HELP line and a TYPE line.
+
+def own_series(page: bytes, limit: int) -> bytes:
+    """The families of vLLM itself on its page, unchanged except that exemplars are removed.
+
+    ``limit`` bounds the number of series. A family is exported completely or not at all: not if one of its lines is
+    that of another, or would make Prometheus refuse the whole page.
     """
-    exported: dict[str, Family] = {}
-    series = lines = 0
-    for text in _FAMILY.split(_EXEMPLAR.sub("", page.decode("utf-8", "replace"))):
-        if not text.startswith(_OF_VLLM):
-            continue
-        lines += text.count("\n")
-        if lines > _MOST_READ * limit:
+    exported: dict[str, str] = {}
+    series = read = 0
+    for family in _families(page.decode("utf-8", "replace").split("\n")[:-1], limit):
+        read += len(family.series) + 1
+        if read > _MOST_READ * limit:
             break
-        family = _family(text)
-        if family is not None and family.name not in exported and series + len(family.samples) <= limit:
-            series += len(family.samples)
-            exported[family.name] = family
-    return list(exported.values())
+        if family.is_valid and family.series and family.name not in exported and series + len(family.series) <= limit:
+            series += len(family.series)
+            exported[family.name] = "\n".join([*family.lines, ""])
+    return "".join(exported.values()).encode()
 
 
-def _family(text: str) -> Family | None:
-    """The family that the text consists of; None if it does not, or if it is not one of vLLM's."""
-    try:
-        [family] = text_string_to_metric_families(text)
-    except ValueError:
-        return None
-    series = {(sample.name, *sorted(sample.labels.items())) for sample in family.samples}
-    is_valid = 0 < len(family.samples) == len(series) and family.type != "unknown"
-    return family if is_valid and family.name.startswith(PREFIXES) else None
+def _families(lines: Iterable[str], most: int) -> Iterator[_Family]:
+    """The families of vLLM, each of a HELP line, a TYPE line and at most ``most`` samples; no others."""
+    family: _Family | None = None
+    for line in lines:
+        if not line.startswith("#"):
+            if family is not None and family.is_valid:
+                _take(line, family, most)
+        elif family is not None and len(family.lines) == 1 and (kind := _TYPE.fullmatch(line)):
+            family.lines.append(line)
+            family.is_valid = kind[1] == family.name
+        else:
+            if family is not None:
+                yield family
+            head = _HELP.fullmatch(line)
+            family = _Family(head[1], [line]) if head else None
+    if family is not None:
+        yield family
+
+
+def _take(line: str, family: _Family, most: int) -> None:
+    bare = _EXEMPLAR.sub("", line)
+    sample = read_sample(bare.encode()) if _SAMPLE.fullmatch(bare) else None
+    if sample is None or len(family.lines) < 2 or len(family.series) >= most or not _belongs(sample[0], family):
+        family.is_valid = False
+        return
+    family.series.add(sample[0])
+    family.lines.append(bare)
+
+
+def _belongs(series: Series, family: _Family) -> bool:
+    labels = [name for name, _ in series.labels]
+    return (
+        series.name in {family.name + suffix for suffix in _SUFFIXES}
+        and series not in family.series
+        and len(set(labels)) == len(labels)
+        and not any(name.startswith("__") for name in labels)
+    )
 
 
 _GZIP_LEVEL = 1  # half the uncompressed size at a fifth of the default level's time
@@ -116,8 +152,8 @@ def chosen(accept: str, accept_encoding: str) -> Format:
     return Format(content_type, gzip_accepted(accept_encoding), encode)
 
 
-def rendered(shown: Shown, form: Format, own: Iterable[Family] = ()) -> bytes:
+def rendered(shown: Shown, form: Format, own: bytes = b"") -> bytes:
     """The page, including the metrics of the sidecar's own process, with ``own`` at the end."""
     process = ProcessCollector(registry=None).collect()
-    body = form.encode(Families([*families(shown), *process, *own]))
+    body = form.encode(Families([*families(shown), *process])) + own
     return gzip.compress(body, _GZIP_LEVEL) if form.gzip else body

@@ -94,7 +94,8 @@ class Limits(Group):
     """draft positions with their own label values; with more than 4 engines fewer, down to 8; further ones become
     `other`"""
     passthrough_series: int = Field(1000, ge=1, le=100_000)
-    """vLLM's own series exported if `reexport` is on; without metrics that are malformed"""
+    """vLLM's own series exported if `reexport` is on; without metrics that are malformed or have a label of more than
+    512 characters"""
 
 
 class Thresholds(Group):

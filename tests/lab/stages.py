@@ -63,7 +63,7 @@ STAGES = {
     "greedy drafting, eagle3": Stage("greedy_drafting", "eagle3", COLD_AND_HOT),
     "sampled drafting, eagle3": Stage(None, "eagle3", COLD_AND_HOT, PROBABILISTIC),
     "greedy drafting, weak draft": Stage("greedy_drafting", "draft_model", COLD_AND_HOT, noise=0.4),
-    "sampled drafting, weak draft": Stage(None, "draft_model", COLD_AND_HOT, PROBABILISTIC, noise=0.4),
+    "sampled drafting, weak draft": Stage("too_many_tokens", "draft_model", COLD_AND_HOT, PROBABILISTIC, noise=0.4),
     "greedy drafting, filters": Stage(
         None, "draft_model", [{"temperature": 0}, *(b | FILTERS for b in COLD_AND_HOT[1:])]
     ),

@@ -111,8 +111,8 @@ def _both() -> table.Panel:
         "Pods with and without speculation, by model",
         (
             (
-                "The mean over the pods of each group. A starting pod, one that drafts little, and one that drafted within "
-                "the last day are in neither."
+                "The mean over the pods of each group. A starting pod, one that drafts little, and one that drafted "
+                "within the last day are in neither."
             ),
             "Keep one pod of each model without speculation: it is the cheapest way to measure what speculation gains.",
         ),

@@ -45,12 +45,13 @@ def worst_temperatures() -> table.Panel:
         "Temperatures, worst first",
         (
             (
-                "Every temperature of each model: its verdict on the worst pod, on how many pods it loses, its acceptance "
-                "over all pods and on the lowest, its lowest speedup, and its share of the model's draft tokens."
+                "Every temperature of each model: its verdict on the worst pod, on how many pods it loses, its "
+                "acceptance over all pods and on the lowest, its lowest speedup, and its share of the model's draft "
+                "tokens."
             ),
             (
-                "Click a temperature for its dashboard. If it loses on many pods, route it to pods without speculation. If "
-                "it loses on one, look at that pod below. A small share matters little."
+                "Click a temperature for its dashboard. If it loses on many pods, route it to pods without "
+                "speculation. If it loses on one, look at that pod below. A small share matters little."
             ),
         ),
         _model_labels(operator_link("cluster", "namespace", "model_name", "temperature"), more=("temperature",)),
@@ -80,13 +81,13 @@ def models() -> table.Panel:
         "Models, worst first",
         (
             (
-                "Worst: the verdict on the model's worst pod. Pods: known within the last hour; down: of these, without "
-                "answer or gone; losing: net_negative. Break-even: the acceptance rate that pays for drafting. Speedup, P99 "
-                "and KV peak are those of the worst pod."
+                "Worst: the verdict on the model's worst pod. Pods: known within the last hour; down: of these, "
+                "without answer or gone; losing: net_negative. Break-even: the acceptance rate that pays for "
+                "drafting. Speedup, P99 and KV peak are those of the worst pod."
             ),
             (
-                "Click a model for its dashboard. 'loses in part': no pod as a whole loses, but a temperature or an engine "
-                "does."
+                "Click a model for its dashboard. 'loses in part': no pod as a whole loses, but a temperature or an "
+                "engine does."
             ),
         ),
         _model_labels(operator_link("cluster", "namespace", "model_name")),
@@ -117,8 +118,8 @@ def pods() -> table.Panel:
         (
             (
                 "Every pod of the last hour, also where the sidecar or vLLM is down. Finding: the first reason why "
-                "speculation loses, or could gain more. Break-even: the acceptance rate that pays for drafting. Gap: P99 - "
-                "P50 of the time per output token."
+                "speculation loses, or could gain more. Break-even: the acceptance rate that pays for drafting. Gap: "
+                "P99 - P50 of the time per output token."
             ),
             "Click a pod for its dashboard. docs/why.md says what to change for each finding.",
         ),

@@ -83,8 +83,8 @@ def _up() -> stat.Panel:
     color = f"3 + 0 * ({number(DOWN)} > 0) or 1 + 0 * ({_MISSING} > 0 or {_KNOWN} == 0) or vector(0)"
     return _told(
         "Pods up",
-        "Pods whose sidecar and vLLM both answer, of those known within the last hour. Red: one is down. Purple: one is "
-        "gone, and no longer among Prometheus' targets, as after a rollout.",
+        "Pods whose sidecar and vLLM both answer, of those known within the last hour. Red: one is down. Purple: one "
+        "is gone, and no longer among Prometheus' targets, as after a rollout.",
         "Check what is down first, on top of the table of pods: nothing is known about it.",
         counted(color, up=_UP, known=_KNOWN),
         "{{up}} of {{known}}",

@@ -4,7 +4,6 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import table, timeseries
 
-from dashboards.builders.expressions import ACCEPTANCE_BY_NAMESPACE
 from dashboards.builders.fleet_state import BREAK_EVEN, MEASURED, RULED
 from dashboards.builders.layout import Section, beside
 from dashboards.builders.panels import SECONDS, SHARE, TIMES, TOKENS_PER_SECOND, Query, over_time
@@ -27,7 +26,7 @@ def over_the_fleet() -> Section:
 
 def _by_model() -> timeseries.Panel:
     def margin(line: str) -> str:
-        return f"bottomk({_LINES}, {ACCEPTANCE_BY_NAMESPACE} - avg by ({MODEL}) ({line}))"
+        return f"bottomk({_LINES}, {recorded('engine_acceptance:ratio')} - avg by ({MODEL}) ({line}))"
 
     return over_time(
         "Acceptance above break-even, by model",
@@ -41,6 +40,7 @@ def _by_model() -> timeseries.Panel:
         ],
         SHARE,
         low=None,
+        empty="no verdict within the range, or no recording rules",
     )
 
 

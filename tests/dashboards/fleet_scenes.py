@@ -109,7 +109,7 @@ def _pod(cluster, pod):
     yield from _lines("up", target, ((ago, int(ago >= pod.ends)) for ago in scraped))
     yield from _lines("specdec_up", target, ((ago, int(ago >= vllm_end)) for ago in _times(pod.starts, pod.ends)))
     if pod.starts > max(300, vllm_end):  # the rules need minutes to tell
-        speculates = ((ago, int(pod.drafts > 0)) for ago in _times(pod.starts - 300, vllm_end))
+        speculates = [(ago, int(pod.drafts > 0)) for ago in _times(pod.starts - 300, vllm_end)]
         yield from _lines("pod:specdec_speculates:bool", {**target, "model_name": pod.model}, speculates)
 
 

@@ -6,6 +6,7 @@ Each fleet is a ``cluster`` of its own, so that one Prometheus has them all.
 import subprocess
 from dataclasses import dataclass, field
 from itertools import chain
+from statistics import mean
 
 from sidecar.settings.groups import Thresholds
 
@@ -113,6 +114,19 @@ def _pod(cluster, pod):
         yield from _lines("pod:specdec_speculates:bool", {**target, "model_name": pod.model}, speculates)
 
 
+def _models(cluster, pods):
+    """What the rules record of each model: its pods have as much traffic each."""
+    for model in {pod.model for pod in pods}:
+        drafting = [pod for pod in pods if pod.model == model and pod.drafts]
+        labels = {"cluster": cluster, "namespace": "llm", "model_name": model}
+        gains = {
+            "engine_acceptance": mean(pod.acceptance for pod in drafting),
+            "speedup": mean(pod.speedup or 1 for pod in drafting),
+        }
+        for name, value in gains.items():
+            yield from _lines(f"model:specdec_{name}:ratio", labels, ((ago, value) for ago in _times(1800, 0)))
+
+
 def _alert(cluster, labels, since, now):
     named = {"cluster": cluster, **labels, "alertname": f"SpecDecode{labels['alertname']}"}
     yield from _lines("ALERTS", {**named, "alertstate": "firing"}, ((ago, 1) for ago in _times(300, 0)))
@@ -125,10 +139,11 @@ def backfill(fleets, folder, now):
     alerts = chain.from_iterable(
         _alert(cluster, labels, since, now) for cluster, (_, alerts) in fleets.items() for labels, since in alerts
     )
+    models = chain.from_iterable(_models(cluster, pods) for cluster, (pods, _) in fleets.items())
     links = _lines("fleet:specdec_runbooks:any", {"runbooks": "http://runbooks"}, ((ago, 1) for ago in _times(1800, 0)))
     page = folder / "series.txt"
     with page.open("w") as file:
-        file.writelines(f"{sample} {now - ago}\n" for sample, ago in chain(pods, alerts, links))
+        file.writelines(f"{sample} {now - ago}\n" for sample, ago in chain(pods, models, alerts, links))
         file.write("# EOF\n")
     command = ("promtool", "tsdb", "create-blocks-from", "openmetrics", page, folder / "prometheus")
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

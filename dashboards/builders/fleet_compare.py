@@ -8,13 +8,13 @@ from dashboards.builders.fleet_state import BREAK_EVEN, MEASURED, RULED
 from dashboards.builders.layout import Section, beside
 from dashboards.builders.panels import SECONDS, SHARE, TIMES, TOKENS_PER_SECOND, Query, over_time
 from dashboards.builders.panels import Line as Style
-from dashboards.builders.query import MODEL, POD, first, recorded, series, threshold, total
+from dashboards.builders.query import MODEL, POD, first, lately, recorded, series, threshold, total
 from dashboards.builders.tables import Label, Value, operator_link, rows
 
 _MODEL: Final = "{{model_name}} {{namespace}} {{cluster}}"
 _LINES: Final = 10
 # The sidecars' own rates, over the window that they judge.
-_MARGIN: Final = f"{series('model_acceptance_ratio')} - on ({POD}) {BREAK_EVEN}"
+_MARGIN: Final = f"{lately(series('model_acceptance_ratio'))} - on ({POD}) {BREAK_EVEN}"
 _SPREAD: Final = ((0, "lowest"), (0.1, "P10"), (0.5, "P50"))
 _DO: Final = "Below 0 drafting costs more time than it saves. If every line fell at the same time, look for a rollout."
 

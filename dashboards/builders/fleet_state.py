@@ -77,14 +77,14 @@ STATE: Final = f"({PODS} * on ({SIDECAR}) group_left () {_AS_DOWN} or {_verdicts
 MODEL_STATE: Final = f"{_verdicts(MODEL, f'4 * group by ({MODEL}) {missing(POD, _RUNNING)}')} or {MODELS}"
 
 # The acceptance rate at which a pod breaks even: as measured, or the rule of thumb where that judged it.
-MEASURED: Final = worst(POD, series("break_even_acceptance_ratio"))
-_BY_ACCEPTANCE: Final = series("model_verdict_basis", 'basis="acceptance"')
+MEASURED: Final = worst(POD, lately(series("break_even_acceptance_ratio")))
+_BY_ACCEPTANCE: Final = lately(series("model_verdict_basis", 'basis="acceptance"'))
 RULED: Final = (
     f"(({_BY_ACCEPTANCE} == 1) * on ({SIDECAR}) group_left () {own_threshold('acceptance_net_negative')} "
     f"unless on ({POD}) {MEASURED})"
 )
 BREAK_EVEN: Final = f"({MEASURED} or on ({POD}) {RULED})"
-SPEEDUP: Final = least(POD, series("engine_speedup_ratio"))
+SPEEDUP: Final = least(POD, lately(series("engine_speedup_ratio")))
 
 
 def number(expression: str) -> str:

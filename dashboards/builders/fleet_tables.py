@@ -13,6 +13,7 @@ from dashboards.builders.fleet_state import (
     SPEEDUP,
     STATE,
     STATES,
+    UP,
     at_temperature,
     whole,
 )
@@ -77,6 +78,7 @@ def worst_temperatures() -> table.Panel:
 
 def models() -> table.Panel:
     """One row per model and namespace."""
+    up = f"(count by ({MODEL}) ({UP}) or 0 * count by ({MODEL}) ({PODS}))"
     return rows(
         "Models, worst first",
         (
@@ -94,7 +96,7 @@ def models() -> table.Panel:
         [
             Value(MODEL_STATE, "Worst", COUNT, MODEL_STATES, 190),
             Value(f"count by ({MODEL}) ({PODS})", "Pods", width=70),
-            Value(f"count by ({MODEL}) ({STATE} >= 7 or {STATE} == 4)", "Down", width=70),
+            Value(f"count by ({MODEL}) ({PODS}) - {up}", "Down", width=70),
             Value(f"sum by ({MODEL}) ({whole('net_negative')})", "Losing", width=80),
             Value(ACCEPTANCE_BY_NAMESPACE, "Acceptance", SHARE, width=_NARROW),
             Value(f"avg by ({MODEL}) ({BREAK_EVEN})", "Break-even", SHARE, width=_NARROW),

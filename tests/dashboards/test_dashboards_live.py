@@ -27,6 +27,10 @@ EMPTY = {
         "no data from that long ago: compare with a shorter time",
     ): "there is a past of a few seconds here",
     ("Alerts sent directly to Alertmanager", "{{alertmanager}} {{outcome}}"): "the direct push is off by default",
+    (
+        "Acceptance above break-even, by model",
+        "{{model_name}} {{namespace}} {{cluster}} by rule of thumb",
+    ): "a baseline judges here",
     ("Acceptance by output and adapter", "adapter {{group}} {{model_name}}"): "plugin.adapters is off by default",
 }
 # Labels that the series here lack, by panel; each with its reason.

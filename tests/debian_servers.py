@@ -88,13 +88,17 @@ class Prometheus:
 
 @asynccontextmanager
 async def running_prometheus(
-    http: aiohttp.ClientSession, directory: Path, config: dict[str, Any], port: int | None = None
+    http: aiohttp.ClientSession,
+    directory: Path,
+    config: dict[str, Any],
+    port: int | None = None,
+    flags: tuple[str, ...] = (),
 ) -> AsyncIterator[Prometheus]:
     """Runs Prometheus with ``config``, which sets the scrape interval; its files are in ``directory``."""
     path = directory / "prometheus.yaml"
     path.write_text(json.dumps(config))  # JSON is YAML
     storage = directory / "prometheus"
-    command = ("prometheus", f"--config.file={path}", f"--storage.tsdb.path={storage}")
+    command = ("prometheus", f"--config.file={path}", f"--storage.tsdb.path={storage}", *flags)
     async with ready_server(http, *command, port=port) as url:
         yield Prometheus(http, url)
 

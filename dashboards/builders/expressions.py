@@ -26,9 +26,12 @@ def verdict_code(by: str, metric: str = "verdict") -> str:
     def held(name: str) -> str:
         return worst(by, lately(series(metric, f'verdict="{name}"')))
 
-    gone = missing(f"{POD}, temperature" if metric == "verdict" else POD, series(metric, 'verdict="net_negative"'))
+    loses = 'verdict="net_negative"'
+    known = worst(by, f"last_over_time({series(metric, loses)}[1h])")
+    gone = missing(POD, series("model_verdict", loses))
+    within = ", ".join(label for label in POD.split(", ") if label in by.split(", "))
     return (
-        f"4 * ({held('net_negative')} == 1) or 3 * {worst(by, gone)} "
+        f"4 * ({held('net_negative')} == 1) or 3 + 0 * ({known} and on ({within}) {gone}) "
         f"or 2 * ({held('break_even')} == 1) or {held('net_positive')}"
     )
 
@@ -45,14 +48,21 @@ FIRING = alerts('alertstate="firing"')
 # When each firing alert's condition came to hold, in milliseconds since 1970.
 FIRING_SINCE = f"({alerts(name='ALERTS_FOR_STATE')} and ignoring (alertstate) {FIRING}) * 1000"
 
-# Where acceptance is worth its cost: as measured, of the pods where that is lowest and, if they differ, highest; and
-# by the rule of thumb, only while that judges any of the pods. Past 1 no acceptance is enough.
+# Where acceptance is worth its cost, as measured: of the pods where that is lowest and, if they differ, highest. Past 1
+# no acceptance is enough.
+_BY_ACCEPTANCE, _UNJUDGED = 'basis="acceptance"', 'verdict="insufficient_data"'
 _BREAK_EVEN = f"clamp_max({lately(series('break_even_acceptance_ratio'))}, 1)"
 BREAK_EVEN = least("", _BREAK_EVEN)
 BREAK_EVEN_HIGHEST = f"{worst('', _BREAK_EVEN)} > 1.01 * {BREAK_EVEN}"
 
 
+# 1 for each pod that the rule of thumb judges: the basis is said of pods without a verdict, too.
+JUDGED_BY_ACCEPTANCE = (
+    f"({worst(POD, lately(series('model_verdict_basis', _BY_ACCEPTANCE)))} == 1 "
+    f"unless {worst(POD, lately(series('model_verdict', _UNJUDGED)))} == 1)"
+)
+
+
 def by_rule_of_thumb(name: str) -> str:
-    """A threshold of the acceptance rate, while the verdict on any selected pod is based on that."""
-    judged = worst("", lately(series("model_verdict_basis", 'basis="acceptance"')))
-    return f"{threshold(name)} and {judged} == 1"
+    """A threshold of the acceptance rate, while that judges and no selected pod has a measured break-even."""
+    return f"{threshold(name)} and group({JUDGED_BY_ACCEPTANCE}) unless {BREAK_EVEN}"

@@ -82,7 +82,9 @@ def against() -> Section:
 
 
 def _slowdown() -> timeseries.Panel:
-    slowdown = recorded("tpot:slowdown", "model_quantile")
+    def slowdown(quantile: str) -> str:
+        return recorded("tpot:slowdown", "model_quantile", f'quantile="{quantile}"')
+
     return over_time(
         "Time per token with speculation ÷ without, by model",
         "The mean over the pods that speculate divided by that over the pods that do not, at P50 and at P99; the "
@@ -90,8 +92,9 @@ def _slowdown() -> timeseries.Panel:
         "Above 1 speculation costs time. If only P99 is, the workload is mixed: route the slower temperatures to pods "
         "without speculation. First check that both groups have the same load and hardware.",
         [
-            Query(first(_LINES, slowdown), f"{_MODEL} P{{{{quantile}}}}"),
-            Query(f"{threshold('slowdown')} and on () {slowdown}", "alert above", Style.LIMIT),
+            Query(first(_LINES, slowdown("0.5")), f"{_MODEL} P50"),
+            Query(first(_LINES, slowdown("0.99")), f"{_MODEL} P99"),
+            Query(f"{threshold('slowdown')} and on () {slowdown('0.99')}", "alert above", Style.LIMIT),
         ],
         TIMES,
         empty="no model has pods in both groups",

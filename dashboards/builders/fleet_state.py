@@ -5,6 +5,7 @@ A pod is known for an hour. Without it, its verdict stands for three minutes, as
 
 from typing import Final
 
+from dashboards.builders.expressions import JUDGED_BY_ACCEPTANCE
 from dashboards.builders.operator_top import VERDICTS
 from dashboards.builders.panels import Mapping
 from dashboards.builders.query import (
@@ -78,9 +79,8 @@ MODEL_STATE: Final = f"{_verdicts(MODEL, f'4 * group by ({MODEL}) {missing(POD, 
 
 # The acceptance rate at which a pod breaks even: as measured, or the rule of thumb where that judged it.
 MEASURED: Final = worst(POD, lately(series("break_even_acceptance_ratio")))
-_BY_ACCEPTANCE: Final = lately(series("model_verdict_basis", 'basis="acceptance"'))
 RULED: Final = (
-    f"(({_BY_ACCEPTANCE} == 1) * on ({SIDECAR}) group_left () {own_threshold('acceptance_net_negative')} "
+    f"({JUDGED_BY_ACCEPTANCE} * on ({SIDECAR}) group_left () {own_threshold('acceptance_net_negative')} "
     f"unless on ({POD}) {MEASURED})"
 )
 BREAK_EVEN: Final = f"({MEASURED} or on ({POD}) {RULED})"

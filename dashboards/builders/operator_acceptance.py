@@ -13,9 +13,11 @@ from dashboards.builders.query import (
     before,
     first,
     growth_by_bucket,
-    quantile,
+    lately,
+    least,
     ratio,
     relabelled,
+    series,
     threshold,
     total,
     who,
@@ -67,7 +69,7 @@ def _engines() -> timeseries.Panel:
         "Accepted / draft tokens of single engines, by vLLM's own counters: those that are lowest now.",
         "One engine far below its pod's others: restart that pod. If all engines of a pod are low, it is the pod's "
         "traffic or draft model.",
-        [Query(who(first(_FEW, rates, lowest=True)), "engine {{engine}} of {{who}} {{model_name}}"), *LIMITS],
+        [Query(who(first(_FEW, rates, lowest=True)), "engine {{engine}} of {{who}} {{model_name}}"), *LIMITS[::2]],
         SHARE,
         high=1,
     )
@@ -75,13 +77,13 @@ def _engines() -> timeseries.Panel:
 
 def _quantiles() -> timeseries.Panel:
     return over_time(
-        "Acceptance per request: P10, P50, P90",
-        "Nine of ten requests have a higher acceptance rate than P10. If P10 is below the red dashes, speculation "
-        "slows down a significant part of the traffic, whatever the average.",
+        "Acceptance per request: P10, worst pod",
+        "Nine of ten requests of the pod have a higher acceptance rate. Below the red dashes speculation slows down a "
+        "significant part of the traffic, whatever the average.",
         "To find that part, select the temperatures one by one above. If P10 is low at every temperature, look at the "
         "kinds of prompts: drafts for code and quotations are accepted often, drafts for free prose are not.",
         [
-            *(Query(quantile(share / 100, "", "request_acceptance_ratio"), f"P{share}") for share in (90, 50, 10)),
+            Query(least("", lately(series("request_acceptance_p10_ratio"))), "P10", Style.ALL),
             Query(threshold("acceptance_p10"), "P10 too low below", Style.LIMIT),
         ],
         SHARE,
@@ -195,7 +197,7 @@ def _prompts() -> timeseries.Panel:
         "Accepted / draft tokens of the requests with prompts of that many tokens.",
         "Drafts fail first on long prompts: if only those are low, route them to pods that do not speculate, or use a "
         "draft model that was trained on long contexts.",
-        [Query(_group_rates('by="prompt_tokens"'), "{{group}} tokens"), *LIMITS],
+        [Query(_group_rates('by="prompt_tokens"'), "{{group}} tokens"), LIMITS[0]],
         SHARE,
         high=1,
     )
@@ -207,7 +209,7 @@ def _kinds() -> timeseries.Panel:
         "Accepted / draft tokens of requests with free-form and with structured output, by how they sample and, if "
         "plugin.adapters is on, of each LoRA adapter.",
         "An adapter far below the rest needs its own draft model, or pods that do not speculate.",
-        [Query(first(_FEW, _group_rates('by!="prompt_tokens"'), lowest=True), "{{by}}: {{group}}"), *LIMITS],
+        [Query(first(_FEW, _group_rates('by!="prompt_tokens"'), lowest=True), "{{by}}: {{group}}"), LIMITS[0]],
         SHARE,
         high=1,
     )
@@ -216,7 +218,7 @@ def _kinds() -> timeseries.Panel:
 def _group_shares() -> timeseries.Panel:
     drafted = total("by, group", "group_draft_tokens_total")
     whole = total("by", "group_draft_tokens_total")
-    shares = f"{drafted} / on (by) group_left () ({whole} > 0)"
+    shares = f"{drafted} / on (by) group_left () ({whole} > 0) > 0"
     return over_time(
         f"Share of the draft tokens, largest {_FEW} groups",
         "Each group's share of the draft tokens; the groups of one kind add up to 1.",

@@ -4,6 +4,7 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import stat
 
+from dashboards.builders.expressions import JUDGED_BY_ACCEPTANCE
 from dashboards.builders.layout import Line, beside
 from dashboards.builders.panels import COUNT, SHARE, TIMES, Mapping, Query, figure
 from dashboards.builders.query import (
@@ -62,22 +63,26 @@ def _verdict(name: str) -> str:
 
 
 def _pays() -> stat.Panel:
-    """That speculation loses is remembered for three minutes, that it pays for no moment."""
+    """That speculation loses is remembered for three minutes, that it pays for no moment.
+
+    Engines that do not speculate have no verdict of their own, so their pods do not count.
+    """
     loses = lately(series("verdict", 'verdict="net_negative"'))
+    engines = series("engine_verdict", 'verdict="insufficient_data"')
     better = f"{_verdict('net_positive')} == 1 or {_verdict('break_even')} == 1"
     code = _chosen(
         f"{worst(POD, lately(_verdict('net_negative')))} == 1",
-        missing(POD, _verdict("net_negative"), at_once=True),
+        missing(POD, engines, at_once=True),
         f"{worst(POD, better)} and {worst(POD, loses)} == 1",
         f"{worst(POD, _verdict('break_even'))} == 1",
         f"{worst(POD, _verdict('net_positive'))} == 1",
-        worst(POD, _verdict("insufficient_data")),
+        worst(POD, engines),
     )
     return figure(
         "Does speculation pay?",
-        "The worst verdict of the selected pods, and how many have it: by time if there is a reference without "
-        "speculation, otherwise by acceptance rate. not everywhere: it pays, except at some temperature. unknown: "
-        "nothing is known now of a pod that had a verdict within the last hour, as after its end or a rollout.",
+        "The worst verdict of the selected pods that speculate, and how many have it: by time if there is a reference "
+        "without speculation, otherwise by acceptance rate. not everywhere: it pays, except at some temperature. "
+        "unknown: nothing is known now of a pod that had a verdict within the last hour, as after a rollout.",
         "On NO, read the finding to the right and the alerts below. If it pays at no temperature, start vLLM without "
         "--speculative-config. If it fails to pay only at some, route those requests to pods that do not speculate.",
         Query(_counted(code), "{{some}} of {{all}} pods"),
@@ -89,9 +94,10 @@ def _pays() -> stat.Panel:
 _ACCEPTANCE = worst(POD, lately(series("model_acceptance_ratio")))
 _BREAK_EVEN = worst(POD, lately(series("break_even_acceptance_ratio")))
 _MEASURED = f"avg by ({POD}) ({lately(series('engine_speedup_ratio'))})"
+# Of the pods with enough drafts to judge: one that does not speculate has a speedup, too.
 SPEEDUP_BY_POD: Final = (
-    f"{labelled(_MEASURED, 'basis', 'a baseline')} or on ({POD}) "
-    f"{labelled(worst(POD, recorded('speedup:fleet', 'pod')), 'basis', 'plain pods')}"
+    f"({labelled(_MEASURED, 'basis', 'a baseline')} or on ({POD}) "
+    f"{labelled(worst(POD, recorded('speedup:fleet', 'pod')), 'basis', 'plain pods')}) and on ({POD}) {_ACCEPTANCE}"
 )
 # The pod with the lowest speedup; one without counts by how far its acceptance is from the rule of thumb.
 _RULE = f"on ({SIDECAR}) group_left () {own_threshold('acceptance_net_negative')}"
@@ -112,8 +118,6 @@ def _speedup() -> stat.Panel:
 
 
 def _acceptance() -> stat.Panel:
-    basis = series("model_verdict_basis", 'basis="acceptance"')
-    judged = f"{worst(POD, lately(basis))} == 1"
     return figure(
         "Acceptance, worst pod",
         "Accepted / draft tokens of that pod over the window that is judged, and the rate at which its load breaks "
@@ -121,7 +125,7 @@ def _acceptance() -> stat.Panel:
         "Below its break-even, draft fewer tokens or other ones: the finding says which.",
         Query(who(f"{_ACCEPTANCE} and {_WORST}"), "{{who}}"),
         Query(f"{_BREAK_EVEN} and {_WORST}", "breaks even at"),
-        Query(f"({judged}) * {_RULE} and {_WORST}", "rule of thumb"),
+        Query(f"{JUDGED_BY_ACCEPTANCE} * {_RULE} and {_WORST}", "rule of thumb"),
         unit=SHARE,
         empty="too few drafts",
     )

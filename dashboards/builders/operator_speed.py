@@ -5,7 +5,7 @@ from grafana_foundation_sdk.builders import timeseries
 from dashboards.builders.layout import Section, beside
 from dashboards.builders.panels import SECONDS, TEMPERATURE, Query, over_time
 from dashboards.builders.panels import Line as Style
-from dashboards.builders.query import quantile, ratio, series, threshold, total, worst
+from dashboards.builders.query import rate, ratio, series, threshold, total, worst
 
 
 def speed() -> Section:
@@ -53,7 +53,11 @@ def _per_token() -> timeseries.Panel:
         "there (num_speculative_tokens_per_batch_size).",
         [
             Query(actual, "{{running}} running"),
-            Query(worst("running", series("plain_step_seconds")), "{{running}} running, plain", Style.WHOLE),
+            Query(
+                f"{worst('running', series('plain_step_seconds'))} and {actual}",
+                "{{running}} running, plain",
+                Style.WHOLE,
+            ),
         ],
         SECONDS,
     )
@@ -83,21 +87,24 @@ def _gap() -> timeseries.Panel:
 
 def _by_temperature(what: str, histogram: str, phase: str) -> timeseries.Panel:
     """The phase is what vLLM itself counts, without the plug-in."""
-    shares = ((0.5, "P50", "0.5"), (0.99, "P99", "0.99"))
+    total_seconds = f"sum by (temperature) ({rate(histogram, suffix='_sum')})"
+    requests = f"sum by (temperature) ({rate(histogram, suffix='_count')})"
     return over_time(
-        f"{what} by temperature: P50 and P99",
-        "Finished requests, as seen by vLLM's scheduler; thick: all requests of the worst pod, by its own histograms.",
-        "If a temperature has a high P99 and a low acceptance rate, speculation slows it down: route it to pods that "
+        f"{what}: mean by temperature, P50 and P99 of all",
+        "The mean of the finished requests of each temperature, as seen by vLLM's scheduler; thick: the quantiles of "
+        "all requests on the worst pod, by vLLM's own histograms.",
+        "If a temperature takes longer and has a low acceptance rate, speculation slows it down: route it to pods that "
         "do not speculate. If its acceptance rate is good, its prompts or responses are longer, or the load is higher.",
         [
-            *(Query(quantile(share, "temperature", histogram), f"{name} {TEMPERATURE}") for share, name, _ in shares),
+            Query(f"{total_seconds} / ({requests} > 0)", TEMPERATURE),
             *(
                 Query(
-                    worst("", series("engine_latency_seconds", f'phase="{phase}"', f'quantile="{label}"')),
+                    worst("", series("engine_latency_seconds", f'phase="{phase}"', f'quantile="{quantile}"')),
                     f"{name} all",
                     Style.WHOLE,
+                    color=color,
                 )
-                for _, name, label in shares
+                for name, quantile, color in (("P50", "0.5", "text"), ("P99", "0.99", "#8e8e9e"))
             ),
         ],
         SECONDS,

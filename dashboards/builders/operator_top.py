@@ -16,7 +16,7 @@ from dashboards.builders.layout import Section, beside
 from dashboards.builders.operator_answers import SPEEDUP_BY_POD, UNKNOWN, answers
 from dashboards.builders.panels import AGO, COUNT, SECONDS, SHARE, TEMPERATURE, TIMES, Mapping, Query, over_time, states
 from dashboards.builders.panels import Line as Style
-from dashboards.builders.query import labelled, lately, least, relabelled, series, threshold, who, worst
+from dashboards.builders.query import labelled, lately, least, recorded, relabelled, series, threshold, who, worst
 from dashboards.builders.tables import ALERT_RUNBOOK, Label, Value, rows
 
 VERDICTS: Final[Mapping] = {
@@ -116,7 +116,7 @@ def firing(*labels: str) -> table.Panel:
 
 
 def _speedup() -> timeseries.Panel:
-    slowest = least("", SPEEDUP_BY_POD)
+    known = f"(group({series('engine_speedup_ratio')}) or group({recorded('speedup:fleet', 'pod')}))"
     return over_time(
         "Speedup by temperature, worst pod",
         "Time per token without speculation divided by the actual one, at the same load: at 1 both are equal. The "
@@ -124,9 +124,9 @@ def _speedup() -> timeseries.Panel:
         "Below the red dashes speculation costs time: the finding says why. Without a reference, measure a baseline.",
         [
             Query(least("temperature", lately(series("speedup_ratio"))), TEMPERATURE),
-            Query(slowest, "all", Style.ALL),
-            Query(f"{threshold('speedup_net_negative')} and {slowest}", "does not pay below", Style.LIMIT),
-            Query(f"{threshold('speedup_net_positive')} and {slowest}", "pays above", Style.NOTICE),
+            Query(least("", SPEEDUP_BY_POD), "all", Style.ALL),
+            Query(f"{threshold('speedup_net_negative')} and {known}", "does not pay below", Style.LIMIT),
+            Query(f"{threshold('speedup_net_positive')} and {known}", "pays above", Style.NOTICE),
         ],
         TIMES,
         low=None,
@@ -140,7 +140,7 @@ def _acceptance() -> timeseries.Panel:
         "Acceptance by temperature, worst pod",
         "Accepted / draft tokens over the judged window, of the pod where that is lowest; the thick line is all "
         "requests. The dashes are the measured break-even where there is one (the lowest of the pods, and the highest "
-        "if they differ), and the rule of thumb only while it judges.",
+        "if they differ), else the rule of thumb, only while it judges.",
         "A thick line above the dashes with a temperature below is a mixed workload: judge by the temperature. If "
         "every line fell at the same time, the draft model, quantization or prompts changed.",
         [

@@ -3,6 +3,7 @@
 Ours go further: every kind of panel counts, and selectors must use every variable for which the metric has a label.
 """
 
+import re
 from collections import Counter
 from itertools import product
 
@@ -69,6 +70,10 @@ def _panels(page):
 
 def _queries(page):
     for query in queries(page):
+        if query.expr.startswith("histogram_quantile") and not query.expr.endswith(" >= 0"):
+            yield "no-nan-in-legends", query.panel
+        if re.search(r"(?<!\w )(?<!: ){{(temperature|position|quantile)}}", query.legend):
+            yield "legend-says-what-it-is", (query.panel, query.legend)
         for selector in selectors(query.expr):  # raises if it is not PromQL
             yield from ((rule, (query.panel, query.expr)) for rule in _broken(selector))
 

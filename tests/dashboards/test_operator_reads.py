@@ -1,0 +1,259 @@
+"""What a person reads from the operator's page when pods lose, vanish or know little: text, colours, rows, lines.
+
+Pods are the alerts' (the sidecar's own code), an hour of them is written into a real Prometheus at once.
+"""
+
+import asyncio
+import re
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.alerts.pods import Pod
+from tests.alerts.vllm_pages import EPOCH
+from tests.dashboards.dashboard_tools import PAGES, filled_in, panels
+from tests.debian_servers import running_prometheus
+
+pytestmark = pytest.mark.servers
+PAGE = PAGES["specdec-operator"]
+MINUTES = 60
+NOW = EPOCH + 60 * (MINUTES - 1)  # of the last scrape
+STALE = "--query.lookback-delta=70s"  # what is not scraped any more ends as if Prometheus had marked it stale
+PAYS, LIVE = "Does speculation pay?", "Live, and is the split complete?"
+SPEEDUP, ACCEPTANCE, DRAFTS = "Speedup, worst pod", "Acceptance, worst pod", "What it drafts, and what to change"
+BANDS, LINES = "Verdict: where, and since when", "Acceptance by temperature, worst pod"
+
+
+def samples(pod):
+    for minute, sidecar in pod.scrapes():
+        for (name, labels), value in sidecar.samples(minute):
+            yield name, pod.own | dict(labels), value, EPOCH + 60 * minute
+
+
+def alert(pod, name, severity, minutes, **labels):
+    """It has been firing for so many minutes."""
+    labels = pod.own | {"model_name": "m", "alertname": f"SpecDecode{name}", "severity": severity} | labels
+    yield "ALERTS", labels | {"alertstate": "firing"}, 1, NOW
+    yield "ALERTS_FOR_STATE", labels, NOW - 60 * minutes, NOW
+
+
+@asynccontextmanager
+async def reading(http, folder, *pods, alerts=()):
+    """Yields a function from a panel's title to what it shows."""
+    series = [sample for pod in pods for sample in samples(pod)] + [sample for each in alerts for sample in each]
+    lines = [f"{name}{{{quoted(labels)}}} {value} {at}" for name, labels, value, at in series]
+    (folder / "samples").write_text("\n".join([*lines, "# EOF\n"]))
+    command = ("promtool", "tsdb", "create-blocks-from", "openmetrics", folder / "samples", folder / "prometheus")
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+    assert await process.wait() == 0
+    async with running_prometheus(http, folder, {}, flags=(STALE,)) as server:
+
+        async def read(title):
+            [panel] = [panel for panel in panels(PAGE) if panel["title"] == title]
+            answers = [
+                (target, await server.ask("query", query=filled(target["expr"]), time=NOW))
+                for target in panel["targets"]
+            ]
+            return SHOWN[panel["type"]](panel, answers)
+
+        yield read
+
+
+def quoted(labels):
+    return ",".join(f'{name}="{text}"' for name, text in labels.items())
+
+
+def filled(expr):
+    return filled_in(expr.replace("$__rate_interval", "5m"))
+
+
+def named(panel, answers):
+    """Pairs of name and value as text, with the colour if it has a meaning; without series, what stands for no data."""
+    mappings = {key: value for each in fields(panel).get("mappings", ()) for key, value in each["options"].items()}
+    shown = []
+    for target, series in answers:
+        for one in series:
+            value = float(one["value"][1])
+            mapped = mappings.get(f"{value:g}", {"text": f"{value:.3g}", "color": None})
+            name = re.sub(r"{{(\w+)}}", lambda match, labels=one["metric"]: labels.get(match[1], ""), legend(target))
+            shown.append((name, mapped["text"], *([mapped["color"]] if mapped["color"] else [])))
+    return shown or fields(panel)["noValue"]
+
+
+def table(panel, answers):
+    """Rows as dictionaries, in the panel's order; a column without a title is not there."""
+    [organized] = [each["options"] for each in panel["transformations"] if each["id"] == "organize"]
+    mappings = {
+        override["matcher"]["options"]: prop["value"][0]["options"]
+        for override in fields(panel, "overrides")
+        for prop in override["properties"]
+        if prop["id"] == "mappings"
+    }
+    rows = {}
+    for target, series in answers:
+        field = "Value" if len(answers) == 1 else f"Value #{target['refId']}"
+        for one in series:
+            cells = one["metric"] | {field: float(one["value"][1])}
+            rows.setdefault(tuple(sorted(one["metric"].items())), {}).update(
+                {organized["renameByName"].get(name, name): value for name, value in cells.items()}
+            )
+    [by] = panel["options"]["sortBy"]
+    ordered = sorted(rows.values(), key=lambda row: row[by["displayName"]], reverse=by["desc"])
+    return [
+        {
+            name: mappings.get(name, {}).get(f"{value:g}", {"text": value})["text"] if name in mappings else value
+            for name, value in row.items()
+        }
+        for row in ordered
+    ] or fields(panel)["noValue"]
+
+
+SHOWN = {"stat": named, "state-timeline": named, "timeseries": named, "table": table}
+
+
+def fields(panel, part="defaults"):
+    return panel["fieldConfig"][part]
+
+
+def legend(target):
+    return target.get("legendFormat", "")
+
+
+def names(shown):
+    return {name for name, *_ in shown}
+
+
+def pod(instance, acceptance=0.8, speedup=1.4, **more):
+    """With a baseline and the plug-in, at one temperature."""
+    return Pod(instance, minutes=MINUTES, **more).timed(speedup).bucket("0", 10, acceptance)
+
+
+def dead(minutes, *arguments):
+    """A pod that was there until so many minutes ago."""
+    gone = pod("gone", *arguments)
+    gone.minutes = MINUTES - minutes
+    return gone
+
+
+async def test_where_everything_pays_it_is_green_and_says_of_how_many_pods(http, tmp_path):
+    plain = Pod("c", minutes=MINUTES).generating(50)  # has no verdict, so it is none of the two
+    async with reading(http, tmp_path, pod("a"), pod("b", 0.7, 1.2), plain) as read:
+        assert await read(PAYS) == [("2 of 2 pods", "YES", "green")]
+        assert await read(LIVE) == [("1 of 3 pods", "live, no plug-in", "blue")]
+        assert await read(SPEEDUP) == [("b:9911, by a baseline", "1.2")]
+        acceptance, break_even = await read(ACCEPTANCE)
+        assert acceptance == ("b:9911", "0.7")
+        assert break_even == ("breaks even at", "0.528")  # (1 + 3 * 0.7) / 1.2 steps
+        assert (await read(DRAFTS))[0] == ("eagle3, K 3", "1")
+        assert {("all", "pays", "green"), ("T 0", "pays", "green")} <= set(await read(BANDS))
+        assert await read("Alerts firing") == "no alert fires"
+
+
+@pytest.mark.parametrize(
+    ("gone", "pays", "band"),
+    [
+        (dead(2, 0.3, 0.8), ("1 of 2 pods", "NO", "red"), "does not pay"),
+        (dead(2), ("1 of 2 pods", "unknown", "#a352cc"), "pays"),
+        (dead(10, 0.3, 0.8), ("1 of 2 pods", "unknown", "#a352cc"), "unknown: a pod is missing"),
+    ],
+    ids=["lost, two minutes ago", "paid, two minutes ago", "lost, ten minutes ago"],
+)
+async def test_a_dead_pod_is_never_green(http, tmp_path, gone, pays, band):
+    async with reading(http, tmp_path, pod("a"), gone) as read:
+        assert await read(PAYS) == [pays]
+        assert await read(LIVE) == [("1 of 2 pods", "sidecar down", "red")]
+        bands = {name: text for name, text, _ in await read(BANDS)}
+        assert (bands["all"], bands["T 0"]) == (band, band)
+        assert await read("Pods that do not answer") == [("sidecar gone:9911", "1")]
+
+
+async def test_a_vllm_that_is_down_leaves_its_pod_unknown(http, tmp_path):
+    down = pod("down").failing(lambda number: number >= 2 * (MINUTES - 8))
+    async with reading(http, tmp_path, pod("a"), down) as read:
+        assert await read(PAYS) == [("1 of 2 pods", "unknown", "#a352cc")]
+        assert await read(LIVE) == [("1 of 2 pods", "vLLM down", "red")]
+        assert await read("Pods that do not answer") == [("vLLM of down:9911", "1")]
+
+
+async def test_without_plugin_and_reference_the_rule_of_thumb_is_the_line(http, tmp_path):
+    plain = Pod("a", minutes=MINUTES).drafting(10, 0.4, requests=20)
+    async with reading(http, tmp_path, plain) as read:
+        assert await read(PAYS) == [("1 of 1 pods", "NO", "red")]
+        assert await read(LIVE) == [("1 of 1 pods", "live, no plug-in", "blue")]
+        assert await read(SPEEDUP) == "no reference"
+        assert await read(ACCEPTANCE) == [("a:9911", "0.4"), ("rule of thumb", "0.5")]
+        assert names(await read(BANDS)) == {"all"}
+        limits = {"does not pay below, by rule of thumb", "pays above, by rule of thumb"}
+        assert names(await read(LINES)) == {"all"} | limits
+
+
+async def test_a_measured_break_even_is_the_line_wherever_the_rule_of_thumb_lies(http, tmp_path):
+    """0.45 is below the rule's 0.5, and pays."""
+    async with reading(http, tmp_path, pod("a", 0.45, 1.3).finishing(0.45, pace=1.3)) as read:
+        assert await read(PAYS) == [("1 of 1 pods", "YES", "green")]
+        assert await read(LIVE) == [("1 of 1 pods", "live and complete", "green")]
+        lines = dict(await read(LINES))
+        assert lines == {"all": "0.45", "T 0": "0.45", "loses below, as measured": "0.269"}
+
+
+async def test_one_temperature_that_loses_is_neither_yes_nor_hidden(http, tmp_path):
+    mixed = Pod("a", minutes=MINUTES).bucket("0", 10, 0.9).bucket("1+", 4, 0.3)
+    async with reading(http, tmp_path, mixed) as read:
+        assert await read(PAYS) == [("1 of 1 pods", "not everywhere", "orange")]
+        assert {("T 1+", "does not pay", "red"), ("T 0", "pays", "green")} <= set(await read(BANDS))
+
+
+async def test_lost_time_is_below_zero_and_not_cut_off(http, tmp_path):
+    losing = pod("a", 0.3, 0.7).finishing(0.3, pace=0.7)
+    async with reading(http, tmp_path, losing) as read:
+        [(name, value)] = [shown for shown in await read("Request time saved over plain decoding") if shown[1] != "0"]
+        assert (name, float(value) < 0) == ("T 0", True)
+        assert await read("Speedup by temperature, worst pod") != []
+    [panel] = [panel for panel in panels(PAGE) if panel["title"] == "Request time saved over plain decoding"]
+    assert "min" not in fields(panel)
+
+
+async def test_alerts_are_one_row_each_critical_first_with_where_and_on_how_many_pods(http, tmp_path):
+    a, b = pod("a"), pod("b")
+    firing = [
+        alert(a, "BreakEven", "info", 90),
+        *(alert(each, "AcceptanceLowAtTemperature", "warning", 20, temperature="1+") for each in (a, b)),
+        alert(a, "AcceptanceLow", "critical", 12),
+        alert(b, "AcceptanceLow", "critical", 15),
+        alert(a, "MixedWorkload", "info", 5, sign="engines", engine="2"),
+    ]
+    async with reading(http, tmp_path, a, b, alerts=firing) as read:
+        rows = await read("Alerts firing")
+    assert [(row["Severity"], row["Alert"], row.get("At"), row["Pods"]) for row in rows[:2]] == [
+        ("critical", "AcceptanceLow", None, 2),
+        ("warning", "AcceptanceLowAtTemperature", "T 1+", 2),
+    ]
+    assert {(row["Alert"], row.get("At")) for row in rows[2:]} == {("BreakEven", None), ("MixedWorkload", "engine 2")}
+    assert (rows[0]["Pod"], rows[0]["Since"]) == ("b:9911", (NOW - 15 * 60) * 1000)
+
+
+async def test_lines_do_not_grow_with_engines_and_the_lowest_is_there(http, tmp_path):
+    pods = [Pod(name, minutes=MINUTES) for name in "ab"]
+    for engine in range(12):
+        pods[engine % 2].drafting(5, 0.9 - 0.05 * engine, engine=str(engine // 2))
+    async with reading(http, tmp_path, *pods) as read:
+        shown = [name for name, _ in await read("Acceptance by engine, lowest 8") if name.startswith("engine")]
+    assert len(shown) == 8
+    assert {"engine 5 of a:9911 m", "engine 5 of b:9911 m"} <= set(shown)
+
+
+async def test_an_idle_pod_shows_words_and_no_nan(http, tmp_path):
+    idle = Pod("a", minutes=MINUTES).bucket("0", 1e-6, 0.8)
+    async with reading(http, tmp_path, idle) as read:
+        assert await read(PAYS) == [("1 of 1 pods", "too little data", "#6e7079")]
+        assert await read(ACCEPTANCE) == "too few drafts"
+        for panel in panels(PAGE):
+            shown = await read(panel["title"]) if panel["type"] in SHOWN and panel["type"] != "table" else []
+            assert "nan" not in str(shown), panel["title"]
+
+
+def test_twenty_rows_are_open_and_the_rest_is_asked_for_by_a_click():
+    assert (
+        max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in PAGE["panels"] if panel["type"] != "row") == 20
+    )
+    assert all(row["collapsed"] and row["panels"] for row in PAGE["panels"] if row["type"] == "row")

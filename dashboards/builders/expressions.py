@@ -53,7 +53,7 @@ FIRING_SINCE = f"({alerts(name='ALERTS_FOR_STATE')} and ignoring (alertstate) {F
 _BY_ACCEPTANCE, _UNJUDGED = 'basis="acceptance"', 'verdict="insufficient_data"'
 _BREAK_EVEN = f"clamp_max({lately(series('break_even_acceptance_ratio'))}, 1)"
 BREAK_EVEN = least("", _BREAK_EVEN)
-BREAK_EVEN_HIGHEST = f"{worst('', _BREAK_EVEN)} > 1.01 * {BREAK_EVEN}"
+BREAK_EVEN_HIGHEST = f"{worst('', _BREAK_EVEN)} > 1.05 * {BREAK_EVEN}"
 
 
 # 1 for each pod that the rule of thumb judges: the basis is said of pods without a verdict, too.

@@ -71,7 +71,7 @@ def worst_temperatures() -> table.Panel:
         ],
         order=("Verdict", "temperature", "model_name", "namespace", "cluster"),
         sort="Verdict",
-        then="Acceptance",
+        then="Share of draft tokens",
         empty="no split by temperature: no plug-in is connected",
     )
 
@@ -106,7 +106,7 @@ def models() -> table.Panel:
         ],
         order=("Worst", "model_name", "namespace", "cluster"),
         sort="Worst",
-        then="Acceptance",
+        then="Losing",
         empty="no model within the last hour: check the selection and Prometheus' targets",
     )
 
@@ -145,6 +145,6 @@ def pods() -> table.Panel:
         ],
         order=("State", "Pod", "namespace", "model_name", "Finding"),
         sort="State",
-        then="Acceptance",
+        then="P99 per token",
         empty="no pod within the last hour: check Prometheus' targets",
     )

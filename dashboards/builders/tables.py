@@ -61,8 +61,7 @@ def rows(
 ) -> table.Panel:
     """A table sorted by the column with the title ``sort``; ``description`` is how to read it and what to do.
 
-    Equal rows are in ascending order of the column ``then``. The columns are in this ``order``, else labels before
-    values.
+    Equal rows are sorted by the column ``then``. The columns are in this ``order``, else labels before values.
     """
     panel = table.Panel().title(title).datasource(SOURCE).no_value(empty).interval(SMOOTH).unit("short")
     panel.description(f"**Read:** {description[0]}\n\n**Do:** {description[1]}")
@@ -84,7 +83,7 @@ def rows(
             panel.override_by_name(label.title or label.name, _values(properties))
     sorting = [common.TableSortByFieldState().display_name(sort).desc(descending)]
     if then:
-        sorting.append(common.TableSortByFieldState().display_name(then).desc(desc=False))
+        sorting.append(common.TableSortByFieldState().display_name(then).desc(descending))
     panel.sort_by(sorting)
     return panel.cell_height(TableCellHeight.SM).filterable(True)
 

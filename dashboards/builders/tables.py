@@ -81,10 +81,8 @@ def rows(
             properties["links"] = [link]
         if properties:
             panel.override_by_name(label.title or label.name, _values(properties))
-    sorting = [common.TableSortByFieldState().display_name(sort).desc(descending)]
-    if then:
-        sorting.append(common.TableSortByFieldState().display_name(then).desc(descending))
-    panel.sort_by(sorting)
+    columns = (sort, then) if then else (sort,)
+    panel.sort_by([common.TableSortByFieldState().display_name(column).desc(descending) for column in columns])
     return panel.cell_height(TableCellHeight.SM).filterable(True)
 
 

@@ -1,123 +1,139 @@
-"""Pods that speculate compared with pods of the same model that do not: a live baseline.
-
-A pod that does not speculate has ``specdec_generation_tokens_total`` and no ``specdec_engine_draft_tokens_total``.
-"""
+"""Models and pods over time against what pays, and pods that speculate beside those of the same model that do not."""
 
 from typing import Final
 
-from grafana_foundation_sdk.builders import timeseries
+from grafana_foundation_sdk.builders import table, timeseries
 
+from dashboards.builders.fleet_state import BREAK_EVEN, MEASURED, RULED
 from dashboards.builders.layout import Section, beside
-from dashboards.builders.panels import PER_SECOND, SECONDS, SHARE, Query, over_time
+from dashboards.builders.panels import SECONDS, SHARE, TIMES, TOKENS_PER_SECOND, Query, over_time
 from dashboards.builders.panels import Line as Style
-from dashboards.builders.query import POD, series, threshold, total
+from dashboards.builders.query import MODEL, POD, first, lately, recorded, series, threshold, total
+from dashboards.builders.tables import Label, Value, operator_link, rows
 
-_DRAFTING: Final = f"({total(POD, 'engine_draft_tokens_total')} >= 0)"  # whatever it drafts: the series is there
-_WITHOUT: Final = f"unless on ({POD})"
-# Selects the pods that speculate and those that don't; a pod with neither counter is in no group.
-_GROUPS: Final = (
-    ("speculating", f"and on ({POD})", Style.WHOLE),
-    ("not speculating", _WITHOUT, Style.PLAIN),
-)
+_MODEL: Final = "{{model_name}} {{namespace}} {{cluster}}"
+_LINES: Final = 10
+# The sidecars' own rates, over the window that they judge.
+_MARGIN: Final = f"{lately(series('model_acceptance_ratio'))} - on ({POD}) {BREAK_EVEN}"
+_SPREAD: Final = ((0, "lowest"), (0.1, "P10"), (0.5, "P50"))
+_DO: Final = "Below 0 drafting costs more time than it saves. If every line fell at the same time, look for a rollout."
+
+
+def over_the_fleet() -> Section:
+    """Acceptance against what pays, and the speedup."""
+    return Section("Since when, and by how much", [beside(9, (_by_model(), 8), (_by_pod(), 8), (_gained(), 8))])
+
+
+def _by_model() -> timeseries.Panel:
+    def margin(line: str) -> str:
+        return f"bottomk({_LINES}, {recorded('engine_acceptance:ratio')} - avg by ({MODEL}) ({line}))"
+
+    return over_time(
+        "Acceptance above break-even, by model",
+        f"Accepted / draft tokens of a model, minus the rate at which drafting pays for itself; the {_LINES} lowest. "
+        "Measured: from the time per token without speculation. By rule of thumb: the threshold, where that judges.",
+        _DO,
+        [
+            Query(margin(MEASURED), f"{_MODEL} measured"),
+            Query(margin(RULED), f"{_MODEL} by rule of thumb"),
+            Query("vector(0)", "pays above", Style.LIMIT),
+        ],
+        SHARE,
+        low=None,
+        empty="no verdict within the range, or no recording rules",
+    )
+
+
+def _by_pod() -> timeseries.Panel:
+    return over_time(
+        "Acceptance above break-even, across pods",
+        "How the pods' acceptance rates, each minus the pod's own break-even, are distributed.",
+        "If the lowest is far below P10, one pod is bad: it is on top of the table of pods. If P10 is far below P50, "
+        "temperatures are routed unevenly: take advantage of it, and speculate only where it pays.",
+        [
+            *(Query(f"quantile({share:g}, {_MARGIN})", name) for share, name in _SPREAD),
+            Query("vector(0)", "pays above", Style.LIMIT),
+        ],
+        SHARE,
+        low=None,
+    )
+
+
+def _gained() -> timeseries.Panel:
+    speedup = recorded("speedup:ratio")
+    return over_time(
+        "Speedup by model, before and after a change",
+        f"Time per token without speculation divided by the actual one, of a model's speculating pods together; the "
+        f"{_LINES} lowest. Orange marks are changes of the configuration or of vLLM's version.",
+        "If it falls at a mark, undo that change. An option that docs/why.md names should raise it.",
+        [
+            Query(first(_LINES, speedup, lowest=True), _MODEL),
+            Query(f"{threshold('speedup_net_negative')} and on () {speedup}", "does not pay below", Style.LIMIT),
+        ],
+        TIMES,
+        low=None,
+        empty="no baseline and no pod without speculation, or no recording rules",
+    )
 
 
 def against() -> Section:
-    """Latency, throughput and KV cache of both groups, by model."""
-    read = (
-        "The mean over the pods of each group, by model. There is a comparison only if a model has pods in both groups."
-    )
-    return Section(
-        "Pods with and without speculation, by model",
-        [
-            beside(
-                9,
-                (
-                    _token(
-                        "0.5",
-                        "P50 of the time per output token",
-                        read,
-                        "Speculating pods should be clearly lower; otherwise the typical request gains nothing.",
-                    ),
-                    8,
-                ),
-                (
-                    _token(
-                        "0.99",
-                        "P99 of the time per output token",
-                        read,
-                        "If speculating pods are higher here but lower at P50, the workload is mixed: route the slower "
-                        "temperatures to the other pods. If they are higher in both, turn speculation off.",
-                    ),
-                    8,
-                ),
-                (
-                    _compared(
-                        "Gap between P99 and P50 of the time per output token",
-                        read,
-                        "The difference between the two groups is what speculation adds to the gap.",
-                        series("engine_latency_gap_seconds", 'phase="tpot"'),
-                        SECONDS,
-                    ),
-                    8,
-                ),
-            ),
-            beside(9, (_throughput(read), 8), (_kv(read), 8), (_groups(), 8)),
-        ],
-    )
+    """Pods that speculate beside pods of the same model that do not, at the load that both have."""
+    return Section("With and without speculation", [beside(9, (_slowdown(), 9), (_both(), 15))], collapsed=True)
 
 
-def _compared(title: str, read: str, do: str, expr: str, unit: str) -> timeseries.Panel:
-    return over_time(title, read, do, _both(expr), unit)
+def _slowdown() -> timeseries.Panel:
+    def slowdown(quantile: str) -> str:
+        return recorded("tpot:slowdown", "model_quantile", f'quantile="{quantile}"')
 
-
-def _both(expr: str) -> list[Query]:
-    return [Query(_mean(expr, keep), f"{name} {{{{model_name}}}}", style) for name, keep, style in _GROUPS]
-
-
-def _mean(expr: str, keep: str) -> str:
-    return f"avg by (model_name) ({expr} {keep} {_DRAFTING})"
-
-
-def _token(quantile: str, title: str, read: str, do: str) -> timeseries.Panel:
-    """A quantile of the time per output token, with the limit for speculating pods."""
-    expr = series("engine_latency_seconds", 'phase="tpot"', f'quantile="{quantile}"')
-    limit = f"{_mean(expr, _WITHOUT)} * on () group_left () {threshold('slowdown')}"
-    return over_time(title, read, do, [*_both(expr), Query(limit, "limit {{model_name}}", Style.LIMIT)], SECONDS)
-
-
-def _throughput(read: str) -> timeseries.Panel:
-    return _compared(
-        "Tokens per second per pod",
-        read,
-        "At equal load per pod both are equal; when saturated, the group with the higher rate is better.",
-        total(POD, "generation_tokens_total"),
-        PER_SECOND,
-    )
-
-
-def _kv(read: str) -> timeseries.Panel:
-    return _compared(
-        "KV cache peak per pod",
-        read,
-        "Speculating pods need more KV cache. If they need much more at equal load, speculate fewer tokens.",
-        series("kv_cache_usage_peak_ratio"),
-        SHARE,
-    )
-
-
-def _groups() -> timeseries.Panel:
-    queries = [
-        Query(
-            f"count by (model_name) ({total(POD, 'generation_tokens_total')} {keep} {_DRAFTING})",
-            f"{name} {{{{model_name}}}}",
-            style,
-        )
-        for name, keep, style in _GROUPS
-    ]
     return over_time(
-        "Pods in each group",
-        "How many pods of each model speculate, and how many do not.",
-        "Keep one pod of each model without speculation: it is the cheapest way to measure what speculation gains.",
-        queries,
-        "short",
+        "Time per token with speculation ÷ without, by model",
+        "The mean over the pods that speculate divided by that over the pods that do not, at P50 and at P99; the "
+        f"{_LINES} highest. A pod that drafts little, or that drafted within the last day, is in neither group.",
+        "Above 1 speculation costs time. If only P99 is, the workload is mixed: route the slower temperatures to pods "
+        "without speculation. First check that both groups have the same load and hardware.",
+        [
+            Query(first(_LINES, slowdown("0.5")), f"{_MODEL} P50"),
+            Query(first(_LINES, slowdown("0.99")), f"{_MODEL} P99"),
+            Query(f"{threshold('slowdown')} and on () {slowdown('0.99')}", "alert above", Style.LIMIT),
+        ],
+        TIMES,
+        empty="no model has pods in both groups",
+    )
+
+
+def _both() -> table.Panel:
+    def grouped(function: str, expr: str, speculates: int) -> str:
+        return f"{function} by ({MODEL}) ({expr} and on ({POD}) {recorded('speculates:bool', 'pod')} == {speculates})"
+
+    def token(quantile: str, speculates: str) -> str:
+        matchers = (f'quantile="{quantile}"', f'speculates="{speculates}"')
+        return f"sum by ({MODEL}) ({recorded('tpot_seconds:avg', 'model_quantile', *matchers)})"
+
+    known, tokens = recorded("speculates:bool", "pod"), total(POD, "generation_tokens_total")
+    return rows(
+        "Pods with and without speculation, by model",
+        (
+            (
+                "The mean over the pods of each group. A starting pod, one that drafts little, and one that drafted "
+                "within the last day are in neither."
+            ),
+            "Keep one pod of each model without speculation: it is the cheapest way to measure what speculation gains.",
+        ),
+        [
+            Label("model_name", operator_link("cluster", "namespace", "model_name")),
+            Label("namespace", width=120),
+            Label("cluster", hidden=True),
+        ],
+        [
+            Value(grouped("count", known, 1), "Pods with", width=85),
+            Value(grouped("count", known, 0), "without", width=85),
+            Value(token("0.5", "yes"), "P50 with", SECONDS, width=90),
+            Value(token("0.5", "no"), "P50 without", SECONDS, width=100),
+            Value(token("0.99", "yes"), "P99 with", SECONDS, width=90),
+            Value(token("0.99", "no"), "P99 without", SECONDS, width=100),
+            Value(grouped("avg", tokens, 1), "Tokens with", TOKENS_PER_SECOND, width=100),
+            Value(grouped("avg", tokens, 0), "Tokens without", TOKENS_PER_SECOND, width=120),
+        ],
+        sort="P99 with",
+        empty="needs the recording rules",
     )

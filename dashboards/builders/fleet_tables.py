@@ -1,131 +1,150 @@
-"""The fleet's tables: models, temperatures, pods; each row links to the operator's dashboard for its subject."""
+"""The fleet's tables: temperatures, models, pods; each row links to the operator's dashboard for its subject."""
+
+from typing import Final
 
 from grafana_foundation_sdk.builders import table
 
 from dashboards.builders.expressions import ACCEPTANCE_BY_NAMESPACE, ACCEPTANCE_BY_POD, verdict_code
+from dashboards.builders.fleet_state import (
+    BREAK_EVEN,
+    MODEL_STATE,
+    MODEL_STATES,
+    PODS,
+    SPEEDUP,
+    STATE,
+    STATES,
+    UP,
+    at_temperature,
+    whole,
+)
 from dashboards.builders.operator_top import VERDICTS
-from dashboards.builders.panels import COUNT, PER_SECOND, SECONDS, SHARE, Mapping
-from dashboards.builders.query import MODEL, POD, SIDECAR, at_least, least, quantile, ratio, series, total, worst
+from dashboards.builders.panels import COUNT, SECONDS, SHARE, TIMES
+from dashboards.builders.query import MODEL, POD, lately, least, ratio, series, total, who, worst
 from dashboards.builders.tables import Label, Value, operator_link, rows
 
-_UP: Mapping = {0: ("down", "red"), 1: ("up", "green")}
-_POD_BUCKET = f"{POD}, temperature"
-_SELECTED = ("cluster", "namespace", "job", "instance", "pod")
-_SPECULATION = (
-    "method",
-    "num_speculative_tokens",
-    "adaptive_verification",
-    "rejection_sample_method",
-    "draft_sample_method",
-)
-_FOUND: Mapping = {0: ("no", "green"), 1: ("yes", "orange")}
-_ROWS = 50  # worst buckets that are listed
+_BUCKET: Final = f"{MODEL}, temperature"
+_VERDICT: Final = 120  # pixels: as wide as its words
+_NARROW: Final = 100
+_FINDING: Final = worst(f"{POD}, finding", lately(series("finding")))
+_P99: Final = series("engine_latency_seconds", 'phase="tpot"', 'quantile="0.99"')
 
 
-def _pod_labels(*more: str) -> list[Label]:
-    """A pod's columns; its instance and each of ``more`` link to the operator's page."""
-    link = operator_link(*_SELECTED, "model_name", *more)
-    plain = [Label("model_name"), Label("cluster"), Label("namespace"), Label("pod", link), Label("instance", link)]
-    return [*(Label(name, link) for name in more), *plain, Label("job")]
+def _model_labels(link: str, *, more: tuple[str, ...] = ()) -> list[Label]:
+    widths = {"temperature": _NARROW, "namespace": 130, "cluster": _NARROW}
+    names = (*more, "model_name", "namespace", "cluster")
+    return [
+        Label(name, link if name in ("temperature", "model_name") else "", width=widths.get(name, 0)) for name in names
+    ]
+
+
+def worst_temperatures() -> table.Panel:
+    """One row per temperature of each model."""
+    judged = lately(series("verdict", 'verdict!="insufficient_data"'))
+    by_pod = ratio(f"{POD}, temperature", "accepted_tokens_total", "draft_tokens_total")
+    whole_model = total(MODEL, "engine_draft_tokens_total")
+    return rows(
+        "Temperatures, worst first",
+        (
+            (
+                "Every temperature of each model: its verdict on the worst pod, on how many pods it loses, its "
+                "acceptance over all pods and on the lowest, its lowest speedup, and its share of the model's draft "
+                "tokens."
+            ),
+            (
+                "Click a temperature for its dashboard. If it loses on many pods, route it to pods without "
+                "speculation. If it loses on one, look at that pod below. A small share matters little."
+            ),
+        ),
+        _model_labels(operator_link("cluster", "namespace", "model_name", "temperature"), more=("temperature",)),
+        [
+            Value(verdict_code(_BUCKET), "Verdict", COUNT, VERDICTS, 190),
+            Value(f"sum by ({_BUCKET}) ({at_temperature('net_negative')})", "Pods losing", width=_NARROW),
+            Value(f"sum by ({_BUCKET}) ({judged})", "Pods judged", width=_NARROW),
+            Value(ratio(_BUCKET, "accepted_tokens_total", "draft_tokens_total"), "Acceptance", SHARE, width=_NARROW),
+            Value(least(_BUCKET, by_pod), "Lowest", SHARE, width=_NARROW),
+            Value(least(_BUCKET, lately(series("speedup_ratio"))), "Speedup", TIMES, width=_NARROW),
+            Value(
+                f"{total(_BUCKET, 'draft_tokens_total')} / on ({MODEL}) group_left () ({whole_model} > 0)",
+                "Share of draft tokens",
+                SHARE,
+            ),
+        ],
+        order=("Verdict", "temperature", "model_name", "namespace", "cluster"),
+        sort="Verdict",
+        then="Share of draft tokens",
+        empty="no split by temperature: no plug-in is connected",
+    )
 
 
 def models() -> table.Panel:
     """One row per model and namespace."""
-    drafting = f"count by ({MODEL}) ({total(POD, 'engine_draft_tokens_total')})"
-    slow = series("engine_latency_seconds", 'phase="tpot"', 'quantile="0.99"')
+    up = f"(count by ({MODEL}) ({UP}) or 0 * count by ({MODEL}) ({PODS}))"
     return rows(
         "Models, worst first",
         (
             (
-                "Worst: the verdict on the model's worst temperature on any pod. Speculating: pods with draft "
-                "counters, including idle ones. P99 and KV peak are those of the worst pod."
+                "Worst: the verdict on the model's worst pod. Pods: known within the last hour; down: of these, "
+                "without answer or gone; losing: net_negative. Break-even: the acceptance rate that pays for "
+                "drafting. Speedup, P99 and KV peak are those of the worst pod."
             ),
             (
-                "Click a model for its dashboard. A model with a good acceptance rate whose worst verdict is 'does not "
-                "pay' has mixed traffic: look at its temperatures below."
+                "Click a model for its dashboard. 'loses in part': no pod as a whole loses, but a temperature or an "
+                "engine does."
             ),
         ),
+        _model_labels(operator_link("cluster", "namespace", "model_name")),
         [
-            Label("model_name", operator_link("cluster", "namespace", "model_name")),
-            Label("cluster"),
-            Label("namespace"),
+            Value(MODEL_STATE, "Worst", COUNT, MODEL_STATES, 190),
+            Value(f"count by ({MODEL}) ({PODS})", "Pods", width=70),
+            Value(f"count by ({MODEL}) ({PODS}) - {up}", "Down", width=70),
+            Value(f"sum by ({MODEL}) ({whole('net_negative')})", "Losing", width=80),
+            Value(ACCEPTANCE_BY_NAMESPACE, "Acceptance", SHARE, width=_NARROW),
+            Value(f"avg by ({MODEL}) ({BREAK_EVEN})", "Break-even", SHARE, width=_NARROW),
+            Value(least(MODEL, SPEEDUP), "Speedup", TIMES, width=_NARROW),
+            Value(worst(MODEL, _P99), "P99 per token", SECONDS, width=115),
+            Value(worst(MODEL, series("kv_cache_usage_peak_ratio")), "KV peak", SHARE, width=90),
         ],
-        [
-            Value(verdict_code(MODEL), "Worst", COUNT, VERDICTS),
-            Value(ACCEPTANCE_BY_NAMESPACE, "Acceptance", SHARE),
-            Value(quantile(0.1, MODEL, "request_acceptance_ratio"), "P10 of requests", SHARE),
-            Value(f"count by ({MODEL}) ({total(POD, 'generation_tokens_total')})", "Pods", COUNT),
-            Value(drafting, "Speculating", COUNT),
-            Value(total(MODEL, "generation_tokens_total"), "Tokens/s", PER_SECOND),
-            Value(worst(MODEL, slow), "P99 per token", SECONDS),
-            Value(worst(MODEL, series("kv_cache_usage_peak_ratio")), "KV peak", SHARE),
-            Value(least(MODEL, series("request_coverage_ratio")), "Coverage", SHARE),
-        ],
+        order=("Worst", "model_name", "namespace", "cluster"),
         sort="Worst",
-        empty="no model: check the selection and Prometheus' targets",
-    )
-
-
-def worst_buckets() -> table.Panel:
-    """The pods' temperatures with the lowest acceptance."""
-    acceptance = ratio(_POD_BUCKET, "accepted_tokens_total", "draft_tokens_total")
-    whole = total(POD, "draft_tokens_total")
-    share = f"{total(_POD_BUCKET, 'draft_tokens_total')} / on ({POD}) group_left () ({whole} > 0)"
-    judged = at_least(share, "min_bucket_share", as_number=False)
-    lowest = f"bottomk({_ROWS}, ({acceptance}) and ({judged}))"
-    return rows(
-        "Worst temperatures",
-        (
-            f"The {_ROWS} lowest acceptance rates by pod and temperature, if the share of draft tokens is significant.",
-            (
-                "Click a temperature for the dashboard of that pod and temperature. If many pods have the same "
-                "temperature here, route it to pods without speculation. If it is one pod, look at that pod."
-            ),
-        ),
-        _pod_labels("temperature"),
-        [
-            Value(lowest, "Acceptance", SHARE),
-            Value(f"({judged}) and on ({_POD_BUCKET}) ({lowest})", "Share of draft tokens", SHARE),
-            Value(f"({verdict_code(_POD_BUCKET)}) and on ({_POD_BUCKET}) ({lowest})", "Verdict", COUNT, VERDICTS),
-        ],
-        sort="Acceptance",
-        descending=False,
-        empty="no temperature with enough drafts",
+        then="Losing",
+        empty="no model within the last hour: check the selection and Prometheus' targets",
     )
 
 
 def pods() -> table.Panel:
     """One row per pod and model."""
-    slow = series("engine_latency_seconds", 'phase="tpot"', 'quantile="0.99"')
-    up = f"max by ({SIDECAR}) ({series('up')})"
-    findings = worst(f"{POD}, finding", series("finding"))
-    none = f'label_replace({worst(POD, findings)} == 0, "finding", "none", "", "")'
-    reached = f"{total(POD, 'generation_tokens_total')} * 0 + on ({SIDECAR}) group_left () {up}"
+    link = operator_link("cluster", "namespace", "job", "instance", "pod", "model_name")
+    hidden = [Label(name, hidden=True) for name in ("cluster", "job", "instance", "pod")]
     return rows(
-        "Pods",
+        "Pods, worst first",
         (
             (
-                "Every pod and, if the plug-in is connected, its speculative configuration. A pod without an "
-                "acceptance rate does not draft. Gap: P99 - P50 of the time per output token. Finding: the first "
-                "reason why speculation loses, or could gain more."
+                "Every pod of the last hour, also where the sidecar or vLLM is down. Finding: the first reason why "
+                "speculation loses, or could gain more. Break-even: the acceptance rate that pays for drafting. Gap: "
+                "P99 - P50 of the time per output token."
             ),
-            "Sort by the column you need; click an instance for its dashboard. docs/why.md says what to change.",
+            "Click a pod for its dashboard. docs/why.md says what to change for each finding.",
         ),
-        [*_pod_labels(), Label("finding"), *map(Label, _SPECULATION)],
         [
-            Value(reached, "vLLM", COUNT, _UP),
-            Value(f"topk by ({POD}) (1, {findings} == 1) or {none}", "Finding", COUNT, _FOUND),
-            Value(verdict_code(POD), "Worst", COUNT, VERDICTS),
-            Value(ACCEPTANCE_BY_POD, "Acceptance", SHARE),
-            Value(total(POD, "engine_drafts_total"), "Drafts/s", PER_SECOND),
-            Value(total(POD, "generation_tokens_total"), "Tokens/s", PER_SECOND),
-            Value(worst(POD, slow), "P99 per token", SECONDS),
-            Value(worst(POD, series("engine_latency_gap_seconds", 'phase="tpot"')), "Gap", SECONDS),
-            Value(worst(POD, series("kv_cache_usage_peak_ratio")), "KV peak", SHARE),
-            Value(f"sum by ({POD}) ({series('requests_waiting')})", "Waiting", COUNT),
-            Value(least(POD, series("request_coverage_ratio")), "Coverage", SHARE),
-            Value(worst(f"{POD}, {', '.join(_SPECULATION)}", series("speculation_info")), "Configured", COUNT),
+            Label("who", link, "Pod"),
+            Label("namespace", width=130),
+            Label("model_name"),
+            Label("finding", title="Finding", width=140),
+            *hidden,
         ],
-        sort="Acceptance",
-        descending=False,
+        [
+            Value(who(STATE), "State", COUNT, STATES, _VERDICT),
+            Value(f"topk by ({POD}) (1, {_FINDING} == 1)"),
+            Value(ACCEPTANCE_BY_POD, "Acceptance", SHARE, width=_NARROW),
+            Value(worst(POD, BREAK_EVEN), "Break-even", SHARE, width=_NARROW),
+            Value(SPEEDUP, "Speedup", TIMES, width=90),
+            Value(worst(POD, _P99), "P99 per token", SECONDS, width=115),
+            Value(worst(POD, series("engine_latency_gap_seconds", 'phase="tpot"')), "Gap", SECONDS, width=90),
+            Value(worst(POD, series("kv_cache_usage_peak_ratio")), "KV peak", SHARE, width=90),
+            Value(f"sum by ({POD}) ({series('requests_waiting')})", "Waiting", width=80),
+        ],
+        order=("State", "Pod", "namespace", "model_name", "Finding"),
+        sort="State",
+        then="P99 per token",
+        empty="no pod within the last hour: check Prometheus' targets",
     )

@@ -83,12 +83,9 @@ def _subject(alerts: str) -> str:
 
 
 def firing(*labels: str) -> table.Panel:
-    """The table of firing alerts: one row for each name, severity and temperature or engine, and how many pods it is.
-
-    ``labels`` are further ones of the pod that has fired longest.
-    """
-    by = "alert, severity, at"
-    since = worst(", ".join((by, "who", *labels)), who(_subject(FIRING_SINCE)))
+    """The table of firing alerts: one row for each name, severity, temperature or engine, and ``labels``."""
+    by = ", ".join(("alert, severity, at", *labels))
+    since = worst(f"{by}, who", who(_subject(FIRING_SINCE)))
     oldest = f"bottomk by ({by}) (1, {since})"
     codes = " or ".join(labelled(f"vector({code})", "severity", name) for code, (name, _) in _SEVERITIES.items())
     count = f"count by ({by}) ({since})"

@@ -33,10 +33,10 @@ def series(metric: str, *matchers: str, suffix: str = "") -> str:
     return _selector(f"specdec_{metric}{suffix}", (*(f'{label}=~"${label}"' for label in variables), *matchers))
 
 
-def recorded(name: str, by: str = "model") -> str:
-    """The selector of a series that a recording rule makes by model or by pod, named without ``model:specdec_``."""
-    labels = {"model": MODEL, "pod": POD}[by].split(", ")
-    return _selector(f"{by}:specdec_{name}", tuple(f'{label}=~"${label}"' for label in labels))
+def recorded(name: str, by: str = "model", *matchers: str) -> str:
+    """The selector of a series that a recording rule makes, named without ``model:specdec_`` or what it is ``by``."""
+    labels = (POD if by == "pod" else MODEL).split(", ")
+    return _selector(f"{by}:specdec_{name}", (*(f'{label}=~"${label}"' for label in labels), *matchers))
 
 
 def lately(selector: str) -> str:

@@ -20,13 +20,14 @@ ALERT_RUNBOOK: Final = "${runbooks}/SpecDecode${__value.text}.md"  # the tables'
 class Label:
     """A column with a label, under the label's own name (links refer to it) or a title; ``link`` is where it leads.
 
-    ``width`` is in pixels, 0 for a share of what others leave; Grafana's least is 150.
+    ``width`` is in pixels, 0 for a share of what others leave; Grafana's least is 150. A ``hidden`` one is for links.
     """
 
     name: str
     link: str = ""
     title: str = ""
     width: int = 0
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,13 @@ def rows(
     *,
     sort: str,
     descending: bool = True,
+    then: str = "",
     order: Sequence[str] = (),
     empty: str = "-",
 ) -> table.Panel:
     """A table sorted by the column with the title ``sort``; ``description`` is how to read it and what to do.
 
-    The columns are in this ``order``, else labels before values.
+    Equal rows are sorted by the column ``then``. The columns are in this ``order``, else labels before values.
     """
     panel = table.Panel().title(title).datasource(SOURCE).no_value(empty).interval(SMOOTH).unit("short")
     panel.description(f"**Read:** {description[0]}\n\n**Do:** {description[1]}")
@@ -72,12 +74,15 @@ def rows(
             panel.override_by_name(value.title, _cells(value))
     for label in labels:
         properties: dict[str, object] = {"custom.width": label.width} if label.width else {}
+        if label.hidden:
+            properties["custom.hidden"] = True
         if label.link:
             link = {"title": "Open", "url": label.link, "targetBlank": label.link == ALERT_RUNBOOK}
             properties["links"] = [link]
         if properties:
             panel.override_by_name(label.title or label.name, _values(properties))
-    panel.sort_by([common.TableSortByFieldState().display_name(sort).desc(descending)])
+    columns = (sort, then) if then else (sort,)
+    panel.sort_by([common.TableSortByFieldState().display_name(column).desc(descending) for column in columns])
     return panel.cell_height(TableCellHeight.SM).filterable(True)
 
 

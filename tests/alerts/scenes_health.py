@@ -1,7 +1,7 @@
 """Scenes for the alerts on load, on vLLM, on the plug-in and on the sidecar itself."""
 
 from sidecar.requests.messages import HelloState
-from tests.alerts.pods import DASHBOARDS, DAY, RUNBOOKS, Firing, Pod
+from tests.alerts.pods import DASHBOARDS, DAY, POD, RUNBOOKS, Firing, Pod
 from tests.alerts.scene import Scene, scenes
 from tests.alerts.scenes_judged import LOW, NOT_JUDGED
 from tests.alerts.vllm_pages import plan
@@ -249,12 +249,25 @@ def rules_failing():
 
 @scenes
 def links():
-    """Without addresses alerts link to a sidecar, that on a dead one to a living one, and no dashboard is made up."""
-    for alert in (LOW, ABSENT):
-        low = Pod("low").drafting(5, 0.3).fires(0.3, alert=LOW)
+    """Without addresses alerts link to a sidecar, that on a dead one to a living one, and no dashboard is made up.
+
+    In a cluster the link is to a forwarded port.
+    """
+    for alert, address in ((LOW, "low"), (LOW, "localhost"), (ABSENT, "low")):
+        low = Pod("low").drafting(5, 0.3)
+        context = ()
+        if address == "localhost":
+            low.in_kubernetes()
+            context = (
+                "Acceptance rate 30% (threshold 50%).",
+                "Why (docs/why.md): too_many_tokens.",
+                f"Details: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report",
+                f"For the runbook, first: kubectl -n prod port-forward {POD} 9911",
+            )
+        low.fires(0.3, alert=LOW, context=context)
         del low.environment["SPECDEC_ALERTING__RUNBOOKS"], low.environment["SPECDEC_ALERTING__DASHBOARDS"]
         gone = Pod("gone", minutes=0).plain("specdec_up", (20, 1)).plain("up", (20, 1), (60, 0))
         gone.sidecar_fires(alert=ABSENT)
         for firing in (*low.firings, *gone.firings):
-            firing.annotations |= {"runbook_url": f"http://low:9911/runbooks/{alert}.md", "dashboard_url": ""}
-        yield Scene("links without addresses lead to the sidecars", alert, at=(9, 40)).with_pods(low, gone)
+            firing.annotations |= {"runbook_url": f"http://{address}:9911/runbooks/{alert}.md", "dashboard_url": ""}
+        yield Scene(f"links without addresses lead to {address}", alert, at=(9, 40)).with_pods(low, gone)

@@ -15,7 +15,9 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 OTHERS = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes", "process_start_time_seconds"}
 OPTIONAL = ("cluster", "namespace", "pod")
 SCRAPE = (*OPTIONAL, "job", "instance")
-RECORDED = {rule["record"] for rule in shipped() if rule.get("record", "").startswith(("model:", "pod:"))}
+RECORDED = {rule["record"] for rule in shipped() if "record" in rule}
+BY_LEVEL = {"fleet": (), "pod": (*SCRAPE, "model_name")}  # the labels that a recorded series has
+BY_MODEL = ("cluster", "namespace", "model_name")
 ALERTS = {"ALERTS", "ALERTS_FOR_STATE"}
 UNITS = {"percentunit", "s", "short", "reqps", "bytes", "dateTimeFromNow"}  # or a suffix
 
@@ -99,8 +101,7 @@ def _matchers(name):
     if name in ALERTS:
         return {label: f"${label}|" for label in (*SCRAPE, "model_name", "temperature")}
     if name in RECORDED:
-        labels = (*SCRAPE, "model_name") if name.startswith("pod:") else ("cluster", "namespace", "model_name")
-        return {label: f"${label}" for label in labels}
+        return {label: f"${label}" for label in BY_LEVEL.get(name.partition(":")[0], BY_MODEL)}
     labels = CONTRACT[name].labels if name in CONTRACT else ()
     return {
         label: f"${label}"

@@ -1,5 +1,6 @@
 """The committed dashboards: the rules of Grafana's linter and ours, and that what they lead to is there."""
 
+import json
 import re
 
 import yaml
@@ -40,6 +41,18 @@ def test_thresholds_are_series_and_never_numbers_of_the_page():
 
 def variables(page):
     return {variable["name"]: variable for variable in page["templating"]["list"]}
+
+
+def test_every_variable_is_used():
+    for page in PAGES.values():
+        everything = json.dumps([page["panels"], page["links"], page["templating"]["list"]])
+        unused = [name for name in variables(page) if not re.search(rf"\$\{{?{name}\b", everything)]
+        assert unused == []
+
+
+def test_an_alert_has_one_marker_on_however_many_pods_it_fires():
+    for page in PAGES.values():
+        assert annotations(page)[0].startswith("group by (alertname, severity) (ALERTS{")
 
 
 def test_runbooks_are_where_the_rules_record_them():

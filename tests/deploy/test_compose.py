@@ -1,5 +1,6 @@
 """The compose file: what it mounts is there, what it starts is pinned, and only this machine can reach it."""
 
+import re
 import shutil
 import subprocess
 
@@ -58,6 +59,17 @@ def test_grafana_finds_its_dashboards_and_the_servers_that_it_asks():
         assert f"127.0.0.1:{port}:{port}" in SERVICES[host]["ports"]
     [interval] = [source["jsonData"]["timeInterval"] for source in sources if source["type"] == "prometheus"]
     assert interval == PROMETHEUS["global"]["scrape_interval"]
+
+
+def test_grafana_opens_on_a_dashboard_and_alerts_link_to_addresses_of_this_machine():
+    home = SERVICES["grafana"]["environment"]["GF_USERS_HOME_PAGE"]
+    [uid] = re.findall(r"^/d/([\w-]+)\?from=now-30m&to=now$", home)
+    assert (ROOT / "dashboards" / f"{uid}.json").is_file()
+    for name in ("demo", "specdec-sidecar"):
+        links = load_settings(None, SERVICES[name]["environment"]).alerting
+        for address, server in ((links.runbooks, name), (links.dashboards, "grafana")):
+            port = re.fullmatch(r"http://localhost:(\d+)(?:/runbooks)?", str(address))[1]
+            assert f"127.0.0.1:{port}:{port}" in SERVICES[server]["ports"]
 
 
 def test_ports_are_published_to_this_machine_alone():

@@ -1,6 +1,9 @@
 """The manifests of the monitoring: the rules and dashboards that scripts/docs generates, and the bound on series."""
 
+import json
 import re
+
+import _gojsonnet
 
 from sidecar.export.metrics import MOST_SERIES
 from sidecar.settings.groups import Limits
@@ -18,6 +21,14 @@ def test_the_manifests_have_every_rule_and_every_dashboard():
     committed = {path.name: path.read_text() for path in (ROOT / "dashboards").glob("*.json")}
     assert pages == committed, "`scripts/docs` updates the manifests"
     assert all(page["metadata"]["labels"]["grafana_dashboard"] == "1" for page in maps)
+
+
+def test_the_mixin_is_the_shipped_rules_and_dashboards():
+    parts = "[mixin.prometheusRules, mixin.prometheusAlerts, mixin.grafanaDashboards]"
+    text = f"local mixin = import 'mixin.libsonnet'; {parts}"
+    recording, alerts, pages = json.loads(_gojsonnet.evaluate_snippet("mixin", text, jpathdir=[str(ROOT)]))
+    assert (recording, alerts) == (read(ROOT / "alerts" / "recording.yaml"), read(ROOT / "alerts" / "alerts.yaml"))
+    assert pages == {path.name: json.loads(path.read_text()) for path in (ROOT / "dashboards").glob("*.json")}
 
 
 def test_prometheus_accepts_exactly_as_many_series_as_a_sidecar_can_have():

@@ -1,0 +1,140 @@
+"""The fleet's first screen: how many models and pods lose, which, since when, and what fires."""
+
+from typing import Final
+
+from grafana_foundation_sdk.builders import stat, statetimeline
+from grafana_foundation_sdk.models.common import BigValueTextMode
+
+from dashboards.builders.fleet_state import (
+    DOWN,
+    GREY,
+    MODEL_STATE,
+    MODEL_STATES,
+    MODELS,
+    PODS,
+    UP,
+    at_temperature,
+    counted,
+    number,
+    whole,
+)
+from dashboards.builders.layout import Line, beside
+from dashboards.builders.operator_answers import UNKNOWN
+from dashboards.builders.panels import Mapping, Query, figure, states
+from dashboards.builders.query import MODEL, POD, alerts, lately, series, total, worst
+
+_LIGHT: Final[Mapping] = {
+    0: ("none", "green"),
+    1: ("unknown", UNKNOWN),
+    2: ("some", "orange"),
+    3: ("some", "red"),
+    4: ("nothing to do", GREY),
+}
+_KNOWN: Final = number(PODS)
+_UP: Final = number(UP)
+_MISSING: Final = f"({_KNOWN} - {_UP})"
+_JUDGED: Final = lately(series("model_verdict", 'verdict!="insufficient_data"'))
+
+
+def counts() -> Line:
+    """Five figures, each "x of y"."""
+    return beside(3, (_models(), 5), (_pods(), 5), (_up(), 5), (_alerts(), 5), (_split(), 4))
+
+
+def _told(title: str, read: str, do: str, expr: str, legend: str, *, empty: str) -> stat.Panel:
+    """A figure whose legend is what it says, on a ground of its value's colour."""
+    panel = figure(title, read, do, Query(expr, legend), values=_LIGHT, empty=empty)
+    return panel.text_mode(BigValueTextMode.NAME)
+
+
+def _losing(some: str, known: str) -> str:
+    """Red if some lose; else green only if all that is known is there, and anything at all."""
+    return f"3 + 0 * ({some} > 0) or 1 + 0 * ({_MISSING} > 0 or {known} == 0) or vector(0)"
+
+
+def _models() -> stat.Panel:
+    some, known = number(f"{worst(MODEL, whole('net_negative'))} == 1"), number(MODELS)
+    return _told(
+        "Models that do not pay",
+        "Models of which at least one pod, over all its requests, loses by speculating; of all models known within the "
+        "last hour. Purple: none loses, but a pod is missing.",
+        "One of many: that model's draft or traffic. All at the same time: a rollout or new prompts.",
+        counted(_losing(some, known), losing=some, known=known),
+        "{{losing}} of {{known}}",
+        empty="-",
+    )
+
+
+def _pods() -> stat.Panel:
+    some, judged = number(f"{whole('net_negative')} == 1"), number(f"{_JUDGED} == 1")
+    return _told(
+        "Pods that do not pay",
+        "Pods whose verdict is net_negative, of those with enough traffic for one: by time if there is a reference "
+        "without speculation, otherwise by acceptance rate. A verdict stands for three minutes after its pod's end. "
+        "Purple: none loses, but nothing is known now of a pod known within the last hour.",
+        "The table of pods has their findings. One pod of many: compare its traffic. All: stop speculating.",
+        counted(_losing(some, judged), losing=some, judged=judged, missing=_MISSING),
+        "{{losing}} of {{judged}}{{missing}}",
+        empty="-",
+    )
+
+
+def _up() -> stat.Panel:
+    color = f"3 + 0 * ({number(DOWN)} > 0) or 1 + 0 * ({_MISSING} > 0 or {_KNOWN} == 0) or vector(0)"
+    return _told(
+        "Pods up",
+        "Pods whose sidecar and vLLM both answer, of those known within the last hour. Red: one is down. Purple: one "
+        "is gone, and no longer among Prometheus' targets, as after a rollout.",
+        "Check what is down first, on top of the table of pods: nothing is known about it.",
+        counted(color, up=_UP, known=_KNOWN),
+        "{{up}} of {{known}}",
+        empty="-",
+    )
+
+
+def _alerts() -> stat.Panel:
+    by = {name: number(_rows(name)) for name in ("critical", "warning", "info")}
+    color = f"3 + 0 * ({by['critical']} > 0) or 2 + 0 * ({by['warning']} > 0) or vector(4)"
+    return _told(
+        "Alerts",
+        "How many rows of each severity the table below has. It is never green: alerts need minutes, and rules.",
+        "Critical ones first. Alerts for information need no action.",
+        # Without our rules there is nothing to count, rather than none.
+        f"{counted(color, **by)} and on () (group({alerts()}) or group(fleet:specdec_runbooks:any))",
+        "{{critical}} critical, {{warning}} warning, {{info}} info",
+        empty="no rules are loaded",
+    )
+
+
+def _rows(severity: str) -> str:
+    """The rows of the table of alerts."""
+    firing = alerts('alertstate="firing"', f'severity="{severity}"')
+    return f"group by (alertname, model_name, temperature, engine, sign) ({firing})"
+
+
+def _split() -> stat.Panel:
+    whole_split = number(f"group by ({POD}) ({at_temperature('net_negative')})")
+    drafting = number(f"{total(POD, 'engine_drafts_total')} > 0")
+    return _told(
+        "Split by temperature",
+        "Pods with verdicts by temperature, of those that draft.",
+        "Where it is missing, no alert by temperature can fire. The sidecar's status page says why: mostly vLLM was "
+        "started without the plug-in.",
+        counted(f"2 + 0 * ({whole_split} < {drafting}) or vector(0)", split=whole_split, all=drafting),
+        "{{split}} of {{all}}",
+        empty="-",
+    )
+
+
+def verdicts() -> statetimeline.Panel:
+    """A band a model."""
+    return states(
+        "Worst verdict by model: which, and since when",
+        "One band per model: red, a pod loses over all its requests; orange, at a temperature or on an engine only; "
+        "purple, of a pod known within the last hour nothing is known.",
+        "Find the temperature and the pod in the tables below. The marks are alerts, restarts and changes of the "
+        "configuration.",
+        Query(MODEL_STATE, "{{model_name}} {{namespace}} {{cluster}}"),
+        values=MODEL_STATES,
+        empty="no pod within the last hour: check Prometheus' targets",
+    )

@@ -6,7 +6,7 @@ from typing import Final
 
 from sidecar.analysis.advice import advise
 from sidecar.analysis.distributions import Ordered, quantile
-from sidecar.analysis.engine.engine_state import EngineState, gap_growth
+from sidecar.analysis.engine.engine_state import CacheWindow, EngineState, gap_growth
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Estimate, Evidence, ModelEvidence, sum_windows
 from sidecar.analysis.findings import findings
@@ -35,7 +35,7 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, sett
     shown = [state for state in present if state.speculates]
     speed, speculation = _speed(model, shown, plugin), _speculation(shown, plugin)
     costs = speed.costs if speed is not None else None
-    loads = model.speed.loads.report(model.speed.plain_seconds)
+    loads = model.speed.loads.report(model.speed.curve)
     splits = bool(present) and _splits(model, plugin)
     short, hour = model.windows() if splits else ({}, {})
     peaks = (state.kv_cache.peak(at) for state in present)
@@ -46,7 +46,9 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, sett
         costs=costs,
         costs_by_load=costs_by_load(speed, loads) if speed is not None else {},
         speculation=speculation,
-        is_data_parallel=any(state.key.engine != "0" for state in shown),
+        is_data_parallel=any(
+            state.key.engine != "0" or (plugin.configuration(state.key).data_parallel_size or 1) > 1 for state in shown
+        ),
     )
     return ModelEvidence(
         model_name=model.name,
@@ -102,7 +104,7 @@ def model_report(
     states = engines.of(model.name)
     shown = [state for state in states if fresh and state.seen_at == at]
     whole, speed = judged.whole, _speed(model, [state for state in shown if state.speculates], plugin)
-    splits, loads = _splits(model, plugin), model.speed.loads.report(model.speed.plain_seconds)
+    splits, loads = _splits(model, plugin), model.speed.loads.report(model.speed.curve)
     differences = model.strata[ENGINE].differences(min_requests) if fresh and splits else {}
     report = ModelReport(
         model_name=model.name,
@@ -118,11 +120,12 @@ def model_report(
         acceptance_p10=model.acceptance_p10(at, min_requests) if splits and fresh else None,
         no_split=None if splits else plugin.withheld(model.name) or NoSplit(NoSplitReason.NOT_CONNECTED),
         advice=advise(whole.evidence, whole.judged, moment.thresholds) if whole.judged is not None else None,
+        plain_cache=model.plain_cache,
         breaches=judged.breaches,
     )
     sampling = model.strata[Table.SAMPLING].cells if splits else {}
     forbidden = total(model.strata[FORBIDDEN].cells.values()).drafted
-    return replace(report, findings=findings(report, sampling, forbidden, min_requests)) if fresh else report
+    return replace(report, findings=findings(report, sampling, forbidden, moment.thresholds)) if fresh else report
 
 
 def _engine_report(
@@ -148,6 +151,8 @@ def _engine_report(
         gauges=latest.gauges if latest else {},
         kv_cache_peak=state.kv_cache.peak(moment.at) if latest else None,
         kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,
+        kv_cache_block_tokens=plugin.configuration(state.key).block_size or state.block_tokens,
+        cache=state.cache if latest else CacheWindow(),
         latencies=state.latencies if latest else {},
         acceptance=window if window.draft_tokens > 0 else None,
         limitations=state.limitations if latest else frozenset(),

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from sidecar.settings.baselines import Measured, MeasuredFile, PlainStepTimes
+from sidecar.settings.baselines import Measured, MeasuredFile, PlainCache, PlainStepTimes
 from sidecar.settings.field_types import (
     Address,
     BaseUrl,
@@ -185,7 +185,7 @@ class Settings(Measured, Windows, Scrape):
     """All settings. Times are in seconds, sizes in bytes, shares from 0 to 1."""
 
     baseline_file: MeasuredFile | None = None
-    """YAML file with `baseline`, `plain_steps` or both, as `specdec-sidecar baseline` writes it"""
+    """YAML file with `baseline`, `plain_steps`, `plain_cache` or several, as `specdec-sidecar baseline` writes it"""
     listen: ListenAddress = Address("0.0.0.0", 9911)  # noqa: S104 - Prometheus scrapes from another Pod
     """where `/metrics` and the status page are served"""
     web_config_file: WebConfigFile | None = None
@@ -216,6 +216,11 @@ class Settings(Measured, Windows, Scrape):
     def plain_step_times(self) -> dict[str, PlainStepTimes]:
         """How long a step takes without speculation, by model; from its file, if there is one."""
         return (self.baseline_file or self).plain_steps
+
+    @property
+    def plain_caches(self) -> dict[str, PlainCache]:
+        """The KV cache without speculation, by model; from its file, if there is one."""
+        return (self.baseline_file or self).plain_cache
 
 
 def groups() -> dict[str, type[Group]]:

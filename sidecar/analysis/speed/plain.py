@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import ceil, hypot, log2, sqrt
 from typing import Final
@@ -76,6 +76,13 @@ def by_load(times: PlainStepTimes) -> dict[str, float]:
     return {label: step.seconds for label, step in found.items() if step is not None}
 
 
+def first_token_seconds(times: PlainStepTimes, running: float) -> float | None:
+    """The mean time to first token at a load; None if it was not measured, or not there."""
+    if not times.first_token_seconds or not covers(times, running):
+        return None
+    return sum(share * times.first_token_seconds[knot] for knot, share in _shares(running, times.running).items())
+
+
 def are_prompts_alike(times: PlainStepTimes, steps: Steps) -> bool:
     """Whether plain steps with the same prompts would include about as much prefill as those that were measured."""
     share = min(max(times.prompt_share, steps.least_prompt_share), steps.prompt_share)
@@ -121,11 +128,14 @@ def _curve(groups: _Groups, prompt_share: float) -> PlainStepTimes:
     independent = (tuple(error * (i == j) for j in range(len(errors))) for i, error in enumerate(errors))
     steps = [PlainStep(seconds=one, deviations=row) for one, row in zip(seconds, independent, strict=True)]
     curve = _through(loads, steps, prompt_share)
-    if len(groups) == 1:
-        return curve
-    # The outer segments extend to the lowest and the highest measured load.
-    knots = (min(one.running for one in groups[0]), *loads[1:-1], max(one.running for one in groups[-1]))
-    return _through(knots, [line(curve, load) for load in knots], prompt_share)
+    if len(groups) > 1:
+        # The outer segments extend to the lowest and the highest measured load.
+        knots = (min(one.running for one in groups[0]), *loads[1:-1], max(one.running for one in groups[-1]))
+        curve = _through(knots, [line(curve, load) for load in knots], prompt_share)
+    sums = [sum_steps(*group) for group in groups]
+    if all(one.first_tokens and one.first_token_seconds for one in sums):
+        curve = replace(curve, first_token_seconds=tuple(one.first_token_seconds / one.first_tokens for one in sums))
+    return curve
 
 
 def _through(loads: Sequence[float], steps: Sequence[PlainStep], prompt_share: float) -> PlainStepTimes:

@@ -46,6 +46,10 @@ def _plain_steps(model: ModelReport) -> Values:
     return {(load.running, "baseline"): load.plain_seconds for load in model.loads}
 
 
+def _plain_cache(part: str) -> Callable[[ModelReport], Values]:
+    return lambda model: None if model.plain_cache is None else getattr(model.plain_cache, part)
+
+
 METRICS: Final = (
     # vLLM's counters under one name for every version.
     ENGINE.counter(
@@ -81,6 +85,29 @@ METRICS: Final = (
         "prefix_cache_hits",
         "Tokens found in the prefix cache (blocks before vLLM 0.9).",
         _counted(Counter.PREFIX_CACHE_HITS),
+    ),
+    ENGINE.gauge(
+        "prefix_cache_hit_ratio",
+        "Hits / queries of the prefix cache over latency_window.",
+        lambda engine: engine.cache.hit_ratio,
+    ),
+    MODEL.gauge(
+        "baseline_prefix_cache_hit_ratio",
+        "The same in the baseline, so without speculation.",
+        _plain_cache("hit_ratio"),
+    ),
+    MODEL.gauge(
+        "baseline_kv_cache_capacity_tokens",
+        "Capacity of the KV cache in the baseline, all engines of the model together.",
+        _plain_cache("capacity_tokens"),
+    ),
+    MODEL.gauge(
+        "baseline_preemptions_ratio", "Preemptions / requests in the baseline.", _plain_cache("preemptions_ratio")
+    ),
+    BASELINE.gauge(
+        "baseline_tokens_per_second",
+        "Tokens that an engine generates per second without speculation, at the highest load of the baseline.",
+        lambda baseline: baseline[1].running[-1] / baseline[1].seconds[-1] if baseline[1] else None,
     ),
     # Acceptance and latency derived from these counters and vLLM's histograms.
     SINGLE_ENGINE.histogram(

@@ -132,12 +132,10 @@ class BaselineRun:
         return {model: merge(engines).histograms for model, engines in models.items()}
 
     def caches(self) -> dict[str, dict[str, float]]:
-        """The KV cache by model, all of its engines together, without models that speculated."""
-        models: dict[str, list[EngineState]] = defaultdict(list)
-        for key, state in self._engines.states.items():
-            if key.model_name not in self.drafted and state.latest is not None:
-                models[key.model_name].append(state)
-        return {model: cache for model, states in models.items() if (cache := _plain_cache(states))}
+        """The KV cache by model, all of its engines together, without models that speculated or got no requests."""
+        models = {key.model_name for key in self._engines.states} - self.drafted
+        caches = {model: _plain_cache(self._engines.of(model)) for model in sorted(models)}
+        return {model: cache for model, cache in caches.items() if "preemptions_ratio" in cache or "hit_ratio" in cache}
 
     def curves(self) -> dict[str, PlainStepTimes]:
         """Plain step times by model, without models that speculated or decoded too little."""
@@ -229,10 +227,9 @@ def _phases(model: str, histograms: Mapping[Phase, HistogramReading]) -> dict[st
 
 def _plain_cache(engines: Sequence[EngineState]) -> dict[str, float]:
     cache = sum_caches(engine.cache for engine in engines)
-    capacities = [engine.latest.kv_cache_capacity_tokens if engine.latest is not None else None for engine in engines]
     found = {
-        "capacity_tokens": None if None in capacities else sum(filter(None, capacities)),
         "hit_ratio": cache.hit_ratio,
+        "capacity_tokens": merge([engine.latest for engine in engines if engine.latest]).kv_cache_capacity_tokens,
         "preemptions_ratio": cache.preemptions_ratio,
     }
     return {name: round(value, _DIGITS) for name, value in found.items() if value is not None}

@@ -179,8 +179,7 @@ def _number_of_tokens(model: ModelReport) -> Finding | None:
 def _prefix_cache(model: ModelReport, thresholds: Thresholds) -> Iterable[Finding]:
     """The last block of each prefix-cache hit is dropped, and these are a large part of what requests look up.
 
-    How many requests hit is not known: at most all, and at most as many as there are blocks found. The drop of the only
-    block of a hit leaves no trace.
+    How many requests hit is not known: at most all, and no more than blocks were found. A hit of one block is lost.
     """
     engines = [engine for engine in model.engines if _drops(engine)]
     cache, block = sum_caches(engine.cache for engine in engines), engines[0].kv_cache_block_tokens if engines else 0
@@ -211,11 +210,8 @@ def _is_pressed(engine: EngineReport, thresholds: Thresholds) -> bool:
     if engine.speculation is None or not drafts_with_a_model(engine.speculation.method):
         return False
     is_full = (engine.kv_cache_peak or 0.0) >= thresholds.kv_cache_usage
-    waits = engine.gauges.get(Gauge.WAITING_FOR_CAPACITY, 0.0) > 0
-    preempts = (
-        engine.cache.preemptions_ratio or 0.0
-    ) >= _PREEMPTED and engine.cache.requests >= thresholds.min_requests
-    return preempts or (is_full and waits)
+    waits, preempted = engine.gauges.get(Gauge.WAITING_FOR_CAPACITY, 0.0) > 0, engine.cache.preemptions_ratio or 0.0
+    return (is_full and waits) or (preempted >= _PREEMPTED and engine.cache.requests >= thresholds.min_requests)
 
 
 def _taken(model: ModelReport) -> float | None:

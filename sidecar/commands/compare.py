@@ -106,7 +106,7 @@ class ComparedLevel:
 
     ``changes`` are after / before - 1 by metric, without an error if there are too few requests, None if the two
     cannot be compared. ``shown`` are the metrics that differ by more than their error and by more than a drift of the
-    machine could explain. ``balance`` is None unless both sweeps sent the same requests in a closed loop.
+    machine could explain. ``balance`` is None unless both sweeps sent the same requests.
     """
 
     level: SweepLevel
@@ -159,14 +159,9 @@ def _compared(
     level: SweepLevel, pair: tuple[LevelMeasurement, LevelMeasurement], rounds: tuple[int, int], confidence: float
 ) -> ComparedLevel:
     changes: dict[str, Interval | None] = {}
-    sides = {
-        metric.name: (
-            _interval(metric, pair[0], rounds[0], confidence),
-            _interval(metric, pair[1], rounds[1], confidence),
-        )
-        for metric in (*(METRICS[name] for name in _COMPARED), RATE)
-    }
-    is_closed = level.load.at_once is not None
+    both, is_closed = [*zip(pair, rounds, strict=True)], level.load.at_once is not None
+    metrics = [METRICS[name] for name in _COMPARED] + [RATE] * is_closed
+    sides = {metric.name: [_interval(metric, *side, confidence) for side in both] for metric in metrics}
     for name in _COMPARED:
         # Acceptance falls as the number of speculative tokens rises; a length is comparable at any number. In an
         # open loop, the arrival rate decides the tokens per second.
@@ -179,7 +174,7 @@ def _compared(
         after=values(pair[1]),
         changes=changes,
         shown=tuple(name for name, change in changes.items() if _is_shown(change)),
-        balance=balance(sides, *pair, confidence) if is_closed else None,
+        balance=balance(sides, *pair, confidence),
     )
 
 

@@ -35,10 +35,7 @@ def honours_draft_sampling(method: str | None) -> bool:
 
 
 def drops_last_block(method: str | None) -> bool:
-    """Whether vLLM computes the last block of each prefix-cache hit again, for the draft head's own layers.
-
-    Until 0.10 the methods of models with MTP layers have names of their own, such as ``deepseek_mtp``.
-    """
+    """Whether the last block of a prefix-cache hit is computed again, for the draft head; ``deepseek_mtp`` to 0.10."""
     return method in _DROP_THE_LAST_BLOCK or (method or "").endswith("_mtp")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from sidecar.settings.baselines import Measured, MeasuredFile, PlainCache, PlainStepTimes
+from sidecar.settings.baselines import Measured, MeasuredFile, PlainStepTimes
 from sidecar.settings.field_types import (
     Address,
     BaseUrl,
@@ -216,11 +216,6 @@ class Settings(Measured, Windows, Scrape):
     def plain_step_times(self) -> dict[str, PlainStepTimes]:
         """How long a step takes without speculation, by model; from its file, if there is one."""
         return (self.baseline_file or self).plain_steps
-
-    @property
-    def plain_caches(self) -> dict[str, PlainCache]:
-        """The KV cache without speculation, by model; from its file, if there is one."""
-        return (self.baseline_file or self).plain_cache
 
 
 def groups() -> dict[str, type[Group]]:

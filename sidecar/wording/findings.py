@@ -13,7 +13,6 @@ from sidecar.engine.names import Gauge
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.notes import advice_sentences
 from sidecar.wording.numbers import counted, percent
-from sidecar.wording.prices import price_rows
 
 _LOGIT_BYTES: Final = 4
 _VERIFY: Final = (
@@ -114,7 +113,7 @@ _TEXTS: Final = {
         "calls the option experimental: without the block the draft head lacks its own states, so it may accept less.",
     ),
     FindingCode.ROOM: Explanation(
-        what="The KV cache of engine {where} is full: {pressure}. The draft takes {rate} of it{fit}.",
+        what="The KV cache of engine {where} is full: {pressure}. The draft takes {rate} of it.",
         remedy="Raise --gpu-memory-utilization if memory is left, use a smaller draft or method, or add pods.{spread} "
         "To find out whether requests gain more from the draft than from the room, compare without it at this load.",
         expect="A preempted request is computed again, and its client waits for that; no acceptance rate shows it.",
@@ -156,7 +155,6 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         "kept": percent(other),
         "keep": _KEEP if speculation.keeps_last_block is not None else _CANNOT_KEEP,
         "pressure": _pressure(model),
-        "fit": _fit(model),
         "spread": _SPREAD if speculation.draft_tensor_parallel_size == 1 else "",
     }
 
@@ -173,12 +171,6 @@ def _pressure(model: ModelReport) -> str:
     preempted = sum_caches(engine.cache for engine in model.engines).preemptions
     waiting = sum(engine.gauges.get(Gauge.WAITING_FOR_CAPACITY, 0) for engine in model.engines)
     return f"{counted(preempted, 'preemption')} in the window, {counted(waiting, 'request')} waiting for capacity"
-
-
-def _fit(model: ModelReport) -> str:
-    """How many requests fit, with the draft and without, if a baseline knows."""
-    fit = next((row[1:] for row in price_rows(model) if row[0].startswith("requests of")), None)
-    return "" if fit is None else f": {fit[0]} requests like those of now fit, without it {fit[1]}"
 
 
 def _memory(configuration: Configuration, speculation: Speculation) -> str:

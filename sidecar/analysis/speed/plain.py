@@ -76,11 +76,13 @@ def by_load(times: PlainStepTimes) -> dict[str, float]:
     return {label: step.seconds for label, step in found.items() if step is not None}
 
 
-def first_token_seconds(times: PlainStepTimes, running: float) -> float | None:
-    """The mean time to first token at a load; None if it was not measured, or not there."""
-    if not times.first_token_seconds or not covers(times, running):
-        return None
-    return sum(share * times.first_token_seconds[knot] for knot, share in _shares(running, times.running).items())
+def beside(times: PlainStepTimes | None, running: float) -> tuple[float | None, float | None]:
+    """Plain decoding at a load: mean seconds to the first token, and an engine's tokens per second; None if unknown."""
+    if times is None or not covers(times, running):
+        return None, None
+    first, shares = times.first_token_seconds, _shares(running, times.running)
+    mean = sum(share * first[knot] for knot, share in shares.items()) if first else None
+    return mean, running / line(times, running).seconds
 
 
 def are_prompts_alike(times: PlainStepTimes, steps: Steps) -> bool:

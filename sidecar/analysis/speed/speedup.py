@@ -10,25 +10,8 @@ from itertools import pairwise
 from math import hypot, inf
 from typing import Final
 
-from sidecar.analysis.speed.plain import (
-    PlainStep,
-    added_up,
-    are_prompts_alike,
-    by_load,
-    covers,
-    first_token_seconds,
-    plain_step,
-    scatter,
-)
-from sidecar.analysis.speed.steps import (
-    LOAD_EDGES,
-    LOAD_LABELS,
-    NOTHING_DECODED,
-    StepCosts,
-    Steps,
-    load_label,
-    sum_steps,
-)
+from sidecar.analysis.speed.plain import PlainStep, added_up, are_prompts_alike, beside, by_load, covers, scatter
+from sidecar.analysis.speed.steps import LOAD_EDGES, LOAD_LABELS, NO_DECODING, StepCosts, Steps, load_label, sum_steps
 from sidecar.engine.window import GrowthWindow, Row, subtract
 from sidecar.settings.baselines import PlainStepTimes
 
@@ -162,7 +145,7 @@ class LoadTotals:
     """What was decoded at each load since the start."""
 
     def __init__(self) -> None:
-        self._totals = dict.fromkeys(LOAD_LABELS, NOTHING_DECODED)
+        self._totals = dict.fromkeys(LOAD_LABELS, NO_DECODING)
 
     def add(self, steps: Steps) -> None:
         """Adds a period at its mean load."""
@@ -178,26 +161,16 @@ class LoadTotals:
 def _load_report(label: str, total: Steps, plain: float | None, curve: PlainStepTimes | None) -> LoadReport:
     if not total.decode_steps:
         return LoadReport(label, plain_seconds=plain)
-    running = total.running
-    step = None if curve is None else plain_step(curve, running)
-    return LoadReport(
-        label,
-        total.seconds,
-        total.decode_steps,
-        total.tokens,
-        plain,
-        first_token_seconds=total.first_token_seconds / total.first_tokens if total.first_token_seconds else None,
-        tokens_per_second=total.tokens_per_second,
-        plain_first_token_seconds=None if curve is None else first_token_seconds(curve, running),
-        plain_tokens_per_second=None if step is None else running / step.seconds,
-    )
+    first = total.first_token_seconds / total.first_tokens if total.first_token_seconds else None
+    decoded = (total.seconds, total.decode_steps, total.tokens)
+    return LoadReport(label, *decoded, plain, first, total.tokens_per_second, *beside(curve, total.running))
 
 
 class EngineSpeedWindow:
     """The steps of an engine or a model over a sliding window, with their plain times."""
 
     def __init__(self, seconds: float) -> None:
-        self._total = NOTHING_DECODED
+        self._total = NO_DECODING
         self._steps = GrowthWindow(seconds, subtract)
         self._times = SlidingTimes(seconds)
         self.mark(-inf)

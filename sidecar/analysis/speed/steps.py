@@ -69,7 +69,7 @@ class Steps(NamedTuple):
         return (self.prompt_tokens - self.dropped_tokens) / (self.tokens + self.first_tokens)
 
 
-NOTHING_DECODED: Final = Steps(*(0.0,) * len(Steps._fields))
+NO_DECODING: Final = Steps(*(0.0,) * len(Steps._fields))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """What a server gives and takes beside another that got the same requests: tokens, first tokens, cache and room."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, hypot
 from typing import Final
@@ -11,7 +11,7 @@ from sidecar.commands.load.sweep_result import LevelMeasurement
 RATE: Final = SweepMetric(
     "requests/s", lambda level: len(level.samples) / level.seconds if level.seconds else None, str
 )
-Sides = tuple[Interval | None, Interval | None]  # before and after
+Sides = Sequence[Interval | None]  # before and after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ def balance(
         hits=(_hits(before, confidence), _hits(after, confidence)),
         room=capacity / previous - 1 if capacity and previous else None,
         preemptions=(before.preemptions, after.preemptions),
-        requests=relative_change(*sides[RATE.name]),
+        requests=relative_change(*sides[RATE.name]) if RATE.name in sides else None,  # an open loop's is given
     )
 
 

@@ -16,7 +16,7 @@ from sidecar.commands.load.client import Client, Sample
 from sidecar.commands.load.sweep_result import LevelMeasurement, LevelResult, SweepResult, joined
 from sidecar.commands.load.workload import MOST_AT_ONCE, RequestOptions, SweepLevel
 from sidecar.commands.waiting import unless_stopped
-from sidecar.engine.merge import merge
+from sidecar.engine.merge import fell, merge
 from sidecar.engine.names import SPECULATION, Counter, Gauge
 from sidecar.engine.page_source import PageSource, page_source
 from sidecar.engine.snapshot import EngineSnapshot
@@ -197,7 +197,7 @@ async def _send(level: SweepLevel, requests: int, ask: Callable[[int, float], Aw
 
 def _cache_between(before: EngineSnapshot | None, after: EngineSnapshot | None) -> dict[str, Any]:
     """What the KV cache did meanwhile, as far as vLLM's page says."""
-    if before is None or after is None:
+    if before is None or after is None or fell(before, after):
         return {}
     grown = counter_growth(before.counters, after.counters, has_restarted=False)
     hits, queries = (grown.get(counter) for counter in (Counter.PREFIX_CACHE_HITS, Counter.PREFIX_CACHE_QUERIES))

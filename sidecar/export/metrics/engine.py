@@ -87,22 +87,16 @@ METRICS: Final = (
         _counted(Counter.PREFIX_CACHE_HITS),
     ),
     ENGINE.gauge(
-        "prefix_cache_hit_ratio",
-        "Hits / queries of the prefix cache over latency_window.",
-        lambda engine: engine.cache.hit_ratio,
+        "prefix_cache_hit_ratio", "Prefix-cache hits / queries over latency_window.", lambda one: one.cache.hit_ratio
     ),
-    MODEL.gauge(
-        "baseline_prefix_cache_hit_ratio",
-        "The same in the baseline, so without speculation.",
-        _plain_cache("hit_ratio"),
-    ),
+    MODEL.gauge("baseline_prefix_cache_hit_ratio", "The same without speculation.", _plain_cache("hit_ratio")),
     MODEL.gauge(
         "baseline_kv_cache_capacity_tokens",
-        "Capacity of the KV cache in the baseline, all engines of the model together.",
+        "KV-cache capacity without speculation, all engines of the model together.",
         _plain_cache("capacity_tokens"),
     ),
     MODEL.gauge(
-        "baseline_preemptions_ratio", "Preemptions / requests in the baseline.", _plain_cache("preemptions_ratio")
+        "baseline_preemptions_ratio", "Preemptions / requests without speculation.", _plain_cache("preemptions_ratio")
     ),
     BASELINE.gauge(
         "baseline_tokens_per_second",

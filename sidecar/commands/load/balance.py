@@ -85,10 +85,14 @@ def sentence(found: Balance) -> str:
 
 
 def _time(change: Interval, what: str) -> str:
-    error = "" if change.error is None else f" ± {1000 * change.error:.2g}"
+    error = "" if change.error is None else f" ± {_ms(change.error)}"
     if error and not _is_clear(change):
-        return f"no clear difference {what} ({1000 * change.value:+.2g}{error} ms)"
-    return f"{'saves' if change.value < 0 else 'costs'} {1000 * abs(change.value):.3g}{error} ms {what}"
+        return f"no clear difference {what} ({'-' * (change.value < 0)}{_ms(abs(change.value))}{error} ms)"
+    return f"{'saves' if change.value < 0 else 'costs'} {_ms(abs(change.value))}{error} ms {what}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.2g}" if seconds < 0.01 else f"{1000 * seconds:.0f}"
 
 
 def _rest(found: Balance) -> Iterator[str]:
@@ -99,9 +103,13 @@ def _rest(found: Balance) -> Iterator[str]:
         yield f"{abs(found.room):.1%} {'more' if found.room > 0 else 'less'} room" if found.room else "the same room"
     if any(found.preemptions):
         yield "{1:,.0f} preemptions instead of {0:,.0f}".format(*(count or 0 for count in found.preemptions))
-    if (change := found.requests) is not None:
-        size = _share(Interval(abs(change.value), change.error))
-        yield f"{size} {'more' if change.value > 0 else 'fewer'} requests a second"
+    if (change := found.requests) is None:
+        return
+    if change.error is not None and not _is_clear(change):
+        yield f"no clear difference in requests a second ({_share(change)})"
+    else:
+        size, more = _share(Interval(abs(change.value), change.error)), "more" if change.value > 0 else "fewer"
+        yield f"{size} {more} requests a second"
 
 
 def _share(value: Interval) -> str:

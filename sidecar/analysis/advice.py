@@ -80,6 +80,8 @@ class FindingCode(StrEnum):
     ONE_ENGINE = "one_engine"
     MISMATCH = "mismatch"
     NOT_SPECULATING = "not_speculating"
+    PREFIX_CACHE = "prefix_cache"
+    ROOM = "room"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,8 @@ class Finding:
 
     ``where`` names temperatures, a group, an engine or a load. ``value`` is the acceptance rate there, ``other`` the
     one it is compared with, ``error`` the standard error of their difference; of ``load`` these are speedups, of advice
-    by time seconds per token. ``cost`` estimates the share of the decoding time that it takes, for ordering only.
+    by time seconds per token; of ``prefix_cache`` the hit ratio and what it would be at most; of ``room`` the share of
+    the KV cache that the draft takes. ``cost`` estimates the share of the decoding time, for ordering only.
     """
 
     code: FindingCode

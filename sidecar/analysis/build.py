@@ -6,7 +6,7 @@ from typing import Final
 
 from sidecar.analysis.advice import advise
 from sidecar.analysis.distributions import Ordered, quantile
-from sidecar.analysis.engine.engine_state import EngineState, gap_growth
+from sidecar.analysis.engine.engine_state import CacheWindow, EngineState, gap_growth
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Estimate, Evidence, ModelEvidence, sum_windows
 from sidecar.analysis.findings import findings
@@ -21,7 +21,7 @@ from sidecar.analysis.split.tallies import group_reports
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Phase
-from sidecar.requests.messages import Configuration, Speculation, Table
+from sidecar.requests.messages import Speculation, Table
 from sidecar.settings import Settings
 from sidecar.settings.groups import Thresholds
 
@@ -36,7 +36,7 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, sett
     shown = [state for state in present if state.speculates]
     speed, speculation = _speed(model, shown, plugin), _speculation(shown, plugin)
     costs = speed.costs if speed is not None else None
-    loads = model.speed.loads.report(model.speed.plain_seconds)
+    loads = model.speed.loads.report(model.speed.curve)
     splits = bool(present) and _splits(model, plugin)
     short, hour = model.windows() if splits else ({}, {})
     peaks = (state.kv_cache.peak(at) for state in present)
@@ -47,7 +47,9 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, sett
         costs=costs,
         costs_by_load=costs_by_load(speed, loads) if speed is not None else {},
         speculation=speculation,
-        is_data_parallel=any(state.key.engine != "0" for state in shown),
+        is_data_parallel=any(
+            state.key.engine != "0" or (plugin.configuration(state.key).data_parallel_size or 1) > 1 for state in shown
+        ),
     )
     return ModelEvidence(
         model_name=model.name,
@@ -103,7 +105,7 @@ def model_report(
     states = engines.of(model.name)
     shown = [state for state in states if fresh and state.seen_at == at]
     whole, speed = judged.whole, _speed(model, [state for state in shown if state.speculates], plugin)
-    splits, loads = _splits(model, plugin), model.speed.loads.report(model.speed.plain_seconds)
+    splits, loads = _splits(model, plugin), model.speed.loads.report(model.speed.curve)
     compares = fresh and splits
     found = {by: differences(cells.sums, min_requests) for by, cells in model.strata.items()} if compares else {}
     report = ModelReport(
@@ -120,11 +122,12 @@ def model_report(
         acceptance_p10=model.acceptance_p10(at, min_requests) if splits and fresh else None,
         no_split=None if splits else plugin.withheld(model.name) or NoSplit(NoSplitReason.NOT_CONNECTED),
         advice=advise(whole.evidence, whole.judged, moment.thresholds) if whole.judged is not None else None,
+        plain_cache=model.plain_cache,
         breaches=judged.breaches,
     )
     sampling = model.strata[Table.SAMPLING].sums if splits else {}
     forbidden = model.undrafted.sums.get(STRUCTURED, 0)
-    return replace(report, findings=findings(report, sampling, forbidden, min_requests)) if fresh else report
+    return replace(report, findings=findings(report, sampling, forbidden, moment.thresholds)) if fresh else report
 
 
 def _engine_report(
@@ -150,12 +153,14 @@ def _engine_report(
         gauges=latest.gauges if latest else {},
         kv_cache_peak=state.kv_cache.peak(moment.at) if latest else None,
         kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,
+        kv_cache_block_tokens=plugin.configuration(state.key).block_size or state.block_tokens,
+        cache=state.cache if latest else CacheWindow(),
         latencies=state.latencies if latest else {},
         acceptance=window if window.draft_tokens > 0 else None,
         limitations=state.limitations if latest else frozenset(),
         speed=_engine_speed(model, state, plugin) if latest and state.speculates else None,
         speculation=hello.speculation if hello else None,
-        configuration=hello.configuration if hello else Configuration(),
+        configuration=plugin.configuration(state.key),
         difference=difference if latest else None,
         undrafted_tokens=state.undrafted_tokens if latest else 0.0,
         coverage=plugin.coverage(state.key) if latest else None,

@@ -9,17 +9,23 @@ from math import sqrt
 from typing import Final
 
 from sidecar.analysis.advice import Direction, Finding, FindingCode
+from sidecar.analysis.engine.engine_state import sum_caches
 from sidecar.analysis.evidence import CONFIDENCE
-from sidecar.analysis.report import ModelReport
+from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.analysis.split.strata import Cell, Difference, Sums, total
 from sidecar.analysis.split.tallies import GREEDY, NO_ADAPTER
 from sidecar.analysis.verdict import Verdict
-from sidecar.engine.methods import drafts_with_a_model, honours_draft_sampling
+from sidecar.engine.methods import drafts_with_a_model, drops_last_block, honours_draft_sampling
+from sidecar.engine.names import Gauge
 from sidecar.requests.messages import OTHER, Speculation, Table
+from sidecar.settings.groups import Thresholds
 
 _MOST_FILTERED: Final = 0.5  # share of the hot draft tokens up to which the draft's sampling can be the cause
 _ENOUGH_TOKENS: Final = 1000  # decoded without a draft
 _ENOUGH_STEPS: Final = 1000  # at a load
+_DROPPED: Final = 0.05  # share of the prompt tokens from which on dropped blocks matter
+_PREEMPTED: Final = 0.01  # preemptions per request from which on they matter
+_TAKEN: Final = 0.05  # share of the KV cache from which on the draft's part matters
 
 _CAUSES: Final[dict[tuple[str, str], FindingCode]] = {
     (Table.OUTPUT, "structured"): FindingCode.STRUCTURED_OUTPUT,
@@ -29,7 +35,7 @@ _CAUSES: Final[dict[tuple[str, str], FindingCode]] = {
 
 
 def findings(
-    model: ModelReport, sampling: Mapping[Cell, Sums], forbidden: int, min_requests: int
+    model: ModelReport, sampling: Mapping[Cell, Sums], forbidden: int, thresholds: Thresholds
 ) -> tuple[Finding, ...]:
     """The findings on a model, the most expensive first.
 
@@ -39,14 +45,15 @@ def findings(
     faults = [*_not_speculating(model)]
     if model.judgement.has_collapsed:
         return (*faults, Finding(code=FindingCode.MISMATCH, value=model.judgement.acceptance, cost=1.0))
-    hot = _greedy_drafting(model, sampling, min_requests)
+    hot = _greedy_drafting(model, sampling, thresholds.min_requests)
     # An engine's requests may be those of a group. Draft sampling and filters both explain hot requests.
     part = _one_engine(model) or _group(model, forbidden, without_sampling=hot is not None)
     rates = [finding for finding in (hot, part) if finding is not None]
     number = _load(model) or _number_of_tokens(model)
     if number is not None and (hot is not None or any(number.cost <= rate.cost for rate in rates)):
         number = None  # what lowers the acceptance rate comes first: the number of draft tokens follows from it
-    return (*faults, *sorted([*rates, *([number] if number else [])], key=lambda finding: -finding.cost))
+    losses = sorted([*rates, *([number] if number else [])], key=lambda finding: -finding.cost)
+    return (*faults, *losses, *_prefix_cache(model, thresholds), *_room(model, thresholds))  # the latter cost no step
 
 
 def _not_speculating(model: ModelReport) -> Iterable[Finding]:
@@ -167,3 +174,51 @@ def _number_of_tokens(model: ModelReport) -> Finding | None:
         return Finding(code=code, value=tokens.acceptance, other=tokens.next_rate)
     cost = 1 - tokens.best_seconds / tokens.now_seconds
     return Finding(code=code, value=tokens.now_seconds, other=tokens.best_seconds, cost=cost)
+
+
+def _prefix_cache(model: ModelReport, thresholds: Thresholds) -> Iterable[Finding]:
+    """The last block of each prefix-cache hit is dropped, and these are a large part of what requests look up.
+
+    How many requests hit is not known: at most all, and no more than blocks were found. A hit of one block is lost.
+    """
+    engines = [engine for engine in model.engines if _drops(engine)]
+    cache, block = sum_caches(engine.cache for engine in engines), engines[0].kv_cache_block_tokens if engines else 0
+    ratio = cache.hit_ratio
+    if ratio is None or cache.requests < thresholds.min_requests:
+        return
+    dropped = min(cache.requests * block / cache.queries, ratio, 1 - ratio)
+    if dropped >= _DROPPED:
+        yield Finding(code=FindingCode.PREFIX_CACHE, where=(f"{block:,}",), value=ratio, other=ratio + dropped)
+
+
+def _drops(engine: EngineReport) -> bool:
+    speculation = engine.speculation
+    drops = speculation is not None and drops_last_block(speculation.method) and not speculation.keeps_last_block
+    return drops and engine.configuration.prefix_caching is not False
+
+
+def _room(model: ModelReport, thresholds: Thresholds) -> Iterable[Finding]:
+    """Requests wait or are preempted because the KV cache is full, and the draft takes a share of it."""
+    pressed = tuple(engine.key.engine for engine in model.engines if _is_pressed(engine, thresholds))
+    taken = _taken(model) if pressed else None
+    if taken is not None and taken >= _TAKEN:
+        yield Finding(code=FindingCode.ROOM, where=pressed, value=taken)
+
+
+def _is_pressed(engine: EngineReport, thresholds: Thresholds) -> bool:
+    """Whether an engine that drafts with a model preempts requests, or lets them wait while its KV cache is full."""
+    if engine.speculation is None or not drafts_with_a_model(engine.speculation.method):
+        return False
+    is_full = (engine.kv_cache_peak or 0.0) >= thresholds.kv_cache_usage
+    waits, preempted = engine.gauges.get(Gauge.WAITING_FOR_CAPACITY, 0.0) > 0, engine.cache.preemptions_ratio or 0.0
+    return (is_full and waits) or (preempted >= _PREEMPTED and engine.cache.requests >= thresholds.min_requests)
+
+
+def _taken(model: ModelReport) -> float | None:
+    """The draft's share of the KV cache: what the baseline has more, else its share of the layers; None if unknown."""
+    plain, capacity = model.plain_cache and model.plain_cache.capacity_tokens, model.kv_cache_capacity_tokens
+    if plain and capacity:
+        return 1 - capacity / plain
+    engine = next(engine for engine in model.engines if engine.speculation is not None)
+    layers, drafting = engine.configuration.layers, engine.speculation and engine.speculation.draft_layers
+    return drafting / (layers + drafting) if layers and drafting else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sidecar.analysis.advice import Advice, Finding
 from sidecar.analysis.distributions import Distribution
-from sidecar.analysis.engine.engine_state import Latency, Limitation
+from sidecar.analysis.engine.engine_state import CacheWindow, Latency, Limitation
 from sidecar.analysis.engine.engines import ScrapeReport
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
@@ -21,6 +21,7 @@ from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.requests.tally import Tally
+from sidecar.settings.baselines import PlainCache
 
 Quantiles = Mapping[float, float | None]  # of single requests over the sliding window; None without requests
 
@@ -42,6 +43,8 @@ class EngineReport:
     gauges: Mapping[Gauge, float]
     kv_cache_peak: float | None
     kv_cache_capacity_tokens: int | None
+    kv_cache_block_tokens: int  # 0 if unknown
+    cache: CacheWindow
     latencies: Mapping[Phase, Latency]  # over latency_window
     acceptance: Acceptance | None  # over latency_window, by vLLM's counters; None if nothing was drafted
     limitations: frozenset[Limitation]
@@ -100,8 +103,15 @@ class ModelReport:
     acceptance_p10: float | None
     no_split: NoSplit | None  # why there are no temperatures; None if there are
     advice: Advice | None  # on the number of draft tokens; None below the gates
+    plain_cache: PlainCache | None = None  # measured without speculation
     findings: tuple[Finding, ...] = ()  # why speculation loses, the most expensive first
     breaches: Breaches = field(default_factory=Breaches)  # as of the last good poll, like the judgement
+
+    @property
+    def kv_cache_capacity_tokens(self) -> int | None:
+        """Of all engines together; None if one is unknown."""
+        capacities = [engine.kv_cache_capacity_tokens for engine in self.engines]
+        return None if None in capacities else sum(filter(None, capacities))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

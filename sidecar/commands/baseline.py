@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 import yaml
 
-from sidecar.analysis.engine.engine_state import latency
+from sidecar.analysis.engine.engine_state import EngineState, latency, sum_caches
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.speed.plain import fit
 from sidecar.analysis.speed.steps import Steps
@@ -77,6 +77,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     document = {
         "baseline": {model: phases for model, grown in histograms.items() if (phases := _phases(model, grown))},
         "plain_steps": {model: _plain_steps(curve, measured, arguments.gpu) for model, curve in curves.items()},
+        "plain_cache": measured.caches(),
     }
     document = {name: models for name, models in document.items() if models}
     if not document:
@@ -129,6 +130,12 @@ class BaselineRun:
         for key, state in self._engines.states.items():
             models[key.model_name].append(EngineSnapshot(key, {}, (), {}, state.histograms, None))
         return {model: merge(engines).histograms for model, engines in models.items()}
+
+    def caches(self) -> dict[str, dict[str, float]]:
+        """The KV cache by model, all of its engines together, without models that speculated or got no requests."""
+        models = {key.model_name for key in self._engines.states} - self.drafted
+        caches = {model: _plain_cache(self._engines.of(model)) for model in sorted(models)}
+        return {model: cache for model, cache in caches.items() if "preemptions_ratio" in cache or "hit_ratio" in cache}
 
     def curves(self) -> dict[str, PlainStepTimes]:
         """Plain step times by model, without models that speculated or decoded too little."""
@@ -218,6 +225,16 @@ def _phases(model: str, histograms: Mapping[Phase, HistogramReading]) -> dict[st
     }
 
 
+def _plain_cache(engines: Sequence[EngineState]) -> dict[str, float]:
+    cache = sum_caches(engine.cache for engine in engines)
+    found = {
+        "hit_ratio": cache.hit_ratio,
+        "capacity_tokens": merge([engine.latest for engine in engines if engine.latest]).kv_cache_capacity_tokens,
+        "preemptions_ratio": cache.preemptions_ratio,
+    }
+    return {name: round(value, _DIGITS) for name, value in found.items() if value is not None}
+
+
 def _plain_steps(curve: PlainStepTimes, measured: BaselineRun, gpu: str | None) -> dict[str, Any]:
     steps: dict[str, Any] = {
         "running": [round(running, 2) for running in curve.running],
@@ -225,6 +242,7 @@ def _plain_steps(curve: PlainStepTimes, measured: BaselineRun, gpu: str | None) 
         "errors": [round(error, _DIGITS) for error in curve.errors],
         "deviations": [[round(deviation, _DIGITS) for deviation in row] for row in curve.deviations],
         "prompt_share": round(curve.prompt_share, 3),
+        "first_token_seconds": [round(seconds, _DIGITS) for seconds in curve.first_token_seconds],
         "measured": datetime.fromtimestamp(measured.until, UTC).isoformat(timespec="seconds"),
     }
     return steps | ({"gpu": gpu} if gpu else {})

@@ -9,12 +9,13 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Literal
 
 from sidecar.commands.arguments import share_of_one
+from sidecar.commands.load.balance import RATE, Balance, balance, sentence
 from sidecar.commands.load.metrics import (
     LEAST_BATCHES,
     METRICS,
@@ -105,7 +106,7 @@ class ComparedLevel:
 
     ``changes`` are after / before - 1 by metric, without an error if there are too few requests, None if the two
     cannot be compared. ``shown`` are the metrics that differ by more than their error and by more than a drift of the
-    machine could explain.
+    machine could explain. ``balance`` is None unless both sweeps sent the same requests.
     """
 
     level: SweepLevel
@@ -113,6 +114,7 @@ class ComparedLevel:
     after: Values
     changes: Mapping[str, Interval | None]
     shown: tuple[str, ...]
+    balance: Balance | None
 
     def slowdown(self, metric: str) -> Interval | None:
         """The change as a slowdown: 0.05 is 5 % slower. None if the metric is not a speed or not comparable."""
@@ -141,12 +143,14 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
     }
     confidence = 1 - (1 - _CONFIDENCE) / max(1, len(_COMPARED) * len(pairs))
     rounds = (before.rounds, after.rounds)
-    levels = tuple(_compared(level, pair, rounds, confidence) for level, pair in pairs.items())
+    levels = [_compared(level, pair, rounds, confidence) for level, pair in pairs.items()]
+    if not _sent_the_same(before, after):
+        levels = [replace(level, balance=None) for level in levels]
     return Comparison(
         before=names[0],
         after=names[1],
         result=_result(levels),
-        levels=levels,
+        levels=tuple(levels),
         notes=tuple(_notes(before, after, list(pairs.values()))),
     )
 
@@ -155,20 +159,27 @@ def _compared(
     level: SweepLevel, pair: tuple[LevelMeasurement, LevelMeasurement], rounds: tuple[int, int], confidence: float
 ) -> ComparedLevel:
     changes: dict[str, Interval | None] = {}
+    both, is_closed = [*zip(pair, rounds, strict=True)], level.load.at_once is not None
+    metrics = [METRICS[name] for name in _COMPARED] + [RATE] * is_closed
+    sides = {metric.name: [_interval(metric, *side, confidence) for side in both] for metric in metrics}
     for name in _COMPARED:
-        then, now = (_interval(METRICS[name], *side, confidence) for side in zip(pair, rounds, strict=True))
         # Acceptance falls as the number of speculative tokens rises; a length is comparable at any number. In an
         # open loop, the arrival rate decides the tokens per second.
         same_k = _positions(pair[0]) == _positions(pair[1])
-        comparable = (name != "acceptance" or same_k) and (name != _TOKENS or level.load.at_once is not None)
-        changes[name] = relative_change(then, now) if comparable else None
+        comparable = (name != "acceptance" or same_k) and (name != _TOKENS or is_closed)
+        changes[name] = relative_change(*sides[name]) if comparable else None
     return ComparedLevel(
         level=level,
         before=values(pair[0]),
         after=values(pair[1]),
         changes=changes,
         shown=tuple(name for name, change in changes.items() if _is_shown(change)),
+        balance=balance(sides, *pair, confidence),
     )
+
+
+def _sent_the_same(before: SweepResult, after: SweepResult) -> bool:
+    return bool(before.requests) and (before.requests, before.max_tokens) == (after.requests, after.max_tokens)
 
 
 def _is_shown(change: Interval | None) -> bool:
@@ -206,6 +217,8 @@ def _notes(
         yield f"the model names differ: {before.model} and {after.model}"
     if before.max_tokens != after.max_tokens:
         yield f"--max-tokens differs: {before.max_tokens} and {after.max_tokens}; times and lengths depend on it"
+    if not _sent_the_same(before, after):
+        yield "no balance: the prompts, their number or --max-tokens differ or are not known"
     missing = len(before.levels) + len(after.levels) - 2 * len(pairs)
     if missing:
         yield f"left out, since only one sweep measured them: {missing} level{'' if missing == 1 else 's'}"
@@ -230,6 +243,7 @@ def _text(comparison: Comparison) -> Iterator[str]:
         yield from table([(level.level, _rows(level)) for level in comparison.levels], ("sweep", *_COMPARED))
         yield ""
         yield from _verdict(comparison)
+        yield from (f"  {one.level}: {sentence(one.balance)}" for one in comparison.levels if one.balance is not None)
     yield from (f"note: {note}" for note in comparison.notes)
 
 

@@ -13,6 +13,7 @@ from sidecar.errors import NotAnExposition
 from sidecar.settings import Settings
 from sidecar.wording.notes import LIMITATIONS, WITHHELD
 from sidecar.wording.numbers import aligned, count, markdown, milliseconds, ratio, share
+from sidecar.wording.prices import PRICES
 
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 _TEMPERATURES: Final = (
@@ -83,6 +84,7 @@ def _model(model: _Json, table: _Table, item: str, shown: str) -> Iterator[str]:
         (_TEMPERATURES, [_temperature(part) for part in temperatures]),
         (_GROUPS, [_group(group) for group in groups]),
         (_ENGINES, [_engine(engine) for engine in model["engines"]]),
+        (PRICES, model["prices"]),
     ):
         yield from ("", *table(header, rows)) if rows else ()
     for finding in model["explanations"]:

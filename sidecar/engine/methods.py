@@ -10,6 +10,7 @@ _ONE_PASS: Final = _NO_DRAFTER | {"dflash", "dspark", "medusa"}
 _CUSTOM: Final = "custom_class"
 _WITHOUT_ASYNC: Final = frozenset({"ngram", "suffix", "medusa", "mlp_speculator", _CUSTOM})
 _WITHOUT_RUNNER_V2: Final = _WITHOUT_ASYNC - {"ngram"}
+_DROP_THE_LAST_BLOCK: Final = frozenset({"eagle", "eagle3", "mtp", "dflash", "dspark"})  # use_eagle()
 ENDED_BY_A_SCHEDULE: Final = frozenset({"suffix", "ngram_gpu", "medusa"})
 """They assert that every step drafts ``num_speculative_tokens``."""
 IGNORE_A_SCHEDULE: Final = frozenset({_CUSTOM})
@@ -31,6 +32,11 @@ def drafts_with_a_model(method: str | None) -> bool:
 def honours_draft_sampling(method: str | None) -> bool:
     """Whether ``draft_sample_method`` decides how the draft's tokens are chosen (llm_base_proposer.py, runner V2)."""
     return method not in _WITHOUT_ASYNC | _NO_DRAFTER | {"dspark", "extract_hidden_states"}
+
+
+def drops_last_block(method: str | None) -> bool:
+    """Whether the last block of a prefix-cache hit is computed again, for the draft head; ``deepseek_mtp`` to 0.10."""
+    return method in _DROP_THE_LAST_BLOCK or (method or "").endswith("_mtp")
 
 
 def follows_a_schedule(method: str | None) -> bool:

@@ -26,6 +26,7 @@ class Counter(StrEnum):
     DECODE_SECONDS = "decode_seconds"  # between two output events of a request, summed over requests
     DECODE_STEPS = "decode_steps"  # number of these intervals: one per request and engine step, whatever it accepted
     FIRST_TOKENS = "first_tokens"  # requests whose prefill ended
+    TTFT_SECONDS = "ttft_seconds"  # from their arrival until then, summed over them
 
 
 class Gauge(StrEnum):
@@ -70,6 +71,7 @@ COUNTERS: dict[Counter, tuple[str, ...]] = {
     Counter.DECODE_SECONDS: tuple(name + "_sum" for name in _ITL),
     Counter.DECODE_STEPS: tuple(name + "_count" for name in _ITL),
     Counter.FIRST_TOKENS: ("time_to_first_token_seconds_count",),
+    Counter.TTFT_SECONDS: ("time_to_first_token_seconds_sum",),
 }
 ACCEPTED_PER_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
 SPECULATION = (Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)

@@ -18,6 +18,7 @@ from sidecar.wording.findings import explanations
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
+from sidecar.wording.prices import PRICES, UNDER_OTHER_TRAFFIC, price_rows
 
 _WIDTH = 300
 _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
@@ -113,7 +114,7 @@ def model_section(model: ModelReport, thresholds: Thresholds, plugin: PluginRepo
         f'<div class="buckets"><div class="bucket whole {TONES[judged.verdict]}">'
         f'<div class="name">All requests</div>{_verdict(judged)}'
         f'<div class="line">{_line(judged, model.speed)}</div>{notes}</div>'
-        f"{split}</div>{_why(model)}{_lower(model)}{_without_drafts(model)}{_speed(model)}"
+        f"{split}</div>{_why(model)}{_lower(model)}{_without_drafts(model)}{_speed(model)}{_prices(model)}"
     )
 
 
@@ -258,6 +259,19 @@ def _load(load: LoadReport) -> str:
     times = ((load.actual_seconds, "no traffic"), (load.plain_seconds, "not measured"))
     cells = "".join(f"<td class=number>{none if time is None else latency(time)}</td>" for time, none in times)
     return f"<tr><th>{load.running}</th>{cells}</tr>"
+
+
+def _prices(model: ModelReport) -> str:
+    """What speculation takes and gives besides; empty without a baseline."""
+    rows = "".join(
+        f"<tr><th>{name}</th><td class=number>{actual}</td><td class=number>{plain}</td></tr>"
+        for name, actual, plain in price_rows(model)
+    )
+    header = "".join(f"<td>{name}</td>" for name in PRICES[1:])
+    if not rows:
+        return ""
+    note = f'<p class="facts">{marked(UNDER_OTHER_TRAFFIC)}</p>'
+    return f"<h2>{escape(model.model_name)}: the price</h2><table><tr><th></th>{header}</tr>{rows}</table>{note}"
 
 
 def marked(note: str) -> str:

@@ -15,6 +15,7 @@ from sidecar.wording.answer import answer
 from sidecar.wording.findings import explanations
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
+from sidecar.wording.prices import price_rows
 
 
 def status(shown: Shown) -> dict[str, Any]:
@@ -45,6 +46,7 @@ def _model(model: ModelReport, plugin: PluginReport) -> dict[str, Any]:
         **plain(model),
         "notes": [*model_notes(model), *no_split],
         "explanations": plain(tuple(explanations(model))),
+        "prices": price_rows(model),
         "temperatures": temperatures,
     }
 

@@ -67,6 +67,7 @@ class Speculation:
     draft_quantization: Name | None = None
     draft_max_model_len: Count | None = None
     draft_tensor_parallel_size: Count | None = None
+    draft_layers: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,7 @@ class Configuration:
     vocabulary: Count | None = None
     data_parallel_size: Count | None = None
     block_size: Count | None = None
+    layers: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

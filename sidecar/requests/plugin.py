@@ -54,12 +54,14 @@ SPECULATION = {
     "heterogeneous_vocab": "use_heterogeneous_vocab", "keeps_last_block": "disable_eagle_block_drop",
     "draft_quantization": "draft_model_config.quantization", "draft_max_model_len": "draft_model_config.max_model_len",
     "draft_tensor_parallel_size": "draft_tensor_parallel_size",
+    "draft_layers": "draft_model_config.hf_text_config.num_hidden_layers",
 }  # fmt: skip
 CONFIGURATION = {
     "model_runner_v2": "use_v2_model_runner", "async_scheduling": "scheduler_config.async_scheduling",
     "prefix_caching": "cache_config.enable_prefix_caching", "quantization": "model_config.quantization",
     "max_num_seqs": "scheduler_config.max_num_seqs", "vocabulary": "model_config.hf_text_config.vocab_size",
     "data_parallel_size": "parallel_config.data_parallel_size", "block_size": "cache_config.block_size",
+    "layers": "model_config.hf_text_config.num_hidden_layers",
 }  # fmt: skip
 log = logging.getLogger("vllm.specdec_plugin")  # logs where and how vLLM logs its own lines
 encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from sidecar.settings.field_types import Duration, Group, ModelName, from_text, json_text
+from sidecar.settings.field_types import Duration, Group, ModelName, Share, from_text, json_text
 from sidecar.settings.files import read_yaml
 
 
@@ -38,6 +38,7 @@ class PlainStepTimes:
     errors: tuple[float, ...]  # standard errors of ``seconds``
     deviations: tuple[tuple[float, ...], ...] = ()  # independent parts of each error; empty: errors fully correlated
     prompt_share: float = 0.0  # prompt tokens computed per generated token during the measurement
+    first_token_seconds: tuple[float, ...] = ()  # mean time to first token at each load; empty if unknown
     measured: datetime | None = None  # when
     gpu: str | None = None  # where
 
@@ -49,12 +50,22 @@ class PlainStepTimes:
             "expected 1 to 16 numbers of running requests": 1 <= loads <= 16,
             "running, seconds and errors differ in length": loads == len(self.seconds) == len(self.errors),
             "running and deviations differ in length": len(self.deviations) in {0, loads},
+            "running and first_token_seconds differ in length": len(self.first_token_seconds) in {0, loads},
             "expected at most 16 deviations for each load": all(len(row) <= 16 for row in self.deviations),
             "running must rise, from above 0": all(a < b for a, b in pairwise((0.0, *self.running, inf))),
             "seconds must be above 0 and errors at least 0, both at most 3600": times_possible,
             "prompt_share must be from 0 to 1000000": 0 <= self.prompt_share <= 1e6,
         }
         return next((rule for rule, holds in rules.items() if not holds), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainCache:
+    """The KV cache without speculation, all engines of a model together; each is None if it was not measured."""
+
+    hit_ratio: Share | None = None  # of the prefix cache: tokens found / looked up
+    capacity_tokens: Annotated[int, Field(ge=1, le=10**15)] | None = None
+    preemptions_ratio: Annotated[float, Field(ge=0, le=1e6)] | None = None  # preemptions / requests
 
 
 def _given(values: object) -> object:
@@ -82,6 +93,12 @@ class Measured(Group):
     ] = Field({}, max_length=64)
     """how long a step takes without speculation: per model `running`, `seconds`, `errors` and the conditions of the
     measurement, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
+    plain_cache: Annotated[
+        dict[ModelName, PlainCache],
+        json_text('mapping such as {"MODEL": {"hit_ratio": 0.8}}'),
+    ] = Field({}, max_length=64)
+    """the KV cache without speculation: per model `hit_ratio`, `capacity_tokens` and `preemptions_ratio`, all optional,
+    as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
 
 
 MeasuredFile = Annotated[

@@ -185,7 +185,7 @@ class Settings(Measured, Windows, Scrape):
     """All settings. Times are in seconds, sizes in bytes, shares from 0 to 1."""
 
     baseline_file: MeasuredFile | None = None
-    """YAML file with `baseline`, `plain_steps` or both, as `specdec-sidecar baseline` writes it"""
+    """YAML file with `baseline`, `plain_steps`, `plain_cache` or several, as `specdec-sidecar baseline` writes it"""
     listen: ListenAddress = Address("0.0.0.0", 9911)  # noqa: S104 - Prometheus scrapes from another Pod
     """where `/metrics` and the status page are served"""
     web_config_file: WebConfigFile | None = None

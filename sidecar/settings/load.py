@@ -126,7 +126,7 @@ class _Sources:
             if low > high and not invalid & {lower.partition(".")[0], higher.partition(".")[0]}:
                 order = "the first must not be above the second"
                 yield f"{self._setting(lower)}={low:g}, {self._setting(higher)}={high:g}: {order}"
-        for measured in ("baseline", "plain_steps"):
+        for measured in ("baseline", "plain_steps", "plain_cache"):
             if settings.baseline_file is not None and getattr(settings, measured):
                 names = f"{self._setting('baseline_file')}, {self._setting(measured)}"
                 yield f"{names}: mutually exclusive; keep one of them"

@@ -10,6 +10,7 @@ from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import MARGIN, Basis, Judgement, Verdict
 from sidecar.engine.methods import given_up
+from sidecar.requests.messages import Configuration, Speculation
 
 LIMITATIONS: Final = {
     Limitation.V0_COUNTERS: (
@@ -77,6 +78,7 @@ COLLAPSED: Final = (
     "Almost no draft tokens are accepted, at any temperature and from the first position on. High temperatures alone "
     "do not cause this. Restart vLLM, and check that the draft model matches the target model."
 )
+_UNKNOWN: Final = Configuration()
 # vLLM cannot turn speculation off for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
 _LOSING: Final = "Route this traffic to pods that do not speculate."
 _OR_FEWER: Final = "Route this traffic to pods that do not speculate, or speculate fewer tokens."
@@ -87,9 +89,11 @@ def model_notes(model: ModelReport) -> list[str]:
     judgement = model.judgement
     note = judgement_note(judgement, is_explained=bool(model.findings))
     told = {FindingCode.TOO_MANY_TOKENS, FindingCode.TOO_FEW_TOKENS, FindingCode.LOAD}
+    configured = [engine.configuration for engine in model.engines if engine.speculation is not None]
     has_told = any(finding.code in told for finding in model.findings)
     schedule = "" if model.advice is None or has_told else advice_sentences(Advice(schedule=model.advice.schedule))
-    return [*filter(None, (note, schedule)), *caveats(judgement.evidence), *_losing_engines(model)]
+    notes = [*filter(None, (note, schedule)), *caveats(judgement.evidence, *configured[:1])]
+    return [*notes, *_losing_engines(model)]
 
 
 def judgement_note(judgement: Judgement, *, is_explained: bool = False) -> str:
@@ -161,7 +165,14 @@ def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
     )
 
 
-def caveats(evidence: Evidence) -> Iterator[str]:
+def _lost(speculation: Speculation, configuration: Configuration) -> list[str]:
+    """What vLLM gives up, unless the engine says that it has it."""
+    has = {"async scheduling": configuration.async_scheduling, "model runner V2": configuration.model_runner_v2}
+    graphs = ["full CUDA graphs"] * (speculation.per_batch_size and configuration.model_runner_v2 is False)
+    return [lost for lost in given_up(speculation.method) if not has[lost]] + graphs
+
+
+def caveats(evidence: Evidence, configuration: Configuration = _UNKNOWN) -> Iterator[str]:
     """Why the acceptance rate misleads, and what the method costs that drafts do not show."""
     if evidence.speculation is None:
         return
@@ -170,8 +181,9 @@ def caveats(evidence: Evidence) -> Iterator[str]:
         yield _ADAPTIVE
     elif evidence.speedup is None and not evidence.is_ruled:
         yield _UNRULED.format(method)
-    if lost := given_up(method):
-        yield _GIVEN_UP.format(method, " and ".join(lost))
+    if lost := _lost(evidence.speculation, configuration):
+        schedule = " and a schedule by batch size" if evidence.has_schedule else ""
+        yield _GIVEN_UP.format(f"{method}{schedule}", " and ".join(lost))
     if sampler == "synthetic":
         yield _SYNTHETIC
     elif sampler not in _EXACT_SAMPLERS:

@@ -12,6 +12,7 @@ COUNTED = {  # the field of Steps by which each counter grows
     Counter.DECODE_STEPS: "decode_steps",
     Counter.STEPS: "engine_steps",
     Counter.FIRST_TOKENS: "first_tokens",
+    Counter.TTFT_SECONDS: "first_token_seconds",
     Counter.PROMPT_TOKENS: "prompt_tokens",
 }
 DRAFTED = {Counter.DRAFTS: "drafts", Counter.DRAFT_TOKENS: "draft_tokens"}

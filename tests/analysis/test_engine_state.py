@@ -9,12 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.analysis.engine.engine_state import KvCacheUsage, Latency, Limitation, gap_growth, latency
-from sidecar.engine.names import Trait
+from sidecar.engine.names import Counter, Trait
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import HistogramReading
 from tests.analysis.analysis_tools import Server, snap
 
 INF = math.inf
+
+
+def test_the_prefix_cache_s_window_is_growth_and_counters_that_vllm_lacks_are_unknown():
+    server, counters = Server(), dict.fromkeys(Counter, 1000.0)
+    del counters[Counter.PREEMPTIONS]
+    server.poll(snap(counters=counters))
+    server.poll(snap(counters=counters | {Counter.PREFIX_CACHE_QUERIES: 1200.0, Counter.PREFIX_CACHE_HITS: 1150.0}))
+    (engine,) = server.engines().values()
+    assert (engine.cache.hit_ratio, engine.cache.preemptions_ratio, engine.cache.request_tokens) == (0.75, None, None)
 
 
 def test_latency_has_all_quantiles_and_the_gap():

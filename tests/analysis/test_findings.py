@@ -5,11 +5,14 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.advice import Advice, Direction, FindingCode, TokensAdvice
+from sidecar.analysis.engine.engine_state import CacheWindow
 from sidecar.analysis.findings import findings
 from sidecar.analysis.split.strata import Sums
 from sidecar.analysis.verdict import Verdict
-from sidecar.engine.names import Counter
-from sidecar.requests.messages import Speculation, Table
+from sidecar.engine.names import Counter, Gauge
+from sidecar.requests.messages import Configuration, Speculation, Table
+from sidecar.settings.baselines import PlainCache
+from sidecar.settings.groups import Thresholds
 from tests.analysis.analysis_tools import PluginEnd, Server, snap
 from tests.export.reports import difference, engine, group, judgement, model, speed, temperature, timed_model
 
@@ -43,12 +46,23 @@ def pod(*, speculation=GREEDY, groups=(), engines=None, verdict=Verdict.BREAK_EV
 
 
 def codes(report, sampling=None, forbidden=0, min_requests=20):
-    return [finding.code for finding in findings(report, sampling or {}, forbidden, min_requests)]
+    thresholds = Thresholds(min_requests=min_requests)
+    return [finding.code for finding in findings(report, sampling or {}, forbidden, thresholds)]
 
 
 def undrafted(tokens=5000.0, **speculation):
     quiet = engine(speculation=replace(GREEDY, **speculation), acceptance=None, undrafted_tokens=tokens)
     return pod(engines=(quiet,), verdict=Verdict.INSUFFICIENT_DATA, rate=None)
+
+
+EAGLE, LONG = Speculation("eagle", 3, keeps_last_block=False, draft_layers=1), 4000
+
+
+def cached(prompt=160, *, speculation=EAGLE, hits=0.6, preemptions=0, layers=None, plain=None, **changes):
+    """40 requests with prompts of this many tokens; the KV cache has 442,368 in blocks of 16."""
+    cache = CacheWindow(40, 40 * prompt, 4000, 40 * prompt, hits * 40 * prompt, preemptions)
+    one = engine(speculation=speculation, cache=cache, configuration=Configuration(layers=layers), **changes)
+    return pod(engines=(one,), speculation=None, plain_cache=PlainCache(capacity_tokens=plain))
 
 
 LOWER, ALIKE = difference(0.3, 0.7), difference(0.68, 0.7)
@@ -87,6 +101,10 @@ def by_load(low_ms, now_ms, verdict):
                            groups=(group("adapter", "legal", difference=LOWER),)), {}),
         ("mismatch", pod(collapsed=True, rate=0.01, advice=MANY), traffic(0.01, 0.01)),
         ("not_speculating", undrafted(), {}),
+        ("prefix_cache", cached(), {}),
+        ("room", cached(LONG, preemptions=2, layers=4), {}),
+        ("room", cached(LONG, preemptions=2, plain=500_000), {}),
+        ("room", cached(LONG, layers=4, kv_cache_peak=0.95, gauges={Gauge.WAITING_FOR_CAPACITY: 3.0}), {}),
     ],
 )  # fmt: skip
 def test_a_staged_cause_is_found_and_no_other_claims_the_loss(code, report, sampling):
@@ -156,10 +174,10 @@ def test_an_engine_that_decodes_without_a_draft_is_found_through_the_state(token
 def test_greedy_drafting_names_the_temperatures_with_enough_requests():
     report = model(*(temperature(label) for label in (COLD, "0.3-0.5", HOT, "other")), judgement=pod().judgement)
     few, unknown = {("0.3-0.5", "plain"): sums(0.4, 19)}, {("other", "plain"): sums(0.1, 500)}
-    (finding,) = findings(report, traffic() | few | unknown, 0, 20)
+    (finding,) = findings(report, traffic() | few | unknown, 0, Thresholds())
     assert (finding.where, finding.other) == ((HOT,), pytest.approx(0.8))
     assert finding.value == pytest.approx(0.4, abs=0.01)  # not of "other", whose temperatures nobody knows
-    assert findings(report, traffic(hot=None) | unknown, 0, 20) == ()
+    assert findings(report, traffic(hot=None) | unknown, 0, Thresholds()) == ()
 
 
 @pytest.mark.parametrize(("quiet", "found"), [("structured", [FindingCode.STRUCTURED_OUTPUT]), ("free", [])])
@@ -221,6 +239,15 @@ def test_findings_come_by_what_they_cost():
         pytest.param(pod(advice=Advice()), {}, id="the number of draft tokens fits"),
         pytest.param(undrafted(schedule=((1, 64, 0),), per_batch_size=True), {}, id="K = 0 by the schedule"),
         pytest.param(undrafted(method="ngram"), {}, id="n-gram finds nothing to draft"),
+        pytest.param(cached(LONG), {}, id="a block is a small part of a long prompt"),
+        pytest.param(cached(hits=0.0), {}, id="no prompts are shared"),
+        pytest.param(cached(hits=0.97), {}, id="nothing is left to be found"),
+        pytest.param(cached(speculation=replace(EAGLE, keeps_last_block=True)), {}, id="the last block is kept"),
+        pytest.param(cached(speculation=replace(EAGLE, method="draft_model")), {}, id="a draft model drops no block"),
+        pytest.param(cached(LONG, preemptions=2, layers=80), {}, id="the draft takes little room"),
+        pytest.param(cached(LONG, preemptions=2, plain=450_000), {}, id="the baseline had little more room"),
+        pytest.param(cached(LONG, layers=4), {}, id="there is room enough"),
+        pytest.param(cached(LONG, speculation=None, preemptions=2, plain=500_000), {}, id="room without a plug-in"),
     ],
 )
 def test_healthy_or_ambiguous_situations_have_no_finding(report, sampling):

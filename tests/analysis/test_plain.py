@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from sidecar.analysis.speed.plain import DecodeClock, are_prompts_alike, fit, plain_step
+from sidecar.analysis.speed.plain import DecodeClock, are_prompts_alike, beside, fit, plain_step
 from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.decoding import period, plain
 
@@ -27,6 +27,15 @@ def test_a_curve_of_any_shape_is_exact_at_the_loads_measured_and_linear_between_
     for load in LOADS:
         assert plain_step(curve, load).seconds == pytest.approx(bent(load), rel=1e-4)
     assert plain_step(curve, 12).seconds == pytest.approx((bent(8) + bent(16)) / 2, rel=1e-4)
+
+
+def test_times_to_first_token_are_means_by_load_and_absent_where_a_load_has_none():
+    periods = [period(load, 0.01)._replace(first_tokens=2, first_token_seconds=0.2 * load) for load in (1, 8)]
+    curve = fit(periods * 20)
+    assert beside(curve, curve.running[0]) == pytest.approx((0.1, 100), rel=0.05)
+    assert beside(curve, curve.running[1]) == pytest.approx((0.8, 800), rel=0.05)
+    assert fit([*periods, period(2, 0.01)] * 20).first_token_seconds == ()
+    assert beside(curve, 20) == beside(None, 1) == (None, None)
 
 
 @pytest.mark.parametrize("load", [0.5, 17.5, 100])

@@ -34,6 +34,7 @@ class Decoding(Server):
             if drafted:
                 self.engine.counters[Counter.ACCEPTED_TOKENS] = self.engine.counters[Counter.DRAFT_TOKENS] * accepted
             self.engine.counters[Counter.FIRST_TOKENS] += 1
+            self.engine.counters[Counter.TTFT_SECONDS] += 0.3
             self.engine.counters[Counter.GENERATION_TOKENS] += 1
             counters = dict(self.engine.counters)
             if per_token:
@@ -88,6 +89,15 @@ def test_the_report_has_speedup_loads_and_time_saved():
     assert {load.running: load.plain_seconds for load in server.model().loads} == dict.fromkeys(
         ("1", "2", "3-4", "5-8", "9-16"), pytest.approx(0.02)
     )
+
+
+def test_first_tokens_and_throughput_stand_beside_plain_decoding_at_the_same_load():
+    plain = replace(PLAIN["m"], first_token_seconds=(0.1, 0.25))
+    server = Decoding(plain_steps={"m": plain}).decode(20)
+    (load,) = [load for load in server.model().loads if load.steps]
+    assert (load.first_token_seconds, load.plain_first_token_seconds) == pytest.approx((0.3, 0.13), rel=0.01)
+    # Four requests get 2.5 tokens from each of 40 steps a second, and one gets its first.
+    assert (load.tokens_per_second, load.plain_tokens_per_second) == pytest.approx((401, 4.025 / 0.02))
 
 
 def test_where_drafting_pays_only_at_light_load_the_advice_is_a_schedule():

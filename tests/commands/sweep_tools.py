@@ -50,7 +50,7 @@ def measurement(samples, seconds=2.0):
     )
 
 
-def generated_level(seed, *, temperature=0.0, at_once=4, requests=200, tpot=0.010, acceptance=0.6, k=3):
+def generated_level(seed, *, temperature=0.0, at_once=4, requests=200, tpot=0.010, ttft=0.05, acceptance=0.6, k=3):
     """Requests whose times scatter by a tenth, in runs that share a level of their own."""
     random = Random(seed)
     samples, shared = [], 1.0
@@ -63,7 +63,7 @@ def generated_level(seed, *, temperature=0.0, at_once=4, requests=200, tpot=0.01
         samples.append(
             Sample(
                 temperature=temperature,
-                ttft=0.05 * shared * random.uniform(0.8, 1.2),
+                ttft=ttft * shared * random.uniform(0.8, 1.2),
                 tpot=time,
                 duration=100 * time,
                 tokens=100,
@@ -78,5 +78,7 @@ def generated_level(seed, *, temperature=0.0, at_once=4, requests=200, tpot=0.01
     return LevelResult(level=level, speculating=measurement(samples, seconds))
 
 
-def sweep_of(*level_results, rounds=8):
-    return SweepResult(model="m", max_tokens=100, rounds=rounds, complete=True, faults={}, levels=level_results)
+def sweep_of(*level_results, rounds=8, requests="the same"):
+    return SweepResult(
+        model="m", max_tokens=100, rounds=rounds, complete=True, faults={}, levels=level_results, requests=requests
+    )

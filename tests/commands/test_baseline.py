@@ -107,6 +107,11 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
         code, out, err = await finished("baseline", *argv, "--out", str(file), **often)
     assert (code, out) == (0, ""), err
     steps = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).plain_step_times["demo"]
+    assert all(0 < seconds < 5 for seconds in steps.first_token_seconds)
+    assert len(steps.first_token_seconds) == len(steps.running)
+    cache = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).baseline_file.plain_cache["demo"]
+    assert (cache.capacity_tokens, cache.preemptions_ratio) == (4096 * 16, 0)
+    assert 0 < cache.hit_ratio < 0.5
     assert 0 < steps.running[0] <= 1.1  # less where a busy machine is late with the next request
     assert steps.running[0] < steps.running[-1] <= 5
     assert all(0 < seconds < 1 for seconds in steps.seconds)

@@ -1,6 +1,7 @@
 """Differences are claimed if they exist, and only then."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -100,6 +101,35 @@ def test_a_faster_server_is_shown_and_described(saved, capsys):
     assert f"verdict: {after} is faster than {before}" in lines
     assert {"TPOT P50", "tokens/s"} <= {line.split(" is ")[0].strip() for line in lines if line.startswith("  ")}
     assert any(line.startswith("  TPOT P50 is ") and "lower at temperature 0, concurrency 4" in line for line in lines)
+
+
+def with_cache(level, hits, capacity):
+    cached = tuple((hits + number, 1000.0) for number in range(8))
+    return replace(level, speculating=replace(level.speculating, cached=cached, capacity_tokens=capacity))
+
+
+def test_the_balance_of_the_same_requests_has_each_price_with_its_error(saved, capsys):
+    before = with_cache(generated_level(1, k=0, tpot=0.02), 880, 4000)
+    after = with_cache(generated_level(2, ttft=0.09), 700, 3520)
+    assert command("compare", *saved(before, after)) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "saves" in line]
+    number = r"\d[\d.]*"
+    assert re.fullmatch(
+        rf"  temperature 0, concurrency 4: saves {number} ± {number} ms a token, costs {number} ± {number} ms to the "
+        rf"first: a gain from [56] tokens on \({number} to {number}\); prefix-cache hits 70.3% ± {number}% instead of "
+        rf"88.3% ± {number}%; 12.0% less room; {number}% ± {number}% more requests a second",
+        line,
+    )
+
+
+def test_a_balance_claims_no_length_where_both_are_unclear_and_none_between_other_requests(saved, capsys):
+    assert command("compare", *saved(generated_level(1), generated_level(2))) == 0
+    shown_ = capsys.readouterr().out
+    assert "no clear difference a token (" in shown_
+    assert "tokens on" not in shown_
+    other = compare(sweep_of(generated_level(1)), sweep_of(generated_level(2), requests="others"), names=("A", "B"))
+    assert other.levels[0].balance is None
+    assert any(note.startswith("no balance: ") for note in other.notes)
 
 
 def test_both_sides_and_the_change_are_rows_of_one_table(saved, capsys):

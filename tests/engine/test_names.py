@@ -31,6 +31,7 @@ def expected_counters(known, truth):
         Counter.DECODE_STEPS: histograms["itl"]["count"],
         Counter.DECODE_SECONDS: pytest.approx(histograms["itl"]["sum"], abs=1e-5),
         Counter.FIRST_TOKENS: histograms["ttft"]["count"],
+        Counter.TTFT_SECONDS: pytest.approx(histograms["ttft"]["sum"], abs=1e-5),
     }
 
 

@@ -91,7 +91,7 @@ async def test_a_filtered_page_is_used_and_gives_the_same(vllm, source):
     await reads(source, vllm.body, 5)
     assert (vllm.whole, vllm.part) == (1, 4)
     assert {name for name in vllm.asked if name.endswith(("_created", "_sum"))} == {
-        "vllm:generation_tokens_created", "vllm:inter_token_latency_seconds_sum"
+        "vllm:generation_tokens_created", "vllm:inter_token_latency_seconds_sum", "vllm:time_to_first_token_seconds_sum"
     }  # fmt: skip
     assert len(vllm.filtered()) < len(vllm.body) / 2
 

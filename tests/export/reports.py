@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sidecar.analysis.advice import Finding, FindingCode
 from sidecar.analysis.distributions import ACCEPTANCE_EDGES, USAGE_EDGES, WINDOW_EDGES, Distribution
-from sidecar.analysis.engine.engine_state import QUANTILES, Latency
+from sidecar.analysis.engine.engine_state import QUANTILES, CacheWindow, Latency
 from sidecar.analysis.engine.engines import ScrapeReport
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence
 from sidecar.analysis.model_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGES, TTFT_EDGES
@@ -104,6 +104,8 @@ def engine(model="demo", index="0", **changes):
         "gauges": {Gauge.REQUESTS_RUNNING: 4.0, Gauge.REQUESTS_WAITING: 1.0, Gauge.KV_CACHE_USAGE: 0.375},
         "kv_cache_peak": 0.5,
         "kv_cache_capacity_tokens": 442_368,
+        "kv_cache_block_tokens": 16,
+        "cache": CacheWindow(40, 120_000, 4000, 120_000, 90_000, 0),
         "latencies": {phase: latency(0.02) for phase in Phase},
         "acceptance": window(0.6),
         "limitations": frozenset(),

@@ -12,7 +12,7 @@ from prometheus_client import ProcessCollector, generate_latest
 
 from scripts.metrics_reference import metrics_reference
 from sidecar.analysis.advice import FindingCode
-from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.engine.engine_state import CacheWindow, Limitation
 from sidecar.analysis.speed.speedup import LoadReport
 from sidecar.analysis.speed.steps import LOAD_LABELS
 from sidecar.analysis.split.lives import Lives
@@ -27,6 +27,7 @@ from sidecar.export.declaration import Shown
 from sidecar.export.exporter import Families, families
 from sidecar.export.metrics import METRICS, MOST_SERIES
 from sidecar.requests.tally import Tally
+from sidecar.settings.baselines import PlainCache
 from sidecar.settings.groups import Limits
 from tests.export import reports
 
@@ -86,7 +87,8 @@ def full(engines):
         for label in TEMPERATURES
     ]
     groups = tuple(reports.group(by, name) for by, name in (*GROUPS, *ADAPTERS))
-    whole = reports.model(*temperatures, engines=reported, groups=groups, loads=loads)
+    plain = PlainCache(hit_ratio=0.8, capacity_tokens=500_000, preemptions_ratio=0.0)
+    whole = reports.model(*temperatures, engines=reported, groups=groups, loads=loads, plain_cache=plain)
     own = {
         "failures": dict.fromkeys(("vllm", "alerts", "settings"), 0),
         "reloads": {"applied": 0, "refused": 0},
@@ -192,7 +194,7 @@ def test_a_v0_engine_exports_what_it_has_and_no_zeros():
         counters={Counter.GENERATION_TOKENS: 7.0}, accepted_per_position=(), gauges={},
         kv_cache_usages=reports.distribution((1.0,)), kv_cache_peak=None, kv_cache_capacity_tokens=None, latencies={},
         acceptance=None, limitations=frozenset({Limitation.V0_COUNTERS}), speed=None, speculation=None, coverage=None,
-        loads=(), judgement=Judgement(),
+        loads=(), judgement=Judgement(), cache=CacheWindow(),
     )  # fmt: skip
     shown = reports.shown(reports.report(reports.model(engines=(old,))))
     seen = {family.name for family in families(shown) if "engine" in family.samples[0].labels}
@@ -201,7 +203,7 @@ def test_a_v0_engine_exports_what_it_has_and_no_zeros():
 
 def test_every_quantity_of_vllm_is_exported_or_left_out_on_purpose():
     """One that is added to names.py and forgotten here would be read and never exported."""
-    internal = {Counter.STEPS, Counter.DECODE_SECONDS, Counter.DECODE_STEPS}  # specdec_decode_* tell these
+    internal = {Counter.STEPS, Counter.DECODE_SECONDS, Counter.DECODE_STEPS, Counter.TTFT_SECONDS}  # others tell these
     for place, quantity in enumerate([*Counter, *Gauge], start=1000):
         counters = {quantity: place} if quantity in Counter else {}
         gauges = {quantity: place} if quantity in Gauge else {}

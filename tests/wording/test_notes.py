@@ -9,7 +9,7 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Estimate, Evidence
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Gate, Verdict
-from sidecar.requests.messages import Speculation
+from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.notes import (
     LIMITATIONS,
     WITHHELD,
@@ -171,6 +171,13 @@ def test_caveats_say_what_misleads_and_what_the_method_costs(speculation, words)
 def test_a_known_speedup_needs_no_baseline():
     (given_up,) = caveats(Evidence(speculation=Speculation("ngram", 3), speedup=Estimate(1.2)))
     assert given_up.startswith("With method ngram, vLLM does not use async scheduling")
+
+
+def test_what_the_engine_says_it_has_is_not_given_up_and_a_schedule_costs_full_cuda_graphs():
+    runs = Configuration(async_scheduling=True, model_runner_v2=False)
+    (lost,) = caveats(Evidence(speculation=Speculation("mlp_speculator", 3, per_batch_size=True)), runs)
+    assert "mlp_speculator and a schedule by batch size, vLLM does not use model runner V2 and full CUDA graphs" in lost
+    assert list(caveats(Evidence(speculation=Speculation("eagle", 3)), runs)) == []
 
 
 def losing(index, rate, speedup=None):

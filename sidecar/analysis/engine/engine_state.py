@@ -2,17 +2,17 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from sidecar.analysis.distributions import USAGE_EDGES, WINDOW_EDGES, Histogram, histogram_quantile
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.speed.speedup import LoadReport, LoadTotals, Withheld
 from sidecar.analysis.speed.steps import StepCheck, Steps, counted_steps, counter_growth
 from sidecar.engine.merge import fell, held
-from sidecar.engine.names import Counter, Gauge, Phase, Trait
+from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 from sidecar.engine.window import HOUR, CounterWindow, HistogramWindow, Row
@@ -95,13 +95,50 @@ class KvCacheUsage:
         return max((usage for at, usage in self._polls if at > now - self._window), default=None)
 
 
-_COUNTED: Final = (
-    Counter.GENERATION_TOKENS,
+class CacheWindow(NamedTuple):
+    """What the KV cache did over latency_window; NaN: not known. Of ``queries`` in the prefix cache it had ``hits``."""
+
+    requests: float = math.nan  # that got their first token
+    prompt_tokens: float = math.nan
+    generated_tokens: float = math.nan
+    queries: float = math.nan
+    hits: float = math.nan
+    preemptions: float = math.nan
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Hits / queries, 0 to 1."""
+        return _ratio(min(self.hits, self.queries), self.queries)
+
+    @property
+    def preemptions_ratio(self) -> float | None:
+        """Preemptions / requests."""
+        return _ratio(self.preemptions, self.requests)
+
+    @property
+    def request_tokens(self) -> float | None:
+        """What a request fills at its end, on average."""
+        return _ratio(self.prompt_tokens + self.generated_tokens, self.requests)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 and not math.isnan(part) else None
+
+
+def sum_caches(caches: Iterable[CacheWindow]) -> CacheWindow:
+    """Those of several engines together."""
+    return CacheWindow(*map(sum, zip(*caches, strict=True)))
+
+
+_CACHE: Final = (
     Counter.FIRST_TOKENS,
-    Counter.DRAFTS,
-    Counter.DRAFT_TOKENS,
-    Counter.ACCEPTED_TOKENS,
+    Counter.PROMPT_TOKENS,
+    Counter.GENERATION_TOKENS,
+    Counter.PREFIX_CACHE_QUERIES,
+    Counter.PREFIX_CACHE_HITS,
+    Counter.PREEMPTIONS,
 )
+_COUNTED: Final = (*SPECULATION, *_CACHE)
 
 
 class EngineState:
@@ -202,23 +239,27 @@ class EngineState:
     @property
     def undrafted_tokens(self) -> float:
         """Tokens decoded over latency_window, if nothing was drafted in it; else, or if unknown, 0."""
-        grown = self._window.growth or ()
-        if not grown or any(map(math.isnan, grown[: len(_COUNTED)])):
+        grown = _counted(self._window)
+        if grown.get(Counter.DRAFTS, 1.0) or not grown.keys() >= {Counter.GENERATION_TOKENS, Counter.FIRST_TOKENS}:
             return 0.0
-        generated, requests, drafts, *_ = grown
-        return 0.0 if drafts else max(generated - requests, 0.0)
+        return max(grown[Counter.GENERATION_TOKENS] - grown[Counter.FIRST_TOKENS], 0.0)
+
+    @property
+    def cache(self) -> CacheWindow:
+        """What its KV cache did over latency_window."""
+        grown = _counted(self._window)
+        return CacheWindow(*(grown.get(counter, math.nan) for counter in _CACHE))
 
     def _acceptance(self, window: CounterWindow) -> Acceptance:
-        grown = window.growth or ()
-        _, requests, *speculation = grown[: len(_COUNTED)] if grown else (math.nan,) * len(_COUNTED)
-        if any(map(math.isnan, speculation)):
+        grown = _counted(window)
+        if not grown.keys() >= set(SPECULATION):
             return NO_DRAFTS
-        drafts, draft_tokens, accepted_tokens = speculation
-        positions = grown[len(_COUNTED) :]
+        drafts, draft_tokens, accepted_tokens = (grown[counter] for counter in SPECULATION)
+        requests, positions = grown.get(Counter.FIRST_TOKENS), (window.growth or ())[len(_COUNTED) :]
         running = self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest is not None else 0.0
         return Acceptance(
             seconds=window.seconds,
-            requests=None if math.isnan(requests) else requests + running,
+            requests=None if requests is None else requests + running,
             drafts=drafts,
             draft_tokens=draft_tokens,
             accepted_tokens=accepted_tokens,
@@ -252,7 +293,7 @@ class EngineState:
     @property
     def load_reports(self) -> tuple[LoadReport, ...]:
         """What was decoded by load; empty if neither vLLM nor the plug-in times steps."""
-        return self.loads.report({}) if self.is_reported or self.untimed is None else ()
+        return self.loads.report() if self.is_reported or self.untimed is None else ()
 
     @property
     def latencies(self) -> dict[Phase, Latency]:
@@ -264,6 +305,12 @@ class EngineState:
     def histograms(self) -> dict[Phase, HistogramReading]:
         """The growth of vLLM's histograms over latency_window."""
         return self._histograms.growth
+
+
+def _counted(window: CounterWindow) -> dict[Counter, float]:
+    """The growth of an engine's counters, without those that vLLM does not export."""
+    grown = zip(_COUNTED, window.growth or (), strict=False)
+    return {counter: growth for counter, growth in grown if not math.isnan(growth)}
 
 
 def _row(shown: EngineSnapshot, engine: EngineSnapshot) -> Row:

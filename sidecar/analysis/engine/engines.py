@@ -134,4 +134,4 @@ def _differ(before: float | None, now: float | None) -> bool | None:
 
 def shown_positions(settings: Settings, engines: int) -> int:
     """How many draft positions have label values of their own, such that a pod stays within its number of series."""
-    return min(settings.limits.positions, 8 + 6 * max(8 - engines, 0))
+    return min(settings.limits.positions, 7 + 6 * max(8 - engines, 0))

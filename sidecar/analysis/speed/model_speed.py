@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from sidecar.analysis.speed.plain import DecodeClock, are_prompts_alike, by_load, plain_step
+from sidecar.analysis.speed.plain import DecodeClock, are_prompts_alike, plain_step
 from sidecar.analysis.speed.speedup import (
     EngineSpeed,
     EngineSpeedWindow,
@@ -49,11 +49,6 @@ class ModelSpeed:
         self._clock = DecodeClock(history)
         self.whole: EngineSpeed | None = None  # all engines together at the last good poll; None without steps
         self._read_engines: dict[EngineKey, EngineSpeed | None] = {}
-
-    @property
-    def plain_seconds(self) -> Mapping[str, float]:
-        """S0 by load."""
-        return {} if self.curve is None else by_load(self.curve)
 
     def polled(self, start: float, at: float, steps: Mapping[EngineKey, Steps]) -> None:
         """Takes in what the model's speculating engines decoded between two polls."""

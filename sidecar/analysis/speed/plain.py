@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import ceil, hypot, log2, sqrt
 from typing import Final
@@ -76,6 +76,15 @@ def by_load(times: PlainStepTimes) -> dict[str, float]:
     return {label: step.seconds for label, step in found.items() if step is not None}
 
 
+def beside(times: PlainStepTimes | None, running: float) -> tuple[float | None, float | None]:
+    """Plain decoding at a load: mean seconds to the first token, and an engine's tokens per second; None if unknown."""
+    if times is None or not covers(times, running):
+        return None, None
+    first, shares = times.first_token_seconds, _shares(running, times.running)
+    mean = sum(share * first[knot] for knot, share in shares.items()) if first else None
+    return mean, running / line(times, running).seconds
+
+
 def are_prompts_alike(times: PlainStepTimes, steps: Steps) -> bool:
     """Whether plain steps with the same prompts would include about as much prefill as those that were measured."""
     share = min(max(times.prompt_share, steps.least_prompt_share), steps.prompt_share)
@@ -121,11 +130,14 @@ def _curve(groups: _Groups, prompt_share: float) -> PlainStepTimes:
     independent = (tuple(error * (i == j) for j in range(len(errors))) for i, error in enumerate(errors))
     steps = [PlainStep(seconds=one, deviations=row) for one, row in zip(seconds, independent, strict=True)]
     curve = _through(loads, steps, prompt_share)
-    if len(groups) == 1:
-        return curve
-    # The outer segments extend to the lowest and the highest measured load.
-    knots = (min(one.running for one in groups[0]), *loads[1:-1], max(one.running for one in groups[-1]))
-    return _through(knots, [line(curve, load) for load in knots], prompt_share)
+    if len(groups) > 1:
+        # The outer segments extend to the lowest and the highest measured load.
+        knots = (min(one.running for one in groups[0]), *loads[1:-1], max(one.running for one in groups[-1]))
+        curve = _through(knots, [line(curve, load) for load in knots], prompt_share)
+    sums = [sum_steps(*group) for group in groups]
+    if all(one.first_tokens and one.first_token_seconds for one in sums):
+        curve = replace(curve, first_token_seconds=tuple(one.first_token_seconds / one.first_tokens for one in sums))
+    return curve
 
 
 def _through(loads: Sequence[float], steps: Sequence[PlainStep], prompt_share: float) -> PlainStepTimes:

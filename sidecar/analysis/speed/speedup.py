@@ -4,15 +4,14 @@ A request at temperature t gets L_t tokens from a step of S seconds; without spe
 Tokens and seconds are summed over the sliding window and then divided, never averaged.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from math import hypot, inf
 from typing import Final
 
-from sidecar.analysis.speed.plain import PlainStep, added_up, are_prompts_alike, covers, scatter
-from sidecar.analysis.speed.steps import LOAD_EDGES, LOAD_LABELS, StepCosts, Steps, load_label, sum_steps
+from sidecar.analysis.speed.plain import PlainStep, added_up, are_prompts_alike, beside, by_load, covers, scatter
+from sidecar.analysis.speed.steps import LOAD_EDGES, LOAD_LABELS, NO_DECODING, StepCosts, Steps, load_label, sum_steps
 from sidecar.engine.window import GrowthWindow, Row, subtract
 from sidecar.settings.baselines import PlainStepTimes
 
@@ -117,6 +116,7 @@ class LoadReport:
     """What was decoded while ``running`` requests ran (a label: 1, 2, 3-4, …), since the start.
 
     ``plain_seconds`` is S0 at this load, the time of a step without speculation; None if unknown, as for one engine.
+    The times to first token are means and, like the tokens per second of one engine, of the load that there was.
     """
 
     running: str
@@ -124,6 +124,10 @@ class LoadReport:
     steps: float = 0.0  # counted once for each request that decoded in them
     tokens: float = 0.0  # from these steps
     plain_seconds: float | None = None
+    first_token_seconds: float | None = None
+    tokens_per_second: float | None = None
+    plain_first_token_seconds: float | None = None
+    plain_tokens_per_second: float | None = None
 
     @property
     def actual_seconds(self) -> float | None:
@@ -141,27 +145,32 @@ class LoadTotals:
     """What was decoded at each load since the start."""
 
     def __init__(self) -> None:
-        self._totals = {label: [0.0, 0.0, 0.0] for label in LOAD_LABELS}
+        self._totals = dict.fromkeys(LOAD_LABELS, NO_DECODING)
 
     def add(self, steps: Steps) -> None:
         """Adds a period at its mean load."""
-        totals = self._totals[load_label(steps.running)]
-        for index, value in enumerate((steps.seconds, steps.decode_steps, steps.tokens)):
-            totals[index] += value
+        label = load_label(steps.running)
+        self._totals[label] = sum_steps(self._totals[label], steps)
 
-    def report(self, plain: Mapping[str, float]) -> tuple[LoadReport, ...]:
-        """Every load; ``plain`` is S0 by load."""
-        return tuple(
-            LoadReport(label, seconds, steps, tokens, plain.get(label))
-            for label, (seconds, steps, tokens) in self._totals.items()
-        )
+    def report(self, curve: PlainStepTimes | None = None) -> tuple[LoadReport, ...]:
+        """Every load, with what ``curve`` says of plain decoding there."""
+        plain = {} if curve is None else by_load(curve)
+        return tuple(_load_report(label, total, plain.get(label), curve) for label, total in self._totals.items())
+
+
+def _load_report(label: str, total: Steps, plain: float | None, curve: PlainStepTimes | None) -> LoadReport:
+    if not total.decode_steps:
+        return LoadReport(label, plain_seconds=plain)
+    first = total.first_token_seconds / total.first_tokens if total.first_token_seconds else None
+    decoded = (total.seconds, total.decode_steps, total.tokens)
+    return LoadReport(label, *decoded, plain, first, total.tokens_per_second, *beside(curve, total.running))
 
 
 class EngineSpeedWindow:
     """The steps of an engine or a model over a sliding window, with their plain times."""
 
     def __init__(self, seconds: float) -> None:
-        self._total = Steps(*(0.0,) * len(Steps._fields))
+        self._total = NO_DECODING
         self._steps = GrowthWindow(seconds, subtract)
         self._times = SlidingTimes(seconds)
         self.mark(-inf)

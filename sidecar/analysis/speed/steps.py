@@ -19,6 +19,7 @@ class Steps(NamedTuple):
     request, summed over requests. ``tokens`` are those from decode steps, without each request's first one.
     ``prompt_tokens`` are those computed, without those found in the prefix cache. Plain decoding may have found up to
     ``dropped_tokens`` of them there, since EAGLE and its like drop the last block of what a request finds.
+    ``first_token_seconds`` is the time from arrival to first token, summed over requests.
     """
 
     seconds: float
@@ -30,6 +31,7 @@ class Steps(NamedTuple):
     dropped_tokens: float = 0.0
     drafts: float = 0.0
     draft_tokens: float = 0.0
+    first_token_seconds: float = 0.0
 
     @property
     def step_seconds(self) -> float:
@@ -40,6 +42,11 @@ class Steps(NamedTuple):
     def running(self) -> float:
         """b: requests to which an engine step gave tokens, including those in the step that ends their prefill."""
         return (self.decode_steps + self.first_tokens) / self.engine_steps
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens that the engine generates in a second in which it has something to do."""
+        return (self.tokens + self.first_tokens) / (self.engine_steps * self.step_seconds)
 
     @property
     def tokens_per_step(self) -> float:
@@ -60,6 +67,9 @@ class Steps(NamedTuple):
     def least_prompt_share(self) -> float:
         """The same without ``dropped_tokens``: at least what plain decoding would compute for the same prompts."""
         return (self.prompt_tokens - self.dropped_tokens) / (self.tokens + self.first_tokens)
+
+
+NO_DECODING: Final = Steps(*(0.0,) * len(Steps._fields))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +109,7 @@ def counted_steps(grown: Mapping[Counter, float], block: int = 0) -> Steps | Non
         engine_steps=grown[Counter.STEPS],
         tokens=generated - first,
         first_tokens=first,
+        first_token_seconds=grown.get(Counter.TTFT_SECONDS, 0.0),
         **_prompts_and_drafts(grown, block),
     )
 

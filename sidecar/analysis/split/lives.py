@@ -12,6 +12,7 @@ from sidecar.engine.names import Counter as Counted
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.requests.messages import (
+    Configuration,
     Dropped,
     FinishedRequest,
     Hello,
@@ -237,6 +238,11 @@ class Lives:
         """How the engine drafts; None if it does not, or if no plug-in is connected."""
         hello = self.hello(key)
         return hello.speculation if hello is not None else None
+
+    def configuration(self, key: EngineKey) -> Configuration:
+        """The rest of the engine's configuration; everything is unknown if no plug-in is connected."""
+        hello = self.hello(key)
+        return hello.configuration if hello is not None else Configuration()
 
     def _of(self, key: EngineKey) -> list[Life]:
         """The engine's lives in the current process of vLLM, the latest last."""

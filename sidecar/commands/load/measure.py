@@ -6,15 +6,17 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import zip_longest
-from typing import Final
+from typing import Any, Final
 
 from sidecar.analysis.evidence import Acceptance
+from sidecar.analysis.speed.steps import counter_growth
 from sidecar.commands.load.client import Client, Sample
 from sidecar.commands.load.sweep_result import LevelMeasurement, LevelResult, SweepResult, joined
 from sidecar.commands.load.workload import MOST_AT_ONCE, RequestOptions, SweepLevel
 from sidecar.commands.waiting import unless_stopped
-from sidecar.engine.merge import merge
+from sidecar.engine.merge import fell, merge
 from sidecar.engine.names import SPECULATION, Counter, Gauge
 from sidecar.engine.page_source import PageSource, page_source
 from sidecar.engine.snapshot import EngineSnapshot
@@ -169,6 +171,7 @@ async def _measure_level(
         counted=_counted_between(before, after),
         others=_served_others(before, after, ours),
         complete=len(ended) == options.count,
+        **_cache_between(before, after),
     )
 
 
@@ -190,6 +193,19 @@ async def _send(level: SweepLevel, requests: int, ask: Callable[[int, float], Aw
             await asyncio.sleep(max(0.0, begun + due - clock()))
             await slots.acquire()
             group.create_task(send(number, temperature))
+
+
+def _cache_between(before: EngineSnapshot | None, after: EngineSnapshot | None) -> dict[str, Any]:
+    """What the KV cache did meanwhile, as far as vLLM's page says."""
+    if before is None or after is None or fell(before, after):
+        return {}
+    grown = counter_growth(before.counters, after.counters, has_restarted=False)
+    hits, queries = (grown.get(counter) for counter in (Counter.PREFIX_CACHE_HITS, Counter.PREFIX_CACHE_QUERIES))
+    return {
+        "cached": () if hits is None or queries is None else ((hits, queries),),
+        "preemptions": grown.get(Counter.PREEMPTIONS),
+        "capacity_tokens": after.kv_cache_capacity_tokens,
+    }
 
 
 def _counted_between(before: EngineSnapshot | None, after: EngineSnapshot | None) -> Acceptance | None:
@@ -230,7 +246,7 @@ def _is_busy(engine: EngineSnapshot) -> bool:
 
 
 def _result(options: SweepOptions, clients: Sequence[Client], rounds: _Rounds, *, reached_end: bool) -> SweepResult:
-    levels = []
+    levels, asked = [], options.requests
     for level, servers in rounds.items():
         first, *baseline = [joined(parts) for parts in servers if parts]
         levels.append(LevelResult(level=level, speculating=first, baseline=baseline[0] if baseline else None))
@@ -241,4 +257,5 @@ def _result(options: SweepOptions, clients: Sequence[Client], rounds: _Rounds, *
         complete=reached_end and all(level.complete for level in levels),
         faults={client.name: client.last_fault for client in clients if client.last_fault},
         levels=tuple(levels),
+        requests=sha256(repr((asked.prompts, asked.endpoint, options.count)).encode()).hexdigest()[:16],
     )

@@ -32,6 +32,9 @@ class LevelMeasurement:
     counted: Acceptance | None
     others: bool
     complete: bool
+    cached: tuple[tuple[float, float], ...] = ()  # prompt tokens found in the prefix cache and looked up, by round
+    preemptions: float | None = None
+    capacity_tokens: int | None = None  # of the KV cache
 
     @property
     def acceptance(self) -> Acceptance:
@@ -77,6 +80,7 @@ class LevelMeasurement:
 def joined(rounds: Sequence[LevelMeasurement]) -> LevelMeasurement:
     """All rounds of one level as one."""
     counted = [part.counted for part in rounds if part.counted is not None]
+    preemptions = [part.preemptions for part in rounds]
     return LevelMeasurement(
         samples=tuple(sample for part in rounds for sample in part.samples),
         failed=sum(part.failed for part in rounds),
@@ -84,6 +88,9 @@ def joined(rounds: Sequence[LevelMeasurement]) -> LevelMeasurement:
         counted=sum_windows(counted) if len(counted) == len(rounds) else None,
         others=any(part.others for part in rounds),
         complete=all(part.complete for part in rounds),
+        cached=tuple(pair for part in rounds for pair in part.cached),
+        preemptions=None if None in preemptions else sum(filter(None, preemptions)),
+        capacity_tokens=rounds[-1].capacity_tokens,
     )
 
 
@@ -107,7 +114,8 @@ class SweepResult:
     """``complete`` is False if the sweep was stopped, ran out of time, or a level got no answer at all.
 
     ``model`` is None if the sweep ended before the server named one. ``faults`` has the last fault of each server that
-    failed requests, by its address.
+    failed requests, by its address. ``requests`` is a digest of the prompts, their number and the endpoint: sweeps
+    with the same one sent the same requests.
     """
 
     format: Literal[3] = 3
@@ -117,6 +125,7 @@ class SweepResult:
     complete: bool
     faults: dict[str, str]
     levels: tuple[LevelResult, ...]
+    requests: str = ""
 
 
 _FILE: Final = TypeAdapter(SweepResult)

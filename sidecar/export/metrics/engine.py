@@ -62,12 +62,34 @@ _COUNTERS: Final = {
     Counter.PREFIX_CACHE_HITS: ("prefix_cache_hits", "Tokens found in the prefix cache (blocks before vLLM 0.9)."),
 }
 
+
+def _plain_cache(part: str) -> Callable[[ModelReport], Values]:
+    return lambda model: None if model.plain_cache is None else getattr(model.plain_cache, part)
+
+
 METRICS: Final = (
     *(ENGINE.counter(name, text, _counted(counter)) for counter, (name, text) in _COUNTERS.items()),
     ENGINE.by_position(
         "engine_accepted_tokens_per_position",
         "Accepted draft tokens that vLLM counted, by draft position, starting at 0.",
         lambda engine: engine.accepted_per_position,
+    ),
+    ENGINE.gauge(
+        "prefix_cache_hit_ratio", "Prefix-cache hits / queries over latency_window.", lambda one: one.cache.hit_ratio
+    ),
+    MODEL.gauge("baseline_prefix_cache_hit_ratio", "The same without speculation.", _plain_cache("hit_ratio")),
+    MODEL.gauge(
+        "baseline_kv_cache_capacity_tokens",
+        "KV-cache capacity without speculation, all engines of the model together.",
+        _plain_cache("capacity_tokens"),
+    ),
+    MODEL.gauge(
+        "baseline_preemptions_ratio", "Preemptions / requests without speculation.", _plain_cache("preemptions_ratio")
+    ),
+    BASELINE.gauge(
+        "baseline_tokens_per_second",
+        "Tokens that an engine generates per second without speculation, at the highest load of the baseline.",
+        lambda baseline: baseline[1].running[-1] / baseline[1].seconds[-1] if baseline[1] else None,
     ),
     # Acceptance and latency derived from these counters and vLLM's histograms.
     SINGLE_ENGINE.histogram(

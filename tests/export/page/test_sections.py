@@ -16,6 +16,7 @@ from sidecar.errors import Unreachable
 from sidecar.export.page import content
 from sidecar.export.sections import marked
 from sidecar.requests.messages import Speculation
+from sidecar.settings.baselines import PlainCache
 from sidecar.wording.plugin import plugin_sentence
 from tests.export import reports
 from tests.export.reports import NEVER_CONNECTED, OBSERVING, engine, judgement, model, speed, temperature
@@ -155,6 +156,19 @@ def test_with_a_baseline_there_is_time_per_token_by_load():
     assert "with speculation without (baseline) 1 no traffic 20 ms 5-8 20 ms 30 ms 9-16 30 ms not measured" in page
     assert "Break-even acceptance rate at this load: 31%." in page
     assert "demo: time per token" not in text(model(speed=speed(withheld=Withheld.NO_REFERENCE)))
+
+
+def test_with_a_baseline_s_cache_and_first_tokens_there_is_the_price():
+    low, *_ = reports.timed_model().loads
+    load = replace(low, first_token_seconds=0.5, tokens_per_second=90.0, plain_first_token_seconds=0.4)
+    plain = PlainCache(hit_ratio=0.886, capacity_tokens=500_000)
+    page = text(reports.timed_model(loads=(replace(load, plain_tokens_per_second=80.0),), plain_cache=plain))
+    assert (
+        "demo: the price with speculation without (baseline) prefix-cache hits 75% 89% KV cache, tokens 442,368 "
+        "500,000 requests of 3,100 tokens that fit 142 161 time to first token, 1 running 500 ms 400 ms tokens a "
+        "second, 1 running 90 80 The baseline had prompts and a load of its own" in page
+    )
+    assert "the price" not in text(reports.timed_model())
 
 
 def test_latencies_below_vllm_s_first_bucket_are_bounds_and_gaps_are_compared_with_the_baseline():

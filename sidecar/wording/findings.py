@@ -155,7 +155,9 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         "kept": percent(other),
         "keep": _KEEP if speculation.keeps_last_block is not None else _CANNOT_KEEP,
         "pressure": _pressure(model),
-        "spread": _SPREAD if speculation.draft_tensor_parallel_size == 1 else "",
+        "spread": _SPREAD
+        if speculation.draft_tensor_parallel_size == 1 < (engine.configuration.tensor_parallel_size or 1)
+        else "",
     }
 
 
@@ -163,7 +165,7 @@ _BY_TIME: Final = "The time per token follows from the acceptance rate by positi
 _BY_ACCEPTANCE: Final = "How much time it saves is not known without a baseline: `specdec-sidecar baseline`."
 _KEEP: Final = 'Try `"disable_eagle_block_drop": true` in --speculative-config on one pod, and compare.'
 _CANNOT_KEEP: Final = "vLLM 0.32 and later have an option against it, `disable_eagle_block_drop`; this vLLM does not."
-_SPREAD: Final = " If the target runs on several GPUs, let the draft: draft_tensor_parallel_size is 1."
+_SPREAD: Final = " The draft runs on one GPU and the target on several: raise draft_tensor_parallel_size."
 _PARAMETERS: Final = {"filtered": "top-k, top-p or min-p", "penalties": "presence, frequency or repetition penalties"}
 
 

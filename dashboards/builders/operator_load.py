@@ -5,19 +5,11 @@ from grafana_foundation_sdk.builders import timeseries
 from dashboards.builders.layout import Section, beside
 from dashboards.builders.panels import COUNT, SECONDS, SHARE, TEMPERATURE, TOKENS_PER_SECOND, Query, over_time
 from dashboards.builders.panels import Line as Style
-from dashboards.builders.query import ratio, series, threshold, total, worst
+from dashboards.builders.query import series, threshold, total, worst
 
 
 def load() -> Section:
     """KV pressure and throughput."""
-    hits = over_time(
-        "Prefix cache hit rate",
-        "Share of the prompt tokens looked up that were found in the prefix cache.",
-        "If it drops, prefills take longer, and the time to first token rises. Some drafters lower it: docs/why.md.",
-        [Query(ratio("", "prefix_cache_hits_total", "prefix_cache_queries_total"), "found")],
-        SHARE,
-        high=1,
-    )
     queueing = over_time(
         "Time in the queue: P50 and P99, worst pod",
         "How long requests wait before vLLM schedules them, over the sliding window.",
@@ -32,7 +24,7 @@ def load() -> Section:
         "KV cache and load",
         [
             beside(8, (_kv(), 8), (_queue(), 8), (queueing, 8)),
-            beside(8, (_throughput(), 8), (_requests(), 8), (hits, 8)),
+            beside(8, (_throughput(), 12), (_requests(), 12)),
         ],
         collapsed=True,
     )

@@ -8,6 +8,7 @@ from grafana_foundation_sdk.models.dashboard import VariableOption
 from dashboards.builders.layout import place
 from dashboards.builders.operator_acceptance import acceptance
 from dashboards.builders.operator_load import load
+from dashboards.builders.operator_price import price
 from dashboards.builders.operator_sidecar import sidecar
 from dashboards.builders.operator_speed import speed
 from dashboards.builders.operator_top import alerting, top
@@ -33,5 +34,5 @@ def operator_page() -> dashboard.Dashboard:
         .current(VariableOption(selected=True, text="1d", value="1d"))
         .options([VariableOption(selected=text == "1d", text=text, value=text) for text in _PAST])
     )
-    place(page, [top(), alerting(), acceptance(), speed(), load(), trust(), sidecar()])
+    place(page, [top(), alerting(), acceptance(), speed(), price(), load(), trust(), sidecar()])
     return page

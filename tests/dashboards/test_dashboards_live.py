@@ -45,6 +45,7 @@ LACKING = {
     "cluster": "the tests' sidecars have no labels but Prometheus' own",
     "namespace": "the same",
     "pod": "the same",
+    "missing": "no pod is missing here",
     "at": "the tests' own alerts have neither temperature nor engine",
 }
 
@@ -76,6 +77,7 @@ async def sidecar(folder, speculative_tokens):
             SCRAPE_INTERVAL="2s",  # after twice that, a busy machine's late poll would show
             BASELINE=json.dumps({"demo": baseline}),
             PLAIN_STEPS=json.dumps({"demo": curve}),
+            PLAIN_CACHE=json.dumps({"demo": {"hit_ratio": 0.8, "capacity_tokens": 90_000, "preemptions_ratio": 0.0}}),
             THRESHOLDS__ACCEPTANCE_NET_NEGATIVE=0.6,
             THRESHOLDS__MIN_BUCKET_SHARE=0.02,
         )

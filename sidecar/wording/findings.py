@@ -52,7 +52,7 @@ _TEXTS: Final = {
         what="Requests above temperature 0 accept {compared} at temperature 0{at}. vLLM drafts the draft model's "
         "likeliest token at every temperature, and a request that samples often rejects it.",
         remedy='Try `"draft_sample_method": "probabilistic"` in --speculative-config on one pod: the draft then '
-        "samples at the request's temperature. The distribution of the output stays the same.",
+        "samples at the request's temperature. The distribution of the output stays the same{but}.",
         expect="How much it gains depends on the two models. A draft close to its target went from 39% to 75% at T 1 "
         "in our lab; of published pairs, one accepted 7 to 11% more tokens per step, a weak one between 3% fewer and "
         "4% more. {memory} Top-k and top-p shape only the target, so narrow ones may turn the gain into a loss.",
@@ -136,6 +136,7 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         if finding.error is not None
         else f"no draft token, since the grammar forbids all of them, where vLLM accepts {percent(other)} of those",
         "at": f" (T {where})" if where else "",
+        "but": _BIASED if engine.configuration.async_scheduling is False else "",
         "memory": _memory(engine.configuration, speculation),
         "advice": advice_sentences(Advice(tokens=advice.tokens, can_schedule=advice.can_schedule)),
         "number": _number(advice.tokens),
@@ -161,6 +162,10 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
     }
 
 
+_BIASED: Final = (
+    ", except for structured output: without async scheduling, vLLM drops the draft tokens that the grammar forbids "
+    "before it verifies, which biases the tokens that take their place"
+)
 _BY_TIME: Final = "The time per token follows from the acceptance rate by position and the measured step times."
 _BY_ACCEPTANCE: Final = "How much time it saves is not known without a baseline: `specdec-sidecar baseline`."
 _KEEP: Final = 'Try `"disable_eagle_block_drop": true` in --speculative-config on one pod, and compare.'

@@ -8,7 +8,7 @@ from sidecar.wording.findings import explanations
 from tests.export.reports import engine, model
 
 GREEDY = Speculation("eagle3", 3, rejection_sample_method="standard", draft_sample_method="greedy")
-V1 = Configuration(model_runner_v2=False, max_num_seqs=256, vocabulary=128_256)
+V1 = Configuration(model_runner_v2=False, async_scheduling=False, max_num_seqs=256, vocabulary=128_256)
 
 
 def explained(code, *, advice=None, **evidence):
@@ -27,6 +27,7 @@ def test_greedy_drafting_names_the_option_and_its_price():
         "request that samples often rejects it."
     )
     assert greedy.remedy.startswith('Try `"draft_sample_method": "probabilistic"` in --speculative-config on one pod')
+    assert "The distribution of the output stays the same, except for structured output: without async" in greedy.remedy
     assert "The draft's logits take up to 0.4 GiB of GPU memory. On model runner V1" in greedy.expect
     assert "specdec-sidecar compare before.json after.json" in greedy.verify
 

@@ -182,12 +182,14 @@ def _prefix_cache(model: ModelReport, thresholds: Thresholds) -> Iterable[Findin
     How many requests hit is not known: at most all, and no more than blocks were found. A hit of one block is lost.
     """
     engines = [engine for engine in model.engines if _drops(engine)]
-    cache, block = sum_caches(engine.cache for engine in engines), engines[0].kv_cache_block_tokens if engines else 0
+    cache = sum_caches(engine.cache for engine in engines)
     ratio = cache.hit_ratio
     if ratio is None or cache.requests < thresholds.min_requests:
         return
-    dropped = min(cache.requests * block / cache.queries, ratio, 1 - ratio)
+    last_blocks = sum(engine.cache.requests * engine.kv_cache_block_tokens for engine in engines)
+    dropped = min(last_blocks / cache.queries, ratio, 1 - ratio)
     if dropped >= _DROPPED:
+        block = max(engine.kv_cache_block_tokens for engine in engines)
         yield Finding(code=FindingCode.PREFIX_CACHE, where=(f"{block:,}",), value=ratio, other=ratio + dropped)
 
 
@@ -200,25 +202,45 @@ def _drops(engine: EngineReport) -> bool:
 def _room(model: ModelReport, thresholds: Thresholds) -> Iterable[Finding]:
     """Requests wait or are preempted because the KV cache is full, and the draft takes a share of it."""
     pressed = tuple(engine.key.engine for engine in model.engines if _is_pressed(engine, thresholds))
-    taken = _taken(model) if pressed else None
-    if taken is not None and taken >= _TAKEN:
-        yield Finding(code=FindingCode.ROOM, where=pressed, value=taken)
+    if not pressed:
+        return
+    less, share = _less_than_plain(model), _share_of_layers(model)
+    if (less if less is not None else share or 0.0) >= _TAKEN:
+        yield Finding(code=FindingCode.ROOM, where=pressed, value=less, other=share)
 
 
 def _is_pressed(engine: EngineReport, thresholds: Thresholds) -> bool:
     """Whether an engine that drafts with a model preempts requests, or lets them wait while its KV cache is full."""
     if engine.speculation is None or not drafts_with_a_model(engine.speculation.method):
         return False
-    is_full = (engine.kv_cache_peak or 0.0) >= thresholds.kv_cache_usage
-    waits, preempted = engine.gauges.get(Gauge.WAITING_FOR_CAPACITY, 0.0) > 0, engine.cache.preemptions_ratio or 0.0
-    return (is_full and waits) or (preempted >= _PREEMPTED and engine.cache.requests >= thresholds.min_requests)
+    if not engine.cache.requests >= thresholds.min_requests:
+        return False
+    is_full, waits = (engine.kv_cache_peak or 0.0) >= thresholds.kv_cache_usage, waiting_for_room(engine) > 0
+    return (is_full and waits) or (engine.cache.preemptions_ratio or 0.0) >= _PREEMPTED
 
 
-def _taken(model: ModelReport) -> float | None:
-    """The draft's share of the KV cache: what the baseline has more, else its share of the layers; None if unknown."""
+def waiting_for_room(engine: EngineReport) -> float:
+    """Requests that wait although vLLM's limit on running ones is not reached, as far as the engine tells."""
+    limit, running = engine.configuration.max_num_seqs, engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0)
+    if limit is not None and running >= limit:
+        return 0.0
+    return engine.gauges.get(Gauge.WAITING_FOR_CAPACITY, engine.gauges.get(Gauge.REQUESTS_WAITING, 0.0))
+
+
+def _less_than_plain(model: ModelReport) -> float | None:
+    """How much smaller an engine's KV cache is than the baseline's, as a share of that; None if unknown."""
     plain, capacity = model.plain_cache and model.plain_cache.capacity_tokens, model.kv_cache_capacity_tokens
-    if plain and capacity:
-        return 1 - capacity / plain
+    return 1 - capacity / plain if plain and capacity else None
+
+
+def _share_of_layers(model: ModelReport) -> float | None:
+    """The draft's share of the layers, about its share of the KV cache; None if unknown, as it is for MTP.
+
+    For MTP, vLLM's draft configuration is the target's with all of its layers.
+    """
     engine = next(engine for engine in model.engines if engine.speculation is not None)
-    layers, drafting = engine.configuration.layers, engine.speculation and engine.speculation.draft_layers
+    layers, speculation = engine.configuration.layers, engine.speculation
+    if speculation is None or (speculation.method or "").endswith("mtp"):
+        return None
+    drafting = speculation.draft_layers
     return drafting / (layers + drafting) if layers and drafting else None

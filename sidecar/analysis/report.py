@@ -109,9 +109,9 @@ class ModelReport:
 
     @property
     def kv_cache_capacity_tokens(self) -> int | None:
-        """Of all engines together; None if one is unknown."""
-        capacities = [engine.kv_cache_capacity_tokens for engine in self.engines]
-        return None if None in capacities else sum(filter(None, capacities))
+        """Of one engine, on average; None if no engine says."""
+        known = [engine.kv_cache_capacity_tokens for engine in self.engines if engine.kv_cache_capacity_tokens]
+        return sum(known) // len(known) if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

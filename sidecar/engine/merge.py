@@ -61,8 +61,15 @@ def held(before: EngineSnapshot, now: EngineSnapshot) -> EngineSnapshot:
 
 
 def fell(before: EngineSnapshot, now: EngineSnapshot) -> bool:
-    """Whether any counter or histogram is lower than before: vLLM has restarted, or its page is wrong."""
-    return any(value < before.counters.get(counter, 0) for counter, value in now.counters.items()) or any(
+    """Whether any count is lower than before: vLLM has restarted, or its page is wrong.
+
+    The sum of times to first token does not count: vLLM takes them from a clock that may be set back.
+    """
+    return any(
+        value < before.counters.get(counter, 0)
+        for counter, value in now.counters.items()
+        if counter is not Counter.TTFT_SECONDS
+    ) or any(
         phase in before.histograms and reading.count < before.histograms[phase].count
         for phase, reading in now.histograms.items()
     )

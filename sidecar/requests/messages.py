@@ -83,7 +83,6 @@ class Configuration:
     data_parallel_size: Count | None = None
     block_size: Count | None = None
     layers: Count | None = None
-    tensor_parallel_size: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,6 @@ CONFIGURATION = {
     "max_num_seqs": "scheduler_config.max_num_seqs", "vocabulary": "model_config.hf_text_config.vocab_size",
     "data_parallel_size": "parallel_config.data_parallel_size", "block_size": "cache_config.block_size",
     "layers": "model_config.hf_text_config.num_hidden_layers",
-    "tensor_parallel_size": "parallel_config.tensor_parallel_size",
 }  # fmt: skip
 log = logging.getLogger("vllm.specdec_plugin")  # logs where and how vLLM logs its own lines
 encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode

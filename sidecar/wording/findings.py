@@ -1,15 +1,16 @@
 """What a finding means, what to change, what to expect of it, and how to verify it. ``docs/why.md`` says more."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Final
 
 from sidecar.analysis.advice import Advice, Direction, Finding, FindingCode, TokensAdvice
 from sidecar.analysis.engine.engine_state import sum_caches
 from sidecar.analysis.evidence import CONFIDENCE
-from sidecar.analysis.report import ModelReport
+from sidecar.analysis.findings import waiting_for_room
+from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.engine.methods import drafts_with_a_model
-from sidecar.engine.names import Gauge
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.notes import advice_sentences
 from sidecar.wording.numbers import counted, percent
@@ -106,15 +107,15 @@ _TEXTS: Final = {
         expect="Until then the draft model takes memory and saves no time.",
     ),
     FindingCode.PREFIX_CACHE: Explanation(
-        what="{rate} of the prompt tokens are found in the prefix cache, and up to {kept} would be: with method "
-        "{method}, vLLM computes the last block of each hit again, here {where} tokens.",
+        what="{rate} of the prompt tokens are found in the prefix cache. At most {kept} would be, if every request "
+        "hits: with method {method}, vLLM computes the last block of each hit again, here {where} tokens.",
         remedy="{keep}",
         expect="Time to first token falls where prompts are shared; the time per token may rise with it or fall. vLLM "
         "calls the option experimental: without the block the draft head lacks its own states, so it may accept less.",
     ),
     FindingCode.ROOM: Explanation(
-        what="The KV cache of engine {where} is full: {pressure}. The draft takes {rate} of it.",
-        remedy="Raise --gpu-memory-utilization if memory is left, use a smaller draft or method, or add pods.{spread} "
+        what="The KV cache of engine {where} is full: {pressure}. {taken}",
+        remedy="Raise --gpu-memory-utilization if memory is left, use a smaller draft or method, or add pods. "
         "To find out whether requests gain more from the draft than from the room, compare without it at this load.",
         expect="A preempted request is computed again, and its client waits for that; no acceptance rate shows it.",
     ),
@@ -155,10 +156,10 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         "method": speculation.method or "an unknown method",
         "kept": percent(other),
         "keep": _KEEP if speculation.keeps_last_block is not None else _CANNOT_KEEP,
-        "pressure": _pressure(model),
-        "spread": _SPREAD
-        if speculation.draft_tensor_parallel_size == 1 < (engine.configuration.tensor_parallel_size or 1)
-        else "",
+        "pressure": _pressure([engine for engine in model.engines if engine.key.engine in finding.where]),
+        "taken": f"It is {percent(finding.value)} smaller than the baseline's."
+        if finding.value is not None
+        else f"The draft takes about {percent(other)} of it, by its share of the layers.",
     }
 
 
@@ -170,14 +171,13 @@ _BY_TIME: Final = "The time per token follows from the acceptance rate by positi
 _BY_ACCEPTANCE: Final = "How much time it saves is not known without a baseline: `specdec-sidecar baseline`."
 _KEEP: Final = 'Try `"disable_eagle_block_drop": true` in --speculative-config on one pod, and compare.'
 _CANNOT_KEEP: Final = "vLLM 0.32 and later have an option against it, `disable_eagle_block_drop`; this vLLM does not."
-_SPREAD: Final = " The draft runs on one GPU and the target on several: raise draft_tensor_parallel_size."
 _PARAMETERS: Final = {"filtered": "top-k, top-p or min-p", "penalties": "presence, frequency or repetition penalties"}
 
 
-def _pressure(model: ModelReport) -> str:
-    preempted = sum_caches(engine.cache for engine in model.engines).preemptions
-    waiting = sum(engine.gauges.get(Gauge.WAITING_FOR_CAPACITY, 0) for engine in model.engines)
-    return f"{counted(preempted, 'preemption')} in the window, {counted(waiting, 'request')} waiting for capacity"
+def _pressure(engines: Sequence[EngineReport]) -> str:
+    preempted, waiting = sum_caches(engine.cache for engine in engines).preemptions, sum(map(waiting_for_room, engines))
+    seen = [] if isnan(preempted) else [f"{counted(preempted, 'preemption')} in the window"]
+    return ", ".join([*seen, f"{counted(waiting, 'request')} waiting for room"])
 
 
 def _memory(configuration: Configuration, speculation: Speculation) -> str:

@@ -182,7 +182,7 @@ def caveats(evidence: Evidence, configuration: Configuration = _UNKNOWN) -> Iter
     elif evidence.speedup is None and not evidence.is_ruled:
         yield _UNRULED.format(method)
     if lost := _lost(evidence.speculation, configuration):
-        schedule = " and a schedule by batch size" if evidence.has_schedule else ""
+        schedule = " and a schedule by batch size" if "full CUDA graphs" in lost and evidence.has_schedule else ""
         yield _GIVEN_UP.format(f"{method}{schedule}", " and ".join(lost))
     if sampler == "synthetic":
         yield _SYNTHETIC

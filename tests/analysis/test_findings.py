@@ -58,10 +58,16 @@ def undrafted(tokens=5000.0, **speculation):
 EAGLE, LONG = Speculation("eagle", 3, keeps_last_block=False, draft_layers=1), 4000
 
 
+MTP = replace(EAGLE, method="mtp", draft_layers=61)
+AT_THE_LIMIT = {Gauge.WAITING_FOR_CAPACITY: 3.0, Gauge.REQUESTS_RUNNING: 64.0}
+
+
 def cached(prompt=160, *, speculation=EAGLE, hits=0.6, preemptions=0, layers=None, plain=None, **changes):
     """40 requests with prompts of this many tokens; the KV cache has 442,368 in blocks of 16."""
     cache = CacheWindow(40, 40 * prompt, 4000, 40 * prompt, hits * 40 * prompt, preemptions)
-    one = engine(speculation=speculation, cache=cache, configuration=Configuration(layers=layers), **changes)
+    one = engine(
+        speculation=speculation, cache=cache, configuration=Configuration(layers=layers, max_num_seqs=64), **changes
+    )
     return pod(engines=(one,), speculation=None, plain_cache=PlainCache(capacity_tokens=plain))
 
 
@@ -247,6 +253,10 @@ def test_findings_come_by_what_they_cost():
         pytest.param(cached(LONG, preemptions=2, layers=80), {}, id="the draft takes little room"),
         pytest.param(cached(LONG, preemptions=2, plain=450_000), {}, id="the baseline had little more room"),
         pytest.param(cached(LONG, layers=4), {}, id="there is room enough"),
+        pytest.param(cached(LONG, speculation=MTP, preemptions=2, layers=61), {}, id="MTP's layers are the target's"),
+        pytest.param(
+            cached(LONG, layers=4, kv_cache_peak=0.95, gauges=AT_THE_LIMIT), {}, id="max_num_seqs is the limit"
+        ),
         pytest.param(cached(LONG, speculation=None, preemptions=2, plain=500_000), {}, id="room without a plug-in"),
     ],
 )

@@ -80,13 +80,6 @@ STAGES = {
         [{"temperature": 0.8}, {"temperature": 0.8, "presence_penalty": 2, "frequency_penalty": 2}],
         PROBABILISTIC,
     ),
-    "an adapter": Stage(
-        "adapter",
-        "custom",
-        [{"temperature": 0.6}] * 3 + [{"temperature": 0.6, "model": "style"}],
-        options=("--proposer", "lab_proposer.Knowing", "--enable-lora", "--lora-modules", "style={models}/lora"),
-        settings={"SPECDEC_PLUGIN__ADAPTERS": "true"},
-    ),
     "long prompts": custom("long_prompts", "WeakOnLongPrompts", long=250),
     "one engine": custom("one_engine", "WeakOnOneEngine", ("--data-parallel-size", "2")),
     "n-gram": Stage(None, "ngram", COLD_AND_HOT),

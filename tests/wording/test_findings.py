@@ -74,3 +74,10 @@ def test_every_finding_says_what_to_do_and_what_to_expect(code):
     parts = (explanation.what, explanation.remedy, explanation.expect, explanation.verify)
     assert all(part and part[-1] in ".`" and "{" not in part.replace('"{', "") for part in parts)
     assert explanation.code == code
+
+
+def test_room_says_what_is_known_of_the_drafts_share():
+    by_layers = explained(FindingCode.ROOM, where=("0",), other=0.2)
+    assert "The draft takes about 20% of it, by its share of the layers." in by_layers.what
+    assert by_layers.what.startswith("The KV cache of engine 0 is full: ")
+    assert "It is 25% smaller than the baseline's." in explained(FindingCode.ROOM, where=("0",), value=0.25).what

@@ -161,7 +161,8 @@ class LoadTotals:
 def _load_report(label: str, total: Steps, plain: float | None, curve: PlainStepTimes | None) -> LoadReport:
     if not total.decode_steps:
         return LoadReport(label, plain_seconds=plain)
-    first = total.first_token_seconds / total.first_tokens if total.first_token_seconds else None
+    timed = min(total.first_tokens, total.first_token_seconds) > 0
+    first = total.first_token_seconds / total.first_tokens if timed else None
     decoded = (total.seconds, total.decode_steps, total.tokens)
     return LoadReport(label, *decoded, plain, first, total.tokens_per_second, *beside(curve, total.running))
 

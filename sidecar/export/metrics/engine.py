@@ -77,14 +77,20 @@ METRICS: Final = (
     ENGINE.gauge(
         "prefix_cache_hit_ratio", "Prefix-cache hits / queries over latency_window.", lambda one: one.cache.hit_ratio
     ),
-    MODEL.gauge("baseline_prefix_cache_hit_ratio", "The same without speculation.", _plain_cache("hit_ratio")),
+    MODEL.gauge(
+        "baseline_prefix_cache_hit_ratio",
+        "Prefix-cache hits / queries without speculation, from the baseline.",
+        _plain_cache("hit_ratio"),
+    ),
     MODEL.gauge(
         "baseline_kv_cache_capacity_tokens",
-        "KV-cache capacity without speculation, all engines of the model together.",
+        "KV-cache capacity of an engine without speculation, from the baseline.",
         _plain_cache("capacity_tokens"),
     ),
     MODEL.gauge(
-        "baseline_preemptions_ratio", "Preemptions / requests without speculation.", _plain_cache("preemptions_ratio")
+        "baseline_preemptions_ratio",
+        "Preemptions / requests without speculation, from the baseline.",
+        _plain_cache("preemptions_ratio"),
     ),
     BASELINE.gauge(
         "baseline_tokens_per_second",

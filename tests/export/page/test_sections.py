@@ -164,9 +164,9 @@ def test_with_a_baseline_s_cache_and_first_tokens_there_is_the_price():
     plain = PlainCache(hit_ratio=0.886, capacity_tokens=500_000)
     page = text(reports.timed_model(loads=(replace(load, plain_tokens_per_second=80.0),), plain_cache=plain))
     assert (
-        "demo: the price with speculation without (baseline) prefix-cache hits 75% 89% KV cache, tokens 442,368 "
-        "500,000 requests of 3,100 tokens that fit 142 161 time to first token, 1 running 500 ms 400 ms tokens a "
-        "second, 1 running 90 80 The baseline had prompts and a load of its own" in page
+        "demo: the price with speculation without (baseline) prefix-cache hits 75% 89% KV cache of an engine, tokens "
+        "442,368 500,000 requests of 3,100 tokens that fit 142 161 time to first token, 1 running 500 ms 400 ms tokens "
+        "a second, 1 running 90 80 The baseline had prompts and a load of its own" in page
     )
     assert "the price" not in text(reports.timed_model())
 

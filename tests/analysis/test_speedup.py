@@ -3,7 +3,8 @@
 import pytest
 
 from sidecar.analysis.speed.plain import plain_step
-from sidecar.analysis.speed.speedup import EngineSpeedWindow, SlidingTimes, Withheld
+from sidecar.analysis.speed.speedup import EngineSpeedWindow, LoadTotals, SlidingTimes, Withheld
+from sidecar.analysis.speed.steps import Steps
 from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.decoding import period, plain
 
@@ -96,3 +97,9 @@ def test_a_count_so_large_that_it_swallows_what_is_added_leaves_nothing_to_divid
         window.mark(10.0 * at)
         window.add(period(1, 0.01, engine_steps=10), None)
     assert window.read(CURVE, Withheld.NO_REFERENCE) is None
+
+
+def test_a_poll_with_times_to_first_token_but_no_first_token_gives_no_mean():
+    loads = LoadTotals()
+    loads.add(Steps(1.0, 100.0, 50.0, 200.0, first_tokens=0.0, first_token_seconds=0.5))
+    assert {load.first_token_seconds for load in loads.report()} == {None}

@@ -132,7 +132,7 @@ class BaselineRun:
         return {model: merge(engines).histograms for model, engines in models.items()}
 
     def caches(self) -> dict[str, dict[str, float]]:
-        """The KV cache by model, all of its engines together, without models that speculated or got no requests."""
+        """The KV cache by model, as in ``PlainCache``, without models that speculated or got no requests."""
         models = {key.model_name for key in self._engines.states} - self.drafted
         caches = {model: _plain_cache(self._engines.of(model)) for model in sorted(models)}
         return {model: cache for model, cache in caches.items() if "preemptions_ratio" in cache or "hit_ratio" in cache}
@@ -227,9 +227,11 @@ def _phases(model: str, histograms: Mapping[Phase, HistogramReading]) -> dict[st
 
 def _plain_cache(engines: Sequence[EngineState]) -> dict[str, float]:
     cache = sum_caches(engine.cache for engine in engines)
+    latest = [engine.latest for engine in engines if engine.latest]
+    capacity = merge(latest).kv_cache_capacity_tokens or 0
     found = {
         "hit_ratio": cache.hit_ratio,
-        "capacity_tokens": merge([engine.latest for engine in engines if engine.latest]).kv_cache_capacity_tokens,
+        "capacity_tokens": capacity // max(1, len(latest)) or None,  # of one engine; vLLM's page may say 0
         "preemptions_ratio": cache.preemptions_ratio,
     }
     return {name: round(value, _DIGITS) for name, value in found.items() if value is not None}
@@ -242,7 +244,8 @@ def _plain_steps(curve: PlainStepTimes, measured: BaselineRun, gpu: str | None) 
         "errors": [round(error, _DIGITS) for error in curve.errors],
         "deviations": [[round(deviation, _DIGITS) for deviation in row] for row in curve.deviations],
         "prompt_share": round(curve.prompt_share, 3),
-        "first_token_seconds": [round(seconds, _DIGITS) for seconds in curve.first_token_seconds],
         "measured": datetime.fromtimestamp(measured.until, UTC).isoformat(timespec="seconds"),
     }
+    if curve.first_token_seconds:
+        steps["first_token_seconds"] = [round(seconds, _DIGITS) for seconds in curve.first_token_seconds]
     return steps | ({"gpu": gpu} if gpu else {})

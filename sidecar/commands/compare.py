@@ -106,7 +106,7 @@ class ComparedLevel:
 
     ``changes`` are after / before - 1 by metric, without an error if there are too few requests, None if the two
     cannot be compared. ``shown`` are the metrics that differ by more than their error and by more than a drift of the
-    machine could explain. ``balance`` is None unless both sweeps sent the same requests.
+    machine could explain. ``balance`` is None unless both sweeps ran to the end and sent the same requests.
     """
 
     level: SweepLevel
@@ -141,7 +141,8 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
         for level in before.levels
         if level.speculating.samples and level.level in known
     }
-    confidence = 1 - (1 - _CONFIDENCE) / max(1, len(_COMPARED) * len(pairs))
+    comparisons = sum(len(_COMPARED) + _is_closed(level) for level in pairs)  # with the balance's requests a second
+    confidence = 1 - (1 - _CONFIDENCE) / max(1, comparisons)
     rounds = (before.rounds, after.rounds)
     levels = [_compared(level, pair, rounds, confidence) for level, pair in pairs.items()]
     if not _sent_the_same(before, after):
@@ -159,7 +160,7 @@ def _compared(
     level: SweepLevel, pair: tuple[LevelMeasurement, LevelMeasurement], rounds: tuple[int, int], confidence: float
 ) -> ComparedLevel:
     changes: dict[str, Interval | None] = {}
-    both, is_closed = [*zip(pair, rounds, strict=True)], level.load.at_once is not None
+    both, is_closed = [*zip(pair, rounds, strict=True)], _is_closed(level)
     metrics = [METRICS[name] for name in _COMPARED] + [RATE] * is_closed
     sides = {metric.name: [_interval(metric, *side, confidence) for side in both] for metric in metrics}
     for name in _COMPARED:
@@ -178,8 +179,13 @@ def _compared(
     )
 
 
+def _is_closed(level: SweepLevel) -> bool:
+    return level.load.at_once is not None
+
+
 def _sent_the_same(before: SweepResult, after: SweepResult) -> bool:
-    return bool(before.requests) and (before.requests, before.max_tokens) == (after.requests, after.max_tokens)
+    sent, sent_after = ((one.requests, one.max_tokens, one.rounds) for one in (before, after))
+    return bool(before.requests) and sent == sent_after and before.complete and after.complete
 
 
 def _is_shown(change: Interval | None) -> bool:
@@ -218,7 +224,8 @@ def _notes(
     if before.max_tokens != after.max_tokens:
         yield f"--max-tokens differs: {before.max_tokens} and {after.max_tokens}; times and lengths depend on it"
     if not _sent_the_same(before, after):
-        yield "no balance: the prompts, their number or --max-tokens differ or are not known"
+        why = "the prompts, their number, --rounds or --max-tokens differ or are not known, or a sweep is incomplete"
+        yield f"no balance: {why}"
     missing = len(before.levels) + len(after.levels) - 2 * len(pairs)
     if missing:
         yield f"left out, since only one sweep measured them: {missing} level{'' if missing == 1 else 's'}"

@@ -54,6 +54,7 @@ class PlainStepTimes:
             "expected at most 16 deviations for each load": all(len(row) <= 16 for row in self.deviations),
             "running must rise, from above 0": all(a < b for a, b in pairwise((0.0, *self.running, inf))),
             "seconds must be above 0 and errors at least 0, both at most 3600": times_possible,
+            "first_token_seconds must be from 0 to 3600": all(0 <= one <= 3600 for one in self.first_token_seconds),
             "prompt_share must be from 0 to 1000000": 0 <= self.prompt_share <= 1e6,
         }
         return next((rule for rule, holds in rules.items() if not holds), None)
@@ -61,7 +62,10 @@ class PlainStepTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainCache:
-    """The KV cache without speculation, all engines of a model together; each is None if it was not measured."""
+    """The KV cache without speculation; each is None if it was not measured.
+
+    ``capacity_tokens`` is that of one engine, the ratios are those of all engines of a model together.
+    """
 
     hit_ratio: Share | None = None  # of the prefix cache: tokens found / looked up
     capacity_tokens: Annotated[int, Field(ge=1, le=10**15)] | None = None

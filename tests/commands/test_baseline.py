@@ -1,6 +1,7 @@
 import asyncio
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -8,6 +9,7 @@ import yaml
 from sidecar.commands.baseline import BaselineRun, from_recording
 from sidecar.commands.waiting import polling
 from sidecar.demo.options import SimulatorOptions
+from sidecar.engine.names import Counter
 from sidecar.settings import load_settings
 from sidecar.settings.groups import Scrape
 from tests.analysis.analysis_tools import page, snap
@@ -47,6 +49,21 @@ def test_an_engine_whose_counters_cannot_be_used_speculates_too(recorded):
     assert len(measured.drafted) == 1
 
 
+@pytest.mark.parametrize(("capacities", "expected"), [((1600, 1600), 1600), ((1600, 800), 1200), ((0,), None)])
+def test_the_capacity_is_that_of_one_engine_and_absent_if_it_is_none(capacities, expected):
+    """A capacity of 0 would make the file unusable."""
+    measured = BaselineRun()
+    counters = {Counter.PREFIX_CACHE_HITS: 0.0, Counter.PREFIX_CACHE_QUERIES: 0.0}
+    for at in (0.0, 1.0):
+        grown = {counter: value + 10 * at for counter, value in counters.items()}
+        engines = [
+            replace(snap(str(number), counters=grown), kv_cache_capacity_tokens=capacity)
+            for number, capacity in enumerate(capacities)
+        ]
+        measured.scraped(at, 0.1, 1.0, page(*engines))
+    assert measured.caches()["m"].get("capacity_tokens") == expected
+
+
 async def test_what_ends_the_polls_ends_the_command_and_is_not_taken_for_an_idle_vllm():
     class Source:
         async def next(self):
@@ -82,7 +99,8 @@ def test_a_baseline_that_cannot_be_written_is_printed(capsys, tmp_path):
     assert command("baseline", "--recording", str(LEVELS / "plain"), "--out", str(tmp_path)) == 2
     printed = capsys.readouterr()
     assert f"--out={tmp_path}: Is a directory; printed instead" in printed.err
-    assert yaml.safe_load(printed.out)["plain_steps"]
+    (steps,) = yaml.safe_load(printed.out)["plain_steps"].values()
+    assert "first_token_seconds" not in steps  # not in this recording
 
 
 def test_levels_that_were_measured_for_too_short_a_time_are_named(capsys, monkeypatch):

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sidecar.commands.compare import Result, compare
+from sidecar.commands.load.balance import sentence
+from sidecar.commands.load.metrics import confidence_factor
 from sidecar.commands.load.sweep_result import encode
 from sidecar.commands.load.workload import Load
 from tests.commands.commands_tools import command
@@ -115,21 +117,86 @@ def test_the_balance_of_the_same_requests_has_each_price_with_its_error(saved, c
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "saves" in line]
     number = r"\d[\d.]*"
     assert re.fullmatch(
-        rf"  temperature 0, concurrency 4: saves {number} ± {number} ms a token, costs {number} ± {number} ms to the "
-        rf"first: a gain from [56] tokens on \({number} to {number}\); prefix-cache hits 70.3% ± {number}% instead of "
-        rf"88.3% ± {number}%; 12.0% less room; {number}% ± {number}% more requests a second",
+        rf"  temperature 0, concurrency 4: saves {number} ± {number} ms per token, adds {number} ± {number} ms to the "
+        rf"first token: pays off from [56] output tokens \({number} to {number}\); prefix-cache hits 70.3% ± {number}% "
+        rf"instead of 88.3% ± {number}%; 12.0% less room; {number}% ± {number}% more requests a second",
         line,
     )
 
 
-def test_a_balance_claims_no_length_where_both_are_unclear_and_none_between_other_requests(saved, capsys):
+def test_a_balance_claims_no_length_where_both_are_unclear(saved, capsys):
     assert command("compare", *saved(generated_level(1), generated_level(2))) == 0
     shown_ = capsys.readouterr().out
-    assert "no clear difference a token (" in shown_
-    assert "tokens on" not in shown_
-    other = compare(sweep_of(generated_level(1)), sweep_of(generated_level(2), requests="others"), names=("A", "B"))
-    assert other.levels[0].balance is None
-    assert any(note.startswith("no balance: ") for note in other.notes)
+    assert "no clear difference per token (" in shown_
+    assert "pays off" not in shown_
+
+
+@pytest.mark.parametrize("change", [{"requests": "others"}, {"max_tokens": 9}, {"rounds": 4}, {"complete": False}])
+def test_other_requests_or_fewer_have_no_balance(change):
+    before, after = sweep_of(generated_level(1)), sweep_of(generated_level(2))
+    assert compared(before, after).levels[0].balance is not None
+    for pair in ((before, replace(after, **change)), (replace(before, **change), after)):
+        comparison = compared(*pair)
+        assert comparison.levels[0].balance is None
+        assert any(note.startswith("no balance: ") for note in comparison.notes)
+
+
+def between(before=(), after=(), **of_sweeps):
+    """The balance in words, with these changes to the cache's numbers of each side."""
+    levels = [with_cache(generated_level(seed), 700, 4000) for seed in (1, 2)]
+    sides = zip(levels, (before, after), strict=True)
+    changed = [replace(one, speculating=replace(one.speculating, **dict(given))) for one, given in sides]
+    return sentence(compared(*(sweep_of(one, **of_sweeps) for one in changed)).levels[0].balance)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (0.0, 12.0, "12 preemptions instead of 0"),
+        (12.0, 0.0, "0 preemptions instead of 12"),
+        (0.0, 0.0, None),
+        (None, 12.0, None),
+        (12.0, None, None),
+    ],
+)
+def test_preemptions_are_in_the_balance_if_both_are_known_and_there_are_any(before, after, expected):
+    parts = between({"preemptions": before}, {"preemptions": after}).split("; ")
+    assert [part for part in parts if "preemptions" in part] == ([expected] if expected else [])
+
+
+def test_what_other_clients_did_to_the_cache_is_not_in_the_balance():
+    ours = {"preemptions": 3.0}
+    assert all(word in between(ours, ours) for word in ("hits", "preemptions"))
+    for sides in ((ours | {"others": True}, ours), (ours, ours | {"others": True})):
+        assert not any(word in between(*sides) for word in ("hits", "preemptions"))
+
+
+@pytest.mark.parametrize(
+    ("capacity", "expected"), [(4001, "the same room"), (4003, "0.1% more room"), (3900, "2.5% less room")]
+)
+def test_room_that_rounds_to_no_change_is_the_same(capacity, expected):
+    assert expected in between(after={"capacity_tokens": capacity}).split("; ")
+
+
+def test_a_balance_without_errors_claims_no_gain_and_no_loss():
+    text = between(rounds=1)
+    assert re.fullmatch(
+        r"[+-][\d.]+ ms per token \(error unknown\), [+-][\d.]+ ms to the first token \(error unknown\); "
+        r"prefix-cache hits .*; the same room; [+-][\d.]+% requests a second \(error unknown\)",
+        text,
+    )
+
+
+def test_requests_a_second_of_a_closed_loop_count_as_a_comparison():
+    """So the errors are larger than in an open loop, which has one comparison fewer."""
+
+    def error(load):
+        levels = [generated_level(seed) for seed in (1, 2)]
+        sweeps = [sweep_of(replace(one, level=replace(one.level, load=load))) for one in levels]
+        return compared(*sweeps).levels[0].changes["TPOT P50"].error
+
+    larger = confidence_factor(1 - 0.05 / 8, 7) / confidence_factor(1 - 0.05 / 7, 7)
+    assert error(Load(at_once=4)) / error(Load(rate=2.0)) == pytest.approx(larger)
 
 
 def test_both_sides_and_the_change_are_rows_of_one_table(saved, capsys):

@@ -16,6 +16,7 @@ RISING = "a higher quantile is below a lower one; expected p50 <= p90 <= p95 <= 
 TEXT = "input should be a valid string, unable to parse raw data as a unicode string"
 STEPS = "{running: [1], seconds: [1], errors: [0]}"
 SECONDS = "seconds must be above 0 and errors at least 0, both at most 3600"
+FIRST = "first_token_seconds must be from 0 to 3600"
 EXCLUSIVE = "mutually exclusive; keep one of them"
 
 
@@ -125,6 +126,8 @@ def test_settings_that_contradict_each_other_are_both_named(config, messages, te
         ("running: [1], seconds: [0], errors: [0]", SECONDS),
         ("running: [1], seconds: [1], errors: [-1]", SECONDS),
         ("running: [], seconds: [], errors: []", "expected 1 to 16 numbers of running requests"),
+        ("running: [1], seconds: [1], errors: [0], first_token_seconds: [-1]", FIRST),
+        ("running: [1], seconds: [1], errors: [0], first_token_seconds: [3601]", FIRST),
         ("running: [1], seconds: [1], errors: [0], prompt_share: -1", "prompt_share must be from 0 to 1000000"),
     ],
 )

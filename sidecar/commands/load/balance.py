@@ -11,6 +11,7 @@ from sidecar.commands.load.sweep_result import LevelMeasurement
 RATE: Final = SweepMetric(
     "requests/s", lambda level: len(level.samples) / level.seconds if level.seconds else None, str
 )
+_LEAST_SHOWN: Final = 0.0005  # a smaller share is shown as 0.0 %
 Sides = Sequence[Interval | None]  # before and after
 
 
@@ -19,7 +20,8 @@ class Balance:
     """After against before, None if unknown. Seconds are differences, so a gain is below 0.
 
     ``gain_from`` is the number of output tokens from which on a request gains, with its range; None if it gains or
-    loses at any length, or if that is not clear. ``room`` and ``requests`` (a second) are after / before - 1.
+    loses at any length, or if that is not clear. ``room`` and ``requests`` (a second) are after / before - 1. Hits and
+    preemptions are unknown where vLLM also served other clients.
     """
 
     token_seconds: Interval | None
@@ -43,7 +45,7 @@ def balance(
         gain_from=_gain_from(token, first) if token is not None and first is not None else None,
         hits=(_hits(before, confidence), _hits(after, confidence)),
         room=capacity / previous - 1 if capacity and previous else None,
-        preemptions=(before.preemptions, after.preemptions),
+        preemptions=(_preemptions(before), _preemptions(after)),
         requests=relative_change(*sides[RATE.name]) if RATE.name in sides else None,  # an open loop's is given
     )
 
@@ -56,9 +58,14 @@ def _difference(before: Interval | None, after: Interval | None) -> Interval | N
 
 
 def _hits(level: LevelMeasurement, confidence: float) -> Interval | None:
-    hits, queries = map(sum, zip((0.0, 0.0), *level.cached, strict=True))
-    parts = (found / asked if asked else None for found, asked in level.cached)
+    cached = () if level.others else level.cached
+    hits, queries = map(sum, zip((0.0, 0.0), *cached, strict=True))
+    parts = (found / asked if asked else None for found, asked in cached)
     return estimate(hits / queries if queries else None, parts, confidence)
+
+
+def _preemptions(level: LevelMeasurement) -> float | None:
+    return None if level.others else level.preemptions
 
 
 def _is_clear(change: Interval) -> bool:
@@ -76,19 +83,25 @@ def _gain_from(token: Interval, first: Interval) -> tuple[int, int, int] | None:
 
 def sentence(found: Balance) -> str:
     """The balance in words, each number with its error where that is known."""
-    times = ((found.token_seconds, "a token"), (found.first_token_seconds, "to the first"))
-    text = ", ".join(_time(change, what) for change, what in times if change is not None)
+    times = (
+        (found.token_seconds, "per token", "per token"),
+        (found.first_token_seconds, "to the first token", "in time to first token"),
+    )
+    text = ", ".join(_time(change, *words) for change, *words in times if change is not None)
     if found.gain_from is not None:
         one, low, high = found.gain_from
-        text += f": a gain from {one} tokens on" + (f" ({low} to {high})" if low < high else "")
+        text += f": pays off from {one} output tokens" + (f" ({low} to {high})" if low < high else "")
     return "; ".join(filter(None, (text, *_rest(found))))
 
 
-def _time(change: Interval, what: str) -> str:
-    error = "" if change.error is None else f" ± {_ms(change.error)}"
-    if error and not _is_clear(change):
-        return f"no clear difference {what} ({'-' * (change.value < 0)}{_ms(abs(change.value))}{error} ms)"
-    return f"{'saves' if change.value < 0 else 'costs'} {_ms(abs(change.value))}{error} ms {what}"
+def _time(change: Interval, to_what: str, in_what: str) -> str:
+    is_less, size = change.value < 0, _ms(abs(change.value))
+    if change.error is None:
+        return f"{'-' if is_less else '+'}{size} ms {to_what} (error unknown)"
+    size += f" ± {_ms(change.error)} ms"
+    if not _is_clear(change):
+        return f"no clear difference {in_what} ({'-' * is_less}{size})"
+    return f"{'saves' if is_less else 'adds'} {size} {to_what}"
 
 
 def _ms(seconds: float) -> str:
@@ -100,12 +113,15 @@ def _rest(found: Balance) -> Iterator[str]:
     if before is not None and after is not None:
         yield f"prefix-cache hits {_share(after)} instead of {_share(before)}"
     if found.room is not None:
-        yield f"{abs(found.room):.1%} {'more' if found.room > 0 else 'less'} room" if found.room else "the same room"
-    if any(found.preemptions):
-        yield "{1:,.0f} preemptions instead of {0:,.0f}".format(*(count or 0 for count in found.preemptions))
+        is_same = abs(found.room) < _LEAST_SHOWN
+        yield "the same room" if is_same else f"{abs(found.room):.1%} {'more' if found.room > 0 else 'less'} room"
+    if None not in found.preemptions and any(found.preemptions):
+        yield "{1:,.0f} preemptions instead of {0:,.0f}".format(*found.preemptions)
     if (change := found.requests) is None:
         return
-    if change.error is not None and not _is_clear(change):
+    if change.error is None:
+        yield f"{change.value:+.1%} requests a second (error unknown)"
+    elif not _is_clear(change):
         yield f"no clear difference in requests a second ({_share(change)})"
     else:
         size, more = _share(Interval(abs(change.value), change.error)), "more" if change.value > 0 else "fewer"

@@ -115,7 +115,7 @@ class SweepResult:
 
     ``model`` is None if the sweep ended before the server named one. ``faults`` has the last fault of each server that
     failed requests, by its address. ``requests`` is a digest of the prompts, their number and the endpoint: sweeps
-    with the same one sent the same requests.
+    with the same one sent the same requests in each round.
     """
 
     format: Literal[3] = 3

@@ -101,8 +101,8 @@ class Measured(Group):
         dict[ModelName, PlainCache],
         json_text('mapping such as {"MODEL": {"hit_ratio": 0.8}}'),
     ] = Field({}, max_length=64)
-    """the KV cache without speculation: per model `hit_ratio`, `capacity_tokens` and `preemptions_ratio`, all optional,
-    as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
+    """the KV cache without speculation: per model `hit_ratio`, `capacity_tokens` (of one engine) and
+    `preemptions_ratio`, all optional, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
 
 
 MeasuredFile = Annotated[

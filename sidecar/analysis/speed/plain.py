@@ -80,9 +80,12 @@ def beside(times: PlainStepTimes | None, running: float) -> tuple[float | None, 
     """Plain decoding at a load: mean seconds to the first token, and an engine's tokens per second; None if unknown."""
     if times is None or not covers(times, running):
         return None, None
+    return _first_token(times, running), running / line(times, running).seconds
+
+
+def _first_token(times: PlainStepTimes, running: float) -> float | None:
     first, shares = times.first_token_seconds, _shares(running, times.running)
-    mean = sum(share * first[knot] for knot, share in shares.items()) if first else None
-    return mean, running / line(times, running).seconds
+    return sum(share * first[knot] for knot, share in shares.items()) if first else None
 
 
 def are_prompts_alike(times: PlainStepTimes, steps: Steps) -> bool:
@@ -129,15 +132,25 @@ def _curve(groups: _Groups, prompt_share: float) -> PlainStepTimes:
     errors = [_error(means, group) for group in groups]
     independent = (tuple(error * (i == j) for j in range(len(errors))) for i, error in enumerate(errors))
     steps = [PlainStep(seconds=one, deviations=row) for one, row in zip(seconds, independent, strict=True)]
-    curve = _through(loads, steps, prompt_share)
+    curve = replace(_through(loads, steps, prompt_share), first_token_seconds=_first_tokens(groups))
     if len(groups) > 1:
         # The outer segments extend to the lowest and the highest measured load.
         knots = (min(one.running for one in groups[0]), *loads[1:-1], max(one.running for one in groups[-1]))
-        curve = _through(knots, [line(curve, load) for load in knots], prompt_share)
-    sums = [sum_steps(*group) for group in groups]
-    if all(one.first_tokens and one.first_token_seconds for one in sums):
-        curve = replace(curve, first_token_seconds=tuple(one.first_token_seconds / one.first_tokens for one in sums))
+        first = [_first_token(curve, load) for load in knots]
+        curve = replace(
+            _through(knots, [line(curve, load) for load in knots], prompt_share),
+            # Extrapolated from steep times, it may fall below 0.
+            first_token_seconds=tuple(max(0.0, one) for one in first if one is not None),
+        )
     return curve
+
+
+def _first_tokens(groups: _Groups) -> tuple[float, ...]:
+    """The mean time to first token of each group; empty if a group has none."""
+    sums = [sum_steps(*group) for group in groups]
+    if not all(one.first_tokens and one.first_token_seconds for one in sums):
+        return ()
+    return tuple(one.first_token_seconds / one.first_tokens for one in sums)
 
 
 def _through(loads: Sequence[float], steps: Sequence[PlainStep], prompt_share: float) -> PlainStepTimes:

@@ -34,8 +34,8 @@ def _by_model() -> timeseries.Panel:
         "Measured: from the time per token without speculation. By rule of thumb: the threshold, where that judges.",
         _DO,
         [
-            Query(margin(MEASURED), f"{_MODEL} measured"),
-            Query(margin(RULED), f"{_MODEL} by rule of thumb"),
+            Query(margin(MEASURED), f"{_MODEL}, mean of its pods, measured"),
+            Query(margin(RULED), f"{_MODEL}, mean of its pods, by rule of thumb"),
             Query("vector(0)", "pays above", Style.LIMIT),
         ],
         SHARE,
@@ -97,7 +97,7 @@ def _slowdown() -> timeseries.Panel:
             Query(f"{threshold('slowdown')} and on () {slowdown('0.99')}", "alert above", Style.LIMIT),
         ],
         TIMES,
-        empty="no model has pods in both groups",
+        empty="no model has enough load in both groups, or no recording rules",
     )
 
 

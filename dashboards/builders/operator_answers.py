@@ -25,7 +25,7 @@ from dashboards.builders.query import (
 UNKNOWN: Final = "#a352cc"
 _PAYS: Final[Mapping] = {
     0: ("NO", "red"),
-    1: ("unknown", UNKNOWN),
+    1: ("unknown: pod missing", UNKNOWN),
     2: ("not everywhere", "orange"),
     3: ("breaks even", "yellow"),
     4: ("YES", "green"),
@@ -160,8 +160,8 @@ def _configuration() -> stat.Panel:
         "it loses or what would gain more, and how many pods have it.",
         "docs/why.md has what each finding means, and the option to change. If fewer positions than K are worth "
         "drafting, lower num_speculative_tokens to their number.",
-        Query(f"{described} or on ({POD}) {unknown}", "{{configuration}}", unit="suffix: worth drafting"),
-        Query(f"{findings} or on () {none}", "finding: {{finding}}", unit="prefix:pods: "),
+        Query(f"{described} or on ({POD}) {unknown}", "{{configuration}}", unit="suffix: positions pay"),
+        Query(f"{findings} or on () {none}", "finding: {{finding}}", unit="prefix:pods with it: "),
         unit=COUNT,
         empty="nothing is drafted",
     )

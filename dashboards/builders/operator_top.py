@@ -29,8 +29,8 @@ VERDICTS: Final[Mapping] = {
 STATES: Final[Mapping] = {1: ("firing", "red")}
 _SEVERITIES: Final[Mapping] = {3: ("critical", "red"), 2: ("warning", "orange"), 1: ("info", "blue")}
 LIMITS: Final = (
-    Query(BREAK_EVEN, "loses below, as measured", Style.LIMIT),
-    Query(BREAK_EVEN_HIGHEST, "as measured, on the pod where it is highest", Style.NOTICE),
+    Query(BREAK_EVEN, "breaks even at, as measured", Style.NOTICE),
+    Query(BREAK_EVEN_HIGHEST, "breaks even at, highest of the pods", Style.LIMIT),
     Query(by_rule_of_thumb("acceptance_net_negative"), "does not pay below, by rule of thumb", Style.LIMIT),
     Query(by_rule_of_thumb("acceptance_break_even"), "pays above, by rule of thumb", Style.NOTICE),
 )

@@ -23,7 +23,7 @@ EMPTY = {
     ("", "does not pay below, by rule of thumb"): "there is a measured break-even",
     ("", "pays above, by rule of thumb"): "there is a measured break-even",
     ("", "rule of thumb"): "there is a measured break-even",
-    ("", "as measured, on the pod where it is highest"): "one pod has a break-even",
+    ("", "breaks even at, highest of the pods"): "one pod has a break-even",
     ("", "too low below"): "there is a measured break-even",
     ("", "vLLM of {{who}}"): "each vLLM is up",
     ("", "sidecar {{who}}"): "each sidecar is up",
@@ -37,7 +37,7 @@ EMPTY = {
     ("Alerts sent directly to Alertmanager", "{{alertmanager}} {{outcome}}"): "the direct push is off by default",
     (
         "Acceptance above break-even, by model",
-        "{{model_name}} {{namespace}} {{cluster}} by rule of thumb",
+        "{{model_name}} {{namespace}} {{cluster}}, mean of its pods, by rule of thumb",
     ): "a baseline judges here",
 }
 # Labels that the series here lack, by panel; each with its reason.

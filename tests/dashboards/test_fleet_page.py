@@ -177,9 +177,13 @@ def test_acceptance_is_drawn_against_what_the_verdict_is_based_on(read):
     lines = read("losing", "lines", by_pod)
     assert (lines["lowest"], lines["P50"], lines["pays above"]) == (-0.05, 0.125, 0)  # below 0: losses are not cut off
     assert next(panel for panel in PANELS if panel["title"] == by_pod)["fieldConfig"]["defaults"].get("min") is None
-    assert read("losing", "lines", by_model)["qwen llm losing measured"] == pytest.approx(0.125, abs=0.001)
+    assert read("losing", "lines", by_model)["qwen llm losing, mean of its pods, measured"] == pytest.approx(
+        0.125, abs=0.001
+    )
     # 0.6 accepted: above the rule of thumb, which is what judged it.
-    assert read("ruled", "lines", by_model)["qwen llm ruled by rule of thumb"] == pytest.approx(0.1, abs=0.001)
+    assert read("ruled", "lines", by_model)["qwen llm ruled, mean of its pods, by rule of thumb"] == pytest.approx(
+        0.1, abs=0.001
+    )
 
 
 def test_a_starting_pod_is_in_neither_group(read):

@@ -153,8 +153,8 @@ async def test_where_everything_pays_it_is_green_and_says_of_how_many_pods(http,
     ("gone", "pays", "band"),
     [
         (dead(2, 0.3, 0.8), ("1 of 2 pods", "NO", "red"), "does not pay"),
-        (dead(2), ("1 of 2 pods", "unknown", "#a352cc"), "pays"),
-        (dead(10, 0.3, 0.8), ("1 of 2 pods", "unknown", "#a352cc"), "unknown: a pod is missing"),
+        (dead(2), ("1 of 2 pods", "unknown: pod missing", "#a352cc"), "pays"),
+        (dead(10, 0.3, 0.8), ("1 of 2 pods", "unknown: pod missing", "#a352cc"), "unknown: a pod is missing"),
     ],
     ids=["lost, two minutes ago", "paid, two minutes ago", "lost, ten minutes ago"],
 )
@@ -170,7 +170,7 @@ async def test_a_dead_pod_is_never_green(http, tmp_path, gone, pays, band):
 async def test_a_vllm_that_is_down_leaves_its_pod_unknown(http, tmp_path):
     down = pod("down").failing(lambda number: number >= 2 * (MINUTES - 8))
     async with reading(http, tmp_path, pod("a"), down) as read:
-        assert await read(PAYS) == [("1 of 2 pods", "unknown", "#a352cc")]
+        assert await read(PAYS) == [("1 of 2 pods", "unknown: pod missing", "#a352cc")]
         assert await read(LIVE) == [("1 of 2 pods", "vLLM down", "red")]
         assert await read("Pods that do not answer") == [("vLLM of down:9911", "1")]
 
@@ -193,7 +193,7 @@ async def test_a_measured_break_even_is_the_line_wherever_the_rule_of_thumb_lies
         assert await read(PAYS) == [("1 of 1 pods", "YES", "green")]
         assert await read(LIVE) == [("1 of 1 pods", "live and complete", "green")]
         lines = dict(await read(LINES))
-        assert lines == {"all": "0.45", "T 0": "0.45", "loses below, as measured": "0.269"}
+        assert lines == {"all": "0.45", "T 0": "0.45", "breaks even at, as measured": "0.269"}
 
 
 async def test_one_temperature_that_loses_is_neither_yes_nor_hidden(http, tmp_path):

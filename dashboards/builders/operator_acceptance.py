@@ -6,7 +6,7 @@ from grafana_foundation_sdk.builders import table, timeseries
 
 from dashboards.builders.layout import Section, beside
 from dashboards.builders.operator_top import LIMITS
-from dashboards.builders.panels import COUNT, SHARE, TEMPERATURE, Query, distribution, over_time
+from dashboards.builders.panels import COUNT, SHARE, SMOOTH, TEMPERATURE, Query, distribution, over_time
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import (
     POD,
@@ -105,7 +105,7 @@ def _shares() -> timeseries.Panel:
         ],
         SHARE,
         high=1,
-    )
+    ).interval(SMOOTH)
 
 
 def _past() -> timeseries.Panel:
@@ -227,7 +227,7 @@ def _group_shares() -> timeseries.Panel:
         [Query(first(_FEW, shares), "{{by}}: {{group}}")],
         SHARE,
         high=1,
-    )
+    ).interval(SMOOTH)
 
 
 def _group_rates(matcher: str) -> str:

@@ -3,7 +3,7 @@
 from grafana_foundation_sdk.builders import timeseries
 
 from dashboards.builders.layout import Section, beside
-from dashboards.builders.panels import COUNT, SECONDS, SHARE, TEMPERATURE, TOKENS_PER_SECOND, Query, over_time
+from dashboards.builders.panels import COUNT, SECONDS, SHARE, SMOOTH, TEMPERATURE, TOKENS_PER_SECOND, Query, over_time
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import series, threshold, total, worst
 
@@ -94,4 +94,4 @@ def _requests() -> timeseries.Panel:
             Query(total("outcome", "requests_total", 'outcome!~"stopped|length"'), "{{outcome}}", Style.NOTICE),
         ],
         "reqps",
-    )
+    ).interval(SMOOTH)

@@ -89,7 +89,7 @@ def _model(model: _Json, table: _Table, item: str, shown: str) -> Iterator[str]:
         yield from ("", *table(header, rows)) if rows else ()
     for finding in model["explanations"]:
         yield from ("", f"{item}{finding['code']}: {finding['what']}", f"{item}{finding['remedy']} {finding['expect']}")
-        yield f"{item}Verify with {finding['verify']}."
+        yield f"{item}To verify: {finding['verify']}"
     notes = [_speedup(model), *model["notes"]]
     notes += [
         f"no drafts in the window for {group['by']} {group['group']}"

@@ -122,7 +122,7 @@ def _why(model: ModelReport) -> str:
     """The findings; empty if there are none."""
     items = "".join(
         f"<li><strong>{escape(finding.code)}</strong> {marked(finding.what)}<br>{marked(finding.remedy)}<br>"
-        f"<small>{marked(finding.expect)} Verify with {marked(finding.verify)}.</small></li>"
+        f"<small>{marked(finding.expect)} To verify: {marked(finding.verify)}</small></li>"
         for finding in explanations(model)
     )
     return f'<h3>Why</h3><ul class="notes">{items}</ul>' if items else ""

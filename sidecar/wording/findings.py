@@ -1,7 +1,7 @@
 """What a finding means, what to change, what to expect of it, and how to verify it. ``docs/why.md`` says more."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
 from typing import Final
 
@@ -17,9 +17,13 @@ from sidecar.wording.numbers import counted, percent
 
 _LOGIT_BYTES: Final = 4
 _VERIFY: Final = (
-    "`specdec-sidecar sweep --url URL --temperatures 0,0.7,1 --save before.json`, the same with `--save after.json` "
-    "after the change, then `specdec-sidecar compare before.json after.json`"
+    "`specdec-sidecar sweep --url URL --prompts FILE --temperatures 0,0.7,1 --rounds 8 --duration 3h "
+    "--save before.json`, the same with `--save after.json` after the change and the restart, then "
+    "`specdec-sidecar compare before.json after.json`."
 )
+
+
+_BY_GROUP: Final = "the group's row in `specdec-sidecar report` before and after, since `sweep` sends no such requests."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +44,12 @@ def explanations(model: ModelReport) -> list[Explanation]:
 
 def _explanation(finding: Finding, model: ModelReport) -> Explanation:
     text, facts = _TEXTS[finding.code], _facts(finding, model)
+    if finding.code is FindingCode.STRUCTURED_OUTPUT and finding.error is None:
+        text = _FORBIDDEN
     what, remedy, expect = (part.format(**facts) for part in (text.what, text.remedy, text.expect))
-    return Explanation(code=str(finding.code), what=what.strip(), remedy=remedy.strip(), expect=expect)
+    return Explanation(
+        code=str(finding.code), what=what.strip(), remedy=remedy.strip(), expect=expect, verify=text.verify
+    )
 
 
 # ``_facts`` has what is in braces; some of it may be empty.
@@ -51,12 +59,12 @@ _TEXTS: Final = {
     FindingCode.TOO_FEW_TOKENS: _NUMBER,
     FindingCode.GREEDY_DRAFTING: Explanation(
         what="Requests above temperature 0 accept {compared} at temperature 0{at}. vLLM drafts the draft model's "
-        "likeliest token at every temperature, and a request that samples often rejects it.",
+        "likeliest token at every temperature, which a request that samples rejects often.",
         remedy='Try `"draft_sample_method": "probabilistic"` in --speculative-config on one pod: the draft then '
         "samples at the request's temperature. The distribution of the output stays the same{but}.",
         expect="How much it gains depends on the two models. A draft close to its target went from 39% to 75% at T 1 "
         "in our lab; of published pairs, one accepted 7 to 11% more tokens per step, a weak one between 3% fewer and "
-        "4% more. {memory} Top-k and top-p shape only the target, so narrow ones may turn the gain into a loss.",
+        "4% more. {memory} Top-k and top-p shape only the target, so they shrink the gain.",
     ),
     FindingCode.LOAD: Explanation(
         what="With {running} requests running, decoding is {speedup} times as fast as without speculation. With "
@@ -77,6 +85,7 @@ _TEXTS: Final = {
         remedy="Route these requests to pods that do not speculate, or that draft with n-gram or suffix decoding, "
         "which repeats keys and punctuation.",
         expect="The drafter does not know the grammar, and vLLM drops the draft tokens that the grammar forbids.",
+        verify=_BY_GROUP,
     ),
     FindingCode.ADAPTER: Explanation(
         what="Requests with adapter {where} accept {compared} without it at the same temperatures.",
@@ -88,11 +97,13 @@ _TEXTS: Final = {
         remedy="Ask the clients whether they need these parameters, or route these requests to pods that do not "
         "speculate.",
         expect="These parameters shape the target's distribution alone: the drafter does not see them.",
+        verify=_BY_GROUP,
     ),
     FindingCode.ONE_ENGINE: Explanation(
         what="Requests on engine {where} accept {compared} on the other engines at the same temperatures and prompt "
         "lengths.",
-        remedy="Restart this vLLM. If that does not help, compare the engine's configuration and GPU with the others'.",
+        remedy="Drain and restart this vLLM. If that does not help, compare the engine's configuration and GPU with "
+        "those of the others.",
         expect="The engines of one vLLM load the same draft, so a difference points to a fault.",
     ),
     FindingCode.MISMATCH: Explanation(
@@ -107,19 +118,26 @@ _TEXTS: Final = {
         expect="Until then the draft model takes memory and saves no time.",
     ),
     FindingCode.PREFIX_CACHE: Explanation(
-        what="{rate} of the prompt tokens are found in the prefix cache. At most {kept} would be, if every request "
-        "hits: with method {method}, vLLM computes the last block of each hit again, here {where} tokens.",
+        what="{rate} of the prompt tokens are found in the prefix cache. Up to {kept} could be: with method {method}, "
+        "vLLM recomputes the last block of each hit, here {where} tokens.",
         remedy="{keep}",
         expect="Time to first token falls where prompts are shared; the time per token may rise with it or fall. vLLM "
         "calls the option experimental: without the block the draft head lacks its own states, so it may accept less.",
     ),
     FindingCode.ROOM: Explanation(
-        what="The KV cache of engine {where} is full: {pressure}. {taken}",
+        what="Engine {where} runs out of KV cache: {pressure}. {taken}",
         remedy="Raise --gpu-memory-utilization if memory is left, use a smaller draft or method, or add pods. "
         "To find out whether requests gain more from the draft than from the room, compare without it at this load.",
         expect="A preempted request is computed again, and its client waits for that; no acceptance rate shows it.",
     ),
 }
+
+
+_FORBIDDEN: Final = replace(
+    _TEXTS[FindingCode.STRUCTURED_OUTPUT],
+    what="Requests with structured output get no draft tokens: the grammar forbids all of them. Over all requests, "
+    "vLLM accepts {overall} of the draft tokens.",
+)
 
 
 def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
@@ -133,9 +151,8 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         "where": where,
         "rate": percent(value),
         "compared": f"{percent(value)} of their draft tokens, {100 * (other - value):.0f} ± {100 * interval:.0f} "
-        f"points less than the {percent(other)} of those"
-        if finding.error is not None
-        else f"no draft token, since the grammar forbids all of them, where vLLM accepts {percent(other)} of those",
+        f"points less than the {percent(other)} of those",
+        "overall": percent(other),
         "at": f" (T {where})" if where else "",
         "but": _BIASED if engine.configuration.async_scheduling is False else "",
         "memory": _memory(engine.configuration, speculation),
@@ -170,7 +187,9 @@ _BIASED: Final = (
 _BY_TIME: Final = "The time per token follows from the acceptance rate by position and the measured step times."
 _BY_ACCEPTANCE: Final = "How much time it saves is not known without a baseline: `specdec-sidecar baseline`."
 _KEEP: Final = 'Try `"disable_eagle_block_drop": true` in --speculative-config on one pod, and compare.'
-_CANNOT_KEEP: Final = "vLLM 0.32 and later have an option against it, `disable_eagle_block_drop`; this vLLM does not."
+_CANNOT_KEEP: Final = (
+    "Upgrade to vLLM 0.32 or later, which has `disable_eagle_block_drop`, or make shared prefixes longer."
+)
 _PARAMETERS: Final = {"filtered": "top-k, top-p or min-p", "penalties": "presence, frequency or repetition penalties"}
 
 

@@ -103,7 +103,8 @@ def print_row(drafting, way, rate, sample, plain):
     square, freedom, p = chi_square(sample, plain)
     tokens = sum(count.total() for count in sample.values())
     shown = "" if rate is None else f"{rate:.3f}"
-    print(f"| {drafting} | {way} | {tokens:,} | {shown} | {square:,.0f} | {freedom:,} | {p:.3f} |", flush=True)
+    chance = f"{p:.3f}" if p >= 0.001 else "< 0.001"
+    print(f"| {drafting} | {way} | {tokens:,} | {shown} | {square:,.0f} | {freedom:,} | {chance} |", flush=True)
 
 
 async def main(tokens, servers=SERVERS, ways=WAYS):

@@ -23,8 +23,8 @@ def test_greedy_drafting_names_the_option_and_its_price():
     greedy = explained(FindingCode.GREEDY_DRAFTING, where=("0.5-0.7", "0.7-1"), value=0.45, other=0.76, error=0.01)
     assert greedy.what == (
         "Requests above temperature 0 accept 45% of their draft tokens, 31 ± 2 points less than the 76% of those at "
-        "temperature 0 (T 0.5-0.7, 0.7-1). vLLM drafts the draft model's likeliest token at every temperature, and a "
-        "request that samples often rejects it."
+        "temperature 0 (T 0.5-0.7, 0.7-1). vLLM drafts the draft model's likeliest token at every temperature, which a "
+        "request that samples rejects often."
     )
     assert greedy.remedy.startswith('Try `"draft_sample_method": "probabilistic"` in --speculative-config on one pod')
     assert "The distribution of the output stays the same, except for structured output: without async" in greedy.remedy
@@ -50,8 +50,8 @@ def test_structured_output_says_why_the_grammar_matters_and_where_to_send_it():
 def test_structured_output_whose_grammar_forbids_every_draft_token():
     forbidden = explained(FindingCode.STRUCTURED_OUTPUT, where=("structured",), value=0.0, other=0.64)
     assert forbidden.what == (
-        "Requests with structured output accept no draft token, since the grammar forbids all of them, where vLLM "
-        "accepts 64% of those without it at the same temperatures."
+        "Requests with structured output get no draft tokens: the grammar forbids all of them. Over all requests, vLLM "
+        "accepts 64% of the draft tokens."
     )
 
 
@@ -79,5 +79,5 @@ def test_every_finding_says_what_to_do_and_what_to_expect(code):
 def test_room_says_what_is_known_of_the_drafts_share():
     by_layers = explained(FindingCode.ROOM, where=("0",), other=0.2)
     assert "The draft takes about 20% of it, by its share of the layers." in by_layers.what
-    assert by_layers.what.startswith("The KV cache of engine 0 is full: ")
+    assert by_layers.what.startswith("Engine 0 runs out of KV cache: ")
     assert "It is 25% smaller than the baseline's." in explained(FindingCode.ROOM, where=("0",), value=0.25).what

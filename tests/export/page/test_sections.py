@@ -73,7 +73,7 @@ def test_a_finding_says_why_speculation_loses_what_to_do_and_how_to_verify_it():
         "Why structured_output Requests with structured output accept 45% of their draft tokens, 25 ± 4 points less "
         "than the 70% of those without it at the same temperatures. Route these requests to pods" in shown
     )
-    assert "To verify: specdec-sidecar sweep --url URL --prompts FILE --temperatures 0,0.7,1 --rounds 8" in shown
+    assert "To verify: the group's row in specdec-sidecar report before and after" in shown
     assert "Why" not in text(reports.model(reports.temperature("0")))
 
 

@@ -132,7 +132,7 @@ def _past() -> timeseries.Panel:
         ],
         SHARE,
         low=None,
-    )
+    ).interval(SMOOTH)
 
 
 def _length() -> timeseries.Panel:

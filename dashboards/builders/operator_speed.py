@@ -3,7 +3,7 @@
 from grafana_foundation_sdk.builders import timeseries
 
 from dashboards.builders.layout import Section, beside
-from dashboards.builders.panels import SECONDS, TEMPERATURE, Query, over_time
+from dashboards.builders.panels import SECONDS, SMOOTH, TEMPERATURE, Query, over_time
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import rate, ratio, series, threshold, total, worst
 
@@ -60,7 +60,7 @@ def _per_token() -> timeseries.Panel:
             ),
         ],
         SECONDS,
-    )
+    ).interval(SMOOTH)
 
 
 def _gap() -> timeseries.Panel:

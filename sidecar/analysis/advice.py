@@ -90,8 +90,9 @@ class Finding:
 
     ``where`` names temperatures, a group, an engine or a load. ``value`` is the acceptance rate there, ``other`` the
     one it is compared with, ``error`` the standard error of their difference; of ``load`` these are speedups, of advice
-    by time seconds per token; of ``prefix_cache`` the hit ratio and what it would be at most; of ``room`` the share of
-    the KV cache that the draft takes. ``cost`` estimates the share of the decoding time, for ordering only.
+    by time seconds per token; of ``prefix_cache`` the hit ratio and what it would be at most; of ``room`` how much
+    smaller the KV cache is than the baseline's, and the draft's share of the layers. ``cost`` estimates the share of
+    the decoding time, for ordering only.
     """
 
     code: FindingCode

@@ -6,7 +6,8 @@ from typing import Final
 
 from sidecar.analysis.advice import advise
 from sidecar.analysis.distributions import Ordered, quantile
-from sidecar.analysis.engine.engine_state import CacheWindow, EngineState, gap_growth
+from sidecar.analysis.engine.cache import CacheWindow
+from sidecar.analysis.engine.engine_state import EngineState, gap_growth
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Estimate, Evidence, ModelEvidence, sum_windows
 from sidecar.analysis.findings import findings

@@ -163,7 +163,7 @@ class Recent:
         """Forgets what is older than the window that ends at ``now``."""
         self._counts.drop(now)
 
-    def ordered(self) -> "Ordered":
+    def ordered(self) -> Ordered:
         """The values of the window that ended at the last ``drop`` or ``add``."""
         return Ordered([(self._values[bin_], count) for bin_, count in sorted(self._counts.sums.items())])
 

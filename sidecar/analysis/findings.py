@@ -9,13 +9,13 @@ from math import sqrt
 from typing import Final
 
 from sidecar.analysis.advice import Direction, Finding, FindingCode
-from sidecar.analysis.engine.engine_state import sum_caches
+from sidecar.analysis.engine.cache import sum_caches
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.analysis.split.strata import Cell, Difference, Sums, total
 from sidecar.analysis.split.tallies import GREEDY, NO_ADAPTER
 from sidecar.analysis.verdict import Verdict
-from sidecar.engine.methods import drafts_with_a_model, drops_last_block, honours_draft_sampling
+from sidecar.engine.methods import drafts_with_a_model, drops_last_block, honours_draft_sampling, is_mtp
 from sidecar.engine.names import Gauge
 from sidecar.requests.messages import OTHER, Speculation, Table
 from sidecar.settings.groups import Thresholds
@@ -240,7 +240,7 @@ def _share_of_layers(model: ModelReport) -> float | None:
     """
     engine = next(engine for engine in model.engines if engine.speculation is not None)
     layers, speculation = engine.configuration.layers, engine.speculation
-    if speculation is None or (speculation.method or "").endswith("mtp"):
+    if speculation is None or is_mtp(speculation.method):
         return None
     drafting = speculation.draft_layers
     return drafting / (layers + drafting) if layers and drafting else None

@@ -30,7 +30,7 @@ from sidecar.analysis.split.tallies import (
     prompt_label,
     sum_by_label,
 )
-from sidecar.requests.messages import FinishedRequest, Table
+from sidecar.requests.messages import OTHER, FinishedRequest, Table
 from sidecar.requests.tally import NOTHING, Outcome
 from sidecar.settings import Settings
 from sidecar.settings.groups import MOST_MIN_REQUESTS
@@ -113,7 +113,7 @@ class ModelState:
         missing = Withheld.OTHER_MODEL if curves else Withheld.NO_REFERENCE
         self.speed = ModelSpeed(curves.get(name), missing, window=settings.latency_window, history=settings.history)
         window = settings.latency_window
-        self.temperatures = defaultdict[str, TemperatureState](lambda: TemperatureState(window))
+        self.temperatures = {label: TemperatureState(window) for label in (*self._buckets.labels, OTHER)}
         names = {Table.TEMPERATURE: self._buckets.labels, **GROUPED}
         known = [(by, name) for by, some in names.items() for name in some]
         # What was drafted at each temperature and in each group.

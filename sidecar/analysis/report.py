@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from sidecar.analysis.advice import Advice, Finding
 from sidecar.analysis.distributions import Distribution
-from sidecar.analysis.engine.engine_state import CacheWindow, Latency, Limitation
+from sidecar.analysis.engine.cache import CacheWindow, mean_capacity
+from sidecar.analysis.engine.engine_state import Latency, Limitation
 from sidecar.analysis.engine.engines import ScrapeReport
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
@@ -110,8 +111,7 @@ class ModelReport:
     @property
     def kv_cache_capacity_tokens(self) -> int | None:
         """Of one engine, on average; None if no engine says."""
-        known = [engine.kv_cache_capacity_tokens for engine in self.engines if engine.kv_cache_capacity_tokens]
-        return sum(known) // len(known) if known else None
+        return mean_capacity(engine.kv_cache_capacity_tokens for engine in self.engines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

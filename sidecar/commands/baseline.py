@@ -14,7 +14,8 @@ from typing import Any, Final
 import structlog
 import yaml
 
-from sidecar.analysis.engine.engine_state import EngineState, latency, sum_caches
+from sidecar.analysis.engine.cache import mean_capacity, sum_caches
+from sidecar.analysis.engine.engine_state import EngineState, latency
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.speed.plain import fit
 from sidecar.analysis.speed.steps import Steps
@@ -227,11 +228,9 @@ def _phases(model: str, histograms: Mapping[Phase, HistogramReading]) -> dict[st
 
 def _plain_cache(engines: Sequence[EngineState]) -> dict[str, float]:
     cache = sum_caches(engine.cache for engine in engines)
-    latest = [engine.latest for engine in engines if engine.latest]
-    capacity = merge(latest).kv_cache_capacity_tokens or 0
     found = {
         "hit_ratio": cache.hit_ratio,
-        "capacity_tokens": capacity // max(1, len(latest)) or None,  # of one engine; vLLM's page may say 0
+        "capacity_tokens": mean_capacity(one.latest.kv_cache_capacity_tokens for one in engines if one.latest),
         "preemptions_ratio": cache.preemptions_ratio,
     }
     return {name: round(value, _DIGITS) for name, value in found.items() if value is not None}

@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Literal
@@ -144,9 +144,8 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
     comparisons = sum(len(_COMPARED) + _is_closed(level) for level in pairs)  # with the balance's requests a second
     confidence = 1 - (1 - _CONFIDENCE) / max(1, comparisons)
     rounds = (before.rounds, after.rounds)
-    levels = [_compared(level, pair, rounds, confidence) for level, pair in pairs.items()]
-    if not _sent_the_same(before, after):
-        levels = [replace(level, balance=None) for level in levels]
+    weighs = _sent_the_same(before, after)
+    levels = [_compared(level, pair, rounds, confidence, weighs=weighs) for level, pair in pairs.items()]
     return Comparison(
         before=names[0],
         after=names[1],
@@ -157,7 +156,12 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
 
 
 def _compared(
-    level: SweepLevel, pair: tuple[LevelMeasurement, LevelMeasurement], rounds: tuple[int, int], confidence: float
+    level: SweepLevel,
+    pair: tuple[LevelMeasurement, LevelMeasurement],
+    rounds: tuple[int, int],
+    confidence: float,
+    *,
+    weighs: bool,
 ) -> ComparedLevel:
     changes: dict[str, Interval | None] = {}
     both, is_closed = [*zip(pair, rounds, strict=True)], _is_closed(level)
@@ -175,7 +179,7 @@ def _compared(
         after=values(pair[1]),
         changes=changes,
         shown=tuple(name for name, change in changes.items() if _is_shown(change)),
-        balance=balance(sides, *pair, confidence),
+        balance=balance(sides, *pair, confidence) if weighs else None,
     )
 
 

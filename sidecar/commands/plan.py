@@ -11,6 +11,7 @@ from math import prod
 from typing import Final, Literal
 
 from sidecar.commands.arguments import number_up_to, whole
+from sidecar.engine.methods import LOGIT_BYTES
 from sidecar.settings import Settings
 from sidecar.wording.numbers import aligned, count
 
@@ -32,7 +33,6 @@ _GPU_GB: Final = {  # from the data sheets
     "mi325x": 256.0,
 }
 # Per parameter or cached value, without quantization scales and zero points.
-_LOGIT_BYTES: Final = 4
 _BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
 _METHODS: Final = (  # those without a draft model: name, what they need, and what they suit
     # The head's sizes are those of SpecForge's layout at the dimensions of Llama 3.1.
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
         gpus=arguments.gpus,
         gpu_gb=arguments.gpu_memory or _GPU_GB[arguments.gpu],
         utilization=arguments.utilization,
-        logits_gb=arguments.draft_logits * _LOGIT_BYTES / 1e9,
+        logits_gb=arguments.draft_logits * LOGIT_BYTES / 1e9,
     )
     print("\n".join(_text(deployment, arguments.context)))
     return 0 if deployment.fits else 1

@@ -10,10 +10,12 @@ _ONE_PASS: Final = _NO_DRAFTER | {"dflash", "dspark", "medusa"}
 _CUSTOM: Final = "custom_class"
 _WITHOUT_ASYNC: Final = frozenset({"ngram", "suffix", "medusa", "mlp_speculator", _CUSTOM})
 _WITHOUT_RUNNER_V2: Final = _WITHOUT_ASYNC - {"ngram"}
-_DROP_THE_LAST_BLOCK: Final = frozenset({"eagle", "eagle3", "mtp", "dflash", "dspark"})  # use_eagle()
+_DROP_THE_LAST_BLOCK: Final = frozenset({"eagle", "eagle3", "dflash", "dspark"})  # with MTP: use_eagle()
 ENDED_BY_A_SCHEDULE: Final = frozenset({"suffix", "ngram_gpu", "medusa"})
 """They assert that every step drafts ``num_speculative_tokens``."""
 IGNORE_A_SCHEDULE: Final = frozenset({_CUSTOM})
+LOGIT_BYTES: Final = 4
+"""Of each logit of a draft that samples, which vLLM keeps until verification."""
 
 
 def drafts_by_token(method: str | None, *, in_parallel: bool) -> bool:
@@ -35,8 +37,13 @@ def honours_draft_sampling(method: str | None) -> bool:
 
 
 def drops_last_block(method: str | None) -> bool:
-    """Whether the last block of a prefix-cache hit is computed again, for the draft head; ``deepseek_mtp`` to 0.10."""
-    return method in _DROP_THE_LAST_BLOCK or (method or "").endswith("_mtp")
+    """Whether the last block of a prefix-cache hit is computed again, for the draft head."""
+    return method in _DROP_THE_LAST_BLOCK or is_mtp(method)
+
+
+def is_mtp(method: str | None) -> bool:
+    """Whether layers of the target itself draft: ``mtp``, until 0.10 with a prefix such as ``deepseek_mtp``."""
+    return method == "mtp" or (method or "").endswith("_mtp")
 
 
 def follows_a_schedule(method: str | None) -> bool:

@@ -267,9 +267,9 @@ def _prices(model: ModelReport) -> str:
         f"<tr><th>{name}</th><td class=number>{actual}</td><td class=number>{plain}</td></tr>"
         for name, actual, plain in price_rows(model)
     )
-    header = "".join(f"<td>{name}</td>" for name in PRICES[1:])
     if not rows:
         return ""
+    header = "".join(f"<td>{name}</td>" for name in PRICES[1:])
     note = f'<p class="facts">{marked(UNDER_OTHER_TRAFFIC)}</p>'
     return f"<h2>{escape(model.model_name)}: the price</h2><table><tr><th></th>{header}</tr>{rows}</table>{note}"
 

@@ -6,16 +6,15 @@ from math import isnan
 from typing import Final
 
 from sidecar.analysis.advice import Advice, Direction, Finding, FindingCode, TokensAdvice
-from sidecar.analysis.engine.engine_state import sum_caches
+from sidecar.analysis.engine.cache import sum_caches
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.findings import waiting_for_room
 from sidecar.analysis.report import EngineReport, ModelReport
-from sidecar.engine.methods import drafts_with_a_model
+from sidecar.engine.methods import LOGIT_BYTES, drafts_with_a_model
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.notes import advice_sentences
 from sidecar.wording.numbers import counted, percent
 
-_LOGIT_BYTES: Final = 4
 _VERIFY: Final = (
     "`specdec-sidecar sweep --url URL --prompts FILE --temperatures 0,0.7,1 --rounds 8 --duration 3h "
     "--save before.json`, the same with `--save after.json` after the change and the restart, then "
@@ -118,7 +117,7 @@ _TEXTS: Final = {
         expect="Until then the draft model takes memory and saves no time.",
     ),
     FindingCode.PREFIX_CACHE: Explanation(
-        what="{rate} of the prompt tokens are found in the prefix cache. Up to {kept} could be: with method {method}, "
+        what="{rate} of the prompt tokens are found in the prefix cache. Up to {other} could be: with method {method}, "
         "vLLM recomputes the last block of each hit, here {where} tokens.",
         remedy="{keep}",
         expect="Time to first token falls where prompts are shared; the time per token may rise with it or fall. vLLM "
@@ -136,7 +135,7 @@ _TEXTS: Final = {
 _FORBIDDEN: Final = replace(
     _TEXTS[FindingCode.STRUCTURED_OUTPUT],
     what="Requests with structured output get no draft tokens: the grammar forbids all of them. Over all requests, "
-    "vLLM accepts {overall} of the draft tokens.",
+    "vLLM accepts {other} of the draft tokens.",
 )
 
 
@@ -150,9 +149,9 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
     return {
         "where": where,
         "rate": percent(value),
+        "other": percent(other),
         "compared": f"{percent(value)} of their draft tokens, {100 * (other - value):.0f} ± {100 * interval:.0f} "
         f"points less than the {percent(other)} of those",
-        "overall": percent(other),
         "at": f" (T {where})" if where else "",
         "but": _BIASED if engine.configuration.async_scheduling is False else "",
         "memory": _memory(engine.configuration, speculation),
@@ -171,7 +170,6 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         "engines": f"Engine{'s' * (len(finding.where) > 1)} {where}",
         "count": f"{value:,.0f}",
         "method": speculation.method or "an unknown method",
-        "kept": percent(other),
         "keep": _KEEP if speculation.keeps_last_block is not None else _CANNOT_KEEP,
         "pressure": _pressure([engine for engine in model.engines if engine.key.engine in finding.where]),
         "taken": f"It is {percent(finding.value)} smaller than the baseline's."
@@ -204,7 +202,7 @@ def _memory(configuration: Configuration, speculation: Speculation) -> str:
     size = ""
     if configuration.max_num_seqs and configuration.vocabulary:
         logits = configuration.max_num_seqs * speculation.num_speculative_tokens * configuration.vocabulary
-        size = f" up to {logits * _LOGIT_BYTES / 2**30:.1f} GiB of"
+        size = f" up to {logits * LOGIT_BYTES / 2**30:.1f} GiB of"
     text = f"The draft's logits take{size} GPU memory."
     if configuration.model_runner_v2:
         return text

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from sidecar.analysis.engine.engine_state import sum_caches
+from sidecar.analysis.engine.cache import sum_caches
 from sidecar.analysis.report import ModelReport
 from sidecar.settings.baselines import PlainCache
 from sidecar.wording.numbers import count, latency, ratio, share

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.advice import Advice, Direction, FindingCode, TokensAdvice
-from sidecar.analysis.engine.engine_state import CacheWindow
+from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.findings import findings
 from sidecar.analysis.split.strata import Sums
 from sidecar.analysis.verdict import Verdict

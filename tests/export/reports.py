@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from sidecar.analysis.advice import Finding, FindingCode
 from sidecar.analysis.distributions import ACCEPTANCE_EDGES, USAGE_EDGES, WINDOW_EDGES, Distribution
-from sidecar.analysis.engine.engine_state import QUANTILES, CacheWindow, Latency
+from sidecar.analysis.engine.cache import CacheWindow
+from sidecar.analysis.engine.engine_state import QUANTILES, Latency
 from sidecar.analysis.engine.engines import ScrapeReport
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence
 from sidecar.analysis.model_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGES, TTFT_EDGES

@@ -12,7 +12,8 @@ from prometheus_client import ProcessCollector, generate_latest
 
 from scripts.metrics_reference import metrics_reference
 from sidecar.analysis.advice import FindingCode
-from sidecar.analysis.engine.engine_state import CacheWindow, Limitation
+from sidecar.analysis.engine.cache import CacheWindow
+from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.speed.speedup import LoadReport
 from sidecar.analysis.speed.steps import LOAD_LABELS
 from sidecar.analysis.split.lives import Lives

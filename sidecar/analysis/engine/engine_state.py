@@ -2,12 +2,13 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from sidecar.analysis.distributions import USAGE_EDGES, WINDOW_EDGES, Histogram, histogram_quantile
+from sidecar.analysis.engine.cache import CACHE, CacheWindow
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.speed.speedup import LoadReport, LoadTotals, Withheld
 from sidecar.analysis.speed.steps import StepCheck, Steps, counted_steps, counter_growth
@@ -95,50 +96,7 @@ class KvCacheUsage:
         return max((usage for at, usage in self._polls if at > now - self._window), default=None)
 
 
-class CacheWindow(NamedTuple):
-    """What the KV cache did over latency_window; NaN: not known. Of ``queries`` in the prefix cache it had ``hits``."""
-
-    requests: float = math.nan  # that got their first token
-    prompt_tokens: float = math.nan
-    generated_tokens: float = math.nan
-    queries: float = math.nan
-    hits: float = math.nan
-    preemptions: float = math.nan
-
-    @property
-    def hit_ratio(self) -> float | None:
-        """Hits / queries, 0 to 1."""
-        return _ratio(min(self.hits, self.queries), self.queries)
-
-    @property
-    def preemptions_ratio(self) -> float | None:
-        """Preemptions / requests."""
-        return _ratio(self.preemptions, self.requests)
-
-    @property
-    def request_tokens(self) -> float | None:
-        """What a request fills at its end, on average."""
-        return _ratio(self.prompt_tokens + self.generated_tokens, self.requests)
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole > 0 and not math.isnan(part) else None
-
-
-def sum_caches(caches: Iterable[CacheWindow]) -> CacheWindow:
-    """Those of several engines together."""
-    return CacheWindow(*map(sum, zip(*caches, strict=True)))
-
-
-_CACHE: Final = (
-    Counter.FIRST_TOKENS,
-    Counter.PROMPT_TOKENS,
-    Counter.GENERATION_TOKENS,
-    Counter.PREFIX_CACHE_QUERIES,
-    Counter.PREFIX_CACHE_HITS,
-    Counter.PREEMPTIONS,
-)
-_COUNTED: Final = (*SPECULATION, *_CACHE)
+_COUNTED: Final = (*SPECULATION, *CACHE)
 
 
 class EngineState:
@@ -248,7 +206,7 @@ class EngineState:
     def cache(self) -> CacheWindow:
         """What its KV cache did over latency_window."""
         grown = _counted(self._window)
-        return CacheWindow(*(grown.get(counter, math.nan) for counter in _CACHE))
+        return CacheWindow(*(grown.get(counter, math.nan) for counter in CACHE))
 
     def _acceptance(self, window: CounterWindow) -> Acceptance:
         grown = _counted(window)

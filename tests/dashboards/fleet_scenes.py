@@ -3,7 +3,6 @@
 Each fleet is a ``cluster`` of its own, so that one Prometheus has them all.
 """
 
-import subprocess
 from dataclasses import dataclass, field
 from itertools import chain
 from statistics import mean
@@ -133,17 +132,12 @@ def _alert(cluster, labels, since, now):
     yield from _lines("ALERTS_FOR_STATE", named, ((ago, now - since) for ago in _times(300, 0)))
 
 
-def backfill(fleets, folder, now):
-    """Writes the pods and alerts of each cluster into the storage of a Prometheus that will run in ``folder``."""
+def series(fleets, now):
+    """The pods and alerts of each cluster, as lines of OpenMetrics."""
     pods = chain.from_iterable(_pod(cluster, pod) for cluster, (pods, _) in fleets.items() for pod in pods)
     alerts = chain.from_iterable(
         _alert(cluster, labels, since, now) for cluster, (_, alerts) in fleets.items() for labels, since in alerts
     )
     models = chain.from_iterable(_models(cluster, pods) for cluster, (pods, _) in fleets.items())
     links = _lines("fleet:specdec_runbooks:any", {"runbooks": "http://runbooks"}, ((ago, 1) for ago in _times(1800, 0)))
-    page = folder / "series.txt"
-    with page.open("w") as file:
-        file.writelines(f"{sample} {now - ago}\n" for sample, ago in chain(pods, models, alerts, links))
-        file.write("# EOF\n")
-    command = ("promtool", "tsdb", "create-blocks-from", "openmetrics", page, folder / "prometheus")
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return (f"{sample} {now - ago}" for sample, ago in chain(pods, models, alerts, links))

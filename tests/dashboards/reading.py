@@ -1,8 +1,19 @@
-"""What a person reads from a panel as of a moment: texts, colours, rows."""
+"""What a person reads from a panel as of a moment: texts, colours, rows; and how series get there at once."""
 
 import re
+import subprocess
 
 from tests.dashboards.dashboard_tools import filled_in, panels
+
+
+def backfill(folder, samples):
+    """Writes lines of OpenMetrics into the storage of a Prometheus that will run in ``folder``."""
+    page = folder / "samples"
+    with page.open("w") as file:
+        file.writelines(f"{sample}\n" for sample in samples)
+        file.write("# EOF\n")
+    command = ("promtool", "tsdb", "create-blocks-from", "openmetrics", page, folder / "prometheus")
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 class Reader:
@@ -22,14 +33,20 @@ class Reader:
         found = await self._server.ask("query", query=expr, time=self._now)
         return [(series["metric"], float(series["value"][1])) for series in found]
 
-    async def told(self, title):
-        """What each series of a panel with words says: its legend, and the text and colour of its value."""
-        words = _words(self._panels[title]["fieldConfig"]["defaults"])
+    async def shown(self, title):
+        """What a panel says: a table's rows, else each series' legend and value; without any, what stands for no data.
+
+        A value is its text, with the colour if it has a meaning.
+        """
+        defaults = self._panels[title]["fieldConfig"]["defaults"]
+        if self._panels[title]["type"] == "table":
+            return await self.rows(title) or defaults["noValue"]
+        words = _words(defaults)
         return [
-            (legend(target, labels), *words[value])
+            (legend(target, labels), *words.get(value, (f"{value:.3g}",)))
             for target, found in await self.answers(title)
             for labels, value in found
-        ]
+        ] or defaults["noValue"]
 
     async def lines(self, title):
         """The values of a panel's lines by legend."""
@@ -42,14 +59,17 @@ class Reader:
     async def rows(self, title):
         """A table's rows in their order, as text or number by the title of each visible column."""
         panel = self._panels[title]
-        frames = [(target["refId"], found) for target, found in await self.answers(title) if found]
+        answers = await self.answers(title)
+        frames = [(f" #{target['refId']}" * (len(answers) > 1), found) for target, found in answers if found]
+        if not frames:
+            return []
         shared = set.intersection(*({label for labels, _ in found for label in labels} for _, found in frames))
         merged = {}  # as Grafana merges: by what all queries have
         for reference, found in frames:
             for labels, value in found:
                 row = merged.setdefault(tuple(labels.get(label, "") for label in sorted(shared)), {})
-                row |= {**labels, f"Value #{reference}": value}
-        named = panel["transformations"][1]["options"]["renameByName"]
+                row |= {**labels, f"Value{reference}": value}
+        [named] = [each["options"]["renameByName"] for each in panel["transformations"] if each["id"] == "organize"]
         rows = [{named[name]: value for name, value in row.items() if name in named} for row in merged.values()]
         for sort in reversed(panel["options"]["sortBy"]):
             # As Grafana sorts: what is empty is first in ascending order.

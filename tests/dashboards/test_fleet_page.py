@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from tests.dashboards.dashboard_tools import PAGES, panels
-from tests.dashboards.fleet_scenes import Pod, backfill
-from tests.dashboards.reading import Reader, properties
+from tests.dashboards.fleet_scenes import Pod, series
+from tests.dashboards.reading import Reader, backfill, properties
 from tests.debian_servers import Prometheus, ready_server
 
 PAGE = PAGES["specdec-fleet"]
@@ -66,7 +66,7 @@ FLEETS = {
 def read(tmp_path_factory):
     """Reads with a method of ``Reader`` a panel of the page with a fleet selected."""
     folder, now = tmp_path_factory.mktemp("fleet"), int(time.time())
-    backfill(FLEETS, folder, now)
+    backfill(folder, series(FLEETS, now))
     config = folder / "prometheus.yaml"
     config.write_text("{}")
     # A series in a block does not end; the short lookback stands for that.
@@ -114,7 +114,7 @@ pytestmark = pytest.mark.servers
     ],
 )
 def test_a_figure_says_x_of_y_and_is_green_only_if_all_is_known(read, fleet, title, text, color):
-    [(said, _, ground)] = read(fleet, "told", title)
+    [(said, _, ground)] = read(fleet, "shown", title)
     assert (said, ground) == (text, color)
 
 
@@ -151,7 +151,7 @@ def test_a_pod_whose_vllm_was_never_up_has_a_row_without_a_model(read):
     ],
 )
 def test_a_model_has_the_verdict_of_its_worst_pod_and_none_of_a_dead_one(read, fleet, text):
-    [(_, band, _)] = read(fleet, "told", BAND)
+    [(_, band, _)] = read(fleet, "shown", BAND)
     [row] = read(fleet, "rows", "Models, worst first")
     assert (band, row["Worst"]) == (text, text)
 

@@ -4,14 +4,14 @@ Pods are the alerts' (the sidecar's own code), an hour of them is written into a
 """
 
 import asyncio
-import re
 from contextlib import asynccontextmanager
 
 import pytest
 
 from tests.alerts.pods import Pod
 from tests.alerts.vllm_pages import EPOCH
-from tests.dashboards.dashboard_tools import PAGES, filled_in, panels
+from tests.dashboards.dashboard_tools import PAGES, panels
+from tests.dashboards.reading import Reader, backfill
 from tests.debian_servers import running_prometheus
 
 pytestmark = pytest.mark.servers
@@ -19,6 +19,7 @@ PAGE = PAGES["specdec-operator"]
 MINUTES = 60
 NOW = EPOCH + 60 * (MINUTES - 1)  # of the last scrape
 STALE = "--query.lookback-delta=70s"  # what is not scraped any more ends as if Prometheus had marked it stale
+WITH_NAMES = ("stat", "state-timeline", "timeseries")
 PAYS, LIVE = "Does speculation pay?", "Live, and is the split complete?"
 SPEEDUP, ACCEPTANCE, DRAFTS = "Speedup, worst pod", "Acceptance, worst pod", "What it drafts, and what to change"
 BANDS, LINES = "Verdict: where, and since when", "Acceptance by temperature, worst pod"
@@ -41,82 +42,14 @@ def alert(pod, name, severity, minutes, **labels):
 async def reading(http, folder, *pods, alerts=()):
     """Yields a function from a panel's title to what it shows."""
     series = [sample for pod in pods for sample in samples(pod)] + [sample for each in alerts for sample in each]
-    lines = [f"{name}{{{quoted(labels)}}} {value} {at}" for name, labels, value, at in series]
-    (folder / "samples").write_text("\n".join([*lines, "# EOF\n"]))
-    command = ("promtool", "tsdb", "create-blocks-from", "openmetrics", folder / "samples", folder / "prometheus")
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
-    assert await process.wait() == 0
+    lines = (f"{name}{{{quoted(labels)}}} {value} {at}" for name, labels, value, at in series)
+    await asyncio.to_thread(backfill, folder, lines)
     async with running_prometheus(http, folder, {}, flags=(STALE,)) as server:
-
-        async def read(title):
-            [panel] = [panel for panel in panels(PAGE) if panel["title"] == title]
-            answers = [
-                (target, await server.ask("query", query=filled(target["expr"]), time=NOW))
-                for target in panel["targets"]
-            ]
-            return SHOWN[panel["type"]](panel, answers)
-
-        yield read
+        yield Reader(PAGE, server, NOW).shown
 
 
 def quoted(labels):
     return ",".join(f'{name}="{text}"' for name, text in labels.items())
-
-
-def filled(expr):
-    return filled_in(expr.replace("$__rate_interval", "5m"))
-
-
-def named(panel, answers):
-    """Pairs of name and value as text, with the colour if it has a meaning; without series, what stands for no data."""
-    mappings = {key: value for each in fields(panel).get("mappings", ()) for key, value in each["options"].items()}
-    shown = []
-    for target, series in answers:
-        for one in series:
-            value = float(one["value"][1])
-            mapped = mappings.get(f"{value:g}", {"text": f"{value:.3g}", "color": None})
-            name = re.sub(r"{{(\w+)}}", lambda match, labels=one["metric"]: labels.get(match[1], ""), legend(target))
-            shown.append((name, mapped["text"], *([mapped["color"]] if mapped["color"] else [])))
-    return shown or fields(panel)["noValue"]
-
-
-def table(panel, answers):
-    """Rows as dictionaries, in the panel's order; a column without a title is not there."""
-    [organized] = [each["options"] for each in panel["transformations"] if each["id"] == "organize"]
-    mappings = {
-        override["matcher"]["options"]: prop["value"][0]["options"]
-        for override in fields(panel, "overrides")
-        for prop in override["properties"]
-        if prop["id"] == "mappings"
-    }
-    rows = {}
-    for target, series in answers:
-        field = "Value" if len(answers) == 1 else f"Value #{target['refId']}"
-        for one in series:
-            cells = one["metric"] | {field: float(one["value"][1])}
-            rows.setdefault(tuple(sorted(one["metric"].items())), {}).update(
-                {organized["renameByName"].get(name, name): value for name, value in cells.items()}
-            )
-    [by] = panel["options"]["sortBy"]
-    ordered = sorted(rows.values(), key=lambda row: row[by["displayName"]], reverse=by["desc"])
-    return [
-        {
-            name: mappings.get(name, {}).get(f"{value:g}", {"text": value})["text"] if name in mappings else value
-            for name, value in row.items()
-        }
-        for row in ordered
-    ] or fields(panel)["noValue"]
-
-
-SHOWN = {"stat": named, "state-timeline": named, "timeseries": named, "table": table}
-
-
-def fields(panel, part="defaults"):
-    return panel["fieldConfig"][part]
-
-
-def legend(target):
-    return target.get("legendFormat", "")
 
 
 def names(shown):
@@ -210,7 +143,7 @@ async def test_lost_time_is_below_zero_and_not_cut_off(http, tmp_path):
         assert (name, float(value) < 0) == ("T 0", True)
         assert await read("Speedup by temperature, worst pod") != []
     [panel] = [panel for panel in panels(PAGE) if panel["title"] == "Request time saved over plain decoding"]
-    assert "min" not in fields(panel)
+    assert "min" not in panel["fieldConfig"]["defaults"]
 
 
 async def test_alerts_are_one_row_each_critical_first_with_where_and_on_how_many_pods(http, tmp_path):
@@ -248,7 +181,7 @@ async def test_an_idle_pod_shows_words_and_no_nan(http, tmp_path):
         assert await read(PAYS) == [("1 of 1 pods", "too little data", "#6e7079")]
         assert await read(ACCEPTANCE) == "too few drafts"
         for panel in panels(PAGE):
-            shown = await read(panel["title"]) if panel["type"] in SHOWN and panel["type"] != "table" else []
+            shown = await read(panel["title"]) if panel["type"] in WITH_NAMES else []
             assert "nan" not in str(shown), panel["title"]
 
 

@@ -17,7 +17,7 @@ import aiohttp
 
 from lab.installation import installed
 from tests.demo.http_traffic import WORDS
-from tests.lab.conftest import Lab, idle
+from tests.lab.conftest import Lab, idle, page_until
 from tests.lab.test_lab_split import sidecar
 
 REQUESTS, CLIENTS = 300, 6
@@ -129,7 +129,7 @@ async def staged(name, stage):
             await vllm.start()
             async with sidecar(vllm, **settings) as url, aiohttp.ClientSession() as http:
                 await send(vllm.url, stage)
-                await asyncio.sleep(3)  # until a poll has it all
+                await page_until(url, lambda page: page.sum("specdec_request_duration_seconds_count") == REQUESTS)
                 async with http.get(f"{url}/api/v1/status") as response:
                     (model,) = (await response.json())["models"]
         finally:

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import sys
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -15,7 +14,6 @@ from sidecar.analysis.report import EngineReport, Report
 from sidecar.analysis.split.plugin_state import BAD
 from sidecar.analysis.state import State
 from sidecar.commands.sidecar_status import own_url, sidecar_status
-from sidecar.commands.vllm_flags import NEWEST, Version, findings, vllm_version
 from sidecar.engine.names import Counter
 from sidecar.engine.page_source import page_source
 from sidecar.engine.scrape import Poller
@@ -24,7 +22,6 @@ from sidecar.log import redacted
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
 from sidecar.wording.notes import LIMITATIONS
-from sidecar.wording.numbers import counted
 from sidecar.wording.plugin import plugin_sentence
 
 HELP = "print what the sidecar would see: settings, vLLM's engines, speculation, the plug-in, limitations"
@@ -36,12 +33,8 @@ _REMEDIES: Final = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``check``."""
-    line = 'check the speculation flags of this command line instead, such as "vllm serve … --speculative-config …"'
-    parser.add_argument("--args", metavar="COMMAND", help=line)
-    version = f"the vLLM version for --args (default: {'.'.join(map(str, NEWEST))})"
-    parser.add_argument("--vllm-version", type=vllm_version, default=NEWEST, metavar="VERSION", help=version)
+def add_arguments(_parser: argparse.ArgumentParser) -> None:
+    """There are none."""
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -49,29 +42,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
     Failures: the page is unusable, a plug-in failed, its socket cannot be opened, an Alertmanager takes no alerts. A
     plug-in that is not heard is none, as only the split by temperature needs it.
-
-    With ``--args``: returns 0 if the command line has no problem, 1 if it has one, 2 if it cannot be read.
     """
-    if arguments.args is not None:
-        return _check_arguments(arguments.args, arguments.vllm_version)
     source = f"{arguments.config} and environment variables" if arguments.config else "environment variables, no file"
     print(f"settings: valid ({source})")
     return asyncio.run(_check(settings))
-
-
-def _check_arguments(line: str, version: Version) -> int:
-    try:
-        problems = findings(line, version)
-    except ValueError as error:
-        print(f"--args: {error}", file=sys.stderr)
-        return 2
-    summary = counted(len(problems.faults), "problem")
-    if not problems.faults:
-        summary = "nothing removed or obsolete found; vLLM itself finds wrong or missing values when it starts"
-    print(f"vLLM {'.'.join(map(str, version))}: {summary}")
-    for text in (*problems.faults, *(f"note: {note}" for note in problems.notes)):
-        print(f"  {text}")
-    return 1 if problems.faults else 0
 
 
 async def _check(settings: Settings) -> int:

@@ -19,7 +19,6 @@ import structlog
 
 from sidecar.analysis.distributions import interpolated
 from sidecar.commands.arguments import duration
-from sidecar.commands.vllm_flags import REJECTED
 from sidecar.commands.waiting import first_page, polling, stop_on_signals, stopped
 from sidecar.engine.merge import merge
 from sidecar.engine.names import Gauge
@@ -40,6 +39,7 @@ _COOL: Final = 50  # temperature, hundredths
 _HOT: Final = 80
 _MUCH: Final = 0.3  # share of hot requests from which the draft's sampling is worth a measurement
 _LONG_PROMPT: Final = 8192  # tokens; drafts are accepted less often after long prompts
+_REJECTED: Final = ("min_p", "logit_bias")  # vLLM from 0.14 on answers them with 400 under speculation
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -251,9 +251,9 @@ def _decoding(requests: Sequence[FinishedRequest]) -> Iterator[ChecklistLine]:
 
 
 def _parameters(requests: Sequence[FinishedRequest]) -> ChecklistLine:
-    shares = {name: fmean(name in request.parameters for request in requests) for name in REJECTED}
+    shares = {name: fmean(name in request.parameters for request in requests) for name in _REJECTED}
     used = [f"{name} in {share:.0%}" for name, share in shares.items() if share]
-    rejected = fmean(any(name in request.parameters for name in REJECTED) for request in requests)
+    rejected = fmean(any(name in request.parameters for name in _REJECTED) for request in requests)
     return ChecklistLine(
         "supported parameters",
         Recommendation.LEAVE if used else Recommendation.USE,

@@ -11,11 +11,7 @@ _CUSTOM: Final = "custom_class"
 _WITHOUT_ASYNC: Final = frozenset({"ngram", "suffix", "medusa", "mlp_speculator", _CUSTOM})
 _WITHOUT_RUNNER_V2: Final = _WITHOUT_ASYNC - {"ngram"}
 _DROP_THE_LAST_BLOCK: Final = frozenset({"eagle", "eagle3", "dflash", "dspark"})  # with MTP: use_eagle()
-ENDED_BY_A_SCHEDULE: Final = frozenset({"suffix", "ngram_gpu", "medusa"})
-"""They assert that every step drafts ``num_speculative_tokens``."""
-IGNORE_A_SCHEDULE: Final = frozenset({_CUSTOM})
-LOGIT_BYTES: Final = 4
-"""Of each logit of a draft that samples, which vLLM keeps until verification."""
+_WITHOUT_SCHEDULE: Final = frozenset({"suffix", "ngram_gpu", "medusa", _CUSTOM})  # assert a fixed K, or ignore it
 
 
 def drafts_by_token(method: str | None, *, in_parallel: bool) -> bool:
@@ -48,7 +44,7 @@ def is_mtp(method: str | None) -> bool:
 
 def follows_a_schedule(method: str | None) -> bool:
     """Whether the number of draft tokens may follow the batch size."""
-    return method not in ENDED_BY_A_SCHEDULE | IGNORE_A_SCHEDULE
+    return method not in _WITHOUT_SCHEDULE
 
 
 def given_up(method: str | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from sidecar.analysis.engine.cache import sum_caches
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.findings import waiting_for_room
 from sidecar.analysis.report import EngineReport, ModelReport
-from sidecar.engine.methods import LOGIT_BYTES, drafts_with_a_model
+from sidecar.engine.methods import drafts_with_a_model
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.notes import advice_sentences
 from sidecar.wording.numbers import counted, percent
@@ -188,6 +188,7 @@ _KEEP: Final = 'Try `"disable_eagle_block_drop": true` in --speculative-config o
 _CANNOT_KEEP: Final = (
     "Upgrade to vLLM 0.32 or later, which has `disable_eagle_block_drop`, or make shared prefixes longer."
 )
+_LOGIT_BYTES: Final = 4  # of a draft that samples: vLLM keeps its logits until verification
 _PARAMETERS: Final = {"filtered": "top-k, top-p or min-p", "penalties": "presence, frequency or repetition penalties"}
 
 
@@ -202,7 +203,7 @@ def _memory(configuration: Configuration, speculation: Speculation) -> str:
     size = ""
     if configuration.max_num_seqs and configuration.vocabulary:
         logits = configuration.max_num_seqs * speculation.num_speculative_tokens * configuration.vocabulary
-        size = f" up to {logits * LOGIT_BYTES / 2**30:.1f} GiB of"
+        size = f" up to {logits * _LOGIT_BYTES / 2**30:.1f} GiB of"
     text = f"The draft's logits take{size} GPU memory."
     if configuration.model_runner_v2:
         return text

@@ -161,9 +161,8 @@ class Alerting(Group):
     )
     """all replicas of Alertmanager, not a load balancer in front of them; empty: nothing is sent"""
     interval: Duration = Field(15.0, ge=0.1, le=300)
-    """time between two evaluations"""
-    resend: Duration = Field(60.0, ge=0.1, le=3600)
-    """time after which a firing alert is sent again; it expires after four times that"""
+    """time between two evaluations, each of which sends all alerts; one that is not sent again expires after 4 minutes,
+    or four times this if that is longer"""
     timeout: Duration = Field(5.0, ge=0.1, le=60)
     """time allowed for one delivery"""
     instance: str | None = Field(None, max_length=253, pattern=r"^[A-Za-z0-9._:-]+$")

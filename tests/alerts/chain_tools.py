@@ -124,7 +124,7 @@ def settings_of(vllm_url, socket, alertmanager_url):
     """The sidecar with short windows and a direct push at the fast pace."""
     alerting = {
         "RUNBOOKS": RUNBOOKS, "DASHBOARDS": DASHBOARDS, "ALERTMANAGERS": json.dumps([alertmanager_url]),
-        "INTERVAL": "500ms", "RESEND": "5s", "PACE": str(PACE), "INSTANCE": "pod-7",
+        "INTERVAL": "500ms", "PACE": str(PACE), "INSTANCE": "pod-7",
         "TIMEOUT": "60s",  # a busy machine answers late
     }  # fmt: skip
     environment = {

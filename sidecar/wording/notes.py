@@ -98,11 +98,17 @@ def model_notes(model: ModelReport) -> list[str]:
     return [*notes, *_losing_engines(model)]
 
 
+def is_plain(model: ModelReport) -> bool:
+    """Whether vLLM serves the model without speculation."""
+    limitations = [engine.limitations for engine in model.engines]
+    return bool(limitations) and all(Limitation.NO_SPECULATION in limited for limited in limitations)
+
+
 def _traffic(model: ModelReport) -> str:
     """The traffic of a model that does not speculate, to judge whether it should; empty if it is not known."""
     requests = {part.temperature: part.window.requests or 0 for part in model.temperatures}
     total = sum(requests.values())
-    if not total or not all(Limitation.NO_SPECULATION in engine.limitations for engine in model.engines):
+    if not total or not is_plain(model):
         return ""
     shares = ", ".join(f"{percent(count / total)} at T {label}" for label, count in requests.items() if count)
     groups = defaultdict(float, {(one.by, one.group): (one.window.requests or 0) / total for one in model.groups})

@@ -124,6 +124,7 @@ def model_report(
         no_split=None if splits else plugin.withheld(model.name) or NoSplit(NoSplitReason.NOT_CONNECTED),
         advice=advise(whole.evidence, whole.judged, moment.thresholds) if whole.judged is not None else None,
         plain_cache=model.plain_cache,
+        rejected=dict(model.rejected.sums) if splits and fresh else {},
         breaches=judged.breaches,
     )
     sampling = model.strata[Table.SAMPLING].sums if splits else {}

@@ -30,6 +30,7 @@ from sidecar.analysis.split.tallies import (
     prompt_label,
     sum_by_label,
 )
+from sidecar.engine.methods import REJECTED
 from sidecar.requests.messages import OTHER, FinishedRequest, Table
 from sidecar.requests.tally import NOTHING, Outcome
 from sidecar.settings import Settings
@@ -124,6 +125,8 @@ class ModelState:
         self.strata = {by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*GROUPED, ENGINE)}
         # Tokens decoded by requests of which no token was drafted, by output.
         self.undrafted = SlidingSums[str, int](settings.latency_window)
+        # Requests with a sampling parameter that vLLM rejects while it speculates, by parameter.
+        self.rejected = SlidingSums[str, int](settings.latency_window)
         self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
         self._taken: dict[str, tuple[Cut, Tallies]] = {}  # each life's cut and its tallies by label, by ``start``
         self._acceptances = Recent(settings.latency_window, acceptance_bin)
@@ -168,6 +171,8 @@ class ModelState:
             self._acceptances.add(at, acceptances)
             self._latest.extend((at, acceptance) for acceptance in acceptances)
             self._compare(at, engine, label, ended)
+            used = {name: sum(name in request.parameters for request in ended) for name in REJECTED}
+            self.rejected.add(at, {name: count for name, count in used.items() if count})
         self.speed.finished(by_temperature)
 
     def _compare(self, at: float, engine: str, temperature: str, requests: Sequence[FinishedRequest]) -> None:
@@ -204,6 +209,7 @@ class ModelState:
         for cells in self.strata.values():
             cells.drop(at)
         self.undrafted.drop(at)
+        self.rejected.drop(at)
 
     def windows(self) -> tuple[dict[str, Acceptance], dict[str, Acceptance]]:
         """Every temperature over the sliding window, and over the last hour, each with its share."""

@@ -105,6 +105,7 @@ class ModelReport:
     no_split: NoSplit | None  # why there are no temperatures; None if there are
     advice: Advice | None  # on the number of draft tokens; None below the gates
     plain_cache: PlainCache | None = None  # measured without speculation
+    rejected: Mapping[str, int] = field(default_factory=dict)  # requests of the window by parameter: see REJECTED
     findings: tuple[Finding, ...] = ()  # why speculation loses, the most expensive first
     breaches: Breaches = field(default_factory=Breaches)  # as of the last good poll, like the judgement
 

@@ -11,6 +11,8 @@ _CUSTOM: Final = "custom_class"
 _WITHOUT_ASYNC: Final = frozenset({"ngram", "suffix", "medusa", "mlp_speculator", _CUSTOM})
 _WITHOUT_RUNNER_V2: Final = _WITHOUT_ASYNC - {"ngram"}
 _DROP_THE_LAST_BLOCK: Final = frozenset({"eagle", "eagle3", "dflash", "dspark"})  # with MTP: use_eagle()
+REJECTED: Final = ("min_p", "logit_bias")
+"""Sampling parameters that vLLM from 0.14 on answers with status 400 while it speculates."""
 _WITHOUT_SCHEDULE: Final = frozenset({"suffix", "ngram_gpu", "medusa", _CUSTOM})  # assert a fixed K, or ignore it
 
 

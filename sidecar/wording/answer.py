@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance
 from sidecar.analysis.report import ModelReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.analysis.verdict import Judgement, Verdict
-from sidecar.wording.notes import COLLAPSED
+from sidecar.wording.notes import COLLAPSED, LIMITATIONS, is_plain
 from sidecar.wording.numbers import counted, latency, percent
 from sidecar.wording.plugin import no_split_sentence
 
@@ -48,6 +49,8 @@ def answer(report: Report) -> Answer:
         why = f"{error}. {error.remedy}" if error else "The last successful poll was too long ago."
         return Answer("The sidecar cannot read vLLM's metrics.", "bad", why)
     drafting = [model for model in report.models if model.judgement.evidence.window.draft_tokens]
+    if report.models and all(map(is_plain, report.models)):
+        return Answer("This vLLM does not speculate.", "mute", LIMITATIONS[Limitation.NO_SPECULATION])
     if not drafting:
         why = "No draft tokens in the window. A sidecar that has just started needs two polls to see any."
         return Answer("vLLM is not drafting.", "mute", why)

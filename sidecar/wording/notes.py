@@ -1,5 +1,6 @@
 """What a judgement, its evidence and its advice mean, and what vLLM's page does not tell."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,7 +11,8 @@ from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import MARGIN, Basis, Judgement, Verdict
 from sidecar.engine.methods import given_up
-from sidecar.requests.messages import Configuration, Speculation
+from sidecar.requests.messages import Configuration, Speculation, Table
+from sidecar.wording.numbers import counted, duration, percent
 
 LIMITATIONS: Final = {
     Limitation.V0_COUNTERS: (
@@ -92,8 +94,34 @@ def model_notes(model: ModelReport) -> list[str]:
     configured = [engine.configuration for engine in model.engines if engine.speculation is not None]
     has_told = any(finding.code in told for finding in model.findings)
     schedule = "" if model.advice is None or has_told else advice_sentences(Advice(schedule=model.advice.schedule))
-    notes = [*filter(None, (note, schedule)), *caveats(judgement.evidence, *configured[:1])]
+    notes = [*filter(None, (note, schedule, _traffic(model))), *caveats(judgement.evidence, *configured[:1])]
     return [*notes, *_losing_engines(model)]
+
+
+def is_plain(model: ModelReport) -> bool:
+    """Whether vLLM serves the model without speculation."""
+    limitations = [engine.limitations for engine in model.engines]
+    return bool(limitations) and all(Limitation.NO_SPECULATION in limited for limited in limitations)
+
+
+def _traffic(model: ModelReport) -> str:
+    """The traffic of a model that does not speculate, to judge whether it should; empty if it is not known."""
+    requests = {part.temperature: part.window.requests or 0 for part in model.temperatures}
+    total = sum(requests.values())
+    if not total or not is_plain(model):
+        return ""
+    shares = ", ".join(f"{percent(count / total)} at T {label}" for label, count in requests.items() if count)
+    groups = defaultdict(float, {(one.by, one.group): (one.window.requests or 0) / total for one in model.groups})
+    long = groups[Table.PROMPT_TOKENS, "8k-32k"] + groups[Table.PROMPT_TOKENS, "32k+"]
+    seconds = max(part.window.seconds for part in model.temperatures)
+    text = (
+        f"{counted(total, 'request')} in the last {duration(seconds)}: {shares}; "
+        f"{percent(groups[Table.OUTPUT, 'structured'])} with structured output, {percent(long)} with prompts above 8k "
+        f"tokens, {percent(groups[Table.SAMPLING, 'filtered'])} with top-k, top-p or min-p. docs/measure.md says which "
+        "traffic suits speculation."
+    )
+    used = " and ".join(f"{name} ({percent(count / total)} of the requests)" for name, count in model.rejected.items())
+    return f"{text} While it speculates, vLLM rejects {used} with status 400." if used else text
 
 
 def judgement_note(judgement: Judgement, *, is_explained: bool = False) -> str:

@@ -85,7 +85,7 @@ async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):
     assert err.splitlines()[-1] == ("no requests finished, so there is nothing to write; watch longer, or send traffic")
 
 
-@pytest.mark.parametrize("arguments", [("baseline",), ("baseline", "--load", "1"), ("preflight",)])
+@pytest.mark.parametrize("arguments", [("baseline",), ("baseline", "--load", "1")])
 def test_a_vllm_that_is_down_is_named_at_once(capsys, socket_path, arguments):
     """Watching takes longer than a test may."""
     given = {"VLLM_URL": NOWHERE, "PLUGIN__SOCKET": str(socket_path)}

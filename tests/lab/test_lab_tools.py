@@ -1,15 +1,17 @@
-"""``preflight`` and ``sweep`` on a real vLLM, and the page that lab/pages.py writes of it."""
+"""A plain vLLM's traffic and ``sweep`` on a real vLLM, and the page that lab/pages.py writes of it."""
 
 import asyncio
 import json
 import os
-import signal
 import subprocess
 
 import aiohttp
 import pytest
 
 from lab.installation import ROOT, installed
+from sidecar.app import running
+from sidecar.commands.sidecar_status import sidecar_status
+from sidecar.settings import load_settings
 from tests.commands.sweep_tools import measured_sweep
 from tests.engine.test_names import assert_true
 from tests.lab.conftest import idle
@@ -21,27 +23,24 @@ REQUESTS = 24
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
 
 
-async def test_each_line_of_preflight_follows_from_traffic_of_known_make_up(lab, folder, program):
+async def test_the_traffic_of_a_vllm_that_does_not_speculate_is_described(lab, folder):
     vllm = lab("off", folder=folder)
-    await vllm.start()
-    settings = {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_PLUGIN__SOCKET": str(vllm.socket)}
-    async with program("preflight", "--duration", "10m", "--json", **settings) as process:
-        await until(vllm.socket.exists, seconds=30)  # a quick machine's engine would be idle before anybody listens
+    given = {"VLLM_URL": vllm.url, "PLUGIN__SOCKET": str(vllm.socket), "LISTEN": "127.0.0.1:0"}
+    settings = load_settings(None, {f"SPECDEC_{name}": value for name, value in given.items()})
+    async with running(settings) as address:
+        await vllm.start()
         async with aiohttp.ClientSession() as session, asyncio.timeout(300):
             for number in range(0, REQUESTS, 4):
                 await asyncio.gather(*(_ask(session, vllm.url, number + place) for place in range(4)))
         await idle(vllm.url)
-        process.send_signal(signal.SIGINT)
-        out, _ = await process.communicate()
-    report = json.loads(out)
-    lines = {line["condition"]: line for line in report["lines"]}
-    assert lines["low temperatures"]["seen"] == "median 0.35; 50% up to 0.5, 25% above 0.8"
-    assert "P50 24" in lines["long outputs"]["seen"]
-    assert "min_p in 25%" in lines["supported parameters"]["seen"]
-    assert lines["time spent decoding"]["answer"] != "not seen"
-    for condition in ("light load", "no queue", "free KV cache"):
-        assert lines[condition]["answer"] == "use it"
-    assert report["conclusion"].startswith("Leave it off for now: 25% of requests use")
+        note = await until(lambda: _note_on(f"http://{address}", f"{REQUESTS} requests in the last "), seconds=60)
+    assert ": 50% at T 0, 25% at T 0.5-0.7, 25% at T 0.7-1; 0% with structured output, 0% with prompts" in note
+    assert note.endswith(" vLLM rejects min_p (25% of the requests) with status 400.")
+
+
+async def _note_on(url, beginning):
+    status = await sidecar_status(url, tls=False)
+    return next((note for note in status["models"][0]["notes"] if note.startswith(beginning)), None)
 
 
 async def _ask(session, url, number):

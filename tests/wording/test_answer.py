@@ -4,11 +4,22 @@ from dataclasses import replace
 
 import pytest
 
+from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Verdict
 from sidecar.requests.messages import Speculation
 from sidecar.wording.answer import answer
-from tests.export.reports import NEVER_CONNECTED, judgement, model, report, speed, temperature, timed, timed_model
+from tests.export.reports import (
+    NEVER_CONNECTED,
+    engine,
+    judgement,
+    model,
+    report,
+    speed,
+    temperature,
+    timed,
+    timed_model,
+)
 
 GOOD, EVEN, BAD, NONE = Verdict.NET_POSITIVE, Verdict.BREAK_EVEN, Verdict.NET_NEGATIVE, Verdict.INSUFFICIENT_DATA
 WINS = "Speculation pays at every temperature with enough traffic"
@@ -25,7 +36,11 @@ def why(*models, **changes):
 
 def test_nothing_is_drafted():
     idle = model(judgement=judgement(NONE))
+    plain = model(judgement=judgement(NONE), engines=(engine(limitations=frozenset({Limitation.NO_SPECULATION})),))
     assert text_and_tone(idle) == text_and_tone() == ("vLLM is not drafting.", "mute")
+    assert text_and_tone(idle, plain) == ("vLLM is not drafting.", "mute")
+    assert text_and_tone(plain) == ("This vLLM does not speculate.", "mute")
+    assert "without --speculative-config" in why(plain)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Estimate, Evidence
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Gate, Verdict
-from sidecar.requests.messages import Configuration, Speculation
+from sidecar.engine.names import Counter
+from sidecar.requests.messages import Configuration, Speculation, Table
 from sidecar.wording.notes import (
     LIMITATIONS,
     WITHHELD,
@@ -19,6 +20,7 @@ from sidecar.wording.notes import (
     model_notes,
     no_speedup_sentence,
 )
+from tests.analysis.analysis_tools import PluginEnd, Server, snap
 from tests.export.reports import STRUCTURED, engine, judgement, model, speed, timed_model, window
 
 NEGATIVE, EVEN, POSITIVE = Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE
@@ -205,3 +207,21 @@ def test_without_a_speedup_the_reason_is_given():
     quiet = model(speed=speed(withheld=Withheld.TOO_LITTLE))
     assert no_speedup_sentence(quiet) == "No speedup for demo: not enough tokens yet."
     assert no_speedup_sentence(timed_model()) == no_speedup_sentence(model(speed=None)) == ""
+
+
+def test_a_vllm_that_does_not_speculate_is_described_by_its_traffic():
+    server = Server()
+    plugin = PluginEnd(server, speculation=None)
+    plain = snap(counters={Counter.FIRST_TOKENS: 4.0})
+    server.poll(plain)
+    nothing = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+    for temperature, used in ((0, ()), (0, ("min_p", "logprobs")), (70, ()), (100, ("min_p",))):
+        plugin.finish(temperature, table=Table.PROMPT_TOKENS, key=14 if temperature else 7, parameters=used, **nothing)
+        server.poll(plain)
+    (note,) = model_notes(server.model())
+    assert note == (
+        "4 requests in the last 4 s: 50% at T 0, 25% at T 0.5-0.7, 25% at T 0.7-1; 0% with structured output, 50% with "
+        "prompts above 8k tokens, 0% with top-k, top-p or min-p. docs/measure.md says which traffic suits speculation. "
+        "While it speculates, vLLM rejects min_p (50% of the requests) with status 400."
+    )
+    assert model_notes(server.report(later=60).models[0]) == []

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from math import ceil
 from pathlib import Path
 from typing import Final, Literal
 
 from sidecar.commands.arguments import share_of_one
-from sidecar.commands.load.balance import RATE, Balance, balance, sentence
+from sidecar.commands.load.balance import Balance, balance, sentence
 from sidecar.commands.load.metrics import (
     LEAST_BATCHES,
     METRICS,
@@ -23,19 +24,19 @@ from sidecar.commands.load.metrics import (
     Interval,
     SweepMetric,
     Values,
-    batches,
     cells,
     least_size,
+    of_level,
     relative_change,
     table,
     values,
 )
-from sidecar.commands.load.sweep_result import LevelMeasurement, SweepResult, read_saved
-from sidecar.commands.load.workload import SweepLevel
+from sidecar.commands.load.sweep_result import LevelMeasurement, SweepLevel, SweepResult, read_saved
 from sidecar.settings import Settings
 
 HELP = "compare two saved sweeps, before and after a change: differences, their errors and a verdict"
 _CONFIDENCE: Final = 0.95  # probability that none of the claimed differences is spurious
+_MOST_BATCHES: Final = 20
 _SMALLEST: Final = 0.03  # relative; smaller ones are not claimed, since a machine may drift between two sweeps
 
 _TOKENS: Final = "tokens/s"
@@ -43,6 +44,7 @@ _MEDIANS: Final = ("TTFT P50", "TPOT P50", _TOKENS)
 _ACCEPTED: Final = ("acceptance", "length")
 # The metrics that are compared; all but the first two show which side is faster.
 _COMPARED: Final = (*_ACCEPTED, "TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", _TOKENS)
+_DIFFERENCES: Final = (*_COMPARED, "requests/s")  # this one is only in the balance
 
 
 class Result(StrEnum):
@@ -135,46 +137,33 @@ class Comparison:
 
 def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) -> Comparison:
     """Compares the levels that both have; the confidence holds for all differences together (Bonferroni)."""
-    known = {level.level: level.speculating for level in after.levels if level.speculating.samples}
-    pairs = {
-        level.level: (level.speculating, known[level.level])
-        for level in before.levels
-        if level.speculating.samples and level.level in known
-    }
-    comparisons = sum(len(_COMPARED) + _is_closed(level) for level in pairs)  # with the balance's requests a second
-    confidence = 1 - (1 - _CONFIDENCE) / max(1, comparisons)
+    known = {measured.level: measured for measured in after.levels if measured.samples}
+    pairs = [
+        (measured, known[measured.level]) for measured in before.levels if measured.samples and measured.level in known
+    ]
+    confidence = 1 - (1 - _CONFIDENCE) / max(1, len(pairs) * len(_DIFFERENCES))
     rounds = (before.rounds, after.rounds)
     weighs = _sent_the_same(before, after)
-    levels = [_compared(level, pair, rounds, confidence, weighs=weighs) for level, pair in pairs.items()]
+    levels = [_compared(pair, rounds, confidence, weighs=weighs) for pair in pairs]
     return Comparison(
         before=names[0],
         after=names[1],
         result=_result(levels),
         levels=tuple(levels),
-        notes=tuple(_notes(before, after, list(pairs.values()))),
+        notes=tuple(_notes(before, after, pairs)),
     )
 
 
 def _compared(
-    level: SweepLevel,
-    pair: tuple[LevelMeasurement, LevelMeasurement],
-    rounds: tuple[int, int],
-    confidence: float,
-    *,
-    weighs: bool,
+    pair: tuple[LevelMeasurement, LevelMeasurement], rounds: tuple[int, int], confidence: float, *, weighs: bool
 ) -> ComparedLevel:
-    changes: dict[str, Interval | None] = {}
-    both, is_closed = [*zip(pair, rounds, strict=True)], _is_closed(level)
-    metrics = [METRICS[name] for name in _COMPARED] + [RATE] * is_closed
-    sides = {metric.name: [_interval(metric, *side, confidence) for side in both] for metric in metrics}
-    for name in _COMPARED:
-        # Acceptance falls as the number of speculative tokens rises; a length is comparable at any number. In an
-        # open loop, the arrival rate decides the tokens per second.
-        same_k = _positions(pair[0]) == _positions(pair[1])
-        comparable = (name != "acceptance" or same_k) and (name != _TOKENS or is_closed)
-        changes[name] = relative_change(*sides[name]) if comparable else None
+    both = [*zip(pair, rounds, strict=True)]
+    sides = {name: [_interval(METRICS[name], *side, confidence) for side in both] for name in _DIFFERENCES}
+    changes = {name: relative_change(*sides[name]) for name in _COMPARED}
+    if _positions(pair[0]) != _positions(pair[1]):
+        changes["acceptance"] = None  # it falls as the number of speculative tokens rises; a length is comparable
     return ComparedLevel(
-        level=level,
+        level=pair[0].level,
         before=values(pair[0]),
         after=values(pair[1]),
         changes=changes,
@@ -183,13 +172,9 @@ def _compared(
     )
 
 
-def _is_closed(level: SweepLevel) -> bool:
-    return level.load.at_once is not None
-
-
 def _sent_the_same(before: SweepResult, after: SweepResult) -> bool:
     sent, sent_after = ((one.requests, one.max_tokens, one.rounds) for one in (before, after))
-    return bool(before.requests) and sent == sent_after and before.complete and after.complete
+    return sent == sent_after and before.complete and after.complete
 
 
 def _is_shown(change: Interval | None) -> bool:
@@ -199,9 +184,9 @@ def _is_shown(change: Interval | None) -> bool:
 def _interval(metric: SweepMetric, measurement: LevelMeasurement, rounds: int, confidence: float) -> Interval | None:
     requests = len(measurement.samples)
     if metric.name in _ACCEPTED:
-        cut = batches(requests, 1)  # they do not depend on the machine's speed
+        cut = requests // ceil(requests / _MOST_BATCHES)  # they do not depend on the machine's speed
     else:
-        cut = rounds if requests // rounds >= least_size(metric.share) else None
+        cut = rounds if requests // rounds >= least_size(metric.share) else 0
     return metric.interval(measurement, cut, confidence)
 
 
@@ -228,8 +213,7 @@ def _notes(
     if before.max_tokens != after.max_tokens:
         yield f"--max-tokens differs: {before.max_tokens} and {after.max_tokens}; times and lengths depend on it"
     if not _sent_the_same(before, after):
-        why = "the prompts, their number, --rounds or --max-tokens differ or are not known, or a sweep is incomplete"
-        yield f"no balance: {why}"
+        yield "no balance: the prompts, --requests, --rounds or --max-tokens differ, or a sweep is incomplete"
     missing = len(before.levels) + len(after.levels) - 2 * len(pairs)
     if missing:
         yield f"left out, since only one sweep measured them: {missing} level{'' if missing == 1 else 's'}"
@@ -251,7 +235,8 @@ def _text(comparison: Comparison) -> Iterator[str]:
     if not comparison.levels:
         yield "the two sweeps have no level in common"
     else:
-        yield from table([(level.level, _rows(level)) for level in comparison.levels], ("sweep", *_COMPARED))
+        rows = [row for level in comparison.levels for row in _rows(level)]
+        yield from table(rows, ("sweep", *_COMPARED))
         yield ""
         yield from _verdict(comparison)
         yield from (f"  {one.level}: {sentence(one.balance)}" for one in comparison.levels if one.balance is not None)
@@ -263,8 +248,8 @@ def _rows(level: ComparedLevel) -> list[Cells]:
     for metric, change in level.changes.items():
         changes[metric] = "-" if change is None else f"{change.value:+.1%}"
         errors[metric] = "-" if change is None or change.error is None else f"±{change.error:.1%}"
-    sides = (("before", level.before), ("after", level.after))
-    return [*({**cells(side), "sweep": name} for name, side in sides), changes, errors]
+    before = {**of_level(level.level), **cells(level.before), "sweep": "before"}
+    return [before, {**cells(level.after), "sweep": "after"}, changes, errors]
 
 
 def _verdict(comparison: Comparison) -> Iterator[str]:

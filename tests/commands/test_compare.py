@@ -8,13 +8,11 @@ import pytest
 
 from sidecar.commands.compare import Result, compare
 from sidecar.commands.load.balance import sentence
-from sidecar.commands.load.metrics import confidence_factor
 from sidecar.commands.load.sweep_result import encode
-from sidecar.commands.load.workload import Load
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_level, sweep_of
 
-EMPTY = b'{"format":%d,"model":null,"max_tokens":1,"rounds":1,"complete":true,"faults":{},"levels":[]}'
+EMPTY = b'{"format":%d,"model":null,"max_tokens":1,"rounds":1,"complete":true,"fault":null,"levels":[],"requests":""}'
 
 
 @pytest.fixture
@@ -82,18 +80,8 @@ def test_nothing_is_claimed_from_one_round():
 def test_levels_of_one_side_only_are_left_out_with_a_note():
     before = sweep_of(generated_level(1), generated_level(2, temperature=1.0))
     comparison = compared(before, sweep_of(generated_level(3)))
-    assert [str(level.level.workload) for level in comparison.levels] == ["0"]
+    assert [level.level.temperature for level in comparison.levels] == [0.0]
     assert "left out, since only one sweep measured them: 1 level" in comparison.notes
-
-
-def test_tokens_per_second_of_an_open_loop_are_what_was_sent():
-    def at(seed):
-        level = generated_level(seed)
-        return sweep_of(replace(level, level=replace(level.level, load=Load(rate=2.0))))
-
-    (level,) = compared(at(1), at(2)).levels
-    assert level.changes["tokens/s"] is None
-    assert level.changes["TPOT P50"] is not None
 
 
 def test_a_faster_server_is_shown_and_described(saved, capsys):
@@ -107,7 +95,7 @@ def test_a_faster_server_is_shown_and_described(saved, capsys):
 
 def with_cache(level, hits, capacity):
     cached = tuple((hits + number, 1000.0) for number in range(8))
-    return replace(level, speculating=replace(level.speculating, cached=cached, capacity_tokens=capacity))
+    return replace(level, cached=cached, capacity_tokens=capacity)
 
 
 def test_the_balance_of_the_same_requests_has_each_price_with_its_error(saved, capsys):
@@ -145,7 +133,7 @@ def between(before=(), after=(), **of_sweeps):
     """The balance in words, with these changes to the cache's numbers of each side."""
     levels = [with_cache(generated_level(seed), 700, 4000) for seed in (1, 2)]
     sides = zip(levels, (before, after), strict=True)
-    changed = [replace(one, speculating=replace(one.speculating, **dict(given))) for one, given in sides]
+    changed = [replace(one, **dict(given)) for one, given in sides]
     return sentence(compared(*(sweep_of(one, **of_sweeps) for one in changed)).levels[0].balance)
 
 
@@ -187,24 +175,12 @@ def test_a_balance_without_errors_claims_no_gain_and_no_loss():
     )
 
 
-def test_requests_a_second_of_a_closed_loop_count_as_a_comparison():
-    """So the errors are larger than in an open loop, which has one comparison fewer."""
-
-    def error(load):
-        levels = [generated_level(seed) for seed in (1, 2)]
-        sweeps = [sweep_of(replace(one, level=replace(one.level, load=load))) for one in levels]
-        return compared(*sweeps).levels[0].changes["TPOT P50"].error
-
-    larger = confidence_factor(1 - 0.05 / 8, 7) / confidence_factor(1 - 0.05 / 7, 7)
-    assert error(Load(at_once=4)) / error(Load(rate=2.0)) == pytest.approx(larger)
-
-
 def test_both_sides_and_the_change_are_rows_of_one_table(saved, capsys):
     assert command("compare", *saved(generated_level(1), generated_level(3, k=0, tpot=0.02))) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     header = next(number for number, line in enumerate(lines) if line[:1] == ["temperature"])
     before, after, change, error = lines[header + 1 : header + 5]
-    assert before[:4] == ["0", "concurrency", "4", "before"]
+    assert before[:3] == ["0", "4", "before"]
     assert (after[:3], change[:3]) == (["after", "-", "-"], ["change", "-", "-"])
     assert change[-1].startswith("-")
     assert error[-1].startswith("±")
@@ -242,8 +218,8 @@ def test_the_exit_code_says_whether_a_slowdown_is_within_the_limit(
         (None, "No such file or directory"),
         (b"{", "not a file that `sweep --save` of this version wrote"),
         (b"[" * 100_000, "not a file that `sweep --save` of this version wrote"),
-        (EMPTY % 3, "no request was answered in it"),
-        (EMPTY % 2, "not a file that `sweep --save` of this version wrote"),
+        (EMPTY % 4, "no request was answered in it"),
+        (EMPTY % 3, "not a file that `sweep --save` of this version wrote"),
     ],
 )
 def test_files_that_sweep_did_not_write_are_refused(tmp_path, capsys, content, reason):

@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from math import ceil, hypot
 from typing import Final
 
-from sidecar.commands.load.metrics import Interval, SweepMetric, estimate, relative_change
+from sidecar.commands.load.metrics import Interval, estimate, relative_change
 from sidecar.commands.load.sweep_result import LevelMeasurement
 
-RATE: Final = SweepMetric(
-    "requests/s", lambda level: len(level.samples) / level.seconds if level.seconds else None, str
-)
 _LEAST_SHOWN: Final = 0.0005  # a smaller share is shown as 0.0 %
 Sides = Sequence[Interval | None]  # before and after
 
@@ -46,7 +43,7 @@ def balance(
         hits=(_hits(before, confidence), _hits(after, confidence)),
         room=capacity / previous - 1 if capacity and previous else None,
         preemptions=(_preemptions(before), _preemptions(after)),
-        requests=relative_change(*sides[RATE.name]) if RATE.name in sides else None,  # an open loop's is given
+        requests=relative_change(*sides["requests/s"]),
     )
 
 

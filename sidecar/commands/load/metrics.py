@@ -1,20 +1,19 @@
-"""A sweep's metrics, with their statistics: estimates from batches, and their intervals."""
+"""A sweep's metrics and tables, and the errors of metrics, which follow from batches of requests."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from statistics import NormalDist, stdev
 from typing import Final
 
 from sidecar.analysis.distributions import quantile
 from sidecar.commands.load.client import Sample
-from sidecar.commands.load.sweep_result import LevelMeasurement
-from sidecar.commands.load.workload import Load, SweepLevel
+from sidecar.commands.load.sweep_result import LevelMeasurement, SweepLevel
 from sidecar.wording.numbers import aligned, count, milliseconds, number, ratio
 
 LEAST_BATCHES: Final = 4
-_MOST_BATCHES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +27,6 @@ class Interval:
     def high(self) -> float | None:
         """The upper bound."""
         return None if self.error is None else self.value + self.error
-
-
-def batches(requests: int, in_flight: float, share: float | None = None) -> int | None:
-    """The number of batches to cut ``requests`` into, in the order of their ends; None if too few for an error.
-
-    Each batch is large enough for the quantile ``share``, if a quantile is estimated.
-    """
-    size = max(math.ceil(in_flight), -(-requests // _MOST_BATCHES), least_size(share))
-    count = requests // size
-    return count if count >= LEAST_BATCHES else None
 
 
 def least_size(share: float | None) -> int:
@@ -92,15 +81,9 @@ class SweepMetric:
     shown: Callable[[float | None], str]
     share: float | None = None
 
-    def interval(self, measurement: LevelMeasurement, cut: int | None, confidence: float) -> Interval | None:
-        """Its value with the error that follows from ``cut`` batches of requests."""
-        parts = () if cut is None else measurement.batches(cut)
-        return estimate(self.value(measurement), map(self.value, parts), confidence)
-
-    def interval_at(self, load: Load, measurement: LevelMeasurement, confidence: float) -> Interval | None:
-        """The same with batches at least as long as the number of requests in flight."""
-        cut = batches(len(measurement.samples), measurement.in_flight(load), self.share)
-        return self.interval(measurement, cut, confidence)
+    def interval(self, measurement: LevelMeasurement, cut: int, confidence: float) -> Interval | None:
+        """Its value with the error that follows from ``cut`` batches of requests; without an error if they are few."""
+        return estimate(self.value(measurement), map(self.value, measurement.batches(cut)), confidence)
 
 
 def _quantile(read: Callable[[Sample], float | None], share: float, level: LevelMeasurement) -> float | None:
@@ -122,18 +105,27 @@ def _acceptance(sample: Sample) -> float | None:
     return sample.accepted_tokens / sample.draft_tokens if sample.draft_tokens else None
 
 
-def _tokens_per_second(level: LevelMeasurement) -> float | None:
-    return sum(sample.tokens or 0 for sample in level.samples) / level.seconds if level.seconds > 0 else None
+def _requests(level: LevelMeasurement) -> float:
+    return len(level.samples)
+
+
+def _tokens(level: LevelMeasurement) -> float:
+    return sum(sample.tokens or 0 for sample in level.samples)
+
+
+def _a_second(amount: Callable[[LevelMeasurement], float], level: LevelMeasurement) -> float | None:
+    return amount(level) / level.seconds if level.seconds > 0 else None
 
 
 METRICS: Final[Mapping[str, SweepMetric]] = {
     metric.name: metric
     for metric in (
-        SweepMetric("requests", lambda level: len(level.samples), count),
+        SweepMetric("requests", _requests, count),
         SweepMetric("failed", lambda level: level.failed, count),
         *_quantiles("TTFT", lambda sample: sample.ttft),
         *_quantiles("TPOT", lambda sample: sample.tpot),
-        SweepMetric("tokens/s", _tokens_per_second, number),
+        SweepMetric("tokens/s", partial(_a_second, _tokens), number),
+        SweepMetric("requests/s", partial(_a_second, _requests), ratio),
         SweepMetric("draft tokens", lambda level: level.acceptance.draft_tokens, count),
         SweepMetric("acceptance", lambda level: level.acceptance.rate, ratio),
         *_quantiles("acceptance", _acceptance, (0.1, 0.5, 0.9), ratio),
@@ -153,16 +145,13 @@ def cells(metrics: Values) -> Cells:
     return {name: METRICS[name].shown(value) for name, value in metrics.items()}
 
 
-def table(levels: Iterable[tuple[SweepLevel, Iterable[Cells]]], columns: Sequence[str]) -> list[str]:
-    """All levels with their rows; a column name that starts like the one before it is cut to its last word.
+def of_level(level: SweepLevel) -> Cells:
+    """The cells that name a level."""
+    return {"temperature": f"{level.temperature:g}", "concurrency": f"{level.concurrency}"}
 
-    Below a level's first row, a row may have a ``temperature`` of its own.
-    """
-    rows = []
-    for level, level_cells in levels:
-        for place, row in enumerate(level_cells):
-            first = (row.get("temperature", ""), "") if place else (str(level.workload), str(level.load))
-            rows.append((*first, *(row.get(column, "") for column in columns)))
-    before = ("", *columns)
-    shown = [name.split()[-1] if name[:4] == before[place][:4] else name for place, name in enumerate(columns)]
-    return aligned(("temperature", "load", *shown), rows)
+
+def table(rows: Iterable[Cells], columns: Sequence[str]) -> list[str]:
+    """The rows with the level and these columns; a column name that starts like the one before is cut to its end."""
+    columns = ("temperature", "concurrency", *columns)
+    shown = [name.split()[-1] if name[:4] == before[:4] else name for before, name in pairwise(("", *columns))]
+    return aligned(shown, [[row.get(column, "") for column in columns] for row in rows])

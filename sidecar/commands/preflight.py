@@ -40,6 +40,7 @@ _COOL: Final = 50  # temperature, hundredths
 _HOT: Final = 80
 _MUCH: Final = 0.3  # share of hot requests from which the draft's sampling is worth a measurement
 _LONG_PROMPT: Final = 8192  # tokens; drafts are accepted less often after long prompts
+_MEASURE: Final = "`specdec-sidecar sweep` with and without speculation, then `specdec-sidecar compare`"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -180,11 +181,11 @@ def conclusion(traffic: ObservedTraffic, lines: Sequence[ChecklistLine]) -> str:
     if blocking:
         return f"Leave it off for now: {'; '.join(blocking)}."
     if all(line.answer is Recommendation.USE for line in lines):
-        return "Use it: all conditions are met. Measure the speedup with `specdec-sidecar sweep --baseline-url`."
+        return f"Use it: all conditions are met. Measure the speedup ({_MEASURE})."
     if len(against) * 2 > len(lines):
         return f"Leave it off: {'; '.join(against)}."
     rest = f" Reasons against it: {'; '.join(against)}." if against else ""
-    return f"Undecided: measure it with `specdec-sidecar sweep --baseline-url`.{rest}"
+    return f"Undecided: measure it ({_MEASURE}).{rest}"
 
 
 def note(traffic: ObservedTraffic) -> str:

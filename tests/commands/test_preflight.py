@@ -18,6 +18,7 @@ from tests.analysis.analysis_tools import finished as finished_request
 from tests.requests.packets import FINISHED, HELLO, counts, finishing, packet
 
 PARAMETERS = "supported parameters"
+MEASURE = "`specdec-sidecar sweep` with and without speculation, then `specdec-sidecar compare`"
 
 
 def request(temperature=0, *, ttft=0.1, duration=2.0, arrival=100.0, **fields):
@@ -45,7 +46,7 @@ def test_suitable_traffic_is_advised_to_use_it():
     answers, verdict = answered(traffic(*[request()] * 30))
     assert len(answers) == 9
     assert set(answers.values()) == {Recommendation.USE}
-    assert verdict == "Use it: all conditions are met. Measure the speedup with `specdec-sidecar sweep --baseline-url`."
+    assert verdict == f"Use it: all conditions are met. Measure the speedup ({MEASURE})."
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_parameters_that_speculation_rejects_leave_it_off():
 
 def test_a_mix_is_undecided_and_most_lines_against_it_leave_it_off():
     _, verdict = answered(traffic(*[request(0)] * 15, *[request(100)] * 15))
-    assert verdict == "Undecided: measure it with `specdec-sidecar sweep --baseline-url`."
+    assert verdict == f"Undecided: measure it ({MEASURE})."
     losing = request(100, ttft=1.9, output_tokens=5)
     _, verdict = answered(traffic(*[losing] * 30))
     assert verdict.startswith("Undecided: ")

@@ -6,8 +6,9 @@ import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Final, Literal
 
 from sidecar.analysis.advice import advise
@@ -15,20 +16,19 @@ from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.verdict import Judgement, Verdict, judge
 from sidecar.commands.arguments import base_url, duration, file_to_write, listed, number_up_to, whole, written
 from sidecar.commands.load.measure import SweepOptions, measure_sweep
-from sidecar.commands.load.metrics import METRICS, Values, cells, of_level, table, values
-from sidecar.commands.load.sweep_result import LevelMeasurement, SweepLevel, SweepResult, encode
+from sidecar.commands.load.metrics import ACCEPTANCE, METRICS, TIMES, Values, values
+from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult, encode
 from sidecar.commands.load.workload import MOST_AT_ONCE, add_request_arguments, request_options
 from sidecar.commands.waiting import stop_on_signals
 from sidecar.settings import Settings
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.notes import advice_sentences
+from sidecar.wording.numbers import aligned
 
 HELP = "measure the times and the acceptance of a vLLM by temperature and load, for `compare`"
 _MOST: Final = 10_000
 _TEMPERATURE: Final = number_up_to(10.0, "temperatures from 0 to 10", above=-math.ulp(0))  # 0 included
 
-_ACCEPTANCE: Final = tuple(METRICS)[tuple(METRICS).index("draft tokens") :]
-_TIMES: Final = tuple(name for name in METRICS if name not in _ACCEPTANCE)
 _RULE: Final = (
     "Verdicts are by a rule of thumb on the acceptance rate, for models that draft token by token: net_positive from "
     "{:g}, net_negative below {:g}. They say nothing about time."
@@ -94,13 +94,14 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 async def _run(options: SweepOptions) -> SweepResult:
     clock = asyncio.get_running_loop().time
+    total = len(options.levels) * options.count * options.rounds
     begun, ended, current = clock(), 0, None
 
     def on_end(level: SweepLevel) -> None:
         nonlocal ended, current
         if level != current:
-            left = f", about {(clock() - begun) / ended * (options.total - ended):.0f} s left" if ended else ""
-            print(f"{ended}/{options.total} requests done{left}; measuring {level}", file=sys.stderr)
+            left = f", about {(clock() - begun) / ended * (total - ended):.0f} s left" if ended else ""
+            print(f"{ended}/{total} requests done{left}; measuring {level}", file=sys.stderr)
         ended, current = ended + 1, level
 
     return await measure_sweep(options, stop_on_signals(), on_end)
@@ -122,15 +123,16 @@ class LevelSummary:
     caveats: tuple[str, ...]
 
 
-def summarize(measured: LevelMeasurement, thresholds: Thresholds) -> LevelSummary:
+def summarize(result: LevelResult, thresholds: Thresholds) -> LevelSummary:
     """Judges a level by the rule of thumb on the acceptance rate, as live traffic without a baseline is judged.
 
     Of the volume thresholds only ``min_requests`` applies, since the sweep itself decides how much is drafted.
     """
+    measured = result.whole
     judgement = judge(Evidence(window=measured.acceptance), thresholds)
     advice = advise(judgement.evidence, judgement.judged, thresholds) if judgement.judged is not None else None
     return LevelSummary(
-        level=measured.level,
+        level=result.level,
         acceptance_from=measured.source,
         position_rates=measured.acceptance.position_rates,
         metrics=values(measured),
@@ -140,7 +142,7 @@ def summarize(measured: LevelMeasurement, thresholds: Thresholds) -> LevelSummar
     )
 
 
-def _caveats(measured: LevelMeasurement, judgement: Judgement) -> Iterator[str]:
+def _caveats(measured: Measurement, judgement: Judgement) -> Iterator[str]:
     if measured.samples and measured.source == "none":
         yield _OTHERS_DRAFTED if measured.counted is not None and measured.counted.draft_tokens else _NO_DRAFTS
     if judgement.gate is not None:
@@ -153,19 +155,28 @@ def text(result: SweepResult, summaries: Sequence[LevelSummary], thresholds: Thr
     """A table of times in milliseconds, one of acceptance with the verdicts, the advice and the caveats."""
     yield f"model {result.model or 'unknown'}; times in milliseconds"
     yield ""
-    rows = [
-        {**of_level(one.level), **cells(one.metrics), "source": one.acceptance_from, "verdict": one.verdict}
-        for one in summaries
-    ]
-    yield from table(rows, _TIMES)
+    yield from _table(summaries, tuple(TIMES))
     yield ""
     if any(one.acceptance_from != "none" for one in summaries):
-        yield from table(rows, (*_ACCEPTANCE, "source", "verdict"))
+        yield from _table(summaries, (*ACCEPTANCE, "source", "verdict"))
         yield ""
         yield _RULE.format(thresholds.acceptance_break_even, thresholds.acceptance_net_negative)
         yield from (f"{one.level}: {one.advice}" for one in summaries if one.advice is not None)
     yield from _notes(result, summaries)
     yield _HOW_TO_TELL
+
+
+def _table(summaries: Sequence[LevelSummary], columns: Sequence[str]) -> list[str]:
+    """The levels with these columns; a column name that starts like the one before is cut to its last word."""
+    columns = ("temperature", "concurrency", *columns)
+    shown = [name.split()[-1] if name[:4] == before[:4] else name for before, name in pairwise(("", *columns))]
+    return aligned(shown, [[_cells(one)[column] for column in columns] for one in summaries])
+
+
+def _cells(one: LevelSummary) -> Mapping[str, str]:
+    metrics = {name: METRICS[name].shown(value) for name, value in one.metrics.items()}
+    level = {"temperature": f"{one.level.temperature:g}", "concurrency": f"{one.level.concurrency}"}
+    return {**level, **metrics, "source": one.acceptance_from, "verdict": one.verdict}
 
 
 def _notes(result: SweepResult, summaries: Sequence[LevelSummary]) -> Iterator[str]:

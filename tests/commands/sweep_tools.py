@@ -5,7 +5,7 @@ from random import Random
 
 from sidecar.commands.load.client import Sample
 from sidecar.commands.load.measure import SweepOptions, measure_sweep
-from sidecar.commands.load.sweep_result import LevelMeasurement, SweepLevel, SweepResult
+from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
 from sidecar.commands.load.workload import BUILT_IN, ENDPOINTS, RequestOptions
 from sidecar.commands.sweep import summarize, text
 from sidecar.demo.options import SimulatorOptions
@@ -43,14 +43,21 @@ def simulated(**options):
     return HttpVllm(SimulatorOptions(**{"speed": 8, **options}))
 
 
-def measurement(samples, level=LEVEL, seconds=2.0):
-    return LevelMeasurement(level=level, samples=tuple(samples), failed=0, seconds=seconds, counted=None, others=False)
+def measured(samples, seconds=2.0):
+    return Measurement(samples=tuple(samples), failed=0, seconds=seconds, others=False)
 
 
-def generated_level(seed, *, temperature=0.0, concurrency=4, requests=200, tpot=0.010, ttft=0.05, acceptance=0.6, k=3):
+def level_of(samples, level=LEVEL):
+    """One round."""
+    return LevelResult(level=level, rounds=(measured(samples),))
+
+
+def generated_level(
+    seed, *, temperature=0.0, concurrency=4, requests=200, rounds=8, tpot=0.010, ttft=0.05, acceptance=0.6, k=3
+):
     """Requests whose times scatter by a tenth, in runs that share a level of their own."""
     random = Random(seed)
-    samples, shared = [], 1.0
+    samples, shared, size = [], 1.0, requests // rounds
     for number in range(requests):
         if number % concurrency == 0:
             shared = random.gauss(1, 0.03)
@@ -70,11 +77,14 @@ def generated_level(seed, *, temperature=0.0, concurrency=4, requests=200, tpot=
                 histogram=(0,) * k + (drafts,) if k else (),
             )
         )
-    seconds = sum(sample.duration for sample in samples) / concurrency
-    return measurement(samples, SweepLevel(temperature, concurrency), seconds)
+    parts = [samples[place * size : (place + 1) * size] for place in range(rounds)]
+    times = [sum(sample.duration for sample in part) / concurrency for part in parts]
+    measurements = tuple(measured(part, seconds) for part, seconds in zip(parts, times, strict=True))
+    return LevelResult(level=SweepLevel(temperature, concurrency), rounds=measurements)
 
 
-def sweep_of(*levels, rounds=8, requests="the same"):
+def sweep_of(*levels, requests="the same"):
+    rounds = len(levels[0].rounds)
     return SweepResult(
         model="m", max_tokens=100, rounds=rounds, complete=True, fault=None, levels=levels, requests=requests
     )

@@ -24,7 +24,7 @@ async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_
     for level in levels:
         assert (level.acceptance_from, level.metrics["requests"], level.caveats) == ("replies", 24, ())
     # There is no other client, and a warm-up of one token drafts nothing: this is vLLM's count, to the token.
-    acceptances = [level.acceptance for level in result.levels]
+    acceptances = [level.whole.acceptance for level in result.levels]
     assert sum(acceptance.draft_tokens for acceptance in acceptances) == drafted
     assert sum(acceptance.accepted_tokens for acceptance in acceptances) == accepted
     cold, hot = (level.metrics for level in levels)
@@ -51,7 +51,7 @@ async def test_the_command_measures_saves_and_shows_its_progress(finished, tmp_p
     levels = [tuple(level["level"].values()) for level in shown["levels"]]
     assert levels == [(1.0, 2), (1.0, 4), (0.0, 2), (0.0, 4)]
     assert [tuple(level["level"].values()) for level in written["levels"]] == levels
-    assert [len(level["samples"]) for level in written["levels"]] == [8] * 4
+    assert [[len(part["samples"]) for part in level["rounds"]] for level in written["levels"]] == [[8]] * 4
     assert [level["metrics"]["requests"] for level in shown["levels"]] == [8] * 4
 
 

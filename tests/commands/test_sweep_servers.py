@@ -54,7 +54,7 @@ async def test_the_load_is_as_asked_for(served):
         assert sorted(part) == [(temperature, 48, "one")] * 5 + [(temperature, 48, "two")] * 5
     assert {path for path, _, _ in seen} == {"/v1/completions"}
     assert {key for _, _, key in seen} == {None}
-    assert len(result.levels[0].samples) == 10
+    assert len(result.levels[0].whole.samples) == 10
 
 
 def page_of(drafted, generated=0):
@@ -154,8 +154,8 @@ async def test_a_server_that_fails_later_is_reported_with_what_was_measured(serv
 
     async with served(breaks) as url:
         result = await measured_sweep(url, ("one",), count=10, temperatures=(0.0, 0.5, 1.0))
-    assert [len(level.samples) for level in result.levels] == [10, 10, 3]
-    assert [level.failed for level in result.levels] == [0, 0, 7]
+    assert [len(level.whole.samples) for level in result.levels] == [10, 10, 3]
+    assert [level.whole.failed for level in result.levels] == [0, 0, 7]
     assert result.complete
     assert "requests failed; the last error: status 503" in printed(result)
 

@@ -4,7 +4,7 @@ import pytest
 
 from sidecar.commands.load.client import Sample
 from sidecar.commands.load.sweep_result import SweepLevel
-from tests.commands.sweep_tools import measurement, printed, summarized, sweep_of
+from tests.commands.sweep_tools import level_of, printed, summarized, sweep_of
 
 
 def sample(tpot=0.01, drafts=None, accepted=0, **values):
@@ -27,7 +27,7 @@ def summary(level, **thresholds):
     ],
 )
 def test_the_acceptance_decides_and_the_advice_is_on_the_number_of_tokens_alone(accepted, verdict, advice):
-    level = measurement([sample(drafts=10, accepted=accepted)] * 80)
+    level = level_of([sample(drafts=10, accepted=accepted)] * 80)
     judged = summary(level)
     assert judged.verdict == verdict
     assert judged.advice is None if advice is None else advice in judged.advice
@@ -39,7 +39,7 @@ def test_the_acceptance_decides_and_the_advice_is_on_the_number_of_tokens_alone(
 
 
 def test_the_verdict_follows_the_thresholds():
-    few = measurement([sample(drafts=10, accepted=27)] * 4)
+    few = level_of([sample(drafts=10, accepted=27)] * 4)
     judged = summary(few)
     assert judged.verdict == "insufficient_data"
     assert judged.caveats == ("no verdict from fewer than 20 requests (raise --requests)",)
@@ -47,14 +47,14 @@ def test_the_verdict_follows_the_thresholds():
 
 
 def test_a_caveat_names_its_levels():
-    enough, few = (measurement([sample(drafts=10)] * count, SweepLevel(0.7, count)) for count in (40, 3))
+    enough, few = (level_of([sample(drafts=10)] * count, SweepLevel(0.7, count)) for count in (40, 3))
     lines = printed(sweep_of(enough, few))
     assert "no verdict from fewer than 20 requests (raise --requests): temperature 0.7, concurrency 3" in lines
 
 
 def test_acceptance_is_of_tokens_its_quantiles_of_requests_and_position_rates_of_steps():
     steps = [sample(drafts=10, accepted=30, histogram=(5, 0, 5)), sample(drafts=30, accepted=0, histogram=(20, 10))]
-    judged = summary(measurement(steps))
+    judged = summary(level_of(steps))
     values = judged.metrics
     assert (values["acceptance"], values["length"], values["tokens/s"]) == (30 / 120, 1 + 30 / 40, 10.0)
     quantiles = [values[f"acceptance P{share}"] for share in (10, 50, 90)]
@@ -63,7 +63,7 @@ def test_acceptance_is_of_tokens_its_quantiles_of_requests_and_position_rates_of
 
 
 def test_a_vllm_without_speculation_has_times_and_no_verdict():
-    level = measurement([sample()])
+    level = level_of([sample()])
     judged = summary(level)
     assert (judged.acceptance_from, judged.metrics["acceptance"]) == ("none", None)
     assert judged.metrics["TPOT P50"] == 0.01

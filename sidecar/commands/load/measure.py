@@ -12,7 +12,7 @@ from typing import Final
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.steps import counter_growth
 from sidecar.commands.load.client import Client, Sample
-from sidecar.commands.load.sweep_result import LevelMeasurement, SweepLevel, SweepResult, joined
+from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
 from sidecar.commands.load.workload import RequestOptions
 from sidecar.commands.waiting import unless_stopped
 from sidecar.engine.merge import fell, merge
@@ -43,11 +43,6 @@ class SweepOptions:
     rounds: int
     seconds: float
     settings: Settings
-
-    @property
-    def total(self) -> int:
-        """Requests of the whole sweep, without the warm-up."""
-        return len(self.levels) * self.count * self.rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +90,27 @@ async def measure_sweep(
     """
     timer = asyncio.get_running_loop().call_later(options.seconds, stop.set)
     scrape = options.settings.model_copy(update={"vllm_url": options.url.rstrip("/").removesuffix("/v1")})
-    rounds: dict[SweepLevel, list[LevelMeasurement]] = defaultdict(list)
+    rounds: dict[SweepLevel, list[Measurement]] = defaultdict(list)
     try:
         async with Client(options.url, options.requests) as client, page_source(scrape, scrape.limits) as source:
             await unless_stopped(_warm_up(client, options), stop)
             for level in options.levels * options.rounds:
                 if not stop.is_set():
-                    rounds[level].append(await _measure_level(Server(client, source), level, options, stop, on_end))
-            return _result(options, client, [*map(joined, rounds.values())], reached_end=not stop.is_set())
+                    rounds[level].append(await _measure(Server(client, source), level, options, stop, on_end))
+            reached_end = not stop.is_set()
     finally:
         timer.cancel()
+    levels = tuple(LevelResult(level=level, rounds=tuple(measured)) for level, measured in rounds.items())
+    asked = (options.requests.prompts, options.requests.endpoint, options.count)
+    return SweepResult(
+        model=client.model or None,
+        max_tokens=options.requests.max_tokens,
+        rounds=options.rounds,
+        complete=reached_end and all(level.whole.samples for level in levels),
+        fault=client.last_fault or None,
+        levels=levels,
+        requests=sha256(repr(asked).encode()).hexdigest()[:16],
+    )
 
 
 async def _warm_up(client: Client, options: SweepOptions) -> None:
@@ -115,22 +121,20 @@ async def _warm_up(client: Client, options: SweepOptions) -> None:
     """
     first, *others = options.requests.prompts[: options.count]
     await client.connect(first)
-    gate = asyncio.Semaphore(_WARMING_UP)
 
-    async def ask(prompt: str) -> None:
-        async with gate:
-            await client.ask(prompt, 0.0, max_tokens=1)
+    async def ask(number: int) -> None:
+        await client.ask(others[number], 0.0, max_tokens=1)
 
-    await asyncio.gather(*map(ask, others))
+    await _send(_WARMING_UP, len(others), ask)
 
 
-async def _measure_level(
+async def _measure(
     server: Server,
     level: SweepLevel,
     options: SweepOptions,
     stop: asyncio.Event,
     on_end: Callable[[SweepLevel], None],
-) -> LevelMeasurement:
+) -> Measurement:
     """One round of a level, as far as it got before ``stop``; calls ``on_end`` after each request."""
     before = await server.settled()
     prompts = options.requests.prompts
@@ -150,14 +154,13 @@ async def _measure_level(
     grown = _growth(before, after)
     hits, queries = (grown.get(counter) for counter in (Counter.PREFIX_CACHE_HITS, Counter.PREFIX_CACHE_QUERIES))
     ours = [sample.tokens for sample in samples] if len(samples) == options.count else [None]
-    return LevelMeasurement(
-        level=level,
+    return Measurement(
         samples=samples,
         failed=ended.count(None),
         seconds=seconds,
-        counted=_counted(before, after, grown),
         others=_is_busy(before) or _is_busy(after) or _served_more(grown, ours),
-        cached=() if hits is None or queries is None else ((hits, queries),),
+        counted=_counted(before, after, grown),
+        cached=None if hits is None or queries is None else (hits, queries),
         preemptions=grown.get(Counter.PREEMPTIONS),
         capacity_tokens=None if after is None else after.kv_cache_capacity_tokens,
     )
@@ -211,18 +214,3 @@ def _is_busy(engine: EngineSnapshot | None) -> bool:
     """Whether it has requests. None of ours is in flight at a reading."""
     gauges = {} if engine is None else engine.gauges
     return any(gauges.get(gauge, 0) > 0 for gauge in (Gauge.REQUESTS_RUNNING, Gauge.REQUESTS_WAITING))
-
-
-def _result(
-    options: SweepOptions, client: Client, levels: Sequence[LevelMeasurement], *, reached_end: bool
-) -> SweepResult:
-    asked = options.requests
-    return SweepResult(
-        model=client.model or None,
-        max_tokens=asked.max_tokens,
-        rounds=options.rounds,
-        complete=reached_end and all(level.samples for level in levels),
-        fault=client.last_fault or None,
-        levels=tuple(levels),
-        requests=sha256(repr((asked.prompts, asked.endpoint, options.count)).encode()).hexdigest()[:16],
-    )

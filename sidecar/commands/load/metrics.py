@@ -1,17 +1,16 @@
-"""A sweep's metrics and tables, and the errors of metrics, which follow from batches of requests."""
+"""A sweep's metrics, and their errors, which follow from batches of requests."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from statistics import NormalDist, stdev
 from typing import Final
 
 from sidecar.analysis.distributions import quantile
 from sidecar.commands.load.client import Sample
-from sidecar.commands.load.sweep_result import LevelMeasurement, SweepLevel
-from sidecar.wording.numbers import aligned, count, milliseconds, number, ratio
+from sidecar.commands.load.sweep_result import Measurement
+from sidecar.wording.numbers import count, milliseconds, number, ratio
 
 LEAST_BATCHES: Final = 4
 
@@ -65,29 +64,29 @@ def relative_change(before: Interval | None, after: Interval | None) -> Interval
     return Interval(ratio - 1, math.hypot(after.error, ratio * before.error) / before.value)
 
 
+def difference(before: Interval | None, after: Interval | None) -> Interval | None:
+    """After - before, with the error that follows from both; None without both errors."""
+    if before is None or after is None or before.error is None or after.error is None:
+        return None
+    return Interval(after.value - before.value, math.hypot(before.error, after.error))
+
+
 Values = Mapping[str, float | None]
 """Metrics by name."""
-
-Cells = Mapping[str, str]
-"""A row's cells by column."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepMetric:
-    """A column: its value (None if unknown) and how to show it; ``share``: which quantile it is, if it is one."""
+    """Its value (None if unknown) and how to show it; ``share``: which quantile it is, if it is one."""
 
     name: str
-    value: Callable[[LevelMeasurement], float | None]
+    value: Callable[[Measurement], float | None]
     shown: Callable[[float | None], str]
     share: float | None = None
 
-    def interval(self, measurement: LevelMeasurement, cut: int, confidence: float) -> Interval | None:
-        """Its value with the error that follows from ``cut`` batches of requests; without an error if they are few."""
-        return estimate(self.value(measurement), map(self.value, measurement.batches(cut)), confidence)
 
-
-def _quantile(read: Callable[[Sample], float | None], share: float, level: LevelMeasurement) -> float | None:
-    return quantile(sorted(value for sample in level.samples if (value := read(sample)) is not None), share)
+def _quantile(read: Callable[[Sample], float | None], share: float, measured: Measurement) -> float | None:
+    return quantile(sorted(value for sample in measured.samples if (value := read(sample)) is not None), share)
 
 
 def _quantiles(
@@ -105,53 +104,57 @@ def _acceptance(sample: Sample) -> float | None:
     return sample.accepted_tokens / sample.draft_tokens if sample.draft_tokens else None
 
 
-def _requests(level: LevelMeasurement) -> float:
-    return len(level.samples)
+def _requests(measured: Measurement) -> float:
+    return len(measured.samples)
 
 
-def _tokens(level: LevelMeasurement) -> float:
-    return sum(sample.tokens or 0 for sample in level.samples)
+def _tokens(measured: Measurement) -> float:
+    return sum(sample.tokens or 0 for sample in measured.samples)
 
 
-def _a_second(amount: Callable[[LevelMeasurement], float], level: LevelMeasurement) -> float | None:
-    return amount(level) / level.seconds if level.seconds > 0 else None
+def _a_second(amount: Callable[[Measurement], float], measured: Measurement) -> float | None:
+    return amount(measured) / measured.seconds if measured.seconds > 0 else None
 
 
-METRICS: Final[Mapping[str, SweepMetric]] = {
-    metric.name: metric
-    for metric in (
-        SweepMetric("requests", _requests, count),
-        SweepMetric("failed", lambda level: level.failed, count),
-        *_quantiles("TTFT", lambda sample: sample.ttft),
-        *_quantiles("TPOT", lambda sample: sample.tpot),
-        SweepMetric("tokens/s", partial(_a_second, _tokens), number),
-        SweepMetric("requests/s", partial(_a_second, _requests), ratio),
-        SweepMetric("draft tokens", lambda level: level.acceptance.draft_tokens, count),
-        SweepMetric("acceptance", lambda level: level.acceptance.rate, ratio),
-        *_quantiles("acceptance", _acceptance, (0.1, 0.5, 0.9), ratio),
-        SweepMetric("length", lambda level: level.acceptance.length, ratio),
-    )
-}
-"""By name. Times are in seconds (in the table: milliseconds), ratios from 0 to 1."""
+def _hit_ratio(measured: Measurement) -> float | None:
+    hits, queries = measured.cached or (0.0, 0.0)
+    return hits / queries if queries and not measured.others else None
 
 
-def values(measurement: LevelMeasurement) -> Values:
+def _preemptions_ratio(measured: Measurement) -> float | None:
+    if measured.preemptions is None or measured.others or not measured.samples:
+        return None
+    return measured.preemptions / len(measured.samples)
+
+
+def _by_name(*metrics: SweepMetric) -> Mapping[str, SweepMetric]:
+    return {metric.name: metric for metric in metrics}
+
+
+TIMES: Final = _by_name(
+    SweepMetric("requests", _requests, count),
+    SweepMetric("failed", lambda measured: measured.failed, count),
+    *_quantiles("TTFT", lambda sample: sample.ttft),
+    *_quantiles("TPOT", lambda sample: sample.tpot),
+    SweepMetric("tokens/s", partial(_a_second, _tokens), number),
+    SweepMetric("requests/s", partial(_a_second, _requests), ratio),
+)
+"""In seconds (in the table: milliseconds)."""
+
+ACCEPTANCE: Final = _by_name(
+    SweepMetric("draft tokens", lambda measured: measured.acceptance.draft_tokens, count),
+    SweepMetric("acceptance", lambda measured: measured.acceptance.rate, ratio),
+    *_quantiles("acceptance", _acceptance, (0.1, 0.5, 0.9), ratio),
+    SweepMetric("length", lambda measured: measured.acceptance.length, ratio),
+)
+CACHE: Final = _by_name(
+    SweepMetric("cache hit ratio", _hit_ratio, ratio),
+    SweepMetric("KV cache tokens", lambda measured: measured.capacity_tokens, count),
+    SweepMetric("preemptions/request", _preemptions_ratio, ratio),
+)
+METRICS: Final = {**TIMES, **ACCEPTANCE, **CACHE}
+
+
+def values(measured: Measurement) -> Values:
     """All metrics."""
-    return {name: metric.value(measurement) for name, metric in METRICS.items()}
-
-
-def cells(metrics: Values) -> Cells:
-    """The same as text for the table."""
-    return {name: METRICS[name].shown(value) for name, value in metrics.items()}
-
-
-def of_level(level: SweepLevel) -> Cells:
-    """The cells that name a level."""
-    return {"temperature": f"{level.temperature:g}", "concurrency": f"{level.concurrency}"}
-
-
-def table(rows: Iterable[Cells], columns: Sequence[str]) -> list[str]:
-    """The rows with the level and these columns; a column name that starts like the one before is cut to its end."""
-    columns = ("temperature", "concurrency", *columns)
-    shown = [name.split()[-1] if name[:4] == before[:4] else name for before, name in pairwise(("", *columns))]
-    return aligned(shown, [[row.get(column, "") for column in columns] for row in rows])
+    return {name: metric.value(measured) for name, metric in METRICS.items()}

@@ -1,6 +1,6 @@
 """What a sweep measured: the result that ``sweep --save`` writes and ``compare`` reads."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -28,21 +28,21 @@ class SweepLevel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelMeasurement:
-    """One level. ``samples`` are the completed requests: round after round, in the order of their ends.
+class Measurement:
+    """One round of a level, or all of them. ``samples`` are the completed requests, in the order of their ends.
 
-    ``seconds`` is the time from the first request's start to the last one's end. ``counted`` is how much vLLM's
-    counters grew meanwhile, None without any; ``others``: vLLM also served other clients, so neither the times nor
+    ``seconds`` is the time from the first request's start to the last one's end. The rest is from vLLM's page, None if
+    unknown: ``counted`` is how much its speculation counters grew meanwhile, ``cached`` how many prompt tokens it found
+    in the prefix cache and how many it looked up. ``others``: vLLM also served other clients, so neither the times nor
     the counters' growth are due to these requests alone.
     """
 
-    level: SweepLevel
     samples: tuple[Sample, ...]
     failed: int
     seconds: float
-    counted: Acceptance | None
     others: bool
-    cached: tuple[tuple[float, float], ...] = ()  # prompt tokens found in the prefix cache and looked up, by round
+    counted: Acceptance | None = None
+    cached: tuple[float, float] | None = None
     preemptions: float | None = None
     capacity_tokens: int | None = None  # of the KV cache
 
@@ -68,31 +68,35 @@ class LevelMeasurement:
             return "none"
         return "replies" if any(sample.drafts is not None for sample in self.samples) else "counters"
 
-    def batches(self, count: int) -> Iterator["LevelMeasurement"]:
-        """Batches of consecutive requests; each gets time in proportion to its durations, as the load is constant."""
-        size = len(self.samples) // max(count, 1)
-        total = sum(sample.duration for sample in self.samples)
-        for start in range(0, count * size, size or 1):
-            batch = self.samples[start : start + size]
-            seconds = self.seconds * sum(sample.duration for sample in batch) / total if total else 0.0
-            yield replace(self, samples=batch, counted=None, seconds=seconds)
 
-
-def joined(rounds: Sequence[LevelMeasurement]) -> LevelMeasurement:
+def joined(rounds: Sequence[Measurement]) -> Measurement:
     """All rounds of one level as one."""
     counted = [part.counted for part in rounds if part.counted is not None]
-    preemptions = [part.preemptions for part in rounds]
-    return LevelMeasurement(
-        level=rounds[0].level,
+    cached = [part.cached for part in rounds if part.cached is not None]
+    preemptions = [part.preemptions for part in rounds if part.preemptions is not None]
+    return Measurement(
         samples=tuple(sample for part in rounds for sample in part.samples),
         failed=sum(part.failed for part in rounds),
         seconds=sum(part.seconds for part in rounds),
-        counted=sum_windows(counted) if len(counted) == len(rounds) else None,
         others=any(part.others for part in rounds),
-        cached=tuple(pair for part in rounds for pair in part.cached),
-        preemptions=None if None in preemptions else sum(filter(None, preemptions)),
+        counted=sum_windows(counted) if len(counted) == len(rounds) else None,
+        cached=(sum(hits for hits, _ in cached), sum(queries for _, queries in cached)) if cached else None,
+        preemptions=sum(preemptions) if len(preemptions) == len(rounds) else None,
         capacity_tokens=rounds[-1].capacity_tokens,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelResult:
+    """One level, round by round."""
+
+    level: SweepLevel
+    rounds: tuple[Measurement, ...]
+
+    @property
+    def whole(self) -> Measurement:
+        """All rounds as one."""
+        return joined(self.rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +114,7 @@ class SweepResult:
     rounds: PositiveInt
     complete: bool
     fault: str | None
-    levels: tuple[LevelMeasurement, ...]
+    levels: tuple[LevelResult, ...]
     requests: str
 
 
@@ -132,6 +136,6 @@ def read_saved(path: Path) -> SweepResult:
         result = _FILE.validate_json(read_input(path, _MOST_BYTES))
     except ValidationError:
         raise InputError(f"{path}: not a file that `sweep --save` of this version wrote") from None
-    if not any(level.samples for level in result.levels):
+    if not any(level.whole.samples for level in result.levels):
         raise InputError(f"{path}: no request was answered in it")
     return result

@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from itertools import groupby
 from math import ceil
 from pathlib import Path
@@ -42,27 +41,17 @@ _SPEEDS: Final = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", _TOKENS)
 _ACCEPTED: Final = ("acceptance", "length")
 _BALANCE: Final = ("requests/s", *CACHE)  # comparable only if the same requests were sent
 _COMPARED: Final = (*_ACCEPTED, *_SPEEDS, *_BALANCE)
-_EXACT: Final = ("KV cache tokens",)
 
-
-class Result(StrEnum):
-    """Which side is faster."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    MIXED = "mixed"
-    NO_DIFFERENCE = "no_difference_shown"
-    INSUFFICIENT_DATA = "insufficient_data"
-
-
-_VERDICTS: Final = {
-    Result.FASTER: "{after} is faster than {before}",
-    Result.SLOWER: "{after} is slower than {before}",
-    Result.MIXED: "{after} is faster than {before} in some respects and slower in others",
-    Result.NO_DIFFERENCE: "no significant difference in speed between {before} and {after}",
-    Result.INSUFFICIENT_DATA: "not enough data: sweep with more --rounds and --requests",
+Effect = Literal["faster", "slower", "higher", "lower"]
+Result = Literal["faster", "slower", "mixed", "no_difference_shown", "insufficient_data"]
+_VERDICTS: Final[Mapping[Result, str]] = {
+    "faster": "{after} is faster than {before}",
+    "slower": "{after} is slower than {before}",
+    "mixed": "{after} is faster than {before} in some respects and slower in others",
+    "no_difference_shown": "no significant difference in speed between {before} and {after}",
+    "insufficient_data": "not enough data: sweep with more --rounds and --requests",
 }
-_CODES: Final = {"passed": 0, "failed": 1, "undecided": 3}  # exit codes of --fail-if-slower
+_OUTCOMES: Final = {0: "passed", 1: "failed", 3: "undecided"}  # of --fail-if-slower, by exit code
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,17 +82,18 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
         return 2
     if arguments.fail_if_slower is None:
         return 0
-    outcome, lines = _gate(comparison, arguments.fail_if_slower)
-    print("\n".join((f"--fail-if-slower: {outcome}", *lines)), file=sys.stderr)
-    return _CODES[outcome]
+    code, lines = _gate(comparison, arguments.fail_if_slower)
+    print("\n".join((f"--fail-if-slower: {_OUTCOMES[code]}", *lines)), file=sys.stderr)
+    return code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MetricChange:
     """One metric at one level: seconds, ratios, tokens or requests per second, counts; None if not measured.
 
     ``change`` is after / before - 1, without an error if there are too few requests, None if the two cannot be
-    compared. ``is_shown``: it is larger than its error, and than a drift of the machine could explain.
+    compared. ``effect`` is None unless the change is larger than its error, and than a drift of the machine could
+    explain.
     """
 
     level: SweepLevel
@@ -111,13 +101,7 @@ class MetricChange:
     before: Interval | None
     after: Interval | None
     change: Interval | None
-    is_shown: bool
-
-    @property
-    def slowdown(self) -> Interval | None:
-        """The change as a slowdown: 0.05 is 5 % slower. None if the metric is not a speed or not comparable."""
-        change = self.change if self.metric in _SPEEDS else None
-        return Interval(-change.value, change.error) if change is not None and self.metric == _TOKENS else change
+    effect: Effect | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,18 +124,15 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
     """Compares the levels that both have; the confidence holds for all differences together (Bonferroni)."""
     known = {level.level: level for level in after.levels if level.whole.samples}
     pairs = [(level, known[level.level]) for level in before.levels if level.whole.samples and level.level in known]
-    confidence = 1 - (1 - _CONFIDENCE) / max(1, len(pairs) * (len(_COMPARED) - len(_EXACT)))
-    other_requests = _other_requests(before, after)
+    confidence = 1 - (1 - _CONFIDENCE) / max(1, len(pairs) * len(_COMPARED))
+    unlike = _BALANCE if _other_requests(before, after) else ()
     changes: list[MetricChange] = []
     gains = {}
     for pair in pairs:
-        sides = {name: [_interval(name, side, confidence) for side in pair] for name in _COMPARED}
-        unlike = _BALANCE if other_requests else ()
-        if _positions(pair[0]) != _positions(pair[1]):
-            unlike = (*unlike, "acceptance")  # it falls as the number of speculative tokens rises; a length does not
-        changes += [_change(pair[0].level, name, *sides[name], is_alike=name not in unlike) for name in _COMPARED]
-        gain = _gains_from(difference(*sides["TPOT P50"]), difference(*sides["TTFT P50"]))
-        if gain is not None and not other_requests:
+        found = {change.metric: change for change in _changes(*pair, unlike, confidence)}
+        changes += found.values()
+        gain = None if unlike else _gains_from(found["TPOT P50"], found["TTFT P50"])
+        if gain is not None:
             gains[str(pair[0].level)] = gain
     return Comparison(
         before=names[0],
@@ -161,6 +142,26 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
         gains_from=gains,
         notes=tuple(_notes(before, after, pairs)),
     )
+
+
+def _changes(
+    before: LevelResult, after: LevelResult, unlike: Sequence[str], confidence: float
+) -> Iterator[MetricChange]:
+    """All metrics; those in ``unlike`` cannot be compared."""
+    if _positions(before) != _positions(after):
+        unlike = (*unlike, "acceptance")  # it falls as the number of speculative tokens rises; a length does not
+    for metric in _COMPARED:
+        first, second = (_interval(metric, level, confidence) for level in (before, after))
+        change = None if metric in unlike else relative_change(first, second)
+        yield MetricChange(before.level, metric, first, second, change, _effect(metric, change))
+
+
+def _effect(metric: str, change: Interval | None) -> Effect | None:
+    if change is None or not change.is_clear or abs(change.value) <= _SMALLEST:
+        return None
+    if metric in _SPEEDS:
+        return "faster" if (change.value > 0) == (metric == _TOKENS) else "slower"
+    return "higher" if change.value > 0 else "lower"
 
 
 def _interval(name: str, level: LevelResult, confidence: float) -> Interval | None:
@@ -176,28 +177,18 @@ def _interval(name: str, level: LevelResult, confidence: float) -> Interval | No
     return estimate(metric.value(whole), map(metric.value, parts), confidence)
 
 
-def _change(
-    level: SweepLevel, name: str, before: Interval | None, after: Interval | None, *, is_alike: bool
-) -> MetricChange:
-    change = relative_change(before, after) if is_alike else None
-    is_clear = change is not None and change.error is not None and abs(change.value) > max(change.error, _SMALLEST)
-    return MetricChange(level=level, metric=name, before=before, after=after, change=change, is_shown=is_clear)
-
-
 def _positions(level: LevelResult) -> int:
     """The number of speculative tokens; 0 if nothing was drafted."""
     return len(level.whole.acceptance.position_rates)
 
 
-def _gains_from(token: Interval | None, first: Interval | None) -> tuple[int, int, int] | None:
-    """From the differences in seconds: n tokens take the time to the first, and n - 1 times that per token."""
-    if token is None or first is None or token.error is None or first.error is None:
+def _gains_from(tpot: MetricChange, ttft: MetricChange) -> tuple[int, int, int] | None:
+    """A request of n tokens takes the time to the first, and n - 1 times that per token."""
+    token, first = (difference(change.before, change.after) for change in (tpot, ttft))
+    if token is None or first is None or not (token.is_clear and first.is_clear and token.value < 0 < first.value):
         return None
-    if -token.value <= token.error or first.value <= first.error:
-        return None
-    one, low, high = (
-        1 + ceil((first.value + sign * first.error) / (-token.value - sign * token.error)) for sign in (0, -1, 1)
-    )
+    saved, off, cost, up = -token.value, token.error or 0.0, first.value, first.error or 0.0
+    one, low, high = (1 + ceil((cost + sign * up) / (saved - sign * off)) for sign in (0, -1, 1))
     return one, low, high
 
 
@@ -213,12 +204,15 @@ def _other_requests(before: SweepResult, after: SweepResult) -> list[str]:
 
 
 def _result(changes: Sequence[MetricChange]) -> Result:
-    """The result from the speeds that are shown to differ; without any, nothing is claimed."""
-    known = [change for change in changes if change.slowdown is not None and change.slowdown.error is not None]
-    slower = [change.slowdown.value > 0 for change in known if change.is_shown and change.slowdown is not None]
-    if not slower:
-        return Result.NO_DIFFERENCE if known else Result.INSUFFICIENT_DATA
-    return Result.SLOWER if all(slower) else Result.MIXED if any(slower) else Result.FASTER
+    """The result from the speeds that clearly differ; without any, nothing is claimed."""
+    speeds = [one for one in changes if one.metric in _SPEEDS]
+    effects = {one.effect for one in speeds if one.effect is not None}
+    if not effects:
+        has_errors = any(one.change is not None and one.change.error is not None for one in speeds)
+        return "no_difference_shown" if has_errors else "insufficient_data"
+    if len(effects) > 1:
+        return "mixed"
+    return "faster" if "faster" in effects else "slower"
 
 
 def _notes(before: SweepResult, after: SweepResult, pairs: Sequence[tuple[LevelResult, LevelResult]]) -> Iterator[str]:
@@ -247,13 +241,12 @@ def _text(comparison: Comparison) -> Iterator[str]:
     else:
         rows: list[Sequence[str]] = []
         for level, changes in groupby(comparison.changes, lambda change: str(change.level)):
-            rows += [(level, "", "", "", ""), *map(_row, changes)]
-        yield from aligned(("", "before", "after", "change", "error"), rows)
+            rows += [(level, "", "", "", "", ""), *map(_row, changes)]
+        yield from aligned(("", "before", "after", "change", "error", "clearly"), rows, left=(0, 5))
         yield ""
         yield f"verdict: {_VERDICTS[comparison.result].format(before=comparison.before, after=comparison.after)}"
-        yield from (line for change in comparison.changes if change.is_shown for line in _claim(change))
         for level, (one, low, high) in comparison.gains_from.items():
-            yield f"  a request gains time from {one} output tokens on ({low} to {high}) at {level}"
+            yield f"a request gains time from {one} output tokens on ({low} to {high}) at {level}"
     yield from (f"note: {note}" for note in comparison.notes)
 
 
@@ -261,31 +254,22 @@ def _row(one: MetricChange) -> Sequence[str]:
     sides = (METRICS[one.metric].shown(side.value if side is not None else None) for side in (one.before, one.after))
     change = "-" if one.change is None else f"{one.change.value:+.1%}"
     error = "-" if one.change is None or one.change.error is None else f"±{one.change.error:.1%}"
-    return (f"  {one.metric}", *sides, change, error)
+    return (f"  {one.metric}", *sides, change, error, one.effect or "")
 
 
-def _claim(one: MetricChange) -> Iterator[str]:
-    if one.change is not None and one.change.error is not None:
-        size, word = abs(one.change.value), "higher" if one.change.value > 0 else "lower"
-        bounds = dict.fromkeys(f"{bound:.0%}" for bound in (size - one.change.error, size + one.change.error))
-        yield f"  {one.metric}: {' to '.join(bounds)} {word} at {one.level}"
-
-
-def _gate(comparison: Comparison, limit: float) -> tuple[Literal["passed", "failed", "undecided"], list[str]]:
-    """Failed if a level is significantly slower by ``limit`` or more; undecided if that cannot be ruled out.
+def _gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
+    """The exit code, and why: a level is clearly slower by ``limit`` or more, or that cannot be ruled out.
 
     Checks medians and throughput, whose errors need the fewest requests.
     """
     failed, undecided = [], []
-    for change in comparison.changes:
-        slowdown, where = change.slowdown, f"{change.metric} at {change.level}"
-        if slowdown is None or change.metric not in _MEDIANS:
+    for one in comparison.changes:
+        if one.change is None or one.metric not in _MEDIANS:
             continue
-        if change.is_shown and slowdown.value >= limit:
-            failed.append(f"{where} is slower by {slowdown.value:.1%}; the limit is {limit:.1%}")
-        elif slowdown.high is None or slowdown.high >= limit:
-            bound = "unknown" if slowdown.high is None else f"up to {slowdown.high:.1%}"
+        slowdown, where = one.change.value * (-1 if one.metric == _TOKENS else 1), f"{one.metric} at {one.level}"
+        if one.effect == "slower" and slowdown >= limit:
+            failed.append(f"{where} is slower by {slowdown:.1%}; the limit is {limit:.1%}")
+        elif one.change.error is None or slowdown + one.change.error >= limit:
+            bound = "unknown" if one.change.error is None else f"up to {slowdown + one.change.error:.1%}"
             undecided.append(f"{where}: a slowdown of {limit:.1%} cannot be ruled out ({bound})")
-    if failed:
-        return "failed", failed
-    return ("undecided", undecided) if undecided else ("passed", [])
+    return (1, failed) if failed else (3 if undecided else 0, undecided)

@@ -69,7 +69,6 @@ def generated_level(
                 temperature=temperature,
                 ttft=ttft * shared * random.uniform(0.8, 1.2),
                 tpot=time,
-                duration=100 * time,
                 tokens=100,
                 drafts=drafts if k else None,
                 draft_tokens=drafts * k,
@@ -78,7 +77,7 @@ def generated_level(
             )
         )
     parts = [samples[place * size : (place + 1) * size] for place in range(rounds)]
-    times = [sum(sample.duration for sample in part) / concurrency for part in parts]
+    times = [sum(100 * sample.tpot for sample in part) / concurrency for part in parts]
     measurements = tuple(measured(part, seconds) for part, seconds in zip(parts, times, strict=True))
     return LevelResult(level=SweepLevel(temperature, concurrency), rounds=measurements)
 

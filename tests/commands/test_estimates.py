@@ -68,7 +68,7 @@ def test_errors_cover_the_truth(draw, statistic, count, length, cut):
 
 def test_few_batches_have_no_error():
     interval = estimate(2.0, [1.0, 2.0, None, 3.0], 0.95)
-    assert (interval, interval.high) == (Interval(2.0), None)
+    assert (interval, interval.is_clear) == (Interval(2.0), False)
     assert estimate(None, [1.0] * 4, 0.95) is None
     assert estimate(2.0, [2.0] * 4, 0.95) == Interval(2.0, 0.0)
 

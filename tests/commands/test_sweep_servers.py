@@ -65,7 +65,9 @@ def page_of(drafted, generated=0):
         f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{place}"}} {drafted / 4 * share}'
         for place, share in enumerate((0.9, 0.6, 0.5, 0.0))
     ]
-    lines.append(f"vllm:generation_tokens_total{{{labels}}} {generated}")
+    counters = {"generation_tokens": generated, "prefix_cache_queries": 100 + drafted, "num_preemptions": drafted / 8}
+    lines += [f"vllm:{name}_total{{{labels}}} {value}" for name, value in counters.items()]
+    lines.append(f"vllm:prefix_cache_hits_total{{{labels}}} {drafted / 4}")
     return web.Response(text="\n".join((*lines, "")), content_type="text/plain")
 
 
@@ -105,6 +107,8 @@ async def test_counters_with_the_drafts_of_other_clients_tell_no_acceptance_and_
     (level,), lines = summarized(result), printed(result)
     expected = (None, "none", "insufficient_data") if others else (0.5, "counters", "break_even")
     assert (level.metrics["acceptance"], level.acceptance_from, level.verdict) == expected
+    prices = [level.metrics[name] for name in ("cache hit ratio", "preemptions/request")]
+    assert prices == ([None, None] if others else [0.25, 1.0])
     for caveat in ("the acceptance is unknown, since vLLM's counters include the drafts", "vLLM also served other"):
         assert any(line.startswith(caveat) for line in lines) == bool(others)
 

@@ -8,7 +8,7 @@ from tests.commands.sweep_tools import level_of, printed, summarized, sweep_of
 
 
 def sample(tpot=0.01, drafts=None, accepted=0, **values):
-    given = {"temperature": 0.0, "ttft": 0.1, "duration": 1.0, "tokens": 10, "draft_tokens": 3 * (drafts or 0)}
+    given = {"temperature": 0.0, "ttft": 0.1, "tokens": 10, "draft_tokens": 3 * (drafts or 0)}
     return Sample(tpot=tpot, drafts=drafts, accepted_tokens=accepted, **given | values)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import zip_longest
@@ -25,7 +25,7 @@ from sidecar.settings import Settings
 _AFTER_FAILURE: Final = 0.1  # seconds, so as not to hammer a server that is down
 _BETWEEN_READINGS: Final = 0.2  # seconds
 _MOST_READINGS: Final = 10
-_OTHERS: Final = 0.01  # share of output tokens by which counters and replies may differ
+_OTHERS: Final = 0.01  # a larger share of output tokens that are not in the replies is due to other clients
 _WARMING_UP: Final = 8  # concurrent requests
 
 
@@ -45,39 +45,6 @@ class SweepOptions:
     settings: Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """The vLLM to measure: it takes requests and shows its counters."""
-
-    client: Client
-    source: PageSource
-
-    async def read(self) -> EngineSnapshot | None:
-        """All engines of the client's model as one, as they are now; None without a page."""
-        try:
-            engines = (await self.source.next()).engines
-        except ScrapeError:
-            return None
-        if len({engine.key.model_name for engine in engines}) > 1:
-            engines = tuple(engine for engine in engines if engine.key.model_name == self.client.model)
-        return merge(engines)
-
-    async def settled(self) -> EngineSnapshot | None:
-        """The same, once they are idle and no counter changes, or after two seconds.
-
-        vLLM counts a step shortly after it has sent the step's tokens.
-        """
-        engine = await self.read()
-        for _ in range(_MOST_READINGS):
-            if engine is None:
-                return None
-            await asyncio.sleep(_BETWEEN_READINGS)
-            before, engine = engine, await self.read()
-            if engine is not None and engine.counters == before.counters and not _is_busy(engine):
-                break
-        return engine
-
-
 async def measure_sweep(
     options: SweepOptions, stop: asyncio.Event, on_end: Callable[[SweepLevel], None]
 ) -> SweepResult:
@@ -93,10 +60,11 @@ async def measure_sweep(
     rounds: dict[SweepLevel, list[Measurement]] = defaultdict(list)
     try:
         async with Client(options.url, options.requests) as client, page_source(scrape, scrape.limits) as source:
-            await unless_stopped(_warm_up(client, options), stop)
+            sweep = _Sweep(options, client, source, stop, on_end)
+            await unless_stopped(sweep.warm_up(), stop)
             for level in options.levels * options.rounds:
                 if not stop.is_set():
-                    rounds[level].append(await _measure(Server(client, source), level, options, stop, on_end))
+                    rounds[level].append(await sweep.measure(level))
             reached_end = not stop.is_set()
     finally:
         timer.cancel()
@@ -113,57 +81,87 @@ async def measure_sweep(
     )
 
 
-async def _warm_up(client: Client, options: SweepOptions) -> None:
-    """Connects, and sends each prompt once, for one token, so that every level finds the same prefixes cached.
+@dataclass(frozen=True, slots=True)
+class _Sweep:
+    options: SweepOptions
+    client: Client
+    source: PageSource
+    stop: asyncio.Event
+    on_end: Callable[[SweepLevel], None]
 
-    Raises:
-        MeasurementError: the first request fails.
-    """
-    first, *others = options.requests.prompts[: options.count]
-    await client.connect(first)
+    async def warm_up(self) -> None:
+        """Connects, and sends each prompt once, for one token, so that every level finds the same prefixes cached.
 
-    async def ask(number: int) -> None:
-        await client.ask(others[number], 0.0, max_tokens=1)
+        Raises:
+            MeasurementError: the first request fails.
+        """
+        first, *others = self.options.requests.prompts[: self.options.count]
+        await self.client.connect(first)
 
-    await _send(_WARMING_UP, len(others), ask)
+        async def ask(number: int) -> None:
+            await self.client.ask(others[number], 0.0, max_tokens=1)
 
+        await _send(_WARMING_UP, len(others), ask)
 
-async def _measure(
-    server: Server,
-    level: SweepLevel,
-    options: SweepOptions,
-    stop: asyncio.Event,
-    on_end: Callable[[SweepLevel], None],
-) -> Measurement:
-    """One round of a level, as far as it got before ``stop``; calls ``on_end`` after each request."""
-    before = await server.settled()
-    prompts = options.requests.prompts
-    ended: list[Sample | None] = []  # None for a request that failed
-    begun = time.monotonic()
+    async def measure(self, level: SweepLevel) -> Measurement:
+        """One round of a level, as far as it gets before ``stop``."""
+        before = await self._settled()
+        prompts = self.options.requests.prompts
+        ended: list[Sample | None] = []  # None for a request that failed
+        begun = time.monotonic()
 
-    async def ask(number: int) -> None:
-        ended.append(await server.client.ask(prompts[number % len(prompts)], level.temperature))
-        on_end(level)
-        if ended[-1] is None:
-            await asyncio.sleep(_AFTER_FAILURE)
+        async def ask(number: int) -> None:
+            ended.append(await self.client.ask(prompts[number % len(prompts)], level.temperature))
+            self.on_end(level)
+            if ended[-1] is None:
+                await asyncio.sleep(_AFTER_FAILURE)
 
-    await unless_stopped(_send(level.concurrency, options.count, ask), stop)
-    seconds = time.monotonic() - begun
-    after = await server.settled()
-    samples = tuple(sample for sample in ended if sample is not None)
-    grown = _growth(before, after)
-    hits, queries = (grown.get(counter) for counter in (Counter.PREFIX_CACHE_HITS, Counter.PREFIX_CACHE_QUERIES))
-    ours = [sample.tokens for sample in samples] if len(samples) == options.count else [None]
-    return Measurement(
-        samples=samples,
-        failed=ended.count(None),
-        seconds=seconds,
-        others=_is_busy(before) or _is_busy(after) or _served_more(grown, ours),
-        counted=_counted(before, after, grown),
-        cached=None if hits is None or queries is None else (hits, queries),
-        preemptions=grown.get(Counter.PREEMPTIONS),
-        capacity_tokens=None if after is None else after.kv_cache_capacity_tokens,
-    )
+        await unless_stopped(_send(level.concurrency, self.options.count, ask), self.stop)
+        seconds = time.monotonic() - begun
+        after = await self._settled()
+        samples = tuple(sample for sample in ended if sample is not None)
+        grown = _growth(before, after)
+        tokens = [sample.tokens for sample in samples]
+        others = _is_busy(before) or _is_busy(after)
+        if len(samples) == self.options.count and None not in tokens:
+            others |= grown.get(Counter.GENERATION_TOKENS, 0.0) > (1 + _OTHERS) * sum(filter(None, tokens))
+        cache = {} if others else grown
+        return Measurement(
+            samples=samples,
+            failed=ended.count(None),
+            seconds=seconds,
+            others=others,
+            counted=_counted(before, after, grown),
+            queries=cache.get(Counter.PREFIX_CACHE_QUERIES),
+            hits=cache.get(Counter.PREFIX_CACHE_HITS),
+            preemptions=cache.get(Counter.PREEMPTIONS),
+            capacity_tokens=None if after is None else after.kv_cache_capacity_tokens,
+        )
+
+    async def _settled(self) -> EngineSnapshot | None:
+        """The engines' counters once they are idle and no counter changes, or after two seconds.
+
+        vLLM counts a step shortly after it has sent the step's tokens.
+        """
+        engine = await self._read()
+        for _ in range(_MOST_READINGS):
+            if engine is None:
+                return None
+            await asyncio.sleep(_BETWEEN_READINGS)
+            before, engine = engine, await self._read()
+            if engine is not None and engine.counters == before.counters and not _is_busy(engine):
+                break
+        return engine
+
+    async def _read(self) -> EngineSnapshot | None:
+        """All engines of the client's model as one, as they are now; None without a page."""
+        try:
+            engines = (await self.source.next()).engines
+        except ScrapeError:
+            return None
+        if len({engine.key.model_name for engine in engines}) > 1:
+            engines = tuple(engine for engine in engines if engine.key.model_name == self.client.model)
+        return merge(engines)
 
 
 async def _send(concurrency: int, requests: int, ask: Callable[[int], Awaitable[None]]) -> None:
@@ -200,14 +198,6 @@ def _counted(
         accepted_tokens=accepted_tokens,
         accepted_per_position=tuple(new - old for old, new in pairs),
     )
-
-
-def _served_more(grown: Mapping[Counter, float], ours: Sequence[int | None]) -> bool:
-    """Whether vLLM generated more than our requests' output tokens; where one of these is unknown, it is not clear."""
-    generated = grown.get(Counter.GENERATION_TOKENS)
-    if generated is None or None in ours:
-        return False
-    return generated > (1 + _OTHERS) * sum(filter(None, ours))
 
 
 def _is_busy(engine: EngineSnapshot | None) -> bool:

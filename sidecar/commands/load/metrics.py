@@ -23,9 +23,9 @@ class Interval:
     error: float | None = None
 
     @property
-    def high(self) -> float | None:
-        """The upper bound."""
-        return None if self.error is None else self.value + self.error
+    def is_clear(self) -> bool:
+        """Whether the value is known to differ from 0."""
+        return self.error is not None and abs(self.value) > self.error
 
 
 def least_size(share: float | None) -> int:
@@ -100,31 +100,8 @@ def _quantiles(
         yield SweepMetric(f"{name} P{share * 100:.0f}", partial(_quantile, read, share), shown, share)
 
 
-def _acceptance(sample: Sample) -> float | None:
-    return sample.accepted_tokens / sample.draft_tokens if sample.draft_tokens else None
-
-
-def _requests(measured: Measurement) -> float:
-    return len(measured.samples)
-
-
-def _tokens(measured: Measurement) -> float:
-    return sum(sample.tokens or 0 for sample in measured.samples)
-
-
-def _a_second(amount: Callable[[Measurement], float], measured: Measurement) -> float | None:
-    return amount(measured) / measured.seconds if measured.seconds > 0 else None
-
-
-def _hit_ratio(measured: Measurement) -> float | None:
-    hits, queries = measured.cached or (0.0, 0.0)
-    return hits / queries if queries and not measured.others else None
-
-
-def _preemptions_ratio(measured: Measurement) -> float | None:
-    if measured.preemptions is None or measured.others or not measured.samples:
-        return None
-    return measured.preemptions / len(measured.samples)
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
 
 
 def _by_name(*metrics: SweepMetric) -> Mapping[str, SweepMetric]:
@@ -132,25 +109,27 @@ def _by_name(*metrics: SweepMetric) -> Mapping[str, SweepMetric]:
 
 
 TIMES: Final = _by_name(
-    SweepMetric("requests", _requests, count),
+    SweepMetric("requests", lambda measured: len(measured.samples), count),
     SweepMetric("failed", lambda measured: measured.failed, count),
     *_quantiles("TTFT", lambda sample: sample.ttft),
     *_quantiles("TPOT", lambda sample: sample.tpot),
-    SweepMetric("tokens/s", partial(_a_second, _tokens), number),
-    SweepMetric("requests/s", partial(_a_second, _requests), ratio),
+    SweepMetric("tokens/s", lambda measured: _ratio(measured.tokens, measured.seconds), number),
+    SweepMetric("requests/s", lambda measured: _ratio(len(measured.samples), measured.seconds), ratio),
 )
 """In seconds (in the table: milliseconds)."""
 
 ACCEPTANCE: Final = _by_name(
     SweepMetric("draft tokens", lambda measured: measured.acceptance.draft_tokens, count),
     SweepMetric("acceptance", lambda measured: measured.acceptance.rate, ratio),
-    *_quantiles("acceptance", _acceptance, (0.1, 0.5, 0.9), ratio),
+    *_quantiles(
+        "acceptance", lambda sample: _ratio(sample.accepted_tokens, sample.draft_tokens), (0.1, 0.5, 0.9), ratio
+    ),
     SweepMetric("length", lambda measured: measured.acceptance.length, ratio),
 )
 CACHE: Final = _by_name(
-    SweepMetric("cache hit ratio", _hit_ratio, ratio),
+    SweepMetric("cache hit ratio", lambda measured: _ratio(measured.hits, measured.queries), ratio),
     SweepMetric("KV cache tokens", lambda measured: measured.capacity_tokens, count),
-    SweepMetric("preemptions/request", _preemptions_ratio, ratio),
+    SweepMetric("preemptions/request", lambda measured: _ratio(measured.preemptions, len(measured.samples)), ratio),
 )
 METRICS: Final = {**TIMES, **ACCEPTANCE, **CACHE}
 

@@ -31,10 +31,11 @@ class SweepLevel:
 class Measurement:
     """One round of a level, or all of them. ``samples`` are the completed requests, in the order of their ends.
 
-    ``seconds`` is the time from the first request's start to the last one's end. The rest is from vLLM's page, None if
-    unknown: ``counted`` is how much its speculation counters grew meanwhile, ``cached`` how many prompt tokens it found
-    in the prefix cache and how many it looked up. ``others``: vLLM also served other clients, so neither the times nor
-    the counters' growth are due to these requests alone.
+    ``seconds`` is the time from the first request's start to the last one's end. ``others``: vLLM also served other
+    clients, so neither the times nor the growth of the counters are due to these requests alone. The rest is from
+    vLLM's page, None if unknown: ``counted`` is how much its speculation counters grew meanwhile, ``queries`` how many
+    prompt tokens it looked up in the prefix cache and ``hits`` how many it found, both unknown with ``others``, and so
+    are ``preemptions``.
     """
 
     samples: tuple[Sample, ...]
@@ -42,9 +43,15 @@ class Measurement:
     seconds: float
     others: bool
     counted: Acceptance | None = None
-    cached: tuple[float, float] | None = None
+    queries: float | None = None
+    hits: float | None = None
     preemptions: float | None = None
     capacity_tokens: int | None = None  # of the KV cache
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens of all requests."""
+        return sum(sample.tokens or 0 for sample in self.samples)
 
     @property
     def acceptance(self) -> Acceptance:
@@ -72,18 +79,21 @@ class Measurement:
 def joined(rounds: Sequence[Measurement]) -> Measurement:
     """All rounds of one level as one."""
     counted = [part.counted for part in rounds if part.counted is not None]
-    cached = [part.cached for part in rounds if part.cached is not None]
-    preemptions = [part.preemptions for part in rounds if part.preemptions is not None]
     return Measurement(
         samples=tuple(sample for part in rounds for sample in part.samples),
         failed=sum(part.failed for part in rounds),
         seconds=sum(part.seconds for part in rounds),
         others=any(part.others for part in rounds),
         counted=sum_windows(counted) if len(counted) == len(rounds) else None,
-        cached=(sum(hits for hits, _ in cached), sum(queries for _, queries in cached)) if cached else None,
-        preemptions=sum(preemptions) if len(preemptions) == len(rounds) else None,
+        queries=_total([part.queries for part in rounds]),
+        hits=_total([part.hits for part in rounds]),
+        preemptions=_total([part.preemptions for part in rounds]),
         capacity_tokens=rounds[-1].capacity_tokens,
     )
+
+
+def _total(parts: Sequence[float | None]) -> float | None:
+    return None if None in parts else sum(filter(None, parts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

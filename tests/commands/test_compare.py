@@ -12,6 +12,7 @@ from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_level, sweep_of
 
 EMPTY = b'{"format":%d,"model":null,"max_tokens":1,"rounds":1,"complete":true,"fault":null,"levels":[],"requests":""}'
+LEVEL = b'[{"level":{"temperature":0,"concurrency":1},"rounds":[]}]'
 
 
 @pytest.fixture
@@ -223,6 +224,7 @@ def test_the_exit_code_says_whether_a_slowdown_is_within_the_limit(
         (b"{", "not a file that `sweep --save` of this version wrote"),
         (b"[" * 100_000, "not a file that `sweep --save` of this version wrote"),
         (EMPTY % 4, "no request was answered in it"),
+        (EMPTY.replace(b"[]", LEVEL) % 4, "not a file that `sweep --save` of this version wrote"),
         (EMPTY % 3, "not a file that `sweep --save` of this version wrote"),
     ],
 )

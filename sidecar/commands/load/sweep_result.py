@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import PositiveInt, TypeAdapter, ValidationError
+from pydantic import Field, PositiveInt, TypeAdapter, ValidationError
 
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, sum_windows
 from sidecar.commands.arguments import read_input
@@ -101,7 +101,7 @@ class LevelResult:
     """One level, round by round."""
 
     level: SweepLevel
-    rounds: tuple[Measurement, ...]
+    rounds: Annotated[tuple[Measurement, ...], Field(min_length=1)]
 
     @property
     def whole(self) -> Measurement:

@@ -94,17 +94,13 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 async def _run(options: SweepOptions) -> SweepResult:
     clock = asyncio.get_running_loop().time
-    total = len(options.levels) * options.count * options.rounds
-    begun, ended, current = clock(), 0, None
+    begun, total = clock(), len(options.levels) * options.rounds
 
-    def on_end(level: SweepLevel) -> None:
-        nonlocal ended, current
-        if level != current:
-            left = f", about {(clock() - begun) / ended * (total - ended):.0f} s left" if ended else ""
-            print(f"{ended}/{total} requests done{left}; measuring {level}", file=sys.stderr)
-        ended, current = ended + 1, level
+    def on_begin(ended: int, level: SweepLevel) -> None:
+        left = f", about {(clock() - begun) / ended * (total - ended):.0f} s left" if ended else ""
+        print(f"measuring {level} ({ended + 1} of {total}{left})", file=sys.stderr)
 
-    return await measure_sweep(options, stop_on_signals(), on_end)
+    return await measure_sweep(options, stop_on_signals(), on_begin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +166,7 @@ def _table(summaries: Sequence[LevelSummary], columns: Sequence[str]) -> list[st
     """The levels with these columns; a column name that starts like the one before is cut to its last word."""
     columns = ("temperature", "concurrency", *columns)
     shown = [name.split()[-1] if name[:4] == before[:4] else name for before, name in pairwise(("", *columns))]
-    return aligned(shown, [[_cells(one)[column] for column in columns] for one in summaries])
+    return aligned(shown, [[cells[column] for column in columns] for cells in map(_cells, summaries)])
 
 
 def _cells(one: LevelSummary) -> Mapping[str, str]:

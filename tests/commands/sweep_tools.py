@@ -19,7 +19,7 @@ LEVEL = SweepLevel(0.0, 4)
 async def measured_sweep(url, prompts=BUILT_IN, stop=None, *, concurrency=4, temperatures=(0.0, 1.2), **options):
     given = {"count": 24, "rounds": 1, "seconds": 1800.0, "max_tokens": 48} | options
     sending = {name: given.pop(name) for name in ("max_tokens", "api_key") if name in given}
-    on_end = given.pop("on_end", lambda _: None)
+    on_begin = given.pop("on_begin", lambda _ended, _level: None)
     asked = SweepOptions(
         url=url,
         requests=RequestOptions(prompts=prompts, endpoint=ENDPOINTS[given.pop("endpoint", "chat")], **sending),
@@ -27,7 +27,7 @@ async def measured_sweep(url, prompts=BUILT_IN, stop=None, *, concurrency=4, tem
         settings=load_settings(None, {"SPECDEC_SCRAPE_TIMEOUT": "60s"}),
         **given,
     )
-    return await measure_sweep(asked, stop or asyncio.Event(), on_end)
+    return await measure_sweep(asked, stop or asyncio.Event(), on_begin)
 
 
 def summarized(result, **thresholds):

@@ -1,6 +1,7 @@
 """Sweeps of a simulated vLLM; the command's arguments and output."""
 
 import json
+import re
 import signal
 
 import pytest
@@ -13,12 +14,14 @@ MARKER = "zebrafish"
 
 
 async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_rounds():
-    progress = []
+    begun = []
     async with simulated() as vllm:
-        result = await measured_sweep(vllm.url, count=8, rounds=3, on_end=progress.append)
+        result = await measured_sweep(vllm.url, count=8, rounds=3, on_begin=lambda *place: begun.append(place))
         drafted = vllm.counter("spec_decode_num_draft_tokens")
         accepted = vllm.counter("spec_decode_num_accepted_tokens")
-    assert [*map(str, progress)] == (["temperature 0, concurrency 4"] * 8 + ["temperature 1.2, concurrency 4"] * 8) * 3
+    cold, hot = (level.level for level in result.levels)
+    assert (str(cold), str(hot)) == ("temperature 0, concurrency 4", "temperature 1.2, concurrency 4")
+    assert begun == [*enumerate((cold, hot) * 3)]
     assert result.complete
     levels = summarized(result)
     for level in levels:
@@ -46,7 +49,9 @@ async def test_the_command_measures_saves_and_shows_its_progress(finished, tmp_p
         arguments = ("--url", vllm.url, "--concurrency", "4,2,4", "--temperatures", "1,0,1", "--requests", "8")
         code, out, err = await finished("sweep", *arguments, "--max-tokens", "8", "--json", "--save", str(saved))
     assert code == 0, err
-    assert err.startswith("0/32 requests done; measuring temperature 1, concurrency 2\n8/32 requests done, about ")
+    first, second = err.splitlines()[:2]
+    assert first == "measuring temperature 1, concurrency 2 (1 of 4)"
+    assert re.fullmatch(r"measuring temperature 1, concurrency 4 \(2 of 4, about \d+ s left\)", second)
     shown, written = json.loads(out), json.loads(saved.read_text())
     levels = [tuple(level["level"].values()) for level in shown["levels"]]
     assert levels == [(1.0, 2), (1.0, 4), (0.0, 2), (0.0, 4)]
@@ -77,7 +82,7 @@ async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_an_unwritable_fil
         arguments = ("--url", url, "--temperatures", "0", "--concurrency", "8", "--requests", "24")
         code, out, err = await finished("sweep", *arguments, "--prompts", str(prompts), "--save", str(tmp_path))
         failed = await finished("sweep", *arguments, "--model", "other")
-    progress = "0/24 requests done; measuring temperature 0, concurrency 8"
+    progress = "measuring temperature 0, concurrency 8 (1 of 1)"
     assert (code, err) == (1, f"{progress}\n--save={tmp_path}: Is a directory; printed instead\n")
     assert "Verdicts are by a rule of thumb on the acceptance rate" in out
     assert out.splitlines()[-1].endswith("then `specdec-sidecar compare WITHOUT.json WITH.json`.")

@@ -46,11 +46,11 @@ class SweepOptions:
 
 
 async def measure_sweep(
-    options: SweepOptions, stop: asyncio.Event, on_end: Callable[[SweepLevel], None]
+    options: SweepOptions, stop: asyncio.Event, on_begin: Callable[[int, SweepLevel], None]
 ) -> SweepResult:
     """Measures all levels, or those it reaches before ``stop`` is set; sets ``stop`` itself after ``options.seconds``.
 
-    ``on_end`` is called after each request with the level that is being measured.
+    ``on_begin`` is called before each round of a level, with the number of those before it.
 
     Raises:
         MeasurementError: the server does not answer like an OpenAI-style one, or not at all.
@@ -60,10 +60,11 @@ async def measure_sweep(
     rounds: dict[SweepLevel, list[Measurement]] = defaultdict(list)
     try:
         async with Client(options.url, options.requests) as client, page_source(scrape, scrape.limits) as source:
-            sweep = _Sweep(options, client, source, stop, on_end)
+            sweep = _Sweep(options, client, source, stop)
             await unless_stopped(sweep.warm_up(), stop)
-            for level in options.levels * options.rounds:
+            for ended, level in enumerate(options.levels * options.rounds):
                 if not stop.is_set():
+                    on_begin(ended, level)
                     rounds[level].append(await sweep.measure(level))
             reached_end = not stop.is_set()
     finally:
@@ -83,11 +84,12 @@ async def measure_sweep(
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
+    """A sweep in progress: requests go to ``client``, and ``source`` has vLLM's counters."""
+
     options: SweepOptions
     client: Client
     source: PageSource
     stop: asyncio.Event
-    on_end: Callable[[SweepLevel], None]
 
     async def warm_up(self) -> None:
         """Connects, and sends each prompt once, for one token, so that every level finds the same prefixes cached.
@@ -112,7 +114,6 @@ class _Sweep:
 
         async def ask(number: int) -> None:
             ended.append(await self.client.ask(prompts[number % len(prompts)], level.temperature))
-            self.on_end(level)
             if ended[-1] is None:
                 await asyncio.sleep(_AFTER_FAILURE)
 

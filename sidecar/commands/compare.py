@@ -121,39 +121,36 @@ class Comparison:
 
 
 def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) -> Comparison:
-    """Compares the levels that both have; the confidence holds for all differences together (Bonferroni)."""
+    """Compares the levels that both have; the confidence holds for all changes with an error together (Bonferroni)."""
     known = {level.level: level for level in after.levels if level.whole.samples}
     pairs = [(level, known[level.level]) for level in before.levels if level.whole.samples and level.level in known]
-    confidence = 1 - (1 - _CONFIDENCE) / max(1, len(pairs) * len(_COMPARED))
     unlike = _BALANCE if _other_requests(before, after) else ()
-    changes: list[MetricChange] = []
-    gains = {}
-    for pair in pairs:
-        found = {change.metric: change for change in _changes(*pair, unlike, confidence)}
-        changes += found.values()
-        gain = None if unlike else _gains_from(found["TPOT P50"], found["TTFT P50"])
-        if gain is not None:
-            gains[str(pair[0].level)] = gain
+    uncertain = [one for one in _changes(pairs, unlike, _CONFIDENCE) if one.change is not None and one.change.error]
+    changes = tuple(_changes(pairs, unlike, 1 - (1 - _CONFIDENCE) / max(1, len(uncertain))))
+    found = {(one.level, one.metric): one for one in changes}
+    gains = {level: _gains_from(found[level, "TPOT P50"], found[level, "TTFT P50"]) for level, _ in found}
     return Comparison(
         before=names[0],
         after=names[1],
         result=_result(changes),
-        changes=tuple(changes),
-        gains_from=gains,
+        changes=changes,
+        gains_from={str(level): gain for level, gain in gains.items() if gain is not None and not unlike},
         notes=tuple(_notes(before, after, pairs)),
     )
 
 
 def _changes(
-    before: LevelResult, after: LevelResult, unlike: Sequence[str], confidence: float
+    pairs: Sequence[tuple[LevelResult, LevelResult]], unlike: Sequence[str], confidence: float
 ) -> Iterator[MetricChange]:
-    """All metrics; those in ``unlike`` cannot be compared."""
-    if _positions(before) != _positions(after):
-        unlike = (*unlike, "acceptance")  # it falls as the number of speculative tokens rises; a length does not
-    for metric in _COMPARED:
-        first, second = (_interval(metric, level, confidence) for level in (before, after))
-        change = None if metric in unlike else relative_change(first, second)
-        yield MetricChange(before.level, metric, first, second, change, _effect(metric, change))
+    """All metrics of all levels; those in ``unlike`` cannot be compared."""
+    for pair in pairs:
+        same_k = _positions(pair[0]) == _positions(pair[1])
+        for metric in _COMPARED:
+            before, after = (_interval(metric, level, confidence) for level in pair)
+            # Acceptance falls as the number of speculative tokens rises; a length is comparable at any number.
+            is_alike = metric not in unlike and (same_k or metric != "acceptance")
+            change = relative_change(before, after) if is_alike else None
+            yield MetricChange(pair[0].level, metric, before, after, change, _effect(metric, change))
 
 
 def _effect(metric: str, change: Interval | None) -> Effect | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sidecar.commands.compare import compare
+from sidecar.commands.load.metrics import confidence_factor
 from sidecar.commands.load.sweep_result import encode
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_level, sweep_of
@@ -42,7 +43,7 @@ def of(metric, comparison):
 
 
 def test_no_difference_is_claimed_between_two_runs_of_one_server():
-    """Fifty pairs, sixteen differences each: none is claimed."""
+    """Fifty pairs, twelve differences with an error each: none is claimed."""
     claimed = []
     for seed in range(0, 200, 4):
         cold, hot, *again = (
@@ -123,6 +124,17 @@ def test_the_same_requests_have_the_other_prices_with_their_errors(saved, capsys
     )
     for pattern in expected:
         assert [line for line in lines if re.fullmatch(pattern, line)], pattern
+
+
+def test_the_errors_widen_with_each_change_that_has_one():
+    """The hit ratio is a seventh; the capacity, which is exact, is none."""
+
+    def error(*levels):
+        return of("TPOT P50", compared(*map(sweep_of, levels))).change.error
+
+    levels = [generated_level(seed) for seed in (1, 2)]
+    wider = confidence_factor(1 - 0.05 / 7, 7) / confidence_factor(1 - 0.05 / 6, 7)
+    assert error(*(with_cache(level, 700) for level in levels)) / error(*levels) == pytest.approx(wider)
 
 
 @pytest.mark.parametrize(

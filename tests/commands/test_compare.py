@@ -84,6 +84,13 @@ def test_nothing_is_claimed_from_one_round():
     assert (shown(comparison), comparison.result) == ([], "insufficient_data")
 
 
+@pytest.mark.parametrize(("requests", "is_known"), [(1600, True), (1592, False)])
+def test_a_p99_has_an_error_with_200_requests_in_each_round(requests, is_known):
+    comparison = compared(*(sweep_of(generated_level(seed, requests=requests)) for seed in (1, 2)))
+    assert (of("TPOT P99", comparison).change.error is not None) == is_known
+    assert of("TPOT P50", comparison).change.error is not None
+
+
 def test_levels_of_one_side_only_are_left_out_with_a_note():
     before = sweep_of(generated_level(1), generated_level(2, temperature=1.0))
     comparison = compared(before, sweep_of(generated_level(3)))

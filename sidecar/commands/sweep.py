@@ -30,12 +30,12 @@ _MOST: Final = 10_000
 _TEMPERATURE: Final = number_up_to(10.0, "temperatures from 0 to 10", above=-math.ulp(0))  # 0 included
 
 _RULE: Final = (
-    "Verdicts are by a rule of thumb on the acceptance rate, for models that draft token by token: net_positive from "
-    "{:g}, net_negative below {:g}. They say nothing about time."
+    "Verdicts go by the acceptance rate, not by time: a rule of thumb for drafts made token by token (net_positive from "
+    "{:g}, net_negative below {:g})."
 )
 _HOW_TO_TELL: Final = (
-    "To find out whether speculation pays: the same sweep with --rounds 8 --save FILE, once on a vLLM with speculation "
-    "and once on one without; then `specdec-sidecar compare WITHOUT.json WITH.json`."
+    "To find out whether it pays: `sweep --rounds 8 --save FILE` with and without speculation, then "
+    "`specdec-sidecar compare WITHOUT.json WITH.json`."
 )
 _NO_DRAFTS: Final = "neither the replies nor vLLM's counters show any drafts"
 _OTHERS: Final = "vLLM also served other clients, which affects the times"

@@ -84,7 +84,7 @@ async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_an_unwritable_fil
         failed = await finished("sweep", *arguments, "--model", "other")
     progress = "measuring temperature 0, concurrency 8 (1 of 1)"
     assert (code, err) == (1, f"{progress}\n--save={tmp_path}: Is a directory; printed instead\n")
-    assert "Verdicts are by a rule of thumb on the acceptance rate" in out
+    assert "Verdicts go by the acceptance rate, not by time: a rule of thumb" in out
     assert out.splitlines()[-1].endswith("then `specdec-sidecar compare WITHOUT.json WITH.json`.")
     assert MARKER not in out
     assert failed == (1, "", f"{url}: a request for other failed: status 400\n")

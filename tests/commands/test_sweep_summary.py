@@ -33,9 +33,9 @@ def test_the_acceptance_decides_and_the_advice_is_on_the_number_of_tokens_alone(
     assert judged.advice is None if advice is None else advice in judged.advice
     lines = printed(sweep_of(level))
     assert lines[6].split()[-2:] == ["replies", verdict]
-    assert lines[8].endswith("net_positive from 0.65, net_negative below 0.5. They say nothing about time.")
+    assert lines[8].endswith("(net_positive from 0.65, net_negative below 0.5).")
     assert lines[9:-1] == ([] if advice is None else [f"{level.level}: {judged.advice}"])
-    assert lines[-1].startswith("To find out whether speculation pays: ")
+    assert lines[-1].startswith("To find out whether it pays: ")
 
 
 def test_the_verdict_follows_the_thresholds():

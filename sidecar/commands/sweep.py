@@ -30,8 +30,8 @@ _MOST: Final = 10_000
 _TEMPERATURE: Final = number_up_to(10.0, "temperatures from 0 to 10", above=-math.ulp(0))  # 0 included
 
 _RULE: Final = (
-    "Verdicts go by the acceptance rate, not by time: a rule of thumb for drafts made token by token (net_positive from "
-    "{:g}, net_negative below {:g})."
+    "Verdicts go by the acceptance rate, not by time: a rule of thumb for drafts made token by token "
+    "(net_positive from {:g}, net_negative below {:g})."
 )
 _HOW_TO_TELL: Final = (
     "To find out whether it pays: `sweep --rounds 8 --save FILE` with and without speculation, then "

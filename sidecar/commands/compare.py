@@ -9,62 +9,49 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from math import ceil
 from pathlib import Path
 from typing import Final, Literal
 
 from sidecar.commands.arguments import share_of_one
-from sidecar.commands.load.balance import RATE, Balance, balance, sentence
 from sidecar.commands.load.metrics import (
+    CACHE,
     LEAST_BATCHES,
     METRICS,
-    Cells,
     Interval,
-    SweepMetric,
-    Values,
-    batches,
-    cells,
+    difference,
+    estimate,
     least_size,
     relative_change,
-    table,
-    values,
 )
-from sidecar.commands.load.sweep_result import LevelMeasurement, SweepResult, read_saved
-from sidecar.commands.load.workload import SweepLevel
+from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult, read_saved
 from sidecar.settings import Settings
+from sidecar.wording.numbers import aligned
 
 HELP = "compare two saved sweeps, before and after a change: differences, their errors and a verdict"
 _CONFIDENCE: Final = 0.95  # probability that none of the claimed differences is spurious
+_MOST_BATCHES: Final = 20
 _SMALLEST: Final = 0.03  # relative; smaller ones are not claimed, since a machine may drift between two sweeps
 
 _TOKENS: Final = "tokens/s"
 _MEDIANS: Final = ("TTFT P50", "TPOT P50", _TOKENS)
+_SPEEDS: Final = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", _TOKENS)
 _ACCEPTED: Final = ("acceptance", "length")
-# The metrics that are compared; all but the first two show which side is faster.
-_COMPARED: Final = (*_ACCEPTED, "TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", _TOKENS)
+_BALANCE: Final = ("requests/s", *CACHE)  # comparable only if the same requests were sent
+_COMPARED: Final = (*_ACCEPTED, *_SPEEDS, *_BALANCE)
 
-
-class Result(StrEnum):
-    """Which side is faster."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    MIXED = "mixed"
-    NO_DIFFERENCE = "no_difference_shown"
-    INSUFFICIENT_DATA = "insufficient_data"
-
-
-_VERDICTS: Final = {
-    Result.FASTER: "{after} is faster than {before}",
-    Result.SLOWER: "{after} is slower than {before}",
-    Result.MIXED: "{after} is faster than {before} in some respects and slower in others",
-    Result.NO_DIFFERENCE: "no significant difference in speed between {before} and {after}",
-    Result.INSUFFICIENT_DATA: "not enough data: sweep with more --rounds and --requests",
+Effect = Literal["faster", "slower", "higher", "lower"]
+Result = Literal["faster", "slower", "mixed", "no_difference_shown", "insufficient_data"]
+_VERDICTS: Final[Mapping[Result, str]] = {
+    "faster": "{after} is faster than {before}",
+    "slower": "{after} is slower than {before}",
+    "mixed": "{after} is faster than {before} in some respects and slower in others",
+    "no_difference_shown": "no significant difference in speed between {before} and {after}",
+    "insufficient_data": "not enough data: sweep with more --rounds and --requests",
 }
-
-
-_CODES: Final = {"passed": 0, "failed": 1, "undecided": 3}  # exit codes of --fail-if-slower
+_OUTCOMES: Final = {0: "passed", 1: "failed", 3: "undecided"}  # of --fail-if-slower, by exit code
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,209 +78,229 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
         print(json.dumps(asdict(comparison), indent=2, allow_nan=False))
     else:
         print("\n".join(_text(comparison)))
-    if not comparison.levels:
+    if not comparison.changes:
         return 2
     if arguments.fail_if_slower is None:
         return 0
-    outcome, lines = _gate(comparison, arguments.fail_if_slower)
-    print("\n".join((f"--fail-if-slower: {outcome}", *lines)), file=sys.stderr)
-    return _CODES[outcome]
+    code, lines = _gate(comparison, arguments.fail_if_slower)
+    print("\n".join((f"--fail-if-slower: {_OUTCOMES[code]}", *lines)), file=sys.stderr)
+    return code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedLevel:
-    """A level that both sweeps measured: seconds, ratios or tokens per second, None if not measured.
+@dataclass(frozen=True, slots=True)
+class MetricChange:
+    """One metric at one level: seconds, ratios, tokens or requests per second, counts; None if not measured.
 
-    ``changes`` are after / before - 1 by metric, without an error if there are too few requests, None if the two
-    cannot be compared. ``shown`` are the metrics that differ by more than their error and by more than a drift of the
-    machine could explain. ``balance`` is None unless both sweeps ran to the end and sent the same requests.
+    ``change`` is after / before - 1, without an error if there are too few requests, None if the two cannot be
+    compared. ``effect`` is None unless the change is larger than its error, and than a drift of the machine could
+    explain.
     """
 
     level: SweepLevel
-    before: Values
-    after: Values
-    changes: Mapping[str, Interval | None]
-    shown: tuple[str, ...]
-    balance: Balance | None
+    metric: str
+    before: Interval | None
+    after: Interval | None
+    change: Interval | None
+    effect: Effect | None
 
-    def slowdown(self, metric: str) -> Interval | None:
-        """The change as a slowdown: 0.05 is 5 % slower. None if the metric is not a speed or not comparable."""
-        change = None if metric in _ACCEPTED else self.changes[metric]
-        return Interval(-change.value, change.error) if change is not None and metric == _TOKENS else change
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBalance:
+    """What a request at one level takes longer: seconds per token and to the first one; a gain is below 0.
+
+    ``gains_from`` is the number of output tokens from which on a request gains time, with its range; None if it gains
+    or loses at any length, or if that is not clear.
+    """
+
+    level: SweepLevel
+    token: Interval
+    first_token: Interval
+    gains_from: tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The comparison of the sweep named ``after`` with the one named ``before``; ``notes`` are its caveats."""
+    """The comparison of the sweep named ``after`` with the one named ``before``; ``notes`` are its caveats.
+
+    ``balance`` has the levels whose times have an error; it is empty unless both sweeps sent the same requests.
+    """
 
     before: str
     after: str
     result: Result
-    levels: tuple[ComparedLevel, ...]
+    changes: tuple[MetricChange, ...]  # level by level
+    balance: tuple[TimeBalance, ...]
     notes: tuple[str, ...]
 
 
 def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) -> Comparison:
-    """Compares the levels that both have; the confidence holds for all differences together (Bonferroni)."""
-    known = {level.level: level.speculating for level in after.levels if level.speculating.samples}
-    pairs = {
-        level.level: (level.speculating, known[level.level])
-        for level in before.levels
-        if level.speculating.samples and level.level in known
-    }
-    comparisons = sum(len(_COMPARED) + _is_closed(level) for level in pairs)  # with the balance's requests a second
-    confidence = 1 - (1 - _CONFIDENCE) / max(1, comparisons)
-    rounds = (before.rounds, after.rounds)
-    weighs = _sent_the_same(before, after)
-    levels = [_compared(level, pair, rounds, confidence, weighs=weighs) for level, pair in pairs.items()]
+    """Compares the levels that both have; the confidence holds for all changes with an error together (Bonferroni)."""
+    known = {level.level: level for level in after.levels if level.whole.samples}
+    pairs = [(level, known[level.level]) for level in before.levels if level.whole.samples and level.level in known]
+    unlike = _BALANCE if _other_requests(before, after) else ()
+    uncertain = [one for one in _changes(pairs, unlike, _CONFIDENCE) if one.change is not None and one.change.error]
+    changes = tuple(_changes(pairs, unlike, 1 - (1 - _CONFIDENCE) / max(1, len(uncertain))))
+    found = {(one.level, one.metric): one for one in changes}
+    times = {level: (found[level, "TPOT P50"], found[level, "TTFT P50"]) for level, _ in found if not unlike}
+    balances = (_balance(*both) for both in times.values())
     return Comparison(
         before=names[0],
         after=names[1],
-        result=_result(levels),
-        levels=tuple(levels),
-        notes=tuple(_notes(before, after, list(pairs.values()))),
-    )
-
-
-def _compared(
-    level: SweepLevel,
-    pair: tuple[LevelMeasurement, LevelMeasurement],
-    rounds: tuple[int, int],
-    confidence: float,
-    *,
-    weighs: bool,
-) -> ComparedLevel:
-    changes: dict[str, Interval | None] = {}
-    both, is_closed = [*zip(pair, rounds, strict=True)], _is_closed(level)
-    metrics = [METRICS[name] for name in _COMPARED] + [RATE] * is_closed
-    sides = {metric.name: [_interval(metric, *side, confidence) for side in both] for metric in metrics}
-    for name in _COMPARED:
-        # Acceptance falls as the number of speculative tokens rises; a length is comparable at any number. In an
-        # open loop, the arrival rate decides the tokens per second.
-        same_k = _positions(pair[0]) == _positions(pair[1])
-        comparable = (name != "acceptance" or same_k) and (name != _TOKENS or is_closed)
-        changes[name] = relative_change(*sides[name]) if comparable else None
-    return ComparedLevel(
-        level=level,
-        before=values(pair[0]),
-        after=values(pair[1]),
+        result=_result(changes),
         changes=changes,
-        shown=tuple(name for name, change in changes.items() if _is_shown(change)),
-        balance=balance(sides, *pair, confidence) if weighs else None,
+        balance=tuple(balance for balance in balances if balance is not None),
+        notes=tuple(_notes(before, after, pairs)),
     )
 
 
-def _is_closed(level: SweepLevel) -> bool:
-    return level.load.at_once is not None
+def _changes(
+    pairs: Sequence[tuple[LevelResult, LevelResult]], unlike: Sequence[str], confidence: float
+) -> Iterator[MetricChange]:
+    """All metrics of all levels; those in ``unlike`` cannot be compared."""
+    for pair in pairs:
+        same_k = _positions(pair[0]) == _positions(pair[1])
+        for metric in _COMPARED:
+            before, after = (_interval(metric, level, confidence) for level in pair)
+            # Acceptance falls as the number of speculative tokens rises; a length is comparable at any number.
+            is_alike = metric not in unlike and (same_k or metric != "acceptance")
+            change = relative_change(before, after) if is_alike else None
+            yield MetricChange(pair[0].level, metric, before, after, change, _effect(metric, change))
 
 
-def _sent_the_same(before: SweepResult, after: SweepResult) -> bool:
-    sent, sent_after = ((one.requests, one.max_tokens, one.rounds) for one in (before, after))
-    return bool(before.requests) and sent == sent_after and before.complete and after.complete
+def _effect(metric: str, change: Interval | None) -> Effect | None:
+    if change is None or not change.is_clear or abs(change.value) <= _SMALLEST:
+        return None
+    if metric in _SPEEDS:
+        return "faster" if (change.value > 0) == (metric == _TOKENS) else "slower"
+    return "higher" if change.value > 0 else "lower"
 
 
-def _is_shown(change: Interval | None) -> bool:
-    return change is not None and change.error is not None and abs(change.value) > max(change.error, _SMALLEST)
+def _interval(name: str, level: LevelResult, confidence: float) -> Interval | None:
+    """The metric's value, with the error that follows from that of its parts."""
+    metric, whole = METRICS[name], level.whole
+    parts: Sequence[Measurement] = level.rounds
+    if name in _ACCEPTED:  # they do not depend on the machine's speed
+        size = ceil(len(whole.samples) / _MOST_BATCHES)
+        starts = range(0, len(whole.samples) - size + 1, size)
+        parts = [replace(whole, samples=whole.samples[start : start + size], counted=None) for start in starts]
+    elif min(len(part.samples) for part in parts) < least_size(metric.share):
+        parts = ()
+    return estimate(metric.value(whole), map(metric.value, parts), confidence)
 
 
-def _interval(metric: SweepMetric, measurement: LevelMeasurement, rounds: int, confidence: float) -> Interval | None:
-    requests = len(measurement.samples)
-    if metric.name in _ACCEPTED:
-        cut = batches(requests, 1)  # they do not depend on the machine's speed
-    else:
-        cut = rounds if requests // rounds >= least_size(metric.share) else None
-    return metric.interval(measurement, cut, confidence)
-
-
-def _positions(measurement: LevelMeasurement) -> int:
+def _positions(level: LevelResult) -> int:
     """The number of speculative tokens; 0 if nothing was drafted."""
-    return len(measurement.acceptance.position_rates)
+    return len(level.whole.acceptance.position_rates)
 
 
-def _result(levels: Sequence[ComparedLevel]) -> Result:
-    """The result from the speeds that are shown to differ; without any, nothing is claimed."""
-    speeds = [(name in level.shown, level.slowdown(name)) for level in levels for name in _COMPARED]
-    known = [(is_shown, slowdown.value) for is_shown, slowdown in speeds if slowdown and slowdown.error is not None]
-    slower = [slowdown > 0 for is_shown, slowdown in known if is_shown]
-    if not slower:
-        return Result.NO_DIFFERENCE if known else Result.INSUFFICIENT_DATA
-    return Result.SLOWER if all(slower) else Result.MIXED if any(slower) else Result.FASTER
+def _balance(tpot: MetricChange, ttft: MetricChange) -> TimeBalance | None:
+    token, first = (difference(change.before, change.after) for change in (tpot, ttft))
+    if token is None or first is None:
+        return None
+    return TimeBalance(level=tpot.level, token=token, first_token=first, gains_from=_gains_from(token, first))
 
 
-def _notes(
-    before: SweepResult, after: SweepResult, pairs: Sequence[tuple[LevelMeasurement, LevelMeasurement]]
-) -> Iterator[str]:
+def _gains_from(token: Interval, first: Interval) -> tuple[int, int, int] | None:
+    """A request of n tokens takes the time to the first, and n - 1 times that per token."""
+    if not (token.is_clear and first.is_clear and token.value < 0 < first.value):
+        return None
+    saved, off, cost, up = -token.value, token.error or 0.0, first.value, first.error or 0.0
+    one, low, high = (1 + ceil((cost + sign * up) / (saved - sign * off)) for sign in (0, -1, 1))
+    return one, low, high
+
+
+def _other_requests(before: SweepResult, after: SweepResult) -> list[str]:
+    """In what the requests of the two differ; empty if they sent the same ones."""
+    same = {
+        "other --max-tokens": before.max_tokens == after.max_tokens,
+        "other --rounds": before.rounds == after.rounds,
+        "other prompts, --requests, --endpoint or --extra-body": before.requests == after.requests,
+        "a sweep ended early": before.complete and after.complete,
+    }
+    return [reason for reason, is_same in same.items() if not is_same]
+
+
+def _result(changes: Sequence[MetricChange]) -> Result:
+    """The result from the speeds that clearly differ; without any, nothing is claimed."""
+    speeds = [one for one in changes if one.metric in _SPEEDS]
+    effects = {one.effect for one in speeds if one.effect is not None}
+    if not effects:
+        has_errors = any(one.change is not None and one.change.error is not None for one in speeds)
+        return "no_difference_shown" if has_errors else "insufficient_data"
+    if len(effects) > 1:
+        return "mixed"
+    return "faster" if "faster" in effects else "slower"
+
+
+def _notes(before: SweepResult, after: SweepResult, pairs: Sequence[tuple[LevelResult, LevelResult]]) -> Iterator[str]:
     if before.model != after.model:
         yield f"the model names differ: {before.model} and {after.model}"
-    if before.max_tokens != after.max_tokens:
-        yield f"--max-tokens differs: {before.max_tokens} and {after.max_tokens}; times and lengths depend on it"
-    if not _sent_the_same(before, after):
-        why = "the prompts, their number, --rounds or --max-tokens differ or are not known, or a sweep is incomplete"
-        yield f"no balance: {why}"
+    if reasons := _other_requests(before, after):
+        yield f"not the same requests ({', '.join(reasons)}), so these are not compared: {', '.join(_BALANCE)}"
     missing = len(before.levels) + len(after.levels) - 2 * len(pairs)
     if missing:
         yield f"left out, since only one sweep measured them: {missing} level{'' if missing == 1 else 's'}"
     tokens = [{_positions(side) for side in pair} for pair in pairs]
     if any(0 not in numbers and len(numbers) > 1 for numbers in tokens):
         yield "the numbers of speculative tokens differ, which changes the acceptance rate: compare length and TPOT"
-    if any(side.others for pair in pairs for side in pair):
+    if any(side.whole.others for pair in pairs for side in pair):
         yield "vLLM served other clients during a sweep, which affects its times"
     if min(before.rounds, after.rounds) < LEAST_BATCHES:
         yield f"fewer than {LEAST_BATCHES} rounds are not enough to compare speed: run both with `sweep --rounds 8`"
-    if not (before.complete and after.complete):
-        yield "a sweep was stopped before its end"
 
 
 def _text(comparison: Comparison) -> Iterator[str]:
     """A table of both sides with the changes, and the verdict; times in milliseconds."""
     yield f"{comparison.after} (after) against {comparison.before} (before); times in milliseconds"
     yield ""
-    if not comparison.levels:
+    if not comparison.changes:
         yield "the two sweeps have no level in common"
     else:
-        yield from table([(level.level, _rows(level)) for level in comparison.levels], ("sweep", *_COMPARED))
+        rows: list[Sequence[str]] = []
+        for level, changes in groupby(comparison.changes, lambda change: str(change.level)):
+            rows += [(level, "", "", "", "", ""), *map(_row, changes)]
+        yield from aligned(("", "before", "after", "change", "error", "clearly"), rows, left=(0, 5))
         yield ""
-        yield from _verdict(comparison)
-        yield from (f"  {one.level}: {sentence(one.balance)}" for one in comparison.levels if one.balance is not None)
+        yield f"verdict: {_VERDICTS[comparison.result].format(before=comparison.before, after=comparison.after)}"
+        yield from map(_sentence, comparison.balance)
     yield from (f"note: {note}" for note in comparison.notes)
 
 
-def _rows(level: ComparedLevel) -> list[Cells]:
-    changes, errors = {"sweep": "change"}, {"sweep": "error"}
-    for metric, change in level.changes.items():
-        changes[metric] = "-" if change is None else f"{change.value:+.1%}"
-        errors[metric] = "-" if change is None or change.error is None else f"±{change.error:.1%}"
-    sides = (("before", level.before), ("after", level.after))
-    return [*({**cells(side), "sweep": name} for name, side in sides), changes, errors]
+def _sentence(balance: TimeBalance) -> str:
+    token, first = _time(balance.token, "per token"), _time(balance.first_token, "to the first token")
+    text = f"{balance.level}: {token}, {first}"
+    if balance.gains_from is None:
+        return text
+    return text + "; a request gains time from {} output tokens on ({} to {})".format(*balance.gains_from)
 
 
-def _verdict(comparison: Comparison) -> Iterator[str]:
-    """The verdict in words, and a line for each metric with a shown difference."""
-    yield f"verdict: {_VERDICTS[comparison.result].format(before=comparison.before, after=comparison.after)}"
-    for level in comparison.levels:
-        for metric in level.shown:
-            change = level.changes[metric]
-            if change is not None and change.error is not None:
-                size, word = abs(change.value), "higher" if change.value > 0 else "lower"
-                least, most = size - change.error, size + change.error
-                yield f"  {metric} is {least:.0%} to {most:.0%} {word} at {level.level}"
+def _time(change: Interval, per: str) -> str:
+    size = f"{1000 * abs(change.value):.3g} ± {1000 * (change.error or 0.0):.2g} ms"
+    if change.is_clear:
+        return f"{'saves' if change.value < 0 else 'adds'} {size} {per}"
+    return f"no clear difference {per} ({'-' * (change.value < 0)}{size})"
 
 
-def _gate(comparison: Comparison, limit: float) -> tuple[Literal["passed", "failed", "undecided"], list[str]]:
-    """Failed if a level is significantly slower by ``limit`` or more; undecided if that cannot be ruled out.
+def _row(one: MetricChange) -> Sequence[str]:
+    sides = (METRICS[one.metric].shown(side.value if side is not None else None) for side in (one.before, one.after))
+    change = "-" if one.change is None else f"{one.change.value:+.1%}"
+    error = "-" if one.change is None or one.change.error is None else f"±{one.change.error:.1%}"
+    return (f"  {one.metric}", *sides, change, error, one.effect or "")
+
+
+def _gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
+    """The exit code, and why: a level is clearly slower by ``limit`` or more, or that cannot be ruled out.
 
     Checks medians and throughput, whose errors need the fewest requests.
     """
     failed, undecided = [], []
-    for level, metric in ((level, metric) for level in comparison.levels for metric in _MEDIANS):
-        slowdown, where = level.slowdown(metric), f"{metric} at {level.level}"
-        if slowdown is None:
+    for one in comparison.changes:
+        if one.change is None or one.metric not in _MEDIANS:
             continue
-        if metric in level.shown and slowdown.value >= limit:
-            failed.append(f"{where} is slower by {slowdown.value:.1%}; the limit is {limit:.1%}")
-        elif slowdown.high is None or slowdown.high >= limit:
-            bound = "unknown" if slowdown.high is None else f"up to {slowdown.high:.1%}"
+        slowdown, where = one.change.value * (-1 if one.metric == _TOKENS else 1), f"{one.metric} at {one.level}"
+        if one.effect == "slower" and slowdown >= limit:
+            failed.append(f"{where} is slower by {slowdown:.1%}; the limit is {limit:.1%}")
+        elif one.change.error is None or slowdown + one.change.error >= limit:
+            bound = "unknown" if one.change.error is None else f"up to {slowdown + one.change.error:.1%}"
             undecided.append(f"{where}: a slowdown of {limit:.1%} cannot be ruled out ({bound})")
-    if failed:
-        return "failed", failed
-    return ("undecided", undecided) if undecided else ("passed", [])
+    return (1, failed) if failed else (3 if undecided else 0, undecided)

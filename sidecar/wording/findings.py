@@ -22,7 +22,7 @@ _VERIFY: Final = (
 )
 
 
-_BY_GROUP: Final = "the group's row in `specdec-sidecar report` before and after, since `sweep` sends no such requests."
+_BY_GROUP: Final = f"{_VERIFY} For requests of this group, let `sweep` send their parameters with --extra-body."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

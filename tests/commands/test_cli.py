@@ -45,9 +45,7 @@ def test_each_command_explains_itself(capsys, name):
         ("sweep --concurrency 0", "--concurrency: expected a whole number from 1 to 1024"),
         ("sweep --temperatures 0,11", "--temperatures: expected temperatures from 0 to 10"),
         ("sweep --temperatures -0.1", "--temperatures: expected temperatures from 0 to 10"),
-        ("sweep --mix 0:0,1:1", "with weights above 0"),
-        ("sweep --mix 0.1", "--mix: expected two temperatures or more"),
-        ("sweep --rate 0", "--rate: expected requests per second up to 1024"),
+        ("sweep --extra-body [1]", "--extra-body: expected a JSON object"),
         ("sweep --duration soon", "--duration: expected duration, a number of seconds or"),
     ],
 )

@@ -30,10 +30,11 @@ async def read(*events, end=b"data: [DONE]\n"):
 
 @pytest.mark.parametrize("first", [(ROLE, CHAT), (TEXT,)])
 async def test_a_reply_tells_its_times_and_its_acceptance(first):
+    before = time.monotonic()
     sample = await read(*first, {**USAGE, "metrics": ACCEPTED})
     assert (sample.temperature, sample.tokens) == (0.5, 3)
     assert (sample.drafts, sample.draft_tokens, sample.accepted_tokens, sample.positions) == (2, 6, 3, [1, 1, 1])
-    assert sample.duration == pytest.approx(sample.ttft + 2 * sample.tpot)
+    assert 0 < sample.ttft + 2 * sample.tpot <= time.monotonic() - before
 
 
 async def test_what_a_reply_does_not_tell_is_unknown():

@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.commands.compare import Result, compare
-from sidecar.commands.load.balance import sentence
+from sidecar.commands.compare import compare
 from sidecar.commands.load.metrics import confidence_factor
 from sidecar.commands.load.sweep_result import encode
-from sidecar.commands.load.workload import Load
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_level, sweep_of
 
-EMPTY = b'{"format":%d,"model":null,"max_tokens":1,"rounds":1,"complete":true,"faults":{},"levels":[]}'
+EMPTY = b'{"format":%d,"model":null,"max_tokens":1,"rounds":1,"complete":true,"fault":null,"levels":[],"requests":""}'
+LEVEL = b'[{"level":{"temperature":0,"concurrency":1},"rounds":[]}]'
 
 
 @pytest.fixture
@@ -34,11 +33,17 @@ def compared(before, after):
 
 
 def shown(comparison):
-    return [metric for level in comparison.levels for metric in level.shown]
+    return [change.metric for change in comparison.changes if change.effect is not None]
+
+
+def of(metric, comparison):
+    """The only level's change of a metric."""
+    (one,) = [change for change in comparison.changes if change.metric == metric]
+    return one
 
 
 def test_no_difference_is_claimed_between_two_runs_of_one_server():
-    """Fifty pairs, fourteen differences each: none is claimed."""
+    """Fifty pairs, twelve differences with an error each: none is claimed."""
     claimed = []
     for seed in range(0, 200, 4):
         cold, hot, *again = (
@@ -47,53 +52,50 @@ def test_no_difference_is_claimed_between_two_runs_of_one_server():
         )
         comparison = compared(sweep_of(cold, hot), sweep_of(*again))
         claimed += shown(comparison)
-        assert comparison.result is Result.NO_DIFFERENCE or shown(comparison)
+        assert comparison.result == "no_difference_shown" or shown(comparison)
     assert len(claimed) <= 1
 
 
 def test_faster_here_and_slower_there_is_mixed():
     before = sweep_of(generated_level(1), generated_level(2, temperature=1.0))
     after = sweep_of(generated_level(3, tpot=0.007), generated_level(4, temperature=1.0, tpot=0.014))
-    assert compared(before, after).result is Result.MIXED
+    assert compared(before, after).result == "mixed"
 
 
 def test_acceptance_at_another_number_of_tokens_is_not_compared_but_length_is():
     comparison = compared(sweep_of(generated_level(1, k=3)), sweep_of(generated_level(2, k=5)))
-    assert comparison.levels[0].changes["acceptance"] is None
+    assert of("acceptance", comparison).change is None
     assert "length" in shown(comparison)
     assert any("numbers of speculative tokens differ" in note for note in comparison.notes)
 
 
 def test_a_server_without_speculation_has_no_acceptance_to_compare():
     comparison = compared(sweep_of(generated_level(1, k=3)), sweep_of(generated_level(2, k=0, tpot=0.02)))
-    (level,) = comparison.levels
-    assert (level.after["acceptance"], level.changes["acceptance"]) == (None, None)
-    assert comparison.result is Result.SLOWER
+    acceptance = of("acceptance", comparison)
+    assert (acceptance.after, acceptance.change) == (None, None)
+    assert comparison.result == "slower"
     assert not any("numbers of speculative tokens" in note for note in comparison.notes)
 
 
 def test_nothing_is_claimed_from_one_round():
     """One round does not show how much the machine varies from minute to minute."""
-    comparison = compared(sweep_of(generated_level(1), rounds=1), sweep_of(generated_level(2, tpot=0.02)))
+    comparison = compared(sweep_of(generated_level(1, rounds=1)), sweep_of(generated_level(2, tpot=0.02)))
     assert any("fewer than 4 rounds are not enough to compare speed" in note for note in comparison.notes)
-    assert (shown(comparison), comparison.result) == ([], Result.INSUFFICIENT_DATA)
+    assert (shown(comparison), comparison.result) == ([], "insufficient_data")
+
+
+@pytest.mark.parametrize(("requests", "is_known"), [(1600, True), (1592, False)])
+def test_a_p99_has_an_error_with_200_requests_in_each_round(requests, is_known):
+    comparison = compared(*(sweep_of(generated_level(seed, requests=requests)) for seed in (1, 2)))
+    assert (of("TPOT P99", comparison).change.error is not None) == is_known
+    assert of("TPOT P50", comparison).change.error is not None
 
 
 def test_levels_of_one_side_only_are_left_out_with_a_note():
     before = sweep_of(generated_level(1), generated_level(2, temperature=1.0))
     comparison = compared(before, sweep_of(generated_level(3)))
-    assert [str(level.level.workload) for level in comparison.levels] == ["0"]
+    assert {change.level.temperature for change in comparison.changes} == {0.0}
     assert "left out, since only one sweep measured them: 1 level" in comparison.notes
-
-
-def test_tokens_per_second_of_an_open_loop_are_what_was_sent():
-    def at(seed):
-        level = generated_level(seed)
-        return sweep_of(replace(level, level=replace(level.level, load=Load(rate=2.0))))
-
-    (level,) = compared(at(1), at(2)).levels
-    assert level.changes["tokens/s"] is None
-    assert level.changes["TPOT P50"] is not None
 
 
 def test_a_faster_server_is_shown_and_described(saved, capsys):
@@ -101,121 +103,122 @@ def test_a_faster_server_is_shown_and_described(saved, capsys):
     assert command("compare", before, after) == 0
     lines = capsys.readouterr().out.splitlines()
     assert f"verdict: {after} is faster than {before}" in lines
-    assert {"TPOT P50", "tokens/s"} <= {line.split(" is ")[0].strip() for line in lines if line.startswith("  ")}
-    assert any(line.startswith("  TPOT P50 is ") and "lower at temperature 0, concurrency 4" in line for line in lines)
+    (row,) = [line for line in lines if line.startswith("  TPOT P50 ")]
+    assert re.fullmatch(r"  TPOT P50 +10\.\d +7\.\d +-3\d\.\d% +±\d\.\d%  faster", row)
+    (row,) = [line for line in lines if line.startswith("  acceptance ")]
+    assert re.fullmatch(r"  acceptance +0\.\d+ +0\.\d+ +[+-]\d\.\d% +±\d\.\d%", row)  # no clear difference
 
 
-def with_cache(level, hits, capacity):
-    cached = tuple((hits + number, 1000.0) for number in range(8))
-    return replace(level, speculating=replace(level.speculating, cached=cached, capacity_tokens=capacity))
+def with_cache(level, hits, **numbers):
+    """Of 1,000 prompt tokens in each round it found so many in the prefix cache, and one more from round to round."""
+    given = {"queries": 1000.0, "capacity_tokens": 4000, "preemptions": 0.0} | numbers
+    rounds = enumerate(level.rounds)
+    return replace(level, rounds=tuple(replace(part, hits=hits + place, **given) for place, part in rounds))
 
 
-def test_the_balance_of_the_same_requests_has_each_price_with_its_error(saved, capsys):
-    before = with_cache(generated_level(1, k=0, tpot=0.02), 880, 4000)
-    after = with_cache(generated_level(2, ttft=0.09), 700, 3520)
+def test_the_same_requests_have_the_other_prices_with_their_errors(saved, capsys):
+    before = with_cache(generated_level(1, k=0, tpot=0.02), 880, preemptions=2.0)
+    after = with_cache(generated_level(2, ttft=0.09), 700, capacity_tokens=3000)
     assert command("compare", *saved(before, after)) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "saves" in line]
-    number = r"\d[\d.]*"
-    assert re.fullmatch(
-        rf"  temperature 0, concurrency 4: saves {number} ± {number} ms per token, adds {number} ± {number} ms to the "
-        rf"first token: pays off from [56] output tokens \({number} to {number}\); prefix-cache hits 70.3% ± {number}% "
-        rf"instead of 88.3% ± {number}%; 12.0% less room; {number}% ± {number}% more requests a second",
-        line,
+    lines = capsys.readouterr().out.splitlines()
+    number = r"\d+\.\d"
+    expected = (
+        rf"  requests/s +{number}+ +{number}+ +\+{number}% +±{number}%  higher",
+        rf"  cache hit ratio +0.88\d +0.70\d +-20.4% +±{number}%  lower",
+        r"  KV cache tokens +4,000 +3,000 +-25.0% +±0.0%  lower",
+        r"  preemptions/request +0.080 +0.000 +-100.0% +±0.0%  lower",
+        (
+            r"temperature 0, concurrency 4: saves 9\.\d+ ± 0\.\d+ ms per token, adds 39\.\d ± \d ms to the first "
+            r"token; a request gains time from 6 output tokens on \(5 to 6\)"
+        ),
     )
+    for pattern in expected:
+        assert [line for line in lines if re.fullmatch(pattern, line)], pattern
 
 
-def test_a_balance_claims_no_length_where_both_are_unclear(saved, capsys):
-    assert command("compare", *saved(generated_level(1), generated_level(2))) == 0
-    shown_ = capsys.readouterr().out
-    assert "no clear difference per token (" in shown_
-    assert "pays off" not in shown_
+def test_the_errors_widen_with_each_change_that_has_one():
+    """The hit ratio is a seventh; the capacity, which is exact, is none."""
 
+    def error(*levels):
+        return of("TPOT P50", compared(*map(sweep_of, levels))).change.error
 
-@pytest.mark.parametrize("change", [{"requests": "others"}, {"max_tokens": 9}, {"rounds": 4}, {"complete": False}])
-def test_other_requests_or_fewer_have_no_balance(change):
-    before, after = sweep_of(generated_level(1)), sweep_of(generated_level(2))
-    assert compared(before, after).levels[0].balance is not None
-    for pair in ((before, replace(after, **change)), (replace(before, **change), after)):
-        comparison = compared(*pair)
-        assert comparison.levels[0].balance is None
-        assert any(note.startswith("no balance: ") for note in comparison.notes)
-
-
-def between(before=(), after=(), **of_sweeps):
-    """The balance in words, with these changes to the cache's numbers of each side."""
-    levels = [with_cache(generated_level(seed), 700, 4000) for seed in (1, 2)]
-    sides = zip(levels, (before, after), strict=True)
-    changed = [replace(one, speculating=replace(one.speculating, **dict(given))) for one, given in sides]
-    return sentence(compared(*(sweep_of(one, **of_sweeps) for one in changed)).levels[0].balance)
+    levels = [generated_level(seed) for seed in (1, 2)]
+    wider = confidence_factor(1 - 0.05 / 7, 7) / confidence_factor(1 - 0.05 / 6, 7)
+    assert error(*(with_cache(level, 700) for level in levels)) / error(*levels) == pytest.approx(wider)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "expected"),
+    ("first", "second"),
     [
-        (0.0, 12.0, "12 preemptions instead of 0"),
-        (12.0, 0.0, "0 preemptions instead of 12"),
-        (0.0, 0.0, None),
-        (None, 12.0, None),
-        (12.0, None, None),
+        ({}, {}),  # neither is clear
+        ({"rounds": 1}, {"rounds": 1, "tpot": 0.005, "ttft": 0.09}),  # without errors
+        ({}, {"tpot": 0.005}),  # at any length
+        ({}, {"tpot": 0.02, "ttft": 0.09}),  # never
     ],
 )
-def test_preemptions_are_in_the_balance_if_both_are_known_and_there_are_any(before, after, expected):
-    parts = between({"preemptions": before}, {"preemptions": after}).split("; ")
-    assert [part for part in parts if "preemptions" in part] == ([expected] if expected else [])
-
-
-def test_what_other_clients_did_to_the_cache_is_not_in_the_balance():
-    ours = {"preemptions": 3.0}
-    assert all(word in between(ours, ours) for word in ("hits", "preemptions"))
-    for sides in ((ours | {"others": True}, ours), (ours, ours | {"others": True})):
-        assert not any(word in between(*sides) for word in ("hits", "preemptions"))
+def test_a_length_from_which_a_request_gains_is_named_only_where_both_times_clearly_differ(first, second):
+    comparison = compared(sweep_of(generated_level(1, **first)), sweep_of(generated_level(2, **second)))
+    assert [balance for balance in comparison.balance if balance.gains_from is not None] == []
 
 
 @pytest.mark.parametrize(
-    ("capacity", "expected"), [(4001, "the same room"), (4003, "0.1% more room"), (3900, "2.5% less room")]
+    ("change", "reason"),
+    [
+        ({"requests": "others"}, "other prompts, --requests, --endpoint or --extra-body"),
+        ({"max_tokens": 9}, "other --max-tokens"),
+        ({"rounds": 4}, "other --rounds"),
+        ({"complete": False}, "a sweep ended early"),
+    ],
 )
-def test_room_that_rounds_to_no_change_is_the_same(capacity, expected):
-    assert expected in between(after={"capacity_tokens": capacity}).split("; ")
+def test_prices_of_other_requests_are_not_compared(change, reason):
+    levels = generated_level(1), generated_level(2, tpot=0.005, ttft=0.09)
+    before, after = (sweep_of(with_cache(level, 700)) for level in levels)
+    balance = ("requests/s", "cache hit ratio", "KV cache tokens")
+    same = compared(before, after)
+    assert None not in [of(name, same).change for name in balance]
+    assert [str(balance.level) for balance in same.balance] == ["temperature 0, concurrency 4"]
+    for pair in ((before, replace(after, **change)), (replace(before, **change), after)):
+        comparison = compared(*pair)
+        assert [of(name, comparison).change for name in balance] == [None] * 3
+        assert of("TPOT P50", comparison).change is not None
+        assert comparison.balance == ()
+        assert any(note.startswith(f"not the same requests ({reason}), so ") for note in comparison.notes)
 
 
-def test_a_balance_without_errors_claims_no_gain_and_no_loss():
-    text = between(rounds=1)
-    assert re.fullmatch(
-        r"[+-][\d.]+ ms per token \(error unknown\), [+-][\d.]+ ms to the first token \(error unknown\); "
-        r"prefix-cache hits .*; the same room; [+-][\d.]+% requests a second \(error unknown\)",
-        text,
-    )
+def test_a_price_that_one_round_does_not_have_is_unknown():
+    level = with_cache(generated_level(1), 700)
+    without = replace(level, rounds=(replace(level.rounds[0], hits=None, preemptions=None), *level.rounds[1:]))
+    comparison = compared(sweep_of(level), sweep_of(without))
+    for name in ("cache hit ratio", "preemptions/request"):
+        assert (of(name, comparison).after, of(name, comparison).change) == (None, None)
 
 
-def test_requests_a_second_of_a_closed_loop_count_as_a_comparison():
-    """So the errors are larger than in an open loop, which has one comparison fewer."""
-
-    def error(load):
-        levels = [generated_level(seed) for seed in (1, 2)]
-        sweeps = [sweep_of(replace(one, level=replace(one.level, load=load))) for one in levels]
-        return compared(*sweeps).levels[0].changes["TPOT P50"].error
-
-    larger = confidence_factor(1 - 0.05 / 8, 7) / confidence_factor(1 - 0.05 / 7, 7)
-    assert error(Load(at_once=4)) / error(Load(rate=2.0)) == pytest.approx(larger)
+def test_other_clients_are_noted():
+    level = generated_level(1)
+    shared = replace(level, rounds=(replace(level.rounds[0], others=True), *level.rounds[1:]))
+    for pair in ((shared, level), (level, shared)):
+        notes = compared(*map(sweep_of, pair)).notes
+        assert "vLLM served other clients during a sweep, which affects its times" in notes
 
 
-def test_both_sides_and_the_change_are_rows_of_one_table(saved, capsys):
+def test_both_sides_and_the_change_are_in_one_row(saved, capsys):
     assert command("compare", *saved(generated_level(1), generated_level(3, k=0, tpot=0.02))) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    header = next(number for number, line in enumerate(lines) if line[:1] == ["temperature"])
-    before, after, change, error = lines[header + 1 : header + 5]
-    assert before[:4] == ["0", "concurrency", "4", "before"]
-    assert (after[:3], change[:3]) == (["after", "-", "-"], ["change", "-", "-"])
-    assert change[-1].startswith("-")
-    assert error[-1].startswith("±")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["before", "after", "change", "error", "clearly"]
+    assert lines[3] == "temperature 0, concurrency 4"
+    assert lines[4].split()[2:] == ["-", "-", "-"]  # there is no acceptance without speculation
+    (row,) = [line.split() for line in lines if line.startswith("  TPOT P50 ")]
+    assert [float(value) for value in row[2:4]] == pytest.approx([10, 20], rel=0.1)
+    assert re.fullmatch(r"\+\d+\.\d% ±\d+\.\d% slower", " ".join(row[4:]))
 
 
 def test_json_has_the_result_and_the_changes_with_their_errors(saved, capsys):
     assert command("compare", *saved(generated_level(1), generated_level(2)), "--json") == 0
     comparison = json.loads(capsys.readouterr().out)
-    (level,) = comparison["levels"]
-    assert abs(level["changes"]["acceptance"]["value"]) < level["changes"]["acceptance"]["error"]
-    assert (comparison["result"], level["shown"]) == ("no_difference_shown", [])
+    (acceptance,) = [one for one in comparison["changes"] if one["metric"] == "acceptance"]
+    assert acceptance["level"] == {"temperature": 0.0, "concurrency": 4}
+    assert abs(acceptance["change"]["value"]) < acceptance["change"]["error"]
+    assert (comparison["result"], acceptance["effect"]) == ("no_difference_shown", None)
 
 
 @pytest.mark.parametrize(
@@ -242,8 +245,9 @@ def test_the_exit_code_says_whether_a_slowdown_is_within_the_limit(
         (None, "No such file or directory"),
         (b"{", "not a file that `sweep --save` of this version wrote"),
         (b"[" * 100_000, "not a file that `sweep --save` of this version wrote"),
-        (EMPTY % 3, "no request was answered in it"),
-        (EMPTY % 2, "not a file that `sweep --save` of this version wrote"),
+        (EMPTY % 4, "no request was answered in it"),
+        (EMPTY.replace(b"[]", LEVEL) % 4, "not a file that `sweep --save` of this version wrote"),
+        (EMPTY % 3, "not a file that `sweep --save` of this version wrote"),
     ],
 )
 def test_files_that_sweep_did_not_write_are_refused(tmp_path, capsys, content, reason):

@@ -1,25 +1,16 @@
-"""Errors cover the true values, and correlated requests count for less than their number."""
+"""Errors cover the true values, also of requests that are slow together."""
 
 from random import Random
 from statistics import fmean, median, quantiles
 
 import pytest
 
-from sidecar.commands.load.metrics import Interval, batches, confidence_factor, estimate, relative_change
+from sidecar.commands.load.metrics import Interval, confidence_factor, estimate, least_size, relative_change
 
 
-@pytest.mark.parametrize(
-    ("requests", "in_flight", "share", "count"),
-    [
-        *((400, 1, 0.5, 20), (64, 16, 0.5, 4), (30, 1, 0.5, 7), (63, 16, 0.5, None), (15, 1, 0.5, None)),
-        *((20, 1, None, 20), (30, 1, None, 15), (3, 1, None, None)),
-        *((800, 1, 0.99, 4), (799, 1, 0.99, None), (400, 50, 0.95, 8)),
-    ],
-)
-def test_batches_are_as_long_as_the_number_in_flight_and_have_a_value_beyond_the_quantile(
-    requests, in_flight, share, count
-):
-    assert batches(requests, in_flight, share) == count
+@pytest.mark.parametrize(("share", "size"), [(None, 1), (0.5, 4), (0.95, 40), (0.99, 200), (0.1, 20)])
+def test_a_batch_has_two_values_beyond_the_quantile(share, size):
+    assert least_size(share) == size
 
 
 @pytest.mark.parametrize(("confidence", "degrees", "t"), [(0.95, 3, 3.182), (0.95, 19, 2.093), (0.99, 10, 3.169)])
@@ -33,8 +24,7 @@ def correlated(random, count, length):
     return [level + random.gauss(0, 0.3) for level in levels for _ in range(length)]
 
 
-def estimated(values, statistic, in_flight, share=None):
-    cut = batches(len(values), in_flight, share)
+def estimated(values, statistic, cut):
     size = len(values) // cut
     parts = [statistic(values[start * size : (start + 1) * size]) for start in range(cut)]
     return estimate(statistic(values), parts, 0.95)
@@ -59,26 +49,26 @@ def pairs(random, count, _):
 
 
 @pytest.mark.parametrize(
-    ("draw", "statistic", "share", "count", "length"),
+    ("draw", "statistic", "count", "length", "cut"),
     [
-        *((correlated, median, 0.5, count, length) for count, length in ((100, 1), (400, 20))),
-        *((correlated, fmean, None, 400, 20), (correlated, p95, 0.95, 400, 1), (correlated, p99, 0.99, 1000, 1)),
-        *((pairs, ratio, None, 20, 1), (pairs, ratio, None, 60, 4)),
+        *((correlated, median, count, length, 20) for count, length in ((100, 1), (400, 20))),
+        *((correlated, fmean, 400, 20, 20), (correlated, p95, 400, 1, 10), (correlated, p99, 1000, 1, 5)),
+        *((pairs, ratio, 20, 1, 20), (pairs, ratio, 60, 1, 15)),
     ],
 )
-def test_errors_cover_the_truth(draw, statistic, share, count, length):
+def test_errors_cover_the_truth(draw, statistic, count, length, cut):
     random = Random(2)
     truth = statistic(draw(random, 100_000, length))
     covered = 0
     for _ in range(200):
-        interval = estimated(draw(random, count, length), statistic, length, share)
+        interval = estimated(draw(random, count, length), statistic, cut)
         covered += abs(interval.value - truth) <= interval.error
     assert covered >= 180
 
 
 def test_few_batches_have_no_error():
     interval = estimate(2.0, [1.0, 2.0, None, 3.0], 0.95)
-    assert (interval, interval.high) == (Interval(2.0), None)
+    assert (interval, interval.is_clear) == (Interval(2.0), False)
     assert estimate(None, [1.0] * 4, 0.95) is None
     assert estimate(2.0, [2.0] * 4, 0.95) == Interval(2.0, 0.0)
 

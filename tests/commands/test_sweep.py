@@ -1,12 +1,11 @@
-"""Sweeps of simulated vLLMs, with and without speculation; the command's arguments and output."""
+"""Sweeps of a simulated vLLM; the command's arguments and output."""
 
 import json
+import re
 import signal
 
 import pytest
 
-from sidecar.commands.load.workload import Workload
-from sidecar.errors import MeasurementError
 from tests.app.app_tools import traffic
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import measured_sweep, printed, simulated, summarized
@@ -15,21 +14,23 @@ MARKER = "zebrafish"
 
 
 async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_rounds():
-    progress = []
+    begun = []
     async with simulated() as vllm:
-        result = await measured_sweep(vllm.url, count=8, rounds=2, on_end=progress.append)
+        result = await measured_sweep(vllm.url, count=8, rounds=3, on_begin=lambda *place: begun.append(place))
         drafted = vllm.counter("spec_decode_num_draft_tokens")
         accepted = vllm.counter("spec_decode_num_accepted_tokens")
-    assert progress == (["temperature 0, concurrency 4"] * 8 + ["temperature 1.2, concurrency 4"] * 8) * 2
+    cold, hot = (level.level for level in result.levels)
+    assert (str(cold), str(hot)) == ("temperature 0, concurrency 4", "temperature 1.2, concurrency 4")
+    assert begun == [*enumerate((cold, hot) * 3)]
     assert result.complete
     levels = summarized(result)
     for level in levels:
-        assert (level.acceptance_from, level.speculating["requests"], level.other_requests) == ("replies", 16, False)
+        assert (level.acceptance_from, level.metrics["requests"], level.caveats) == ("replies", 24, ())
     # There is no other client, and a warm-up of one token drafts nothing: this is vLLM's count, to the token.
-    acceptances = [level.speculating.acceptance for level in result.levels]
+    acceptances = [level.whole.acceptance for level in result.levels]
     assert sum(acceptance.draft_tokens for acceptance in acceptances) == drafted
     assert sum(acceptance.accepted_tokens for acceptance in acceptances) == accepted
-    cold, hot = (level.speculating for level in levels)
+    cold, hot = (level.metrics for level in levels)
     assert cold["acceptance"] > 0.85
     assert hot["acceptance"] < 0.5
     assert cold["acceptance P10"] <= cold["acceptance P50"] <= cold["acceptance P90"]
@@ -38,54 +39,25 @@ async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_
 async def test_requests_of_other_clients_are_noticed():
     async with simulated() as vllm, traffic(vllm):
         result = await measured_sweep(vllm.url, temperatures=(0.0,))
-    assert any("vLLM also served other clients" in line for line in printed(result))
-    assert summarized(result)[0].speculating["acceptance"] > 0.85  # ours alone
-
-
-async def test_a_mix_is_measured_beside_its_temperatures():
-    async with simulated() as vllm:
-        result = await measured_sweep(vllm.url, temperatures=(), mixes=(Workload(((0.0, 3), (1.0, 1))),))
-    rows = [line.split() for line in printed(result)]
-    assert [row[0] for row in rows[3:8]] == [row[0] for row in rows[10:15]] == ["0", "1", "0:3,1:1", "0", "1"]
-    assert [row[1:3] for row in rows[6:8]] == [["18", "-"], ["6", "-"]]
-
-
-async def test_a_baseline_is_measured_at_the_same_levels():
-    async with simulated() as vllm, simulated(num_speculative_tokens=0, model_name="plain") as plain:
-        result = await measured_sweep(vllm.url, baseline_url=plain.url, at_once=(1, 2), count=4)
-    assert result.complete
-    levels = summarized(result)
-    assert [level.baseline["requests"] for level in levels] == [4] * 4
-    for level in levels:
-        assert level.speedup.value == pytest.approx(level.baseline["TPOT P50"] / level.speculating["TPOT P50"])
-    rows = [line.split() for line in printed(result)]
-    times = [f"{name} P{share}" for name in ("TTFT", "TPOT") for share in (50, 95, 99)]
-    for row, level in zip(rows[4:11:2], levels, strict=True):
-        assert row[3:9] == [f"{level.baseline[name] * 1000:,.1f}" for name in times]
-    assert rows[12][-2:] == ["speedup", "verdict"]
-    assert [row[-1] for row in rows[13:17]] == [level.verdict for level in levels]
-
-
-async def test_a_baseline_that_speculates_is_refused_before_any_level():
-    progress = []
-    async with simulated() as vllm, simulated() as other:
-        with pytest.raises(MeasurementError, match=f"{other.url} speculates; --baseline-url is a vLLM without"):
-            await measured_sweep(vllm.url, baseline_url=other.url, count=4, on_end=progress.append)
-    assert progress == []
+    assert "vLLM also served other clients, which affects the times: every level" in printed(result)
+    assert summarized(result)[0].metrics["acceptance"] > 0.85  # ours alone
 
 
 async def test_the_command_measures_saves_and_shows_its_progress(finished, tmp_path):
     saved = tmp_path / "sweep.json"
     async with simulated() as vllm:
-        arguments = ("--url", vllm.url, "--concurrency", "4", "--mix", "0:1,1:1", "--requests", "8")
+        arguments = ("--url", vllm.url, "--concurrency", "4,2,4", "--temperatures", "1,0,1", "--requests", "8")
         code, out, err = await finished("sweep", *arguments, "--max-tokens", "8", "--json", "--save", str(saved))
     assert code == 0, err
-    assert err.startswith("0/24 requests done; measuring temperature 0, concurrency 4\n8/24 requests done, about ")
+    first, second = err.splitlines()[:2]
+    assert first == "measuring temperature 1, concurrency 2 (1 of 4)"
+    assert re.fullmatch(r"measuring temperature 1, concurrency 4 \(2 of 4, about \d+ s left\)", second)
     shown, written = json.loads(out), json.loads(saved.read_text())
-    assert [level["level"] for level in written["levels"]] == [level["level"] for level in shown["levels"]]
-    assert [len(level["speculating"]["samples"]) for level in written["levels"]] == [8] * 3
-    assert [level["speculating"]["requests"] for level in shown["levels"]] == [8] * 3
-    assert [part["requests"] for part in shown["levels"][2]["in_mix"].values()] == [4, 4]
+    levels = [tuple(level["level"].values()) for level in shown["levels"]]
+    assert levels == [(1.0, 2), (1.0, 4), (0.0, 2), (0.0, 4)]
+    assert [tuple(level["level"].values()) for level in written["levels"]] == levels
+    assert [[len(part["samples"]) for part in level["rounds"]] for level in written["levels"]] == [[8]] * 4
+    assert [level["metrics"]["requests"] for level in shown["levels"]] == [8] * 4
 
 
 async def test_ctrl_c_prints_the_part_that_was_measured(program, eventually):
@@ -99,8 +71,7 @@ async def test_ctrl_c_prints_the_part_that_was_measured(program, eventually):
     assert b"Traceback" not in err
     result = json.loads(out)
     assert not result["complete"]
-    assert 0 < result["levels"][0]["speculating"]["requests"] < 5000
-    assert not result["levels"][0]["complete"]
+    assert 0 < result["levels"][0]["metrics"]["requests"] < 5000
 
 
 async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_an_unwritable_file_loses_nothing(finished, tmp_path):
@@ -111,9 +82,10 @@ async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_an_unwritable_fil
         arguments = ("--url", url, "--temperatures", "0", "--concurrency", "8", "--requests", "24")
         code, out, err = await finished("sweep", *arguments, "--prompts", str(prompts), "--save", str(tmp_path))
         failed = await finished("sweep", *arguments, "--model", "other")
-    progress = "0/24 requests done; measuring temperature 0, concurrency 8"
+    progress = "measuring temperature 0, concurrency 8 (1 of 1)"
     assert (code, err) == (1, f"{progress}\n--save={tmp_path}: Is a directory; printed instead\n")
-    assert "net_positive: confirm under your own load, then ship\n  temperature 0, concurrency 8\n" in out
+    assert "Verdicts go by the acceptance rate, not by time: a rule of thumb" in out
+    assert out.splitlines()[-1].endswith("then `specdec-sidecar compare WITHOUT.json WITH.json`.")
     assert MARKER not in out
     assert failed == (1, "", f"{url}: a request for other failed: status 400\n")
 

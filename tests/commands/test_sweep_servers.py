@@ -1,13 +1,11 @@
-"""Sweeps of servers that count, fail, hang or redirect; what is sent and when."""
+"""Sweeps of servers that count, fail, hang or redirect; what is sent."""
 
 import asyncio
 import json
-from itertools import pairwise
 
 import pytest
 from aiohttp import web
 
-from sidecar.commands.load.workload import Load, Workload, levels
 from sidecar.errors import MeasurementError
 from tests.commands.sweep_tools import measured_sweep, printed, summarized
 
@@ -45,9 +43,9 @@ async def test_the_load_is_as_asked_for(served):
             in_flight[0] -= 1
 
     async with served(counting) as url:
-        result = await measured_sweep(
-            url, ("one", "two"), temperatures=(0.0, 0.5), at_once=(3,), count=10, endpoint="completions"
-        )
+        load = {"temperatures": (0.0, 0.5), "concurrency": 3, "count": 10}
+        extra = {"top_k": 20, "temperature": 2}
+        result = await measured_sweep(url, ("one", "two"), **load, endpoint="completions", extra_body=extra)
     assert result.complete
     assert in_flight[1] == 3
     asked = [(body["temperature"], body["max_tokens"], body["prompt"]) for _, body, _ in seen]
@@ -55,8 +53,8 @@ async def test_the_load_is_as_asked_for(served):
     for part, temperature in ((asked[2:12], 0.0), (asked[12:], 0.5)):
         assert sorted(part) == [(temperature, 48, "one")] * 5 + [(temperature, 48, "two")] * 5
     assert {path for path, _, _ in seen} == {"/v1/completions"}
-    assert {key for _, _, key in seen} == {None}
-    assert len(result.levels[0].speculating.samples) == 10
+    assert {(body["top_k"], key) for _, body, key in seen} == {(20, None)}
+    assert len(result.levels[0].whole.samples) == 10
 
 
 def page_of(drafted, generated=0):
@@ -67,7 +65,9 @@ def page_of(drafted, generated=0):
         f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{place}"}} {drafted / 4 * share}'
         for place, share in enumerate((0.9, 0.6, 0.5, 0.0))
     ]
-    lines.append(f"vllm:generation_tokens_total{{{labels}}} {generated}")
+    counters = {"generation_tokens": generated, "prefix_cache_queries": 100 + drafted, "num_preemptions": drafted / 8}
+    lines += [f"vllm:{name}_total{{{labels}}} {value}" for name, value in counters.items()]
+    lines.append(f"vllm:prefix_cache_hits_total{{{labels}}} {drafted / 4}")
     return web.Response(text="\n".join((*lines, "")), content_type="text/plain")
 
 
@@ -85,7 +85,7 @@ async def test_counters_that_come_late_are_waited_for(served):
     async with served(late) as url:
         result = await measured_sweep(url, ("one",), count=20)
     for level in summarized(result):
-        values = level.speculating
+        values = level.metrics
         assert (values["draft tokens"], values["acceptance"], level.acceptance_from) == (160, 0.5, "counters")
         assert values["acceptance P50"] is None
         assert level.position_rates == pytest.approx((0.9, 0.6, 0.5, 0.0))
@@ -105,12 +105,12 @@ async def test_counters_with_the_drafts_of_other_clients_tell_no_acceptance_and_
     async with served(shared) as url:
         result = await measured_sweep(url, ("one",), count=20, temperatures=(1.0,))
     (level,), lines = summarized(result), printed(result)
-    acceptance, verdict, action = (None, "none"), "insufficient_data", "vLLM served other clients, "
-    if not others:
-        acceptance, verdict, action = (0.5, "counters"), "break_even", "measure P99 under your own "
-    assert (level.speculating["acceptance"], level.acceptance_from) == acceptance
-    assert (level.verdict, level.action[:27]) == (verdict, action)
-    assert any("vLLM also served other clients" in line for line in lines) == bool(others)
+    expected = (None, "none", "insufficient_data") if others else (0.5, "counters", "break_even")
+    assert (level.metrics["acceptance"], level.acceptance_from, level.verdict) == expected
+    prices = [level.metrics[name] for name in ("cache hit ratio", "preemptions/request")]
+    assert prices == ([None, None] if others else [0.25, 1.0])
+    for caveat in ("the acceptance is unknown, since vLLM's counters include the drafts", "vLLM also served other"):
+        assert any(line.startswith(caveat) for line in lines) == bool(others)
 
 
 async def test_a_level_without_a_completed_request_has_no_acceptance(served):
@@ -129,7 +129,7 @@ async def test_a_level_without_a_completed_request_has_no_acceptance(served):
     async with served(hangs) as url:
         result = await measured_sweep(url, ("one",), stop, count=20, temperatures=(1.0,))
     (level,) = summarized(result)
-    values = level.speculating
+    values = level.metrics
     assert (values["requests"], values["acceptance"], level.verdict) == (0, None, "insufficient_data")
 
 
@@ -158,10 +158,10 @@ async def test_a_server_that_fails_later_is_reported_with_what_was_measured(serv
 
     async with served(breaks) as url:
         result = await measured_sweep(url, ("one",), count=10, temperatures=(0.0, 0.5, 1.0))
-    assert [len(level.speculating.samples) for level in result.levels] == [10, 10, 3]
-    assert [level.speculating.failed for level in result.levels] == [0, 0, 7]
-    assert [level.complete for level in result.levels] == [True, True, True]
-    assert f"{url}: requests failed; the last error: status 503" in printed(result)
+    assert [len(level.whole.samples) for level in result.levels] == [10, 10, 3]
+    assert [level.whole.failed for level in result.levels] == [0, 0, 7]
+    assert result.complete
+    assert "requests failed; the last error: status 503" in printed(result)
 
 
 @pytest.mark.parametrize("hangs_at", ["/v1/models", "/v1/chat/completions"])
@@ -174,46 +174,4 @@ async def test_the_whole_sweep_is_bounded_in_time(served, hangs_at):
     async with served(hangs) as url:
         result = await measured_sweep(url, seconds=0.2)
     assert (result.complete, result.levels) == (False, ())
-    assert printed(result)[-1].startswith("The sweep is incomplete")
-
-
-async def test_an_open_loop_does_not_wait_for_answers(served):
-    """A server that answers nothing until all requests are in would block a closed loop forever."""
-    all_there, answer = asyncio.Barrier(40), server([])
-
-    async def gathers(request):
-        if request.path == "/v1/chat/completions" and (await request.json())["max_tokens"] > 1:
-            await all_there.wait()
-        return await answer(request)
-
-    async with served(gathers) as url:
-        result = await measured_sweep(url, at_once=(), rates=(200.0,), temperatures=(0.0,), count=40)
-    assert result.complete
-    (level,) = result.levels
-    assert (level.level.load, len(level.speculating.samples)) == (Load(rate=200.0), 40)
-
-
-def test_arrivals_are_poisson():
-    due = Load(rate=100.0).arrivals(2000)
-    gaps = [later - earlier for earlier, later in pairwise(due)]
-    mean = sum(gaps) / len(gaps)
-    assert mean == pytest.approx(0.01, rel=0.1)
-    # As many gaps are below the mean as an exponential distribution has there: 1 - 1/e. Regular ones would be half.
-    assert 0.6 < sum(gap < mean for gap in gaps) / len(gaps) < 0.66
-    assert Load(rate=100.0).arrivals(2000) == due
-
-
-def test_weights_are_kept_to_the_request():
-    temperatures = Workload(((0.0, 3.0), (1.0, 1.0))).spread(40)
-    assert (temperatures.count(0.0), temperatures.count(1.0)) == (30, 10)
-    assert temperatures != sorted(temperatures)
-
-
-def test_levels_go_from_light_to_heavy_and_come_once_and_a_mix_brings_its_temperatures_along():
-    mix = Workload(((0.1, 50), (1.0, 50)))
-    loads = (Load(rate=3.0), Load(rate=1.5), Load(rate=3.0))
-    assert [str(level) for level in levels((1.0, 1.0), (mix,), loads)] == [
-        f"{workload}, {load}"
-        for workload in ("temperature 1", "temperature 0.1", "mix 0.1:50,1:50")
-        for load in ("1.5/s", "3/s")
-    ]
+    assert any(line.startswith("The sweep is incomplete") for line in printed(result))

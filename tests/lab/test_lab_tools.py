@@ -63,8 +63,8 @@ async def test_a_sweep_finds_what_vllm_counts_with_and_without_per_request_numbe
         for name in ("drafts", "draft_tokens", "accepted_tokens"):
             counter = f"vllm:spec_decode_num_{name}_total"
             grown = counted.value(counter) - before.value(counter)
-            assert sum(getattr(one.speculating.acceptance, name) for one in result.levels) == grown > 0, (exact, name)
-        greedy.append(result.levels[0].speculating.acceptance.rate)
+            assert sum(getattr(one.whole.acceptance, name) for one in result.levels) == grown > 0, (exact, name)
+        greedy.append(result.levels[0].whole.acceptance.rate)
     # Greedy answers to the same prompts are the same; what is sampled at 0.8 is not.
     assert greedy[1] == pytest.approx(greedy[0], abs=0.05)
 

@@ -24,7 +24,6 @@ class Sample(NamedTuple):
     temperature: float
     ttft: float | None
     tpot: float | None
-    duration: float
     tokens: int | None
     drafts: int | None = None
     draft_tokens: int = 0
@@ -92,7 +91,6 @@ async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: flo
         temperature=temperature,
         ttft=None if first is None else first - begun,
         tpot=None if first is None or tokens is None or tokens < 2 else (end - first) / (tokens - 1),
-        duration=end - begun,
         tokens=tokens,
         drafts=numbers.drafts,
         draft_tokens=numbers.draft_tokens,
@@ -160,6 +158,7 @@ class Client:
         """Sends one request and reads its response; None if it failed, with the reason in ``last_fault``."""
         options = self._options
         body: dict[str, Any] = {
+            **options.extra_body,
             "model": self.model,
             "temperature": temperature,
             "max_tokens": max_tokens or options.max_tokens,

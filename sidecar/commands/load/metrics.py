@@ -1,7 +1,7 @@
-"""A sweep's metrics, with their statistics: estimates from batches, and their intervals."""
+"""A sweep's metrics, and their errors, which follow from batches of requests."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from statistics import NormalDist, stdev
@@ -9,12 +9,10 @@ from typing import Final
 
 from sidecar.analysis.distributions import quantile
 from sidecar.commands.load.client import Sample
-from sidecar.commands.load.sweep_result import LevelMeasurement
-from sidecar.commands.load.workload import Load, SweepLevel
-from sidecar.wording.numbers import aligned, count, milliseconds, number, ratio
+from sidecar.commands.load.sweep_result import Measurement
+from sidecar.wording.numbers import count, milliseconds, number, ratio
 
 LEAST_BATCHES: Final = 4
-_MOST_BATCHES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +23,9 @@ class Interval:
     error: float | None = None
 
     @property
-    def high(self) -> float | None:
-        """The upper bound."""
-        return None if self.error is None else self.value + self.error
-
-
-def batches(requests: int, in_flight: float, share: float | None = None) -> int | None:
-    """The number of batches to cut ``requests`` into, in the order of their ends; None if too few for an error.
-
-    Each batch is large enough for the quantile ``share``, if a quantile is estimated.
-    """
-    size = max(math.ceil(in_flight), -(-requests // _MOST_BATCHES), least_size(share))
-    count = requests // size
-    return count if count >= LEAST_BATCHES else None
+    def is_clear(self) -> bool:
+        """Whether the value is known to differ from 0."""
+        return self.error is not None and abs(self.value) > self.error
 
 
 def least_size(share: float | None) -> int:
@@ -76,35 +64,29 @@ def relative_change(before: Interval | None, after: Interval | None) -> Interval
     return Interval(ratio - 1, math.hypot(after.error, ratio * before.error) / before.value)
 
 
+def difference(before: Interval | None, after: Interval | None) -> Interval | None:
+    """After - before, with the error that follows from both; None without both errors."""
+    if before is None or after is None or before.error is None or after.error is None:
+        return None
+    return Interval(after.value - before.value, math.hypot(before.error, after.error))
+
+
 Values = Mapping[str, float | None]
 """Metrics by name."""
-
-Cells = Mapping[str, str]
-"""A row's cells by column."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepMetric:
-    """A column: its value (None if unknown) and how to show it; ``share``: which quantile it is, if it is one."""
+    """Its value (None if unknown) and how to show it; ``share``: which quantile it is, if it is one."""
 
     name: str
-    value: Callable[[LevelMeasurement], float | None]
+    value: Callable[[Measurement], float | None]
     shown: Callable[[float | None], str]
     share: float | None = None
 
-    def interval(self, measurement: LevelMeasurement, cut: int | None, confidence: float) -> Interval | None:
-        """Its value with the error that follows from ``cut`` batches of requests."""
-        parts = () if cut is None else measurement.batches(cut)
-        return estimate(self.value(measurement), map(self.value, parts), confidence)
 
-    def interval_at(self, load: Load, measurement: LevelMeasurement, confidence: float) -> Interval | None:
-        """The same with batches at least as long as the number of requests in flight."""
-        cut = batches(len(measurement.samples), measurement.in_flight(load), self.share)
-        return self.interval(measurement, cut, confidence)
-
-
-def _quantile(read: Callable[[Sample], float | None], share: float, level: LevelMeasurement) -> float | None:
-    return quantile(sorted(value for sample in level.samples if (value := read(sample)) is not None), share)
+def _quantile(read: Callable[[Sample], float | None], share: float, measured: Measurement) -> float | None:
+    return quantile(sorted(value for sample in measured.samples if (value := read(sample)) is not None), share)
 
 
 def _quantiles(
@@ -118,51 +100,40 @@ def _quantiles(
         yield SweepMetric(f"{name} P{share * 100:.0f}", partial(_quantile, read, share), shown, share)
 
 
-def _acceptance(sample: Sample) -> float | None:
-    return sample.accepted_tokens / sample.draft_tokens if sample.draft_tokens else None
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
 
 
-def _tokens_per_second(level: LevelMeasurement) -> float | None:
-    return sum(sample.tokens or 0 for sample in level.samples) / level.seconds if level.seconds > 0 else None
+def _by_name(*metrics: SweepMetric) -> Mapping[str, SweepMetric]:
+    return {metric.name: metric for metric in metrics}
 
 
-METRICS: Final[Mapping[str, SweepMetric]] = {
-    metric.name: metric
-    for metric in (
-        SweepMetric("requests", lambda level: len(level.samples), count),
-        SweepMetric("failed", lambda level: level.failed, count),
-        *_quantiles("TTFT", lambda sample: sample.ttft),
-        *_quantiles("TPOT", lambda sample: sample.tpot),
-        SweepMetric("tokens/s", _tokens_per_second, number),
-        SweepMetric("draft tokens", lambda level: level.acceptance.draft_tokens, count),
-        SweepMetric("acceptance", lambda level: level.acceptance.rate, ratio),
-        *_quantiles("acceptance", _acceptance, (0.1, 0.5, 0.9), ratio),
-        SweepMetric("length", lambda level: level.acceptance.length, ratio),
-    )
-}
-"""By name. Times are in seconds (in the table: milliseconds), ratios from 0 to 1."""
+TIMES: Final = _by_name(
+    SweepMetric("requests", lambda measured: len(measured.samples), count),
+    SweepMetric("failed", lambda measured: measured.failed, count),
+    *_quantiles("TTFT", lambda sample: sample.ttft),
+    *_quantiles("TPOT", lambda sample: sample.tpot),
+    SweepMetric("tokens/s", lambda measured: _ratio(measured.tokens, measured.seconds), number),
+    SweepMetric("requests/s", lambda measured: _ratio(len(measured.samples), measured.seconds), ratio),
+)
+"""In seconds (in the table: milliseconds)."""
+
+ACCEPTANCE: Final = _by_name(
+    SweepMetric("draft tokens", lambda measured: measured.acceptance.draft_tokens, count),
+    SweepMetric("acceptance", lambda measured: measured.acceptance.rate, ratio),
+    *_quantiles(
+        "acceptance", lambda sample: _ratio(sample.accepted_tokens, sample.draft_tokens), (0.1, 0.5, 0.9), ratio
+    ),
+    SweepMetric("length", lambda measured: measured.acceptance.length, ratio),
+)
+CACHE: Final = _by_name(
+    SweepMetric("cache hit ratio", lambda measured: _ratio(measured.hits, measured.queries), ratio),
+    SweepMetric("KV cache tokens", lambda measured: measured.capacity_tokens, count),
+    SweepMetric("preemptions/request", lambda measured: _ratio(measured.preemptions, len(measured.samples)), ratio),
+)
+METRICS: Final = {**TIMES, **ACCEPTANCE, **CACHE}
 
 
-def values(measurement: LevelMeasurement) -> Values:
+def values(measured: Measurement) -> Values:
     """All metrics."""
-    return {name: metric.value(measurement) for name, metric in METRICS.items()}
-
-
-def cells(metrics: Values) -> Cells:
-    """The same as text for the table."""
-    return {name: METRICS[name].shown(value) for name, value in metrics.items()}
-
-
-def table(levels: Iterable[tuple[SweepLevel, Iterable[Cells]]], columns: Sequence[str]) -> list[str]:
-    """All levels with their rows; a column name that starts like the one before it is cut to its last word.
-
-    Below a level's first row, a row may have a ``temperature`` of its own.
-    """
-    rows = []
-    for level, level_cells in levels:
-        for place, row in enumerate(level_cells):
-            first = (row.get("temperature", ""), "") if place else (str(level.workload), str(level.load))
-            rows.append((*first, *(row.get(column, "") for column in columns)))
-    before = ("", *columns)
-    shown = [name.split()[-1] if name[:4] == before[place][:4] else name for place, name in enumerate(columns)]
-    return aligned(("temperature", "load", *shown), rows)
+    return {name: metric.value(measured) for name, metric in METRICS.items()}

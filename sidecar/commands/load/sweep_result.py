@@ -1,40 +1,57 @@
 """What a sweep measured: the result that ``sweep --save`` writes and ``compare`` reads."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import PositiveInt, TypeAdapter, ValidationError
+from pydantic import Field, PositiveInt, TypeAdapter, ValidationError
 
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, sum_windows
 from sidecar.commands.arguments import read_input
 from sidecar.commands.load.client import Sample
-from sidecar.commands.load.workload import Load, SweepLevel
 from sidecar.errors import InputError
 
 _MOST_BYTES: Final = 256 * 1024 * 1024  # a saved sweep
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelMeasurement:
-    """One server at one level. ``samples`` are the completed requests: round after round, in the order of their ends.
+@dataclass(frozen=True, slots=True)
+class SweepLevel:
+    """Requests at one temperature, ``concurrency`` of them in flight."""
 
-    ``seconds`` is the time from the first request's start to the last one's end. ``counted`` is how much vLLM's
-    counters grew meanwhile, None without any; ``others``: vLLM also served other clients, so neither the times nor
-    the counters' growth are due to these requests alone.
+    temperature: float
+    concurrency: int
+
+    def __str__(self) -> str:
+        return f"temperature {self.temperature:g}, concurrency {self.concurrency}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One round of a level, or all of them. ``samples`` are the completed requests, in the order of their ends.
+
+    ``seconds`` is the time from the first request's start to the last one's end. ``others``: vLLM also served other
+    clients, so neither the times nor the growth of the counters are due to these requests alone. The rest is from
+    vLLM's page, None if unknown: ``counted`` is how much its speculation counters grew meanwhile, ``queries`` how many
+    prompt tokens it looked up in the prefix cache and ``hits`` how many it found, both unknown with ``others``, and so
+    are ``preemptions``.
     """
 
     samples: tuple[Sample, ...]
     failed: int
     seconds: float
-    counted: Acceptance | None
     others: bool
-    complete: bool
-    cached: tuple[tuple[float, float], ...] = ()  # prompt tokens found in the prefix cache and looked up, by round
+    counted: Acceptance | None = None
+    queries: float | None = None
+    hits: float | None = None
     preemptions: float | None = None
     capacity_tokens: int | None = None  # of the KV cache
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens of all requests."""
+        return sum(sample.tokens or 0 for sample in self.samples)
 
     @property
     def acceptance(self) -> Acceptance:
@@ -58,74 +75,57 @@ class LevelMeasurement:
             return "none"
         return "replies" if any(sample.drafts is not None for sample in self.samples) else "counters"
 
-    def in_flight(self, load: Load) -> float:
-        """The mean number of requests in flight; in an open loop, rate x mean duration (Little's law)."""
-        durations = [sample.duration for sample in self.samples] or [0.0]
-        return load.at_once or (load.rate or 0.0) * sum(durations) / len(durations)
 
-    def at_temperature(self, temperature: float) -> "LevelMeasurement":
-        """The requests at one temperature of a mix."""
-        inside = tuple(sample for sample in self.samples if sample.temperature == temperature)
-        return replace(self, samples=inside, counted=None)
-
-    def batches(self, count: int) -> Iterator["LevelMeasurement"]:
-        """Batches of consecutive requests; each gets time in proportion to its durations, as the load is constant."""
-        size, total = len(self.samples) // count, sum(sample.duration for sample in self.samples)
-        for start in range(0, count * size, size or 1):
-            batch = self.samples[start : start + size]
-            seconds = self.seconds * sum(sample.duration for sample in batch) / total if total else 0.0
-            yield replace(self, samples=batch, counted=None, seconds=seconds)
-
-
-def joined(rounds: Sequence[LevelMeasurement]) -> LevelMeasurement:
+def joined(rounds: Sequence[Measurement]) -> Measurement:
     """All rounds of one level as one."""
     counted = [part.counted for part in rounds if part.counted is not None]
-    preemptions = [part.preemptions for part in rounds]
-    return LevelMeasurement(
+    return Measurement(
         samples=tuple(sample for part in rounds for sample in part.samples),
         failed=sum(part.failed for part in rounds),
         seconds=sum(part.seconds for part in rounds),
-        counted=sum_windows(counted) if len(counted) == len(rounds) else None,
         others=any(part.others for part in rounds),
-        complete=all(part.complete for part in rounds),
-        cached=tuple(pair for part in rounds for pair in part.cached),
-        preemptions=None if None in preemptions else sum(filter(None, preemptions)),
+        counted=sum_windows(counted) if len(counted) == len(rounds) else None,
+        queries=_total([part.queries for part in rounds]),
+        hits=_total([part.hits for part in rounds]),
+        preemptions=_total([part.preemptions for part in rounds]),
         capacity_tokens=rounds[-1].capacity_tokens,
     )
 
 
+def _total(parts: Sequence[float | None]) -> float | None:
+    return None if None in parts else sum(filter(None, parts))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelResult:
-    """One level on the measured server, and on its baseline if there is one."""
+    """One level, round by round."""
 
     level: SweepLevel
-    speculating: LevelMeasurement
-    baseline: LevelMeasurement | None = None
+    rounds: Annotated[tuple[Measurement, ...], Field(min_length=1)]
 
     @property
-    def complete(self) -> bool:
-        """Whether all requests ended and, on each server, at least one was answered."""
-        servers = [server for server in (self.speculating, self.baseline) if server is not None]
-        return all(server.complete and bool(server.samples) for server in servers)
+    def whole(self) -> Measurement:
+        """All rounds as one."""
+        return joined(self.rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
     """``complete`` is False if the sweep was stopped, ran out of time, or a level got no answer at all.
 
-    ``model`` is None if the sweep ended before the server named one. ``faults`` has the last fault of each server that
-    failed requests, by its address. ``requests`` is a digest of the prompts, their number and the endpoint: sweeps
-    with the same one sent the same requests in each round.
+    ``model`` is None if the sweep ended before the server named one. ``fault`` is the last one of a request, None if
+    none failed. ``requests`` is a digest of the prompts, their number and the endpoint: sweeps with the same one sent
+    the same requests in each round.
     """
 
-    format: Literal[3] = 3
+    format: Literal[4] = 4
     model: str | None
     max_tokens: int
     rounds: PositiveInt
     complete: bool
-    faults: dict[str, str]
+    fault: str | None
     levels: tuple[LevelResult, ...]
-    requests: str = ""
+    requests: str
 
 
 _FILE: Final = TypeAdapter(SweepResult)
@@ -146,6 +146,6 @@ def read_saved(path: Path) -> SweepResult:
         result = _FILE.validate_json(read_input(path, _MOST_BYTES))
     except ValidationError:
         raise InputError(f"{path}: not a file that `sweep --save` of this version wrote") from None
-    if not any(level.speculating.samples for level in result.levels):
+    if not any(level.whole.samples for level in result.levels):
         raise InputError(f"{path}: no request was answered in it")
     return result

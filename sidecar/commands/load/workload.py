@@ -1,96 +1,18 @@
-"""What a sweep or a baseline sends: temperatures, loads and prompts, and the arguments for them."""
+"""What a sweep or a baseline sends: prompts and how they are requested, and the arguments for that."""
 
 import argparse
 import json
 import os
 import ssl
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import islice
 from pathlib import Path
-from random import Random
-from typing import Final
+from typing import Any, Final
 
 from sidecar.commands.arguments import read_input, whole
 from sidecar.errors import InputError, SettingsError
 from sidecar.settings import Settings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """``at_once`` requests in flight (closed loop), or arrivals at ``rate`` per second (open loop, Poisson)."""
-
-    at_once: int | None = None
-    rate: float | None = None
-
-    def __str__(self) -> str:
-        return f"{self.rate:.3g}/s" if self.at_once is None else f"concurrency {self.at_once}"
-
-    def arrivals(self, requests: int) -> list[float]:
-        """Seconds from the first request to each: a Poisson process, identical in every run; 0 in a closed loop."""
-        if self.rate is None:
-            return [0.0] * requests
-        random = Random(0)  # noqa: S311 - simulated arrivals
-        return [0.0, *accumulate(random.expovariate(self.rate) for _ in range(requests - 1))]
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """Temperatures and their weights: one alone, or a mix."""
-
-    weights: tuple[tuple[float, float], ...]
-
-    def __str__(self) -> str:
-        if self.temperature is not None:
-            return f"{self.temperature:g}"
-        return ",".join(f"{temperature:g}:{weight:g}" for temperature, weight in self.weights)
-
-    @property
-    def name(self) -> str:
-        """The workload in words."""
-        return f"{'mix' if self.temperature is None else 'temperature'} {self}"
-
-    @property
-    def temperature(self) -> float | None:
-        """The only temperature; None for a mix."""
-        return self.weights[0][0] if len(self.weights) == 1 else None
-
-    def spread(self, requests: int) -> Sequence[float]:
-        """A temperature for each request, by the weights, in a shuffled order that is the same in every run."""
-        bounds = list(accumulate(weight for _, weight in self.weights))
-        places = (bisect_left(bounds, (number + 0.5) / requests * bounds[-1]) for number in range(requests))
-        temperatures = [self.weights[place][0] for place in places]
-        Random(0).shuffle(temperatures)  # noqa: S311 - a reproducible order
-        return temperatures
-
-
-@dataclass(frozen=True, slots=True)
-class SweepLevel:
-    """One workload at one load."""
-
-    workload: Workload
-    load: Load
-
-    def __str__(self) -> str:
-        return f"{self.workload.name}, {self.load}"
-
-
-def alone(temperature: float) -> Workload:
-    """Requests of one temperature."""
-    return Workload(((temperature, 1.0),))
-
-
-def levels(temperatures: Iterable[float], mixes: Sequence[Workload], loads: Iterable[Load]) -> tuple[SweepLevel, ...]:
-    """Each temperature alone, then each mix, from the lightest load to the heaviest.
-
-    The temperatures of a mix are also measured alone, for comparison.
-    """
-    mixed = (temperature for mix in mixes for temperature, _ in mix.weights)
-    workloads = (*map(alone, dict.fromkeys((*temperatures, *mixed))), *mixes)
-    ordered = sorted(dict.fromkeys(loads), key=lambda load: (load.at_once or 0, load.rate or 0))
-    return tuple(SweepLevel(workload, load) for workload in workloads for load in ordered)
-
 
 MOST_AT_ONCE: Final = 1024
 ENDPOINTS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}  # by name on the command line
@@ -168,6 +90,7 @@ class RequestOptions:
     model: str | None = None  # None: the first that the server names
     endpoint: str = ENDPOINTS["chat"]
     max_tokens: int = 128
+    extra_body: Mapping[str, Any] = field(default_factory=dict)  # more fields of each request's JSON
     api_key: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | bool = True
 
@@ -180,7 +103,19 @@ def add_request_arguments(parser: argparse.ArgumentParser, description: str | No
     group.add_argument("--max-tokens", type=whole(2**31), default=128, metavar="N", help="per request (default: 128)")
     prompts = "lines of text, .jsonl, or a .json list such as ShareGPT's; the first 10,000 (default: 20 built in)"
     group.add_argument("--prompts", type=Path, metavar="FILE", help=prompts)
+    extra = "more fields of each request, such as '{\"top_k\": 20}'"
+    group.add_argument("--extra-body", type=_json_object, default={}, metavar="JSON", help=extra)
     group.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the servers' API key")
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise argparse.ArgumentTypeError("expected a JSON object")
+    return fields
 
 
 def request_options(arguments: argparse.Namespace, settings: Settings) -> RequestOptions:
@@ -200,6 +135,7 @@ def request_options(arguments: argparse.Namespace, settings: Settings) -> Reques
         model=arguments.model,
         endpoint=ENDPOINTS[arguments.endpoint],
         max_tokens=arguments.max_tokens,
+        extra_body=arguments.extra_body,
         api_key=key,
         tls=settings.tls(),
     )

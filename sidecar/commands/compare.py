@@ -93,7 +93,7 @@ class MetricChange:
 
     ``change`` is after / before - 1, without an error if there are too few requests, None if the two cannot be
     compared. ``effect`` is None unless the change is larger than its error, and than a drift of the machine could
-    explain.
+    explain, and the difference larger than its own: a ratio hides how uncertain a large number is that it divides by.
     """
 
     level: SweepLevel
@@ -164,11 +164,13 @@ def _changes(
             # Acceptance falls as the number of speculative tokens rises; a length is comparable at any number.
             is_alike = metric not in unlike and (same_k or metric != "acceptance")
             change = relative_change(before, after) if is_alike else None
-            yield MetricChange(pair[0].level, metric, before, after, change, _effect(metric, change))
+            is_clear = (gap := difference(before, after)) is not None and gap.is_clear
+            effect = _effect(metric, change) if change is not None and is_clear else None
+            yield MetricChange(pair[0].level, metric, before, after, change, effect)
 
 
-def _effect(metric: str, change: Interval | None) -> Effect | None:
-    if change is None or not change.is_clear or abs(change.value) <= _SMALLEST:
+def _effect(metric: str, change: Interval) -> Effect | None:
+    if not change.is_clear or abs(change.value) <= _SMALLEST:
         return None
     if metric in _SPEEDS:
         return "faster" if (change.value > 0) == (metric == _TOKENS) else "slower"
@@ -275,10 +277,14 @@ def _sentence(balance: TimeBalance) -> str:
 
 
 def _time(change: Interval, per: str) -> str:
-    size = f"{1000 * abs(change.value):.3g} ± {1000 * (change.error or 0.0):.2g} ms"
+    size = f"{_milliseconds(abs(change.value))} ± {_milliseconds(change.error or 0.0)} ms"
     if change.is_clear:
         return f"{'saves' if change.value < 0 else 'adds'} {size} {per}"
     return f"no clear difference {per} ({'-' * (change.value < 0)}{size})"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.0f}" if seconds >= 0.01 else f"{1000 * seconds:.2g}"
 
 
 def _row(one: MetricChange) -> Sequence[str]:

@@ -90,8 +90,13 @@ def properties(panel, title):
 
 
 def _words(options):
+    """Text and colour by a number, or by a label's text."""
     mappings = [mapping["options"] for mapping in options.get("mappings", [])]
-    return {float(value): (each["text"], each["color"]) for mapped in mappings for value, each in mapped.items()}
+    return {
+        float(value) if "color" in each else value: (each["text"], each.get("color"))
+        for mapped in mappings
+        for value, each in mapped.items()
+    }
 
 
 def legend(target, labels):

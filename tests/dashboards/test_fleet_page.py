@@ -99,11 +99,11 @@ pytestmark = pytest.mark.servers
         ("losing", LOSING_PODS, "1 of 2", "red"),
         ("losing", UP, "2 of 2", "green"),
         ("losing", ALERTS, "1 critical, 1 warning, 1 info", "red"),
-        ("just-killed", LOSING_PODS, "1 of 2, 1 missing", "red"),
+        ("just-killed", LOSING_PODS, "1 of 2, 1 pod missing", "red"),
         ("just-killed", UP, "1 of 2", "red"),
         ("killed", MODELS, "0 of 1", PURPLE),
-        ("killed", LOSING_PODS, "0 of 1, 1 missing", PURPLE),
-        ("vllm-down", LOSING_PODS, "0 of 1, 2 missing", PURPLE),
+        ("killed", LOSING_PODS, "0 of 1, 1 pod missing", PURPLE),
+        ("vllm-down", LOSING_PODS, "0 of 1, 2 pods missing", PURPLE),
         ("vllm-down", UP, "1 of 3", "red"),
         ("scaled-down", UP, "1 of 2", PURPLE),
         ("ruled", LOSING_PODS, "0 of 1", "green"),
@@ -134,6 +134,15 @@ def test_a_figure_says_x_of_y_and_is_green_only_if_all_is_known(read, fleet, tit
 def test_each_pod_of_the_last_hour_has_a_row_worst_first(read, fleet, states):
     rows = read(fleet, "rows", ROWS)
     assert [(row["Pod"], row["State"]) for row in rows if row.get("model_name")] == states
+
+
+def test_a_pods_finding_is_said_in_words_with_the_remedy(read):
+    found = {row["Pod"]: row["Finding: what to change"] for row in read("losing", "rows", ROWS)}
+    said = "hot requests reject the likeliest token: try draft_sample_method probabilistic"
+    assert found == {
+        "bad": said,
+        "good": "the draft takes KV cache that requests need: more GPU memory, or a smaller draft",
+    }
 
 
 def test_a_pod_whose_vllm_was_never_up_has_a_row_without_a_model(read):

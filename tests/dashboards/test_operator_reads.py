@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from sidecar.requests.messages import Speculation
 from tests.alerts.pods import Pod
 from tests.alerts.vllm_pages import EPOCH
 from tests.dashboards.dashboard_tools import PAGES, panels
@@ -21,7 +22,7 @@ NOW = EPOCH + 60 * (MINUTES - 1)  # of the last scrape
 STALE = "--query.lookback-delta=70s"  # what is not scraped any more ends as if Prometheus had marked it stale
 WITH_NAMES = ("stat", "state-timeline", "timeseries")
 PAYS, LIVE = "Does speculation pay?", "Live, and is the split complete?"
-SPEEDUP, ACCEPTANCE, DRAFTS = "Speedup, worst pod", "Acceptance, worst pod", "What it drafts, and what to change"
+SPEEDUP, ACCEPTANCE, DRAFTS = "Speedup, worst pod", "Acceptance, worst pod", "What it drafts, worst pod"
 BANDS, LINES = "Verdict: where, and since when", "Acceptance by temperature, worst pod"
 
 
@@ -82,28 +83,35 @@ async def test_where_everything_pays_it_is_green_and_says_of_how_many_pods(http,
         assert await read("Alerts firing") == "no alert fires"
 
 
+UNKNOWN = ("1 of 2 pods", "unknown: pod missing", "#a352cc")
+
+
 @pytest.mark.parametrize(
-    ("gone", "pays", "band"),
+    ("gone", "shown"),
     [
-        (dead(2, 0.3, 0.8), ("1 of 2 pods", "NO", "red"), "does not pay"),
-        (dead(2), ("1 of 2 pods", "unknown: pod missing", "#a352cc"), "pays"),
-        (dead(10, 0.3, 0.8), ("1 of 2 pods", "unknown: pod missing", "#a352cc"), "unknown: a pod is missing"),
+        (dead(2, 0.3, 0.8), (("1 of 2 pods", "NO", "red"), "does not pay", "gone:9911, by a baseline")),
+        (dead(2), (UNKNOWN, "pays", "a:9911, by a baseline")),
+        (dead(10, 0.3, 0.8), (UNKNOWN, "unknown: a pod is missing", "a:9911, by a baseline, 1 pod missing")),
     ],
     ids=["lost, two minutes ago", "paid, two minutes ago", "lost, ten minutes ago"],
 )
-async def test_a_dead_pod_is_never_green(http, tmp_path, gone, pays, band):
+async def test_a_dead_pod_is_never_green_and_the_worst_says_that_it_is_missing(http, tmp_path, gone, shown):
+    pays, band, worst = shown
     async with reading(http, tmp_path, pod("a"), gone) as read:
         assert await read(PAYS) == [pays]
         assert await read(LIVE) == [("1 of 2 pods", "sidecar down", "red")]
         bands = {name: text for name, text, _ in await read(BANDS)}
         assert (bands["all"], bands["T 0"]) == (band, band)
         assert await read("Pods that do not answer") == [("sidecar gone:9911", "1")]
+        assert [name for name, _ in await read(SPEEDUP)] == [worst]
+        missing = worst.partition("baseline")[2]
+        assert f"all{missing}" in names(await read(LINES))
 
 
 async def test_a_vllm_that_is_down_leaves_its_pod_unknown(http, tmp_path):
     down = pod("down").failing(lambda number: number >= 2 * (MINUTES - 8))
     async with reading(http, tmp_path, pod("a"), down) as read:
-        assert await read(PAYS) == [("1 of 2 pods", "unknown: pod missing", "#a352cc")]
+        assert await read(PAYS) == [UNKNOWN]
         assert await read(LIVE) == [("1 of 2 pods", "vLLM down", "red")]
         assert await read("Pods that do not answer") == [("vLLM of down:9911", "1")]
 
@@ -134,6 +142,18 @@ async def test_one_temperature_that_loses_is_neither_yes_nor_hidden(http, tmp_pa
     async with reading(http, tmp_path, mixed) as read:
         assert await read(PAYS) == [("1 of 1 pods", "not everywhere", "orange")]
         assert {("T 1+", "does not pay", "red"), ("T 0", "pays", "green")} <= set(await read(BANDS))
+
+
+async def test_findings_are_words_with_a_remedy_and_a_runbook_those_of_the_worst_pod_first(http, tmp_path):
+    quiet = Speculation(method="draft_model", num_speculative_tokens=3)
+    pods = [Pod(name, minutes=MINUTES).drafting(0, 0.8).generating(50).speculating(quiet) for name in "bc"]
+    async with reading(http, tmp_path, pod("a", 0.3, 0.8), *pods, pod("fine")) as read:
+        rows = await read("Why, and what to change")
+    tokens, log = "lower num_speculative_tokens", "find why in vLLM's log, restart it"
+    assert [list(row.values()) for row in rows] == [
+        ["the last draft tokens cost more than they gain", tokens, "SpecDecodeAcceptanceLow", 1, "has it"],
+        ["configured to draft, it drafts nothing", log, "SpecDecodeNotSpeculating", 2],
+    ]
 
 
 async def test_lost_time_is_below_zero_and_not_cut_off(http, tmp_path):

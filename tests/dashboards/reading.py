@@ -1,27 +1,65 @@
-"""What a person reads from a panel as of a moment: texts, colours, rows; and how series get there at once."""
+"""What a person reads from a panel as of a moment: texts, colours, rows.
 
+What is read are the alerts' pods (the sidecar's own code), of which an hour is written into a real Prometheus at once.
+"""
+
+import asyncio
 import re
 import subprocess
+from contextlib import asynccontextmanager
 
+from tests.alerts.vllm_pages import EPOCH
 from tests.dashboards.dashboard_tools import filled_in, panels
+from tests.debian_servers import running_prometheus
+
+MINUTES = 60
+NOW = EPOCH + 60 * (MINUTES - 1)  # of the last scrape
+STALE = "--query.lookback-delta=70s"  # what is not scraped any more ends as if Prometheus had marked it stale
 
 
-def backfill(folder, samples):
-    """Writes lines of OpenMetrics into the storage of a Prometheus that will run in ``folder``."""
-    page = folder / "samples"
-    with page.open("w") as file:
-        file.writelines(f"{sample}\n" for sample in samples)
-        file.write("# EOF\n")
-    command = ("promtool", "tsdb", "create-blocks-from", "openmetrics", page, folder / "prometheus")
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+def sample(name, labels, value, minute=MINUTES - 1):
+    """A line of OpenMetrics."""
+    quoted = ",".join(f'{label}="{text}"' for label, text in labels.items())
+    return f"{name}{{{quoted}}} {value} {EPOCH + 60 * minute}"
+
+
+def scraped(pod):
+    """What Prometheus has of a pod within the hour."""
+    for minute, sidecar in pod.scrapes():
+        for (name, labels), value in sidecar.samples(minute):
+            yield sample(name, pod.own | dict(labels), value, pod.start + minute)
+
+
+def firing(pod, name, severity, minutes, **labels):
+    """An alert that has been firing for so many minutes."""
+    labels = pod.own | {"model_name": pod.model, "alertname": f"SpecDecode{name}", "severity": severity} | labels
+    yield sample("ALERTS", labels | {"alertstate": "firing"}, 1)
+    yield sample("ALERTS_FOR_STATE", labels, NOW - 60 * minutes)
+
+
+@asynccontextmanager
+async def prometheus_with(http, folder, samples):
+    """A Prometheus that has these lines."""
+
+    def backfill():
+        page = folder / "samples"
+        with page.open("w") as file:
+            file.writelines(f"{sample}\n" for sample in samples)
+            file.write("# EOF\n")
+        command = ("promtool", "tsdb", "create-blocks-from", "openmetrics", page, folder / "prometheus")
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    await asyncio.to_thread(backfill)
+    async with running_prometheus(http, folder, {}, flags=(STALE,)) as server:
+        yield server
 
 
 class Reader:
     """Reads a page's panels as a Prometheus fills them; ``values`` are those of the page's variables."""
 
-    def __init__(self, page, server, now, **values):
+    def __init__(self, page, server, **values):
         self._panels = {panel["title"]: panel for panel in panels(page)}
-        self._server, self._now, self._values = server, now, values
+        self._server, self._values = server, values
 
     async def answers(self, title):
         """The series of each query of a panel."""
@@ -30,7 +68,7 @@ class Reader:
 
     async def _answer(self, expr):
         expr = filled_in(expr.replace("$__rate_interval", "5m").replace("@ end()", ""), **self._values)
-        found = await self._server.ask("query", query=expr, time=self._now)
+        found = await self._server.ask("query", query=expr, time=NOW)
         return [(series["metric"], float(series["value"][1])) for series in found]
 
     async def shown(self, title):

@@ -2,16 +2,15 @@
 
 import asyncio
 import math
-import time
-from dataclasses import replace
+from contextlib import AsyncExitStack
+from itertools import chain
 
 import aiohttp
 import pytest
 
+from tests.alerts.pods import Pod
 from tests.dashboards.dashboard_tools import PAGES, panels
-from tests.dashboards.fleet_scenes import Pod, series
-from tests.dashboards.reading import Reader, backfill, properties
-from tests.debian_servers import Prometheus, ready_server
+from tests.dashboards.reading import MINUTES, Reader, firing, prometheus_with, properties, sample, scraped
 
 PAGE = PAGES["specdec-fleet"]
 PANELS = list(panels(PAGE))
@@ -20,73 +19,92 @@ MODELS, LOSING_PODS, UP, ALERTS = "Models that do not pay", "Pods that do not pa
 BAND, ROWS = "Worst verdict by model: which, and since when", "Pods, worst first"
 PURPLE, GREY = "#a352cc", "#6e7079"
 
-GOOD = Pod("good")
-BAD = Pod(
-    "bad",
-    temperatures={"0": (0.5, "net_positive"), "1+": (0.2, "net_negative")},
-    verdict="net_negative",
-    speedup=0.8,
-    finding="greedy_drafting",
-)
-PLAIN = Pod("plain", temperatures={}, verdict="insufficient_data", speedup=None, drafts=0)
+
+def pod(name, *, ended=0, **more):
+    """Known to Prometheus until so many minutes before the end of the hour; ``more`` as of ``Pod``."""
+    made = Pod(name, minutes=MINUTES - more.get("start", 0) - ended, **more)
+    made.own |= {"pod": name, "job": "sidecar"}
+    return made
 
 
-def alert(name, severity, pod="bad", **labels):
-    given = {"alertname": name, "severity": severity, "model_name": "qwen", "pod": pod, "instance": f"{pod}:9911"}
-    return {**given, **labels}, 900
+def good(name="good", **more):
+    return pod(name, **more).bucket("0", 5, 0.8).bucket("0.7-1", 5, 0.6).timed(1.3)
+
+
+def bad(name="bad", speedup=0.8, **more):
+    return pod(name, **more).bucket("0", 5, 0.8).bucket("1+", 5, 0.2).timed(speedup)
+
+
+def plain(name="plain", **more):
+    return pod(name, **more).generating(50)
+
+
+def mixed():
+    return [good(), bad(speedup=1.1), plain(), plain("new", start=MINUTES - 1)]
 
 
 FLEETS = {
-    "losing": (
-        [GOOD, BAD],
-        [
-            alert("MixedWorkload", "info", sign="temperatures"),
-            alert("AcceptanceLowAtTemperature", "warning", temperature="1+"),
-            alert("AcceptanceLowAtTemperature", "warning", "other", temperature="1+"),
-            alert("SlowerThanPlain", "critical"),
-        ],
-    ),
-    "just-killed": ([GOOD, replace(BAD, ends=60)], []),
-    "killed": ([GOOD, replace(BAD, ends=300)], []),
-    "vllm-down": ([GOOD, replace(BAD, vllm_ends=600), replace(BAD, name="new", vllm_ends=1815)], []),
-    "scaled-down": ([GOOD, replace(GOOD, name="old", ends=600, target=False)], []),
-    "ruled": (
-        [Pod("ruled", temperatures={}, verdict="break_even", speedup=None)],
-        [alert("BreakEven", "info", "ruled")],
-    ),
-    "mixed": (
-        [GOOD, replace(BAD, verdict="net_positive", speedup=1.1), PLAIN, replace(PLAIN, name="new", starts=60)],
-        [],
-    ),
-    "many": ([replace(GOOD, name=f"pod-{number}", model=f"model-{number}") for number in range(14)], []),
+    "losing": [good(), bad()],
+    "just-killed": [good(), bad(ended=2)],
+    "killed": [good(), bad(ended=5)],
+    "vllm-down": [
+        good(),
+        bad().failing(lambda poll: poll > 2 * (MINUTES - 10)),
+        bad("new").failing(lambda _: True),
+    ],
+    "scaled-down": [good(), good("old", ended=10)],
+    "ruled": [pod("ruled").drafting(10, 0.6)],
+    "mixed": mixed(),
+    "many": [good(f"pod-{number}", model=f"model-{number}", start=MINUTES - 15) for number in range(14)],
 }
+ALERTING = {
+    "losing": [
+        (1, "MixedWorkload", "info", {"sign": "temperatures"}),
+        (0, "AcceptanceLowAtTemperature", "warning", {"temperature": "1+"}),
+        (1, "AcceptanceLowAtTemperature", "warning", {"temperature": "1+"}),
+        (1, "SlowerThanPlain", "critical", {}),
+    ],
+    "ruled": [(0, "BreakEven", "info", {})],
+}
+
+
+def of_fleet(fleet, pods):
+    """What Prometheus knows of a fleet, which is a cluster of its own."""
+    for each in pods:
+        each.own |= {"cluster": fleet}
+        yield from scraped(each)
+        end = each.start + each.minutes
+        for minute in range(each.start, end if fleet == "scaled-down" else MINUTES):
+            yield sample("up", each.own, int(minute < end), minute)
+        for minute in range(each.start + 5, end):  # as the rules record it, which need minutes to tell
+            drafts = bool(each.vllm.temperatures)
+            yield sample("pod:specdec_speculates:bool", each.own | {"model_name": each.model}, int(drafts), minute)
+    for which, name, severity, labels in ALERTING.get(fleet, ()):
+        yield from firing(pods[which], name, severity, 15, **labels)
+
+
+def recorded():
+    """What the rules record of models."""
+    yield sample("fleet:specdec_runbooks:any", {"runbooks": "http://runbooks"}, 1)
+    for fleet, acceptance in (("losing", 0.6), ("ruled", 0.6)):
+        labels = {"cluster": fleet, "namespace": "prod", "model_name": "m"}
+        yield sample("model:specdec_engine_acceptance:ratio", labels, acceptance)
 
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory):
     """Reads with a method of ``Reader`` a panel of the page with a fleet selected."""
-    folder, now = tmp_path_factory.mktemp("fleet"), int(time.time())
-    backfill(folder, series(FLEETS, now))
-    config = folder / "prometheus.yaml"
-    config.write_text("{}")
-    # A series in a block does not end; the short lookback stands for that.
-    command = (f"--config.file={config}", f"--storage.tsdb.path={folder / 'prometheus'}", "--query.lookback-delta=20s")
+    samples = chain(*(of_fleet(fleet, pods) for fleet, pods in FLEETS.items()), recorded())
     with asyncio.Runner() as runner:
-        http = runner.run(_session())
-        server = ready_server(http, "prometheus", *command)
-        prometheus = Prometheus(http, runner.run(server.__aenter__()))
+        stack, folder = AsyncExitStack(), tmp_path_factory.mktemp("fleet")
 
-        def reading(fleet, how, title):
-            reader = Reader(PAGE, prometheus, now, cluster=fleet)
-            return runner.run(getattr(reader, how)(title))
+        async def start():
+            http = await stack.enter_async_context(aiohttp.ClientSession())
+            return await stack.enter_async_context(prometheus_with(http, folder, samples))
 
-        yield reading
-        runner.run(server.__aexit__(None, None, None))
-        runner.run(http.close())
-
-
-async def _session():
-    return aiohttp.ClientSession()
+        server = runner.run(start())
+        yield lambda fleet, how, title: runner.run(getattr(Reader(PAGE, server, cluster=fleet), how)(title))
+        runner.run(stack.aclose())
 
 
 pytestmark = pytest.mark.servers
@@ -137,11 +155,10 @@ def test_each_pod_of_the_last_hour_has_a_row_worst_first(read, fleet, states):
 
 
 def test_a_pods_finding_is_said_in_words_with_the_remedy(read):
-    found = {row["Pod"]: row["Finding: what to change"] for row in read("losing", "rows", ROWS)}
-    said = "hot requests reject the likeliest token: try draft_sample_method probabilistic"
+    found = {row["Pod"]: row.get("Finding: what to change") for row in read("losing", "rows", ROWS)}
     assert found == {
-        "bad": said,
-        "good": "the draft takes KV cache that requests need: more GPU memory, or a smaller draft",
+        "bad": "the last draft tokens cost more than they gain: lower num_speculative_tokens",
+        "good": None,
     }
 
 
@@ -184,13 +201,13 @@ def test_the_worst_temperature_is_first_with_the_pods_that_lose(read):
 def test_acceptance_is_drawn_against_what_the_verdict_is_based_on(read):
     by_model, by_pod = "Acceptance above break-even, by model", "Acceptance above break-even, across pods"
     lines = read("losing", "lines", by_pod)
-    assert (lines["lowest"], lines["P50"], lines["pays above"]) == (-0.05, 0.125, 0)  # below 0: losses are not cut off
+    assert (lines["lowest"], lines["P50"], lines["pays above"]) == (-0.208, 0.015, 0)  # below 0: losses are not cut off
     assert next(panel for panel in PANELS if panel["title"] == by_pod)["fieldConfig"]["defaults"].get("min") is None
-    assert read("losing", "lines", by_model)["qwen llm losing, mean of its pods, measured"] == pytest.approx(
-        0.125, abs=0.001
+    assert read("losing", "lines", by_model)["m prod losing, mean of its pods, measured"] == pytest.approx(
+        0.015, abs=0.001
     )
     # 0.6 accepted: above the rule of thumb, which is what judged it.
-    assert read("ruled", "lines", by_model)["qwen llm ruled, mean of its pods, by rule of thumb"] == pytest.approx(
+    assert read("ruled", "lines", by_model)["m prod ruled, mean of its pods, by rule of thumb"] == pytest.approx(
         0.1, abs=0.001
     )
 

@@ -1,56 +1,28 @@
-"""What a person reads from the operator's page when pods lose, vanish or know little: text, colours, rows, lines.
+"""What a person reads from the operator's page when pods lose, vanish or know little: text, colours, rows, lines."""
 
-Pods are the alerts' (the sidecar's own code), an hour of them is written into a real Prometheus at once.
-"""
-
-import asyncio
 from contextlib import asynccontextmanager
+from itertools import chain
 
 import pytest
 
 from sidecar.requests.messages import Speculation
 from tests.alerts.pods import Pod
-from tests.alerts.vllm_pages import EPOCH
 from tests.dashboards.dashboard_tools import PAGES, panels
-from tests.dashboards.reading import Reader, backfill
-from tests.debian_servers import running_prometheus
+from tests.dashboards.reading import MINUTES, NOW, Reader, firing, prometheus_with, scraped
 
 pytestmark = pytest.mark.servers
 PAGE = PAGES["specdec-operator"]
-MINUTES = 60
-NOW = EPOCH + 60 * (MINUTES - 1)  # of the last scrape
-STALE = "--query.lookback-delta=70s"  # what is not scraped any more ends as if Prometheus had marked it stale
 WITH_NAMES = ("stat", "state-timeline", "timeseries")
 PAYS, LIVE = "Does speculation pay?", "Live, and is the split complete?"
 SPEEDUP, ACCEPTANCE, DRAFTS = "Speedup, worst pod", "Acceptance, worst pod", "What it drafts, worst pod"
 BANDS, LINES = "Verdict: where, and since when", "Acceptance by temperature, worst pod"
 
 
-def samples(pod):
-    for minute, sidecar in pod.scrapes():
-        for (name, labels), value in sidecar.samples(minute):
-            yield name, pod.own | dict(labels), value, EPOCH + 60 * minute
-
-
-def alert(pod, name, severity, minutes, **labels):
-    """It has been firing for so many minutes."""
-    labels = pod.own | {"model_name": "m", "alertname": f"SpecDecode{name}", "severity": severity} | labels
-    yield "ALERTS", labels | {"alertstate": "firing"}, 1, NOW
-    yield "ALERTS_FOR_STATE", labels, NOW - 60 * minutes, NOW
-
-
 @asynccontextmanager
 async def reading(http, folder, *pods, alerts=()):
     """Yields a function from a panel's title to what it shows."""
-    series = [sample for pod in pods for sample in samples(pod)] + [sample for each in alerts for sample in each]
-    lines = (f"{name}{{{quoted(labels)}}} {value} {at}" for name, labels, value, at in series)
-    await asyncio.to_thread(backfill, folder, lines)
-    async with running_prometheus(http, folder, {}, flags=(STALE,)) as server:
-        yield Reader(PAGE, server, NOW).shown
-
-
-def quoted(labels):
-    return ",".join(f'{name}="{text}"' for name, text in labels.items())
+    async with prometheus_with(http, folder, chain(*map(scraped, pods), *alerts)) as server:
+        yield Reader(PAGE, server).shown
 
 
 def names(shown):
@@ -168,14 +140,14 @@ async def test_lost_time_is_below_zero_and_not_cut_off(http, tmp_path):
 
 async def test_alerts_are_one_row_each_critical_first_with_where_and_on_how_many_pods(http, tmp_path):
     a, b = pod("a"), pod("b")
-    firing = [
-        alert(a, "BreakEven", "info", 90),
-        *(alert(each, "AcceptanceLowAtTemperature", "warning", 20, temperature="1+") for each in (a, b)),
-        alert(a, "AcceptanceLow", "critical", 12),
-        alert(b, "AcceptanceLow", "critical", 15),
-        alert(a, "MixedWorkload", "info", 5, sign="engines", engine="2"),
+    alerts = [
+        firing(a, "BreakEven", "info", 90),
+        *(firing(each, "AcceptanceLowAtTemperature", "warning", 20, temperature="1+") for each in (a, b)),
+        firing(a, "AcceptanceLow", "critical", 12),
+        firing(b, "AcceptanceLow", "critical", 15),
+        firing(a, "MixedWorkload", "info", 5, sign="engines", engine="2"),
     ]
-    async with reading(http, tmp_path, a, b, alerts=firing) as read:
+    async with reading(http, tmp_path, a, b, alerts=alerts) as read:
         rows = await read("Alerts firing")
     assert [(row["Severity"], row["Alert"], row.get("At"), row["Pods"]) for row in rows[:2]] == [
         ("critical", "AcceptanceLow", None, 2),

@@ -6,8 +6,12 @@ What is read are the alerts' pods (the sidecar's own code), of which an hour is 
 import asyncio
 import re
 import subprocess
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack
+from itertools import chain
 
+import aiohttp
+
+from tests.alerts.pods import Pod
 from tests.alerts.vllm_pages import EPOCH
 from tests.dashboards.dashboard_tools import filled_in, panels
 from tests.debian_servers import running_prometheus
@@ -15,6 +19,14 @@ from tests.debian_servers import running_prometheus
 MINUTES = 60
 NOW = EPOCH + 60 * (MINUTES - 1)  # of the last scrape
 STALE = "--query.lookback-delta=70s"  # what is not scraped any more ends as if Prometheus had marked it stale
+
+
+def pod(name, *, ended=0, forgotten=False, **more):
+    """One that Prometheus knew until so many minutes before now, unless ``forgotten`` still as a target."""
+    made = Pod(name, minutes=MINUTES - more.get("start", 0) - ended, **more)
+    made.own |= {"pod": name}
+    made.forgotten = forgotten
+    return made
 
 
 def sample(name, labels, value, minute=MINUTES - 1):
@@ -37,21 +49,45 @@ def firing(pod, name, severity, minutes, **labels):
     yield sample("ALERTS_FOR_STATE", labels, NOW - 60 * minutes)
 
 
-@asynccontextmanager
-async def prometheus_with(http, folder, samples):
-    """A Prometheus that has these lines."""
+def _of_fleet(fleet, pods):
+    """The pods, and of each what Prometheus and the rules say of it: a fleet is a cluster."""
+    for pod in pods:
+        pod.own |= {"cluster": fleet}
+        yield from scraped(pod)
+        end = pod.start + pod.minutes
+        for minute in range(pod.start, end if pod.forgotten else MINUTES):
+            yield sample("up", pod.own, int(minute < end), minute)
+        drafts = int(any(engine.drafts for engine in pod.vllm.engines.values()))
+        for minute in range(pod.start + 5, end):  # the rules need minutes to tell
+            yield sample("pod:specdec_speculates:bool", pod.own | {"model_name": pod.model}, drafts, minute)
 
-    def backfill():
-        page = folder / "samples"
-        with page.open("w") as file:
-            file.writelines(f"{sample}\n" for sample in samples)
-            file.write("# EOF\n")
-        command = ("promtool", "tsdb", "create-blocks-from", "openmetrics", page, folder / "prometheus")
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
-    await asyncio.to_thread(backfill)
-    async with running_prometheus(http, folder, {}, flags=(STALE,)) as server:
-        yield server
+def _backfill(folder, samples):
+    page = folder / "samples"
+    with page.open("w") as file:
+        file.writelines(f"{sample}\n" for sample in samples)
+        file.write("# EOF\n")
+    command = ("promtool", "tsdb", "create-blocks-from", "openmetrics", page, folder / "prometheus")
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def reading(page, folder, fleets, *more):
+    """Yields a function that reads a panel with a fleet selected: it calls the method of ``Reader`` that it is given.
+
+    ``more`` are samples besides those of the fleets' pods.
+    """
+    pods = chain.from_iterable(_of_fleet(*named) for named in fleets.items())
+    _backfill(folder, chain(pods, *more))
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+
+        async def start():
+            http = await stack.enter_async_context(aiohttp.ClientSession())
+            return await stack.enter_async_context(running_prometheus(http, folder, {}, flags=(STALE,)))
+
+        server = runner.run(start())
+        yield lambda fleet, title, how="shown": runner.run(getattr(Reader(page, server, cluster=fleet), how)(title))
+        runner.run(stack.aclose())
 
 
 class Reader:

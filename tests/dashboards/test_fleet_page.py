@@ -1,16 +1,11 @@
 """The fleet's page: what a person reads of pods that lose, die, never start, or are many."""
 
-import asyncio
 import math
-from contextlib import AsyncExitStack
-from itertools import chain
 
-import aiohttp
 import pytest
 
-from tests.alerts.pods import Pod
 from tests.dashboards.dashboard_tools import PAGES, panels
-from tests.dashboards.reading import MINUTES, Reader, firing, prometheus_with, properties, sample, scraped
+from tests.dashboards.reading import MINUTES, firing, pod, properties, reading, sample
 
 PAGE = PAGES["specdec-fleet"]
 PANELS = list(panels(PAGE))
@@ -18,13 +13,6 @@ TABLES = [panel for panel in PANELS if panel["type"] == "table"]
 MODELS, LOSING_PODS, UP, ALERTS = "Models that do not pay", "Pods that do not pay", "Pods up", "Alerts"
 BAND, ROWS = "Worst verdict by model: which, and since when", "Pods, worst first"
 PURPLE, GREY = "#a352cc", "#6e7079"
-
-
-def pod(name, *, ended=0, **more):
-    """Known to Prometheus until so many minutes before the end of the hour; ``more`` as of ``Pod``."""
-    made = Pod(name, minutes=MINUTES - more.get("start", 0) - ended, **more)
-    made.own |= {"pod": name, "job": "sidecar"}
-    return made
 
 
 def good(name="good", **more):
@@ -39,10 +27,6 @@ def plain(name="plain", **more):
     return pod(name, **more).generating(50)
 
 
-def mixed():
-    return [good(), bad(speedup=1.1), plain(), plain("new", start=MINUTES - 1)]
-
-
 FLEETS = {
     "losing": [good(), bad()],
     "just-killed": [good(), bad(ended=2)],
@@ -52,59 +36,30 @@ FLEETS = {
         bad().failing(lambda poll: poll > 2 * (MINUTES - 10)),
         bad("new").failing(lambda _: True),
     ],
-    "scaled-down": [good(), good("old", ended=10)],
+    "scaled-down": [good(), good("old", ended=10, forgotten=True)],
     "ruled": [pod("ruled").drafting(10, 0.6)],
-    "mixed": mixed(),
+    "mixed": [good(), bad(speedup=1.1), plain(), plain("new", start=MINUTES - 1)],
     "many": [good(f"pod-{number}", model=f"model-{number}", start=MINUTES - 15) for number in range(14)],
 }
-ALERTING = {
-    "losing": [
-        (1, "MixedWorkload", "info", {"sign": "temperatures"}),
-        (0, "AcceptanceLowAtTemperature", "warning", {"temperature": "1+"}),
-        (1, "AcceptanceLowAtTemperature", "warning", {"temperature": "1+"}),
-        (1, "SlowerThanPlain", "critical", {}),
-    ],
-    "ruled": [(0, "BreakEven", "info", {})],
-}
 
 
-def of_fleet(fleet, pods):
-    """What Prometheus knows of a fleet, which is a cluster of its own."""
-    for each in pods:
-        each.own |= {"cluster": fleet}
-        yield from scraped(each)
-        end = each.start + each.minutes
-        for minute in range(each.start, end if fleet == "scaled-down" else MINUTES):
-            yield sample("up", each.own, int(minute < end), minute)
-        for minute in range(each.start + 5, end):  # as the rules record it, which need minutes to tell
-            drafts = bool(each.vllm.temperatures)
-            yield sample("pod:specdec_speculates:bool", each.own | {"model_name": each.model}, int(drafts), minute)
-    for which, name, severity, labels in ALERTING.get(fleet, ()):
-        yield from firing(pods[which], name, severity, 15, **labels)
-
-
-def recorded():
-    """What the rules record of models."""
+def more():
+    """Alerts, and what the rules record of models."""
+    won, lost = FLEETS["losing"]
+    yield from firing(lost, "MixedWorkload", "info", 15, sign="temperatures")
+    for each in (won, lost):
+        yield from firing(each, "AcceptanceLowAtTemperature", "warning", 15, temperature="1+")
+    yield from firing(lost, "SlowerThanPlain", "critical", 15)
+    yield from firing(*FLEETS["ruled"], "BreakEven", "info", 15)
     yield sample("fleet:specdec_runbooks:any", {"runbooks": "http://runbooks"}, 1)
-    for fleet, acceptance in (("losing", 0.6), ("ruled", 0.6)):
+    for fleet in ("losing", "ruled"):
         labels = {"cluster": fleet, "namespace": "prod", "model_name": "m"}
-        yield sample("model:specdec_engine_acceptance:ratio", labels, acceptance)
+        yield sample("model:specdec_engine_acceptance:ratio", labels, 0.6)
 
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory):
-    """Reads with a method of ``Reader`` a panel of the page with a fleet selected."""
-    samples = chain(*(of_fleet(fleet, pods) for fleet, pods in FLEETS.items()), recorded())
-    with asyncio.Runner() as runner:
-        stack, folder = AsyncExitStack(), tmp_path_factory.mktemp("fleet")
-
-        async def start():
-            http = await stack.enter_async_context(aiohttp.ClientSession())
-            return await stack.enter_async_context(prometheus_with(http, folder, samples))
-
-        server = runner.run(start())
-        yield lambda fleet, how, title: runner.run(getattr(Reader(PAGE, server, cluster=fleet), how)(title))
-        runner.run(stack.aclose())
+    yield from reading(PAGE, tmp_path_factory.mktemp("fleet"), FLEETS, more())
 
 
 pytestmark = pytest.mark.servers
@@ -132,7 +87,7 @@ pytestmark = pytest.mark.servers
     ],
 )
 def test_a_figure_says_x_of_y_and_is_green_only_if_all_is_known(read, fleet, title, text, color):
-    [(said, _, ground)] = read(fleet, "shown", title)
+    [(said, _, ground)] = read(fleet, title)
     assert (said, ground) == (text, color)
 
 
@@ -150,12 +105,12 @@ def test_a_figure_says_x_of_y_and_is_green_only_if_all_is_known(read, fleet, tit
     ],
 )
 def test_each_pod_of_the_last_hour_has_a_row_worst_first(read, fleet, states):
-    rows = read(fleet, "rows", ROWS)
+    rows = read(fleet, ROWS)
     assert [(row["Pod"], row["State"]) for row in rows if row.get("model_name")] == states
 
 
 def test_a_pods_finding_is_said_in_words_with_the_remedy(read):
-    found = {row["Pod"]: row.get("Finding: what to change") for row in read("losing", "rows", ROWS)}
+    found = {row["Pod"]: row.get("Finding: what to change") for row in read("losing", ROWS)}
     assert found == {
         "bad": "the last draft tokens cost more than they gain: lower num_speculative_tokens",
         "good": None,
@@ -163,7 +118,7 @@ def test_a_pods_finding_is_said_in_words_with_the_remedy(read):
 
 
 def test_a_pod_whose_vllm_was_never_up_has_a_row_without_a_model(read):
-    [row] = [row for row in read("vllm-down", "rows", ROWS) if "model_name" not in row]
+    [row] = [row for row in read("vllm-down", ROWS) if "model_name" not in row]
     assert (row["Pod"], row["State"]) == ("new", "vLLM down")
 
 
@@ -177,49 +132,39 @@ def test_a_pod_whose_vllm_was_never_up_has_a_row_without_a_model(read):
     ],
 )
 def test_a_model_has_the_verdict_of_its_worst_pod_and_none_of_a_dead_one(read, fleet, text):
-    [(_, band, _)] = read(fleet, "shown", BAND)
-    [row] = read(fleet, "rows", "Models, worst first")
+    [(_, band, _)] = read(fleet, BAND)
+    [row] = read(fleet, "Models, worst first")
     assert (band, row["Worst"]) == (text, text)
 
 
-def test_alerts_are_counted_as_the_table_lists_them_critical_first(read):
-    rows = read("losing", "rows", "Alerts firing")
-    listed = [(row["Severity"], row["Alert"], row["Pods"]) for row in rows]
-    assert listed == [
-        ("critical", "SlowerThanPlain", 1),
-        ("warning", "AcceptanceLowAtTemperature", 2),
-        ("info", "MixedWorkload", 1),
-    ]
-
-
 def test_the_worst_temperature_is_first_with_the_pods_that_lose(read):
-    first, *_ = read("losing", "rows", "Temperatures, worst first")
+    first, *_ = read("losing", "Temperatures, worst first")
     assert (first["temperature"], first["Verdict"], first["Pods losing"]) == ("1+", "does not pay", 1)
     assert first["Acceptance"] == pytest.approx(0.2)
 
 
 def test_acceptance_is_drawn_against_what_the_verdict_is_based_on(read):
     by_model, by_pod = "Acceptance above break-even, by model", "Acceptance above break-even, across pods"
-    lines = read("losing", "lines", by_pod)
+    lines = read("losing", by_pod, "lines")
     assert (lines["lowest"], lines["P50"], lines["pays above"]) == (-0.208, 0.015, 0)  # below 0: losses are not cut off
     assert next(panel for panel in PANELS if panel["title"] == by_pod)["fieldConfig"]["defaults"].get("min") is None
-    assert read("losing", "lines", by_model)["m prod losing, mean of its pods, measured"] == pytest.approx(
+    assert read("losing", by_model, "lines")["m prod losing, mean of its pods, measured"] == pytest.approx(
         0.015, abs=0.001
     )
     # 0.6 accepted: above the rule of thumb, which is what judged it.
-    assert read("ruled", "lines", by_model)["m prod ruled, mean of its pods, by rule of thumb"] == pytest.approx(
+    assert read("ruled", by_model, "lines")["m prod ruled, mean of its pods, by rule of thumb"] == pytest.approx(
         0.1, abs=0.001
     )
 
 
 def test_a_starting_pod_is_in_neither_group(read):
-    [row] = read("mixed", "rows", "Pods with and without speculation, by model")
+    [row] = read("mixed", "Pods with and without speculation, by model")
     assert (row["Pods with"], row["without"]) == (2, 1)
 
 
 def test_lines_are_ten_at_most_and_none_is_without_a_number(read):
     for panel in PANELS:
-        answers = read("many", "answers", panel["title"])
+        answers = read("many", panel["title"], "answers")
         assert not [series for _, found in answers for series in found if math.isnan(series[1])], panel["title"]
         if panel["type"] == "timeseries":
             assert all(len(found) <= 10 for _, found in answers), panel["title"]

@@ -4,8 +4,8 @@ local groups = std.flatMap(
   std.parseYaml(importstr 'deploy/kubernetes/monitoring/rules.yaml')  // alerts/*.yaml without aliases, which not every jsonnet reads
 );
 {
-  prometheusAlerts+:: { groups+: [group for group in groups if group.name == 'specdec-alerts'] },
-  prometheusRules+:: { groups+: [group for group in groups if group.name != 'specdec-alerts'] },
+  prometheusAlerts+:: { groups+: [group for group in groups if std.startsWith(group.name, 'specdec-alerts')] },
+  prometheusRules+:: { groups+: [group for group in groups if !std.startsWith(group.name, 'specdec-alerts')] },
   grafanaDashboards+:: {
     'specdec-fleet.json': import 'dashboards/specdec-fleet.json',
     'specdec-operator.json': import 'dashboards/specdec-operator.json',

@@ -4,8 +4,8 @@ Every pod is a copy of one real page, reduced to the families that the rules rea
 restarts on the same data, without scraping, and evaluates each rule by itself: CPU seconds, scaled to 1,000 pods. Rules
 that look back an hour or a day are measured on a day of a few pods' series instead (``benchmarks.rules.past``).
 
-What all rules cost together is their CPU time in 30 s, the interval of the alerts: a group that is evaluated every two
-minutes counts a quarter.
+What all rules cost together is their CPU time in 30 s, the interval of the alerts that page: a group that is evaluated
+every minute counts half, one of every two minutes a quarter.
 """
 
 import asyncio

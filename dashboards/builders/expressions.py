@@ -58,8 +58,8 @@ BREAK_EVEN_HIGHEST = f"{worst('', _BREAK_EVEN)} > 1.05 * {BREAK_EVEN}"
 
 # 1 for each pod that the rule of thumb judges: the basis is said of pods without a verdict, too.
 JUDGED_BY_ACCEPTANCE = (
-    f"({worst(POD, lately(series('model_verdict_basis', _BY_ACCEPTANCE)))} == 1 "
-    f"unless {worst(POD, lately(series('model_verdict', _UNJUDGED)))} == 1)"
+    f"({lately(series('model_verdict_basis', _BY_ACCEPTANCE))} == 1 "
+    f"unless on ({POD}) {lately(series('model_verdict', _UNJUDGED))} == 1)"
 )
 
 

@@ -18,8 +18,8 @@ from dashboards.builders.query import (
     own_threshold,
     reached,
     recorded,
-    relabelled,
     series,
+    told_missing,
     worst,
 )
 
@@ -87,19 +87,15 @@ BREAK_EVEN: Final = f"({MEASURED} or on ({POD}) {RULED})"
 SPEEDUP: Final = least(POD, lately(series("engine_speedup_ratio")))
 
 
-def number(expression: str) -> str:
-    """How many series it has."""
-    return f"(count({expression}) or on () vector(0))"
-
-
 def counted(color: str, **counts: str) -> str:
     """One series with the value of ``color``, and each count as a label, for a legend that says "x of y".
 
     A count ``missing`` is a phrase, or nothing where it is 0.
     """
-    told = [f'count_values("{name}", {expression})' for name, expression in counts.items()]
-    if "missing" in counts:
-        told[-1] = relabelled(relabelled(told[-1], "missing", "", "missing", "0"), "missing", ", $1 missing", "missing")
+    told = [
+        told_missing(expression) if name == "missing" else f'count_values("{name}", {expression})'
+        for name, expression in counts.items()
+    ]
     joined = told[0]
     for name, each in zip([*counts][1:], told[1:], strict=True):
         joined += f" * on () group_left ({name}) {each}"

@@ -5,6 +5,7 @@ from typing import Final
 from grafana_foundation_sdk.builders import table
 
 from dashboards.builders.expressions import ACCEPTANCE_BY_NAMESPACE, ACCEPTANCE_BY_POD, verdict_code
+from dashboards.builders.findings import HELD, columns, explained
 from dashboards.builders.fleet_state import (
     BREAK_EVEN,
     MODEL_STATE,
@@ -25,7 +26,9 @@ from dashboards.builders.tables import Label, Value, operator_link, rows
 _BUCKET: Final = f"{MODEL}, temperature"
 _VERDICT: Final = 120  # pixels: as wide as its words
 _NARROW: Final = 100
-_FINDING: Final = worst(f"{POD}, finding", lately(series("finding")))
+# What loses comes before what only costs room or recomputed blocks: those two explain no acceptance.
+_LOSSES: Final = 'finding!~"prefix_cache|room"'
+_FINDING: Final = worst(f"{POD}, finding", f"2 * {lately(series('finding', _LOSSES))} == 2 or {HELD}")
 _P99: Final = series("engine_latency_seconds", 'phase="tpot"', 'quantile="0.99"')
 
 
@@ -119,22 +122,22 @@ def pods() -> table.Panel:
         "Pods, worst first",
         (
             (
-                "Every pod of the last hour, also where the sidecar or vLLM is down. Finding: the first reason why "
-                "speculation loses, or could gain more. Break-even: the acceptance rate that pays for drafting. Gap: "
-                "P99 - P50 of the time per output token."
+                "Every pod of the last hour, also where the sidecar or vLLM is down. Finding: one reason why "
+                "speculation loses or could gain more, and what to change. Break-even: the acceptance rate that pays "
+                "for drafting. Gap: P99 - P50 of the time per output token."
             ),
-            "Click a pod for its dashboard. docs/why.md says what to change for each finding.",
+            "Click a pod for its dashboard, which has all its findings, and a finding for a runbook with its steps.",
         ),
         [
             Label("who", link, "Pod"),
             Label("namespace", width=130),
             Label("model_name"),
-            Label("finding", title="Finding", width=140),
+            *columns(together=True),
             *hidden,
         ],
         [
             Value(who(STATE), "State", COUNT, STATES, _VERDICT),
-            Value(f"topk by ({POD}) (1, {_FINDING} == 1)"),
+            Value(explained(f"topk by ({POD}) (1, {_FINDING})")),
             Value(ACCEPTANCE_BY_POD, "Acceptance", SHARE, width=_NARROW),
             Value(worst(POD, BREAK_EVEN), "Break-even", SHARE, width=_NARROW),
             Value(SPEEDUP, "Speedup", TIMES, width=90),
@@ -143,7 +146,7 @@ def pods() -> table.Panel:
             Value(worst(POD, series("kv_cache_usage_peak_ratio")), "KV peak", SHARE, width=90),
             Value(f"sum by ({POD}) ({series('requests_waiting')})", "Waiting", width=80),
         ],
-        order=("State", "Pod", "namespace", "model_name", "Finding"),
+        order=("State", "Pod", "namespace", "model_name", "Finding: what to change"),
         sort="State",
         then="P99 per token",
         empty="no pod within the last hour: check Prometheus' targets",

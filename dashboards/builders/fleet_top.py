@@ -15,13 +15,12 @@ from dashboards.builders.fleet_state import (
     UP,
     at_temperature,
     counted,
-    number,
     whole,
 )
 from dashboards.builders.layout import Line, beside
 from dashboards.builders.operator_answers import UNKNOWN
 from dashboards.builders.panels import Mapping, Query, figure, states
-from dashboards.builders.query import MODEL, POD, alerts, lately, series, total, worst
+from dashboards.builders.query import MODEL, POD, alerts, lately, number, series, total, worst
 
 _LIGHT: Final[Mapping] = {
     0: ("none", "green"),

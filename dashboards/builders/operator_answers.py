@@ -10,13 +10,17 @@ from dashboards.builders.panels import COUNT, SHARE, TIMES, Mapping, Query, figu
 from dashboards.builders.query import (
     POD,
     SIDECAR,
+    at_end,
     labelled,
     lately,
+    least,
     missing,
+    number,
     own_threshold,
     rate,
     recorded,
     series,
+    told_missing,
     total,
     who,
     worst,
@@ -38,6 +42,15 @@ _ANSWERS: Final[Mapping] = {
     3: ("live, no plug-in", "blue"),
     4: ("live and complete", "green"),
 }
+
+
+_ENGINES: Final = series("engine_verdict", 'verdict="insufficient_data"')  # of all that speculate
+_MISSING: Final = told_missing(number(missing(POD, _ENGINES)))
+
+
+def with_missing(expression: str) -> str:
+    """With the label ``missing``: a pod that nothing is known of now may be worse than the worst that is known."""
+    return f"{expression} * on () group_left (missing) {at_end(_MISSING)}"
 
 
 def answers() -> Line:
@@ -72,50 +85,57 @@ def _pays() -> stat.Panel:
     Engines that do not speculate have no verdict of their own, so their pods do not count.
     """
     loses = lately(series("verdict", 'verdict="net_negative"'))
-    engines = series("engine_verdict", 'verdict="insufficient_data"')
     better = f"{_verdict('net_positive')} == 1 or {_verdict('break_even')} == 1"
     code = _chosen(
         f"{worst(POD, lately(_verdict('net_negative')))} == 1",
-        missing(POD, engines, at_once=True),
+        missing(POD, _ENGINES, at_once=True),
         f"{worst(POD, better)} and {worst(POD, loses)} == 1",
         f"{worst(POD, _verdict('break_even'))} == 1",
         f"{worst(POD, _verdict('net_positive'))} == 1",
-        worst(POD, engines),
+        worst(POD, _ENGINES),
     )
     return figure(
         "Does speculation pay?",
         "The worst verdict of the selected pods that speculate, and how many have it: by time if there is a reference "
         "without speculation, otherwise by acceptance rate. not everywhere: it pays, except at some temperature. "
         "unknown: nothing is known now of a pod that had a verdict within the last hour, as after a rollout.",
-        "On NO, read the finding to the right and the alerts below. If it pays at no temperature, start vLLM without "
+        "On NO, read the findings and the alerts below. If it pays at no temperature, start vLLM without "
         "--speculative-config. If it fails to pay only at some, route those requests to pods that do not speculate.",
-        Query(_counted(code, POD, engines), "{{some}} of {{all}} pods"),
+        Query(_counted(code, POD, _ENGINES), "{{some}} of {{all}} pods"),
         values=_PAYS,
         empty="no pod that speculates",
     )
 
 
-_ACCEPTANCE = worst(POD, lately(series("model_acceptance_ratio")))
+ACCEPTANCE: Final = worst(POD, lately(series("model_acceptance_ratio")))
 _BREAK_EVEN = worst(POD, lately(series("break_even_acceptance_ratio")))
-_MEASURED = f"avg by ({POD}) ({lately(series('engine_speedup_ratio'))})"
+_MEASURED = lately(series("engine_speedup_ratio"))
+_BY_PLAIN_PODS = recorded("speedup:fleet", "pod")
 # Of the pods with enough drafts to judge: one that does not speculate has a speedup, too.
-SPEEDUP_BY_POD: Final = (
-    f"({labelled(_MEASURED, 'basis', 'a baseline')} or on ({POD}) "
-    f"{labelled(worst(POD, recorded('speedup:fleet', 'pod')), 'basis', 'plain pods')}) and on ({POD}) {_ACCEPTANCE}"
+_SPEEDUP_BY_POD = (
+    f"({labelled(f'avg by ({POD}) ({_MEASURED})', 'basis', 'a baseline')} or on ({POD}) "
+    f"{labelled(worst(POD, _BY_PLAIN_PODS), 'basis', 'plain pods')}) and on ({POD}) {ACCEPTANCE}"
+)
+# The lowest of these over time: without their labels, it costs half.
+LOWEST_SPEEDUP: Final = least(
+    "",
+    f"(avg by ({POD}) ({_MEASURED}) or on ({POD}) {_BY_PLAIN_PODS}) "
+    f"and on ({POD}) {lately(series('model_acceptance_ratio'))}",
 )
 # The pod with the lowest speedup; one without counts by how far its acceptance is from the rule of thumb.
 _RULE = f"on ({SIDECAR}) group_left () {own_threshold('acceptance_net_negative')}"
-_WORST = f"on ({POD}) bottomk(1, {SPEEDUP_BY_POD} or on ({POD}) {_ACCEPTANCE} / {_RULE})"
+WORST: Final = f"on ({POD}) bottomk(1, {_SPEEDUP_BY_POD} or on ({POD}) {ACCEPTANCE} / {_RULE})"
 
 
 def _speedup() -> stat.Panel:
     return figure(
         "Speedup, worst pod",
         "Time per token without speculation divided by the actual one, at the same load, on the pod where that is "
-        "lowest: below 1 speculation slows requests down. The name says what it is compared with: a baseline that was "
-        "measured, or the model's pods that do not speculate.",
+        "lowest: below 1 speculation slows requests down. The name says what it is compared with (a baseline that was "
+        "measured, or the model's pods that do not speculate), and of how many pods of the last hour nothing is known "
+        "now: one of them may be worse.",
         "Without a reference, measure one: specdec-sidecar baseline --load. Until then the acceptance rate judges.",
-        Query(who(f"({SPEEDUP_BY_POD}) and {_WORST}"), "{{who}}, by {{basis}}"),
+        Query(who(with_missing(f"(({_SPEEDUP_BY_POD}) and {WORST})")), "{{who}}, by {{basis}}{{missing}}"),
         unit=TIMES,
         empty="no reference",
     )
@@ -126,10 +146,10 @@ def _acceptance() -> stat.Panel:
         "Acceptance, worst pod",
         "Accepted / draft tokens of that pod over the window that is judged, and the rate at which its load breaks "
         "even as measured (above 100 %: no rate does), or the threshold by the rule of thumb where that judges.",
-        "Below its break-even, draft fewer tokens or other ones: the finding says which.",
-        Query(who(f"{_ACCEPTANCE} and {_WORST}"), "{{who}}"),
-        Query(f"{_BREAK_EVEN} and {_WORST}", "breaks even at"),
-        Query(f"{JUDGED_BY_ACCEPTANCE} * {_RULE} and {_WORST}", "rule of thumb"),
+        "Below its break-even, draft fewer tokens or other ones: the findings below say which.",
+        Query(who(with_missing(f"({ACCEPTANCE} and {WORST})")), "{{who}}{{missing}}"),
+        Query(f"{_BREAK_EVEN} and {WORST}", "breaks even at"),
+        Query(f"{JUDGED_BY_ACCEPTANCE} * {_RULE} and {WORST}", "rule of thumb"),
         unit=SHARE,
         empty="too few drafts",
     )
@@ -137,31 +157,21 @@ def _acceptance() -> stat.Panel:
 
 def _configuration() -> stat.Panel:
     accepted = f"sum by ({POD}, position) ({rate('engine_accepted_tokens_per_position_total')})"
-    rates = f"({accepted} / on ({POD}) group_left () ({total(POD, 'engine_drafts_total')} > 0) and {_WORST})"
+    rates = f"({accepted} / on ({POD}) group_left () ({total(POD, 'engine_drafts_total')} > 0) and {WORST})"
     fewer = f"on ({SIDECAR}) group_left () {own_threshold('acceptance_fewer_tokens')}"
-    needed = f"({_BREAK_EVEN} or {_ACCEPTANCE} * 0 + {fewer})"
+    needed = f"({_BREAK_EVEN} or {ACCEPTANCE} * 0 + {fewer})"
     positions = f"(count by ({POD}) ({rates} >= on ({POD}) group_left () {needed}) or 0 * count by ({POD}) ({rates}))"
     labels = "method, num_speculative_tokens"
     info = f"topk by ({POD}) (1, {worst(f'{POD}, {labels}', lately(series('speculation_info')))})"
     named = f'label_join({info}, "configuration", ", K ", "method", "num_speculative_tokens")'
     described = f"{positions} * on ({POD}) group_left (configuration) {named}"
     unknown = labelled(positions, "configuration", "K unknown: no plug-in")
-    found = f"{lately(series('finding'))} == 1"
-    quiet = series("finding", 'finding="not_speculating"')
-    findings = (
-        f"topk(1, count by (finding) ({found}) and on (finding) ({found} and {_WORST})) "
-        f"or on () (count by (finding) ({lately(quiet)} == 1))"
-    )
-    none = labelled(f"0 * group({lately(series('finding'))})", "finding", "none")
     return figure(
-        "What it drafts, and what to change",
-        "Method and number of draft tokens K of the worst pod, and how many positions are accepted often enough to be "
-        "worth drafting: at least at its break-even, or at acceptance_fewer_tokens where there is none. Finding: why "
-        "it loses or what would gain more, and how many pods have it.",
-        "docs/why.md has what each finding means, and the option to change. If fewer positions than K are worth "
-        "drafting, lower num_speculative_tokens to their number.",
+        "What it drafts, worst pod",
+        "Method and number of draft tokens K of that pod, and how many positions are accepted often enough to be "
+        "worth drafting: at least at its break-even, or at acceptance_fewer_tokens where there is none.",
+        "If fewer positions than K are worth drafting, lower num_speculative_tokens to their number.",
         Query(f"{described} or on ({POD}) {unknown}", "{{configuration}}", unit="suffix: positions pay"),
-        Query(f"{findings} or on () {none}", "finding: {{finding}}", unit="prefix:pods with it: "),
         unit=COUNT,
         empty="nothing is drafted",
     )

@@ -13,7 +13,8 @@ from dashboards.builders.expressions import (
     verdict_code,
 )
 from dashboards.builders.layout import Section, beside
-from dashboards.builders.operator_answers import SPEEDUP_BY_POD, UNKNOWN, answers
+from dashboards.builders.operator_answers import LOWEST_SPEEDUP, UNKNOWN, answers, with_missing
+from dashboards.builders.operator_why import why
 from dashboards.builders.panels import AGO, COUNT, SECONDS, SHARE, TEMPERATURE, TIMES, Mapping, Query, over_time, states
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import labelled, lately, least, recorded, relabelled, series, threshold, who, worst
@@ -42,8 +43,9 @@ def top() -> Section:
         "",
         [
             answers(),
-            beside(8, (_since(), 13), (firing(), 11)),
-            beside(9, (_speedup(), 8), (_acceptance(), 8), (_between_tokens(), 8)),
+            beside(4, (why(), 24)),
+            beside(7, (_since(), 13), (firing(), 11)),
+            beside(6, (_speedup(), 8), (_acceptance(), 8), (_between_tokens(), 8)),
         ],
     )
 
@@ -120,11 +122,11 @@ def _speedup() -> timeseries.Panel:
     return over_time(
         "Speedup by temperature, worst pod",
         "Time per token without speculation divided by the actual one, at the same load: at 1 both are equal. The "
-        "thick line is all requests of the worst pod.",
+        "thick line is all requests of the worst pod that is known; its name says how many pods are missing now.",
         "Below the red dashes speculation costs time: the finding says why. Without a reference, measure a baseline.",
         [
             Query(least("temperature", lately(series("speedup_ratio"))), TEMPERATURE),
-            Query(least("", SPEEDUP_BY_POD), "all", Style.ALL),
+            Query(with_missing(LOWEST_SPEEDUP), "all{{missing}}", Style.ALL),
             Query(f"{threshold('speedup_net_negative')} and {known}", "does not pay below", Style.LIMIT),
             Query(f"{threshold('speedup_net_positive')} and {known}", "pays above", Style.NOTICE),
         ],
@@ -139,13 +141,13 @@ def _acceptance() -> timeseries.Panel:
     return over_time(
         "Acceptance by temperature, worst pod",
         "Accepted / draft tokens over the judged window, of the pod where that is lowest; the thick line is all "
-        "requests. The dashes are the measured break-even where there is one (the lowest of the pods, and the highest "
-        "if they differ), else the rule of thumb, only while it judges.",
+        "requests, and its name says how many pods are missing now. The dashes are the measured break-even where there "
+        "is one (the lowest of the pods, and the highest if they differ), else the rule of thumb, while it judges.",
         "A thick line above the dashes with a temperature below is a mixed workload: judge by the temperature. If "
         "every line fell at the same time, the draft model, quantization or prompts changed.",
         [
             Query(least("temperature", lately(series("acceptance_ratio"))), TEMPERATURE),
-            Query(least("", lately(series("model_acceptance_ratio"))), "all", Style.ALL),
+            Query(with_missing(least("", lately(series("model_acceptance_ratio")))), "all{{missing}}", Style.ALL),
             *LIMITS,
         ],
         SHARE,

@@ -47,7 +47,20 @@ def lately(selector: str) -> str:
 def missing(by: str, selector: str, *, at_once: bool = False) -> str:
     """1 for what had a series within the last hour and has none now, or lately unless ``at_once``."""
     here = selector if at_once else lately(selector)
-    return f"(group by ({by}) (last_over_time({selector}[1h])) unless group by ({by}) ({here}))"
+    # Grouped only at the end: to group hundreds of pods at each point costs more than all the rest.
+    return f"(group by ({by}) (last_over_time({selector}[1h]) unless on ({by}) {here}))"
+
+
+def told_missing(count: str) -> str:
+    """1 with the number as a phrase in the label ``missing``, which is empty where nothing is missing."""
+    told = relabelled(f'count_values("missing", {count})', "missing", "", "missing", "0")
+    one = relabelled(told, "missing", ", 1 pod missing", "missing", "1")
+    return relabelled(one, "missing", ", $1 pods missing", "missing", "([0-9]+)")
+
+
+def number(expression: str) -> str:
+    """How many series it has."""
+    return f"(count({expression}) or on () vector(0))"
 
 
 def at_end(expression: str) -> str:
@@ -63,12 +76,17 @@ def first(count: int, expression: str, *, lowest: bool = False) -> str:
 
 def who(expression: str) -> str:
     """With the label ``who``: the pod, or the instance where a scrape has no pod."""
-    return relabelled(relabelled(expression, "who", "$1", "instance"), "who", "$1", "pod")
+    return copied(copied(expression, "who", "instance"), "who", "pod")
 
 
 def relabelled(expression: str, label: str, text: str, source: str, pattern: str = "(.+)") -> str:
     """With a ``label`` made from another one, if that matches the pattern."""
     return f'label_replace({expression}, "{label}", "{text}", "{source}", "{pattern}")'
+
+
+def copied(expression: str, label: str, source: str) -> str:
+    """With another label's text as a ``label``."""
+    return relabelled(expression, label, "$1", source)
 
 
 def labelled(expression: str, label: str, text: str) -> str:

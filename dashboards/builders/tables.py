@@ -1,5 +1,6 @@
 """Tables: one row a thing, one column a query, as of now."""
 
+from collections.abc import Mapping as ReadOnly
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +14,8 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from dashboards.builders.page import OPERATOR, SOURCE
 from dashboards.builders.panels import COUNT, SMOOTH, Mapping, mapped, target
 
-ALERT_RUNBOOK: Final = "${runbooks}/SpecDecode${__value.text}.md"  # the tables' names of alerts lack the prefix
+RUNBOOKS: Final = "${runbooks}"
+ALERT_RUNBOOK: Final = f"{RUNBOOKS}/SpecDecode${{__value.text}}.md"  # the tables' names of alerts lack the prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,7 @@ class Label:
     """A column with a label, under the label's own name (links refer to it) or a title; ``link`` is where it leads.
 
     ``width`` is in pixels, 0 for a share of what others leave; Grafana's least is 150. A ``hidden`` one is for links.
+    ``words`` are shown in place of its values.
     """
 
     name: str
@@ -28,6 +31,7 @@ class Label:
     title: str = ""
     width: int = 0
     hidden: bool = False
+    words: ReadOnly[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +77,7 @@ def rows(
         if value.title:
             panel.override_by_name(value.title, _cells(value))
     for label in labels:
-        properties: dict[str, object] = {"custom.width": label.width} if label.width else {}
-        if label.hidden:
-            properties["custom.hidden"] = True
-        if label.link:
-            link = {"title": "Open", "url": label.link, "targetBlank": label.link == ALERT_RUNBOOK}
-            properties["links"] = [link]
-        if properties:
+        if properties := _column(label):
             panel.override_by_name(label.title or label.name, _values(properties))
     columns = (sort, then) if then else (sort,)
     panel.sort_by([common.TableSortByFieldState().display_name(column).desc(descending) for column in columns])
@@ -120,6 +118,19 @@ def _columns(labels: Sequence[Label], values: Sequence[Value], order: Sequence[s
         },
         "renameByName": {field: title for field, title in named.items() if title},
     }
+
+
+def _column(label: Label) -> dict[str, object]:
+    properties: dict[str, object] = {"custom.width": label.width} if label.width else {}
+    if label.hidden:
+        properties["custom.hidden"] = True
+    if label.words:
+        results = {code: models.ValueMappingResult(text=text) for code, text in label.words.items()}
+        properties["mappings"] = [models.ValueMap(options=results)]
+    if label.link:
+        link = {"title": "Open", "url": label.link, "targetBlank": label.link.startswith(RUNBOOKS)}
+        properties["links"] = [link]
+    return properties
 
 
 def _cells(value: Value) -> list[models.DynamicConfigValue]:

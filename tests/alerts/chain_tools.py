@@ -23,7 +23,7 @@ FASTER = (
     (r"\[24h\]", "[60s]"),
     (r"offset 23h30m", "offset 5s"),
     (r"\) >= 30$", ") >= 5"),
-    (r"interval: 30s", f"interval: {INTERVAL}"),
+    (r"interval: (30s|1m)", f"interval: {INTERVAL}"),
     (r"interval: 2m", "interval: 2s"),
 )
 SECRET = "from-a-file"

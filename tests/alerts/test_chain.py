@@ -1,7 +1,6 @@
 """From hot traffic to the notification through real servers, and back: by Prometheus and by the sidecar's own push."""
 
 import asyncio
-import re
 
 import pytest
 
@@ -9,7 +8,7 @@ from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from tests.alerts.chain_tools import Receivers, alertmanager, first, prometheus, settings_of
-from tests.alerts.pods import DASHBOARDS, RUNBOOKS
+from tests.alerts.pods import RUNBOOKS
 from tests.alerts.scene import shipped
 from tests.app.app_tools import traffic
 
@@ -29,34 +28,16 @@ async def test_hot_traffic_pages_through_prometheus_and_by_direct_push(http, ser
         running(settings_of(vllm.url, socket_path, address)) as listening,
         prometheus(http, tmp_path, f"http://127.0.0.1:{listening.port}", address) as prometheus_url,
     ):
-        alerts = await through_hot_traffic(vllm, receivers, http, address)
+        await through_hot_traffic(vllm, receivers, http, address)
         await every_rule_evaluates(http, prometheus_url)
-        async with http.get(f"http://127.0.0.1:{listening.port}/metrics") as answer:
-            page = await answer.text()
-    instance = f"127.0.0.1:{listening.port}"
-    scraped = {"job": "vllm", "instance": instance, "model_name": "demo"}
-    check(
-        *alerts[None][:2],
-        scraped,
-        r"Acceptance rate [\d.]+% \(threshold 50%\)\. By temperature: \[0\] [\d.]+% \[1\+\] ",
-    )
-    pushed = {"source": "sidecar", "instance": "pod-7", "model_name": "demo"}
-    check(*alerts["sidecar"][:2], pushed, r"Speculation does not pay at temperature 1\+ \(")
-    link = f"{DASHBOARDS}/d/specdec-operator?from=now-6h&to=now&var-instance={instance.replace(':', '%3A')}"
-    assert alerts[None][1]["annotations"]["dashboard_url"] == f"{link}&var-job=vllm&var-model_name=demo"
-    counted = re.findall(r'specdec_alerts_sent_total\{alertmanager=".+",outcome="(\w+)"\} (\S+)', page)
-    sent = {outcome: float(count) for outcome, count in counted}
-    assert sent.pop("accepted") >= 4
-    assert set(sent.values()) == {0}
 
 
 async def through_hot_traffic(vllm, receivers, http, alertmanager_url):
-    """Mixed, hot and cold traffic; returns the alerts in the order of delivery, by source."""
-    alerts = {source: [] for source in SOURCES}
+    """Mixed, hot and cold traffic. Labels and texts of single alerts are the scenes' and the push's own tests'."""
 
     async def notified(name, status="firing"):
         for source in SOURCES:
-            alerts[source].append(await receivers.until(name, status, source))
+            await receivers.until(name, status, source)
 
     async with traffic(vllm, MIXED, **TRAFFIC):
         await notified(AT_TEMPERATURE)
@@ -76,7 +57,6 @@ async def through_hot_traffic(vllm, receivers, http, alertmanager_url):
     async with traffic(vllm, COLD, **TRAFFIC):
         for name in (LOW, AT_TEMPERATURE):
             await notified(name, "resolved")
-    return alerts
 
 
 async def held_back(http, url, name):
@@ -87,18 +67,6 @@ async def held_back(http, url, name):
         if any(alert["labels"]["alertname"] == name and alert["status"]["inhibitedBy"] for alert in alerts):
             return
         await asyncio.sleep(0.1)
-
-
-def check(bucket, pod, where, context):
-    """One temperature's alert, with its ``context`` as a pattern, and its pod's; both about what ``where`` labels."""
-    low = {"alertname": LOW, "severity": "critical", "scope": "model"}
-    at = {"alertname": AT_TEMPERATURE, "severity": "warning", "scope": "temperature", "temperature": "1+"}
-    assert (bucket["labels"], pod["labels"]) == (where | at, where | low)
-    assert re.match(context, bucket["annotations"]["context"])
-    for alert in (bucket, pod):
-        description = alert["annotations"]["description"]
-        assert description.startswith(f"demo on {where['instance']} accepts ")
-        assert 20 < float(description.partition("accepts ")[2].partition("%")[0]) < 50
 
 
 async def every_rule_evaluates(http, url):

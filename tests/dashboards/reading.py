@@ -1,13 +1,68 @@
-"""What a person reads from a panel as of a moment: texts, colours, rows; and how series get there at once."""
+"""What a person reads from a panel as of a moment: texts, colours, rows.
 
+What is read are the alerts' pods (the sidecar's own code), of which an hour is written into a real Prometheus at once.
+"""
+
+import asyncio
 import re
 import subprocess
+from contextlib import AsyncExitStack
+from itertools import chain
 
+import aiohttp
+
+from tests.alerts.pods import Pod
+from tests.alerts.vllm_pages import EPOCH
 from tests.dashboards.dashboard_tools import filled_in, panels
+from tests.debian_servers import running_prometheus
+
+MINUTES = 60
+NOW = EPOCH + 60 * (MINUTES - 1)  # of the last scrape
+STALE = "--query.lookback-delta=70s"  # what is not scraped any more ends as if Prometheus had marked it stale
 
 
-def backfill(folder, samples):
-    """Writes lines of OpenMetrics into the storage of a Prometheus that will run in ``folder``."""
+def pod(name, *, ended=0, forgotten=False, **more):
+    """One that Prometheus knew until so many minutes before now, unless ``forgotten`` still as a target."""
+    made = Pod(name, minutes=MINUTES - more.get("start", 0) - ended, **more)
+    made.own |= {"pod": name}
+    made.forgotten = forgotten
+    return made
+
+
+def sample(name, labels, value, minute=MINUTES - 1):
+    """A line of OpenMetrics."""
+    quoted = ",".join(f'{label}="{text}"' for label, text in labels.items())
+    return f"{name}{{{quoted}}} {value} {EPOCH + 60 * minute}"
+
+
+def scraped(pod):
+    """What Prometheus has of a pod within the hour."""
+    for minute, sidecar in pod.scrapes():
+        for (name, labels), value in sidecar.samples(minute):
+            yield sample(name, pod.own | dict(labels), value, pod.start + minute)
+
+
+def firing(pod, name, severity, minutes, **labels):
+    """An alert that has been firing for so many minutes."""
+    labels = pod.own | {"model_name": pod.model, "alertname": f"SpecDecode{name}", "severity": severity} | labels
+    yield sample("ALERTS", labels | {"alertstate": "firing"}, 1)
+    yield sample("ALERTS_FOR_STATE", labels, NOW - 60 * minutes)
+
+
+def _of_fleet(fleet, pods):
+    """The pods, and of each what Prometheus and the rules say of it: a fleet is a cluster."""
+    for pod in pods:
+        pod.own |= {"cluster": fleet}
+        yield from scraped(pod)
+        end = pod.start + pod.minutes
+        for minute in range(pod.start, end if pod.forgotten else MINUTES):
+            yield sample("up", pod.own, int(minute < end), minute)
+        drafts = int(any(engine.drafts for engine in pod.vllm.engines.values()))
+        for minute in range(pod.start + 5, end):  # the rules need minutes to tell
+            yield sample("pod:specdec_speculates:bool", pod.own | {"model_name": pod.model}, drafts, minute)
+
+
+def _backfill(folder, samples):
     page = folder / "samples"
     with page.open("w") as file:
         file.writelines(f"{sample}\n" for sample in samples)
@@ -16,12 +71,31 @@ def backfill(folder, samples):
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
+def reading(page, folder, fleets, *more):
+    """Yields a function that reads a panel with a fleet selected: it calls the method of ``Reader`` that it is given.
+
+    ``more`` are samples besides those of the fleets' pods.
+    """
+    pods = chain.from_iterable(_of_fleet(*named) for named in fleets.items())
+    _backfill(folder, chain(pods, *more))
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+
+        async def start():
+            http = await stack.enter_async_context(aiohttp.ClientSession())
+            return await stack.enter_async_context(running_prometheus(http, folder, {}, flags=(STALE,)))
+
+        server = runner.run(start())
+        yield lambda fleet, title, how="shown": runner.run(getattr(Reader(page, server, cluster=fleet), how)(title))
+        runner.run(stack.aclose())
+
+
 class Reader:
     """Reads a page's panels as a Prometheus fills them; ``values`` are those of the page's variables."""
 
-    def __init__(self, page, server, now, **values):
+    def __init__(self, page, server, **values):
         self._panels = {panel["title"]: panel for panel in panels(page)}
-        self._server, self._now, self._values = server, now, values
+        self._server, self._values = server, values
 
     async def answers(self, title):
         """The series of each query of a panel."""
@@ -30,7 +104,7 @@ class Reader:
 
     async def _answer(self, expr):
         expr = filled_in(expr.replace("$__rate_interval", "5m").replace("@ end()", ""), **self._values)
-        found = await self._server.ask("query", query=expr, time=self._now)
+        found = await self._server.ask("query", query=expr, time=NOW)
         return [(series["metric"], float(series["value"][1])) for series in found]
 
     async def shown(self, title):
@@ -90,8 +164,13 @@ def properties(panel, title):
 
 
 def _words(options):
+    """Text and colour by a number, or by a label's text."""
     mappings = [mapping["options"] for mapping in options.get("mappings", [])]
-    return {float(value): (each["text"], each["color"]) for mapped in mappings for value, each in mapped.items()}
+    return {
+        float(value) if "color" in each else value: (each["text"], each.get("color"))
+        for mapped in mappings
+        for value, each in mapped.items()
+    }
 
 
 def legend(target, labels):

@@ -5,6 +5,8 @@ import re
 
 import yaml
 
+from dashboards.builders.findings import FINDINGS
+from sidecar.analysis.advice import FindingCode
 from sidecar.settings.groups import Thresholds
 from tests.dashboards.dashboard_lint import ALERTS, OTHERS, RECORDED, findings
 from tests.dashboards.dashboard_tools import CONTRACT, PAGES, ROOT, annotations, panels, queries, selectors
@@ -86,6 +88,13 @@ def test_data_links_name_dashboards_variables_and_fields_that_exist():
                     assert set(re.findall(r"var-(\w+)=", url)) <= set(variables(PAGES[uid]))
                 assert set(re.findall(r"__data\.fields\.(\w+)", url)) <= fields
                 assert set(re.findall(r"\$\{(\w+)", url)) <= {*BUILTIN, *variables(page)}
+
+
+def test_every_finding_has_words_that_fit_and_a_runbook_that_is_about_it():
+    assert set(FINDINGS) == set(FindingCode)
+    for code, words in FINDINGS.items():
+        assert code in (ROOT / "alerts" / "runbooks" / f"{words.runbook}.md").read_text()
+        assert len(f"{words.why}: {words.remedy}") * 7 <= 580  # pixels of the fleet's column
 
 
 def test_each_dashboard_links_to_the_other_with_its_variables_and_time():

@@ -258,15 +258,6 @@ def test_engines_that_are_not_on_the_page_are_refused_and_counted(server):
     assert withheld(server) == NoSplit(NoSplitReason.NOT_CONNECTED)
 
 
-def test_before_there_is_a_page_nothing_is_refused():
-    server = Server()
-    plugin = PluginEnd(server)
-    plugin.finish()
-    server.poll(plugin.counted())
-    assert (drafts(server), server.temperature("0").acceptances.count) == (10, 1)
-    assert server.report().plugin.dropped["other_engine"] == 0
-
-
 @pytest.mark.parametrize(
     ("state", "expected", "no_split"),
     [

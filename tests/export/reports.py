@@ -70,26 +70,18 @@ def judgement(verdict, rate=None, *, share=1.0, speculation=None, by_speedup=Fal
 
 
 def speedup(plain_ms, actual_ms, error=0.01):
-    return Speedup(
-        ratio=plain_ms / actual_ms,
-        error=error,
-        plain_seconds=plain_ms / 1000,
-        actual_seconds=actual_ms / 1000,
-        tokens=1000.0,
-    )
+    times = {"plain_seconds": plain_ms / 1000, "actual_seconds": actual_ms / 1000}
+    return Speedup(ratio=plain_ms / actual_ms, error=error, tokens=1000.0, **times)
 
 
 def speed(plain_ms=30.0, actual_ms=20.0, withheld=None):
     """An engine's or a model's, with 9.2 requests running."""
-    steps = Steps(
-        seconds=92.0, decode_steps=920.0, engine_steps=110.0, tokens=1800.0, first_tokens=92.0, drafts=900.0,
-        draft_tokens=2700.0,
-    )  # fmt: skip
+    times = {"seconds": 92.0, "decode_steps": 920.0, "engine_steps": 110.0}
+    steps = Steps(**times, tokens=1800.0, first_tokens=92.0, drafts=900.0, draft_tokens=2700.0)
     if withheld is not None:
         return EngineSpeed(steps=steps, withheld=withheld)
-    return EngineSpeed(
-        steps=steps, speedup=speedup(plain_ms, actual_ms), break_even_length=1.6, break_even_acceptance=0.31
-    )
+    known = speedup(plain_ms, actual_ms)
+    return EngineSpeed(steps=steps, speedup=known, break_even_length=1.6, break_even_acceptance=0.31)
 
 
 def engine(model="demo", index="0", **changes):
@@ -127,17 +119,14 @@ def latency(median):
     return Latency(dict(zip(QUANTILES, (median, 2 * median, 3 * median, 5 * median), strict=True)), 40.0, 0.001)
 
 
+def tally(stopped, drafts, rate):
+    return Tally(stopped=stopped, drafts=drafts, draft_tokens=3 * drafts, accepted_tokens=int(3 * drafts * rate))
+
+
 def temperature(label, verdict=Verdict.NET_POSITIVE, rate=0.7, share=0.5, **changes):
     values = {
         "temperature": label,
-        "tally": Tally(
-            stopped=40,
-            drafts=1000,
-            draft_tokens=3000,
-            accepted_tokens=int(3000 * rate),
-            drafted_at=(1000, 1000, 1000),
-            accepted_at=(900, 700, 500),
-        ),
+        "tally": replace(tally(40, 1000, rate), drafted_at=(1000, 1000, 1000), accepted_at=(900, 700, 500)),
         "acceptances": distribution(ACCEPTANCE_EDGES, 0, 1, 2, 5, 40),
         "lengths": distribution(LENGTH_EDGES, 0, 10, 40),
         "ttft": distribution(TTFT_EDGES, 0, 40),
@@ -158,10 +147,8 @@ def temperature(label, verdict=Verdict.NET_POSITIVE, rate=0.7, share=0.5, **chan
 
 def timed(label, verdict, rate, plain_ms, actual_ms, **changes):
     """A temperature whose verdict is by time."""
-    return temperature(
-        label, verdict, rate, judgement=judgement(verdict, rate, share=0.5, by_speedup=True),
-        speedup=speedup(plain_ms, actual_ms), **changes,
-    )  # fmt: skip
+    judged = judgement(verdict, rate, share=0.5, by_speedup=True)
+    return temperature(label, verdict, rate, judgement=judged, speedup=speedup(plain_ms, actual_ms), **changes)
 
 
 def difference(rate, others, error=0.01, drafted=1000):
@@ -173,7 +160,7 @@ def group(by, name, rate=0.6, *, share=0.5, difference=None, without_drafts=Fals
     return GroupReport(
         by=by,
         group=name,
-        tally=Tally(stopped=20, drafts=500, draft_tokens=1500, accepted_tokens=int(1500 * rate)),
+        tally=tally(20, 500, rate),
         window=window(rate, share=share),
         difference=difference,
         without_drafts=without_drafts,
@@ -198,20 +185,10 @@ def model(*temperatures, name="demo", engines=None, **changes):
 
 def timed_model(*temperatures, **changes):
     """A model with a reference."""
-    loads = (
-        LoadReport("1", plain_seconds=0.02),
-        LoadReport("5-8", 2.0, 60.0, 100.0, 0.03),
-        LoadReport("9-16", 3.0, 60.0, 100.0),
-    )
-    return model(
-        *temperatures,
-        **{
-            "speed": speed(),
-            "loads": loads,
-            "judgement": judgement(Verdict.NET_POSITIVE, 0.5, by_speedup=True),
-        }
-        | changes,
-    )
+    low, high = LoadReport("5-8", 2.0, 60.0, 100.0, 0.03), LoadReport("9-16", 3.0, 60.0, 100.0)
+    loads = (LoadReport("1", plain_seconds=0.02), low, high)
+    judged = judgement(Verdict.NET_POSITIVE, 0.5, by_speedup=True)
+    return model(*temperatures, **{"speed": speed(), "loads": loads, "judgement": judged} | changes)
 
 
 OBSERVING = PluginReport(

@@ -35,20 +35,6 @@ class Model:
         self.speed.mark(self.engine.at)
 
 
-def test_speedup_by_temperature_against_a_baseline():
-    """Steps of 30 ms where plain ones take 20: 2 tokens a step are faster, 1.2 slower."""
-    model = Model()
-    for _ in range(20):
-        model.run(6, 4, 0.03, length=1.6)
-        model.request("cold")
-        model.request("hot", tokens=120)
-    cold, hot = model.speed.temperature("cold"), model.speed.temperature("hot")
-    assert model.speed.whole.speedup.ratio == pytest.approx(1.6 * 0.02 / 0.03)
-    assert (cold.speedup.ratio, hot.speedup.ratio) == pytest.approx((200 * 0.02 / 3, 120 * 0.02 / 3))
-    assert (cold.saved, cold.lost) == (pytest.approx(20 * (200 * 0.02 - 3)), 0)
-    assert (hot.saved, hot.lost) == (0, pytest.approx(20 * (3 - 120 * 0.02)))
-
-
 def test_a_request_is_compared_with_the_load_after_its_first_token():
     """It waits while 16 decode, and decodes alone."""
     model = Model(PlainStepTimes(running=(1.0, 16.0), seconds=(0.02, 0.04), errors=(0.0, 0.0)))

@@ -101,9 +101,9 @@ class Server:
 class PluginEnd:
     """One engine's plug-in, as ``server`` hears it: counts that grow, sent with ``tick``."""
 
-    def __init__(self, server, connection=1, *, start="a", started=None, engine=0, **hello):
+    def __init__(self, server, connection=1, *, start=None, started=None, engine=0, **hello):
         self.server, self.connection, self.engine = server, connection, engine
-        self.start, self.started = start, server.at if started is None else started
+        self.start, self.started = start or str(connection), server.at if started is None else started
         self.total, self.rows, self.since = NOTHING, {}, {}
         self.hello(**hello)
 

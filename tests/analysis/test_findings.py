@@ -125,9 +125,7 @@ GOOD, BAD = 24, 12  # accepted of 30 draft tokens, two more or fewer
 def served(*requests, speculation=GREEDY, polls=40):
     """The codes of what was found once each of ``requests`` finished at each poll, by the numbers of the plug-ins."""
     server = Server(thresholds={"min_drafts_per_second": 0.1}, plugin={"adapters": True})
-    plugins = [
-        PluginEnd(server, number, start=str(number), engine=number, speculation=speculation) for number in (0, 1)
-    ]
+    plugins = [PluginEnd(server, number, engine=number, speculation=speculation) for number in (0, 1)]
     server.poll(*(plugin.counted() for plugin in plugins))
     for number in range(polls):
         for request in requests:

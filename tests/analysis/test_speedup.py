@@ -58,15 +58,6 @@ def test_an_error_of_the_reference_is_common_to_all_tokens():
     assert times(*[(100, 1.0)] * 60, error=0.0005).read().error == pytest.approx(0.05)
 
 
-def test_speedup_and_break_even_of_an_engine():
-    """Steps of 30 ms that give 2 tokens, where plain ones take 20: length 1.5 breaks even, of 3 drafts a sixth."""
-    engine = speed(*[decoding(0.03)] * 10)
-    assert (engine.withheld, engine.speedup.ratio) == (None, pytest.approx(2 * 0.02 / 0.03))
-    assert (engine.break_even_length, engine.break_even_acceptance) == pytest.approx((1.5, 0.5 / 3))
-    assert engine.speedup.actual_seconds == pytest.approx(0.015)
-    assert (engine.costs.actual, engine.costs.plain, engine.costs.drafted) == pytest.approx((0.03, 0.02, 3))
-
-
 def test_with_drafts_in_half_of_the_steps_the_break_even_acceptance_is_the_one_at_a_speedup_of_1():
     """As with n-gram: half of three tokens are accepted in every other step, which takes 1.75 times as long."""
     steps = decoding(1.75 * 0.02, length=1.75, drafted=1.5)

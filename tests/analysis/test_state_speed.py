@@ -80,7 +80,10 @@ def test_the_report_has_speedup_loads_and_time_saved():
     server = Decoding()
     server.decode(120, accepted=0.35, plugin=PluginEnd(server))
     engine, cold, hot = server.engines()[KEY], server.temperature("0"), server.temperature("0.7-1")
-    assert (engine.speed.speedup.ratio, engine.speed.break_even_acceptance) == pytest.approx((1.64, 0.25 / 3))
+    speed = engine.speed
+    assert (speed.speedup.ratio, speed.speedup.actual_seconds) == pytest.approx((1.64, 0.025 / 2.05))
+    assert (speed.break_even_length, speed.break_even_acceptance) == pytest.approx((1.25, 0.25 / 3))
+    assert (speed.costs.actual, speed.costs.plain, speed.costs.drafted) == pytest.approx((0.025, 0.02, 3))
     assert (hot.speedup.ratio, cold.saved_seconds) == (pytest.approx(1.64, rel=0.02), 0)
     (load,) = [load for load in engine.loads if load.steps]
     assert load.running == "3-4"

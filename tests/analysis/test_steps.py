@@ -4,17 +4,7 @@ import pytest
 
 from sidecar.analysis.speed.steps import LOAD_LABELS, Steps, counted_steps, load_label
 from sidecar.engine.names import Counter
-from tests.analysis.decoding import Engine, period
-
-
-def test_step_time_load_and_length_come_out_of_the_counters():
-    engine = Engine()
-    engine.run(4, 0.05, length=2.5, drafted=3, prompt_share=2)
-    steps = engine.steps
-    assert (steps.step_seconds, steps.running, steps.tokens_per_step, steps.prompt_share) == pytest.approx(
-        (0.05, 4, 2.5, 2)
-    )
-    assert steps.draft_tokens / steps.drafts == pytest.approx(3)
+from tests.analysis.decoding import Engine
 
 
 @pytest.mark.parametrize("tokens", [2, 60])
@@ -23,14 +13,6 @@ def test_one_request_at_a_time_is_a_load_of_one_however_short_its_reply(tokens):
     decoded = tokens - 1.0
     steps = Steps(seconds=1.0, decode_steps=decoded, engine_steps=float(tokens), tokens=decoded, first_tokens=1.0)
     assert (steps.running, steps.tokens_per_step) == (1, 1)
-
-
-def test_first_tokens_do_not_come_from_decode_steps():
-    engine = Engine()
-    engine.run(4, 0.05)
-    engine.add(period(4, 0.05, length=2)._replace(first_tokens=30.0))
-    engine.run(0, 0.05)
-    assert (engine.steps.tokens, engine.steps.first_tokens, engine.steps.tokens_per_step) == (800, 30, pytest.approx(2))
 
 
 def test_prompt_tokens_from_the_prefix_cache_cost_nothing():

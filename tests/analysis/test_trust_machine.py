@@ -41,7 +41,7 @@ class Engine:
         self.restart()
 
     def restart(self):
-        self.plugin = PluginEnd(self.server, next(_numbers), start=f"engine {next(_numbers)}", engine=int(self.name))
+        self.plugin = PluginEnd(self.server, next(_numbers), engine=int(self.name))
         self.is_connected = True
         self.possible = {label: set(sums) for label, sums in self.before.items()}
 
@@ -210,7 +210,7 @@ class Trust(RuleBasedStateMachine):
         for engine in self.engines.values():
             engine.leave()
         for _ in range(40):
-            PluginEnd(self.server, number := next(_numbers), start=f"crowd {number}", engine=int(name)).close()
+            PluginEnd(self.server, next(_numbers), engine=int(name)).close()
         self.pass_time(then)
         for engine in self.engines.values() if returns else ():
             engine.connect_again()

@@ -59,14 +59,10 @@ def judgement(verdict, rate=None, *, share=1.0, speculation=None, by_speedup=Fal
     """On a window that accepts ``rate`` of its draft tokens; None: nothing was drafted."""
     seen = NO_DRAFTS if rate is None else window(rate, share=share)
     enough = verdict is not Verdict.INSUFFICIENT_DATA
-    values = {
-        "evidence": Evidence(window=seen, speculation=speculation),
-        "judged": seen if enough else None,
-        "by_acceptance": verdict,
-        "by_speedup": verdict if by_speedup else None,
-        "is_low": enough and seen.rate is not None and seen.rate < 0.5,
-    }
-    return Judgement(is_known=True, **values | changes)
+    verdicts = {"by_acceptance": verdict, "by_speedup": verdict if by_speedup else None}
+    is_low = enough and seen.rate is not None and seen.rate < 0.5
+    judged = {"evidence": Evidence(window=seen, speculation=speculation), "judged": seen if enough else None}
+    return Judgement(is_known=True, **{**judged, **verdicts, "is_low": is_low} | changes)
 
 
 def speedup(plain_ms, actual_ms, error=0.01):
@@ -124,24 +120,21 @@ def tally(stopped, drafts, rate):
 
 
 def temperature(label, verdict=Verdict.NET_POSITIVE, rate=0.7, share=0.5, **changes):
-    values = {
-        "temperature": label,
-        "tally": replace(tally(40, 1000, rate), drafted_at=(1000, 1000, 1000), accepted_at=(900, 700, 500)),
+    distributions = {
         "acceptances": distribution(ACCEPTANCE_EDGES, 0, 1, 2, 5, 40),
         "lengths": distribution(LENGTH_EDGES, 0, 10, 40),
         "ttft": distribution(TTFT_EDGES, 0, 40),
         "tpot": distribution(TPOT_EDGES, 40),
         "durations": distribution(DURATION_EDGES, 0, 0, 40),
-        "window": window(rate, share=share),
-        "acceptance_quantiles": {0.1: max(0.0, rate - 0.2), 0.5: rate, 0.9: rate + 0.1},
         "acceptance_bins": (0, 0, 1, 2, 4, 9, 14, 8, 2, 0),
+        "acceptance_quantiles": {0.1: max(0.0, rate - 0.2), 0.5: rate, 0.9: rate + 0.1},
         "ttft_quantiles": {0.5: 0.08, 0.95: 0.2, 0.99: 0.3},
         "tpot_quantiles": {0.5: 0.02, 0.95: 0.03, 0.99: 0.04},
-        "judgement": judgement(verdict, rate, share=share),
-        "speedup": None,
-        "saved_seconds": 0.0,
-        "lost_seconds": 0.0,
     }
+    counted = replace(tally(40, 1000, rate), drafted_at=(1000, 1000, 1000), accepted_at=(900, 700, 500))
+    judged = {"window": window(rate, share=share), "judgement": judgement(verdict, rate, share=share)}
+    untimed = {"speedup": None, "saved_seconds": 0.0, "lost_seconds": 0.0}
+    values = {"temperature": label, "tally": counted, **distributions, **judged, **untimed}
     return TemperatureReport(**values | changes)
 
 

@@ -101,9 +101,9 @@ class Server:
 class PluginEnd:
     """One engine's plug-in, as ``server`` hears it: counts that grow, sent with ``tick``."""
 
-    def __init__(self, server, connection=1, *, start="a", started=None, engine=0, **hello):
+    def __init__(self, server, connection=1, *, start=None, started=None, engine=0, **hello):
         self.server, self.connection, self.engine = server, connection, engine
-        self.start, self.started = start, server.at if started is None else started
+        self.start, self.started = start or str(connection), server.at if started is None else started
         self.total, self.rows, self.since = NOTHING, {}, {}
         self.hello(**hello)
 
@@ -175,17 +175,7 @@ class Pod(Server):
 
 def finished(temperature=0, at=1000.0, **changes):
     """A request of 31 tokens in two seconds, half a second after it arrived, that accepted 20 of 30."""
-    values = {
-        "temperature": temperature,
-        "drafts": 10,
-        "draft_tokens": 30,
-        "accepted_tokens": 20,
-        "lengths": (0, 0, 10, 0),
-        "prompt_tokens": 100,
-        "output_tokens": 31,
-        "arrival": at - 2.5,
-        "first_token": at - 2.0,
-        "last_token": at,
-        "outcome": Outcome.STOPPED,
-    }
-    return FinishedRequest(**(values | changes))
+    drafted = {"drafts": 10, "draft_tokens": 30, "accepted_tokens": 20, "lengths": (0, 0, 10, 0)}
+    times = {"arrival": at - 2.5, "first_token": at - 2.0, "last_token": at}
+    rest = {"temperature": temperature, "prompt_tokens": 100, "output_tokens": 31, "outcome": Outcome.STOPPED}
+    return FinishedRequest(**(drafted | times | rest | changes))

@@ -26,7 +26,13 @@ TABLES = {
     "EAGLE-3": {2: (2.36, 4.32), 3: (2.79, 4.09), 4: (3.08, 4.05), 5: (3.32, 4.13), 6: (3.46, 4.20), 7: (3.54, 4.29)},
     "EAGLE-1": {2: (2.10, 4.37), 3: (2.29, 4.29), 4: (2.39, 4.48), 5: (2.43, 4.71), 6: (2.45, 4.94), 7: (2.47, 5.20)},
 }
-CHEAP = StepCosts(actual=0.012, plain=0.010, drafted=3)
+
+
+def load(actual, plain=0.010, drafted=3):
+    return StepCosts(actual=actual, plain=plain, drafted=drafted)
+
+
+CHEAP = load(0.012)
 
 
 def rates(table, tokens):
@@ -39,7 +45,7 @@ def rates(table, tokens):
 
 def costs(table, tokens):
     length, tpot = table[tokens]
-    return StepCosts(actual=length * tpot / 1000, plain=PLAIN, drafted=tokens)
+    return load(length * tpot / 1000, PLAIN, tokens)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -60,26 +66,26 @@ def test_the_expected_times_are_near_the_published_ones(name):
 
 
 @pytest.mark.parametrize(
-    ("position_rates", "load", "direction", "seconds"),
+    ("position_rates", "step", "direction", "seconds"),
     [
         (rates(TABLES["EAGLE-1"], 7), costs(TABLES["EAGLE-1"], 7), (Direction.FEWER, 2), (0.00415, 0.0052)),
-        ([0.6, 0.3, 0.1], StepCosts(actual=0.030, plain=0.010, drafted=3), (Direction.NONE, 0), (0.010, 0.015)),
+        ([0.6, 0.3, 0.1], load(0.030), (Direction.NONE, 0), (0.010, 0.015)),
     ],
 )
-def test_by_time_the_number_of_tokens_that_takes_the_least_is_advised(position_rates, load, direction, seconds):
-    advice = timed_advice(position_rates, load)
+def test_by_time_the_number_of_tokens_that_takes_the_least_is_advised(position_rates, step, direction, seconds):
+    advice = timed_advice(position_rates, step)
     assert (advice.direction, advice.best, advice.now) == (*direction, len(position_rates))
     assert (advice.best_seconds, advice.now_seconds) == pytest.approx(seconds, rel=0.01)
 
 
 @pytest.mark.parametrize("position_rates", [[0.8, 0.6, 0.5], []])
 def test_a_change_that_saves_little_time_is_not_advised(position_rates):
-    assert timed_advice(position_rates, StepCosts(actual=0.015, plain=0.010, drafted=3)) is None
+    assert timed_advice(position_rates, load(0.015)) is None
 
 
 def test_a_number_of_draft_tokens_that_varies_gives_no_advice_by_time():
     """vLLM divides accepted tokens by position by all drafts, also those that had no such position."""
-    varying = StepCosts(actual=0.030, plain=0.010, drafted=2.2)
+    varying = load(0.030, drafted=2.2)
     assert timed_advice([0.6, 0.3, 0.1], varying) is None
     assert schedule([0.6, 0.3, 0.1], {1: varying, 2: CHEAP}) == []
 
@@ -103,12 +109,7 @@ def test_by_acceptance_tokens_are_advised_as_far_as_positions_are_worth_it(accep
 
 def test_a_schedule_has_an_entry_for_each_stretch_of_loads():
     """Cheap drafts at light load, dear ones at heavy load; the entries are contiguous, as vLLM wants them."""
-    loads = {
-        1: CHEAP,
-        2: StepCosts(actual=0.013, plain=0.010, drafted=3),
-        8: StepCosts(actual=0.026, plain=0.012, drafted=3),
-        16: StepCosts(actual=0.060, plain=0.015, drafted=3),
-    }
+    loads = {1: CHEAP, 2: load(0.013), 8: load(0.026, 0.012), 16: load(0.060, 0.015)}
     assert schedule([0.7, 0.5, 0.35], loads) == [(1, 2, 3), (3, 8, 2), (9, 16, 0)]
 
 
@@ -143,7 +144,7 @@ def test_a_method_without_the_rule_of_thumb_gets_no_advice(speculation):
     ],
 )
 def test_a_schedule_is_advised_only_where_vllm_is_known_to_follow_it(changes, entries):
-    loads = {4: CHEAP, 8: StepCosts(actual=0.05, plain=0.010, drafted=3)}
+    loads = {4: CHEAP, 8: load(0.05)}
     accepted = window(0.6, accepted_per_position=(800, 600, 400))
     advice = advice_on(Evidence(window=accepted, costs=CHEAP, costs_by_load=loads, **changes))
     assert (advice.schedule, advice.can_schedule) == (entries, bool(entries))
@@ -156,10 +157,7 @@ def test_where_a_schedule_is_in_force_the_advice_is_on_the_schedule():
     varied = Evidence(
         window=window(0.6, accepted_per_position=(700, 400), drafted_per_position=(1000, 800)),
         speculation=scheduled,
-        costs=StepCosts(actual=0.03, plain=0.01, drafted=1.8),
-        costs_by_load={
-            1: StepCosts(actual=0.011, plain=0.01, drafted=2),
-            8: StepCosts(actual=0.03, plain=0.01, drafted=1),
-        },
+        costs=load(0.03, drafted=1.8),
+        costs_by_load={1: load(0.011, drafted=2), 8: load(0.03, drafted=1)},
     )
     assert advice_on(varied) == Advice(schedule=((1, 1, 2), (2, 8, 0)), can_schedule=True)

@@ -128,17 +128,6 @@ def test_a_value_leaves_with_the_window_and_at_most_a_slice_late(gaps):
     assert len(recent.ordered()) == 0
 
 
-def test_a_clock_set_back_empties_the_window():
-    recent = Recent(WINDOW, acceptance_bin)
-    recent.add(1000.0, [0.1])
-    recent.drop(999.0)
-    assert len(recent.ordered()) == 0
-    recent.add(1000.0, [0.1])
-    recent.add(700.0, [0.9])
-    recent.drop(1000.0)
-    assert [*recent.ordered()] == [0.9]
-
-
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.9, 3.0, 30.0]), st.sampled_from("abc"), st.integers(1, 9))))
 def test_sums_are_of_the_slices_that_the_window_reaches(gaps):
     """Whatever the pauses: a slice lasts a twentieth of the window from its first value on."""

@@ -26,22 +26,19 @@ def test_the_prefix_cache_s_window_is_growth_and_counters_that_vllm_lacks_are_un
     assert (engine.cache.hit_ratio, engine.cache.preemptions_ratio, engine.cache.request_tokens) == (0.75, None, None)
 
 
-def test_latency_has_all_quantiles_and_the_gap():
-    ttft = latency(HistogramReading((1.0, 2.0, 4.0, INF), (50.0, 90.0, 100.0, 100.0)))
-    assert ttft.quantiles == pytest.approx({0.5: 1.0, 0.9: 2.0, 0.95: 3.0, 0.99: 3.8})
-    assert (ttft.count, ttft.gap_seconds, ttft.gap_ratio) == pytest.approx((100, 2.8, 3.8))
-
-
-def test_within_the_first_bucket_there_is_no_gap():
-    ttft = latency(HistogramReading((0.3, 0.5, INF), (100.0, 100.0, 100.0)))
-    assert ttft.quantiles[0.99] == pytest.approx(0.297)
-    assert (ttft.gap_seconds, ttft.gap_ratio, gap_growth(ttft, {0.5: 0.1, 0.99: 0.2})) == (None, None, None)
-
-
-def test_a_gap_has_no_ratio_to_a_median_of_zero():
-    ttft = latency(HistogramReading((0.0, 1.0, INF), (60.0, 100.0, 100.0)))
-    assert (ttft.quantiles[0.5], ttft.gap_ratio) == (0, None)
-    assert ttft.gap_seconds > 0
+@pytest.mark.parametrize(
+    ("edges", "counts", "quantiles", "gap"),
+    [
+        ((1.0, 2.0, 4.0), (50.0, 90.0, 100.0), {0.5: 1.0, 0.9: 2.0, 0.95: 3.0, 0.99: 3.8}, (2.8, 3.8)),
+        ((0.3, 0.5), (100.0, 100.0), {0.99: 0.297}, (None, None)),  # all are within the first bucket
+        ((0.0, 1.0), (60.0, 100.0), {0.5: 0.0, 0.99: 0.975}, (0.975, None)),  # a median of zero has no ratio
+    ],
+)
+def test_latency_has_all_quantiles_and_the_gap(edges, counts, quantiles, gap):
+    ttft = latency(HistogramReading((*edges, INF), (*counts, 100.0)))
+    assert {share: ttft.quantiles[share] for share in quantiles} == pytest.approx(quantiles)
+    assert (ttft.count, ttft.gap_seconds, ttft.gap_ratio) == pytest.approx((100, *gap))
+    assert (gap_growth(ttft, {0.5: 0.1, 0.99: 0.2}) is None) == (ttft.gap_seconds is None)
 
 
 @pytest.mark.parametrize("reading", [HistogramReading((1.0, INF), (0.0, 0.0)), HistogramReading((INF,), (5.0,))])

@@ -56,8 +56,6 @@ def undrafted(tokens=5000.0, **speculation):
 
 
 EAGLE, LONG = Speculation("eagle", 3, keeps_last_block=False, draft_layers=1), 4000
-
-
 MTP = replace(EAGLE, method="mtp", draft_layers=61)
 AT_THE_LIMIT = {Gauge.WAITING_FOR_CAPACITY: 3.0, Gauge.REQUESTS_RUNNING: 64.0}
 
@@ -65,17 +63,14 @@ AT_THE_LIMIT = {Gauge.WAITING_FOR_CAPACITY: 3.0, Gauge.REQUESTS_RUNNING: 64.0}
 def cached(prompt=160, *, speculation=EAGLE, hits=0.6, preemptions=0, layers=None, plain=None, **changes):
     """40 requests with prompts of this many tokens; the KV cache has 442,368 in blocks of 16."""
     cache = CacheWindow(40, 40 * prompt, 4000, 40 * prompt, hits * 40 * prompt, preemptions)
-    one = engine(
-        speculation=speculation, cache=cache, configuration=Configuration(layers=layers, max_num_seqs=64), **changes
-    )
+    configuration = Configuration(layers=layers, max_num_seqs=64)
+    one = engine(speculation=speculation, cache=cache, configuration=configuration, **changes)
     return pod(engines=(one,), speculation=None, plain_cache=PlainCache(capacity_tokens=plain))
 
 
-LOWER, ALIKE = difference(0.3, 0.7), difference(0.68, 0.7)
-MANY = Advice(
-    tokens=TokensAdvice(direction=Direction.FEWER, now=3, best=1, best_seconds=0.02, now_seconds=0.03),
-    can_schedule=True,
-)
+LOWER, HIGHER, ALIKE = difference(0.3, 0.7), difference(0.7, 0.3), difference(0.68, 0.7)
+FEWER = TokensAdvice(direction=Direction.FEWER, now=3, best=1, best_seconds=0.02, now_seconds=0.03)
+MANY = Advice(tokens=FEWER, can_schedule=True)
 MORE = Advice(tokens=TokensAdvice(direction=Direction.MORE, now=3, acceptance=0.9))
 
 
@@ -88,23 +83,27 @@ def by_load(low_ms, now_ms, verdict):
     return replace(report, loads=(low, *others), speed=speed(30.0, now_ms), judgement=judged)
 
 
+def low(by, name, difference=LOWER):
+    """A group that accepts less than the others, and no other."""
+    return (group(by, name, difference=difference),)
+
+
+LOW_ENGINE = engine(index="1", speculation=GREEDY, difference=LOWER)
+SHORT_PROMPTS = group("prompt_tokens", "0-512", difference=HIGHER)
+
+
 @pytest.mark.parametrize(
     ("code", "report", "sampling"),
     [
         ("greedy_drafting", pod(), traffic()),
         ("greedy_drafting", pod(advice=MANY), traffic()),  # the number of draft tokens follows from it
-        ("greedy_drafting", pod(groups=(group("sampling", "filtered", difference=LOWER),)), traffic()),
+        ("greedy_drafting", pod(groups=low("sampling", "filtered")), traffic()),
         ("too_many_tokens", pod(advice=MANY), {}),
         ("too_few_tokens", pod(advice=MORE, rate=0.9), {}),
         ("load", by_load(12.0, 40.0, Verdict.NET_NEGATIVE), {}),
-        ("long_prompts", pod(groups=(group("prompt_tokens", "0-512", difference=difference(0.7, 0.3)),
-                                     group("prompt_tokens", "8k-32k", difference=LOWER))), {}),
-        ("structured_output", pod(groups=(group("output", "structured", difference=LOWER),)), {}),
-        ("adapter", pod(groups=(group("adapter", "legal", difference=LOWER),)), {}),
-        ("sampling", pod(groups=(group("sampling", "penalties", difference=LOWER),)), {}),
-        ("one_engine", pod(engines=(engine(speculation=GREEDY),
-                                    engine(index="1", speculation=GREEDY, difference=LOWER)),
-                           groups=(group("adapter", "legal", difference=LOWER),)), {}),
+        ("long_prompts", pod(groups=(SHORT_PROMPTS, *low("prompt_tokens", "8k-32k"))), {}),
+        ("sampling", pod(groups=low("sampling", "penalties")), {}),
+        ("one_engine", pod(engines=(engine(speculation=GREEDY), LOW_ENGINE), groups=low("adapter", "legal")), {}),
         ("mismatch", pod(collapsed=True, rate=0.01, advice=MANY), traffic(0.01, 0.01)),
         ("not_speculating", undrafted(), {}),
         ("prefix_cache", cached(), {}),
@@ -112,7 +111,7 @@ def by_load(low_ms, now_ms, verdict):
         ("room", cached(LONG, preemptions=2, plain=500_000), {}),
         ("room", cached(LONG, layers=4, kv_cache_peak=0.95, gauges={Gauge.WAITING_FOR_CAPACITY: 3.0}), {}),
     ],
-)  # fmt: skip
+)
 def test_a_staged_cause_is_found_and_no_other_claims_the_loss(code, report, sampling):
     assert codes(report, sampling) == [code]
 
@@ -126,9 +125,7 @@ GOOD, BAD = 24, 12  # accepted of 30 draft tokens, two more or fewer
 def served(*requests, speculation=GREEDY, polls=40):
     """The codes of what was found once each of ``requests`` finished at each poll, by the numbers of the plug-ins."""
     server = Server(thresholds={"min_drafts_per_second": 0.1}, plugin={"adapters": True})
-    plugins = [
-        PluginEnd(server, number, start=str(number), engine=number, speculation=speculation) for number in (0, 1)
-    ]
+    plugins = [PluginEnd(server, number, engine=number, speculation=speculation) for number in (0, 1)]
     server.poll(*(plugin.counted() for plugin in plugins))
     for number in range(polls):
         for request in requests:
@@ -198,67 +195,57 @@ def test_findings_come_by_what_they_cost():
     assert codes(pod(groups=(adapter,)), traffic()) == [FindingCode.GREEDY_DRAFTING, FindingCode.ADAPTER]
 
 
-@pytest.mark.parametrize(
-    ("report", "sampling"),
-    [
-        pytest.param(pod(), traffic(0.7, 0.69), id="cold and hot accept alike"),
-        pytest.param(pod(rate=0.3, verdict=Verdict.NET_NEGATIVE), traffic(0.3, 0.3), id="cold and hot are equally low"),
-        pytest.param(pod(), traffic(requests=8), id="few requests"),
-        pytest.param(pod(), traffic(hot=None), id="only T 0"),
-        pytest.param(pod(), traffic(cold=None), id="only hot requests"),
-        pytest.param(pod(), {}, id="a pod that has just started"),
-        pytest.param(pod(), traffic(way="filtered"), id="most hot draft tokens are filtered"),
-        *(
-            pytest.param(pod(speculation=replace(GREEDY, **changes)), traffic(), id=name)
-            for name, changes in {
-                "drafts are sampled already": {"draft_sample_method": "probabilistic"},
-                "a vLLM without the option": {"draft_sample_method": None},
-                "n-gram": {"method": "ngram"},
-                "suffix": {"method": "suffix"},
-                "medusa": {"method": "medusa"},
-                "a class of one's own": {"method": "custom_class"},
-                "adaptive verification": {"adaptive_verification": True},
-                "block verification": {"rejection_sample_method": "block"},
-                "a synthetic sampler": {"rejection_sample_method": "synthetic"},
-                "local argmax": {"local_argmax": True},
-                "a heterogeneous vocabulary": {"heterogeneous_vocab": True},
-            }.items()
-        ),
-        pytest.param(pod(speculation=None), traffic(), id="no plug-in"),
-        pytest.param(
-            pod(groups=(group("prompt_tokens", "0-512", difference=LOWER),)), {}, id="short prompts accept less"
-        ),
-        pytest.param(pod(groups=(group("output", "free", difference=LOWER),)), {}, id="free text accepts less"),
-        pytest.param(pod(groups=(group("adapter", "none", difference=LOWER),)), {}, id="the base model accepts less"),
-        pytest.param(
-            pod(groups=(group("adapter", "legal", difference=ALIKE),)), {}, id="an adapter accepts a little less"
-        ),
-        pytest.param(
-            pod(engines=tuple(engine(index=index, difference=LOWER) for index in "01")),
-            {},
-            id="two engines of three are low",
-        ),
-        pytest.param(by_load(12.0, 28.0, Verdict.BREAK_EVEN), {}, id="load lowers the gain, and it still pays"),
-        pytest.param(by_load(30.0, 40.0, Verdict.NET_NEGATIVE), {}, id="it pays at no load"),
-        pytest.param(undrafted(0.0), {}, id="an idle pod"),
-        pytest.param(undrafted(method="custom_class"), {}, id="a class of one's own may draft nothing"),
-        pytest.param(pod(advice=Advice()), {}, id="the number of draft tokens fits"),
-        pytest.param(undrafted(schedule=((1, 64, 0),), per_batch_size=True), {}, id="K = 0 by the schedule"),
-        pytest.param(undrafted(method="ngram"), {}, id="n-gram finds nothing to draft"),
-        pytest.param(cached(LONG), {}, id="a block is a small part of a long prompt"),
-        pytest.param(cached(hits=0.0), {}, id="no prompts are shared"),
-        pytest.param(cached(hits=0.97), {}, id="nothing is left to be found"),
-        pytest.param(cached(speculation=replace(EAGLE, keeps_last_block=True)), {}, id="the last block is kept"),
-        pytest.param(cached(speculation=replace(EAGLE, method="draft_model")), {}, id="a draft model drops no block"),
-        pytest.param(cached(LONG, preemptions=2, layers=80), {}, id="the draft takes little room"),
-        pytest.param(cached(LONG, preemptions=2, plain=450_000), {}, id="the baseline had little more room"),
-        pytest.param(cached(LONG, layers=4), {}, id="there is room enough"),
-        pytest.param(cached(LONG, speculation=MTP, preemptions=2, layers=61), {}, id="MTP's layers are the target's"),
-        pytest.param(
-            cached(LONG, layers=4, kv_cache_peak=0.95, gauges=AT_THE_LIMIT), {}, id="max_num_seqs is the limit"
-        ),
-        pytest.param(cached(LONG, speculation=None, preemptions=2, plain=500_000), {}, id="room without a plug-in"),
-    ],
-)
-def test_healthy_or_ambiguous_situations_have_no_finding(report, sampling):
+SAMPLED = {
+    "drafts are sampled already": {"draft_sample_method": "probabilistic"},
+    "a vLLM without the option": {"draft_sample_method": None},
+    "n-gram": {"method": "ngram"},
+    "suffix": {"method": "suffix"},
+    "medusa": {"method": "medusa"},
+    "a class of one's own": {"method": "custom_class"},
+    "adaptive verification": {"adaptive_verification": True},
+    "block verification": {"rejection_sample_method": "block"},
+    "a synthetic sampler": {"rejection_sample_method": "synthetic"},
+    "local argmax": {"local_argmax": True},
+    "a heterogeneous vocabulary": {"heterogeneous_vocab": True},
+}
+BY_SAMPLING = {
+    "cold and hot accept alike": (pod(), traffic(0.7, 0.69)),
+    "cold and hot are equally low": (pod(rate=0.3, verdict=Verdict.NET_NEGATIVE), traffic(0.3, 0.3)),
+    "few requests": (pod(), traffic(requests=8)),
+    "only T 0": (pod(), traffic(hot=None)),
+    "only hot requests": (pod(), traffic(cold=None)),
+    "most hot draft tokens are filtered": (pod(), traffic(way="filtered")),
+    "no plug-in": (pod(speculation=None), traffic()),
+} | {name: (pod(speculation=replace(GREEDY, **changes)), traffic()) for name, changes in SAMPLED.items()}
+HEALTHY = {
+    "a pod that has just started": pod(),
+    "short prompts accept less": pod(groups=low("prompt_tokens", "0-512")),
+    "free text accepts less": pod(groups=low("output", "free")),
+    "the base model accepts less": pod(groups=low("adapter", "none")),
+    "an adapter accepts a little less": pod(groups=low("adapter", "legal", ALIKE)),
+    "two engines of three are low": pod(engines=tuple(engine(index=index, difference=LOWER) for index in "01")),
+    "load lowers the gain, and it still pays": by_load(12.0, 28.0, Verdict.BREAK_EVEN),
+    "it pays at no load": by_load(30.0, 40.0, Verdict.NET_NEGATIVE),
+    "an idle pod": undrafted(0.0),
+    "a class of one's own may draft nothing": undrafted(method="custom_class"),
+    "the number of draft tokens fits": pod(advice=Advice()),
+    "K = 0 by the schedule": undrafted(schedule=((1, 64, 0),), per_batch_size=True),
+    "n-gram finds nothing to draft": undrafted(method="ngram"),
+    "a block is a small part of a long prompt": cached(LONG),
+    "no prompts are shared": cached(hits=0.0),
+    "nothing is left to be found": cached(hits=0.97),
+    "the last block is kept": cached(speculation=replace(EAGLE, keeps_last_block=True)),
+    "a draft model drops no block": cached(speculation=replace(EAGLE, method="draft_model")),
+    "the draft takes little room": cached(LONG, preemptions=2, layers=80),
+    "the baseline had little more room": cached(LONG, preemptions=2, plain=450_000),
+    "there is room enough": cached(LONG, layers=4),
+    "MTP's layers are the target's": cached(LONG, speculation=MTP, preemptions=2, layers=61),
+    "max_num_seqs is the limit": cached(LONG, layers=4, kv_cache_peak=0.95, gauges=AT_THE_LIMIT),
+    "room without a plug-in": cached(LONG, speculation=None, preemptions=2, plain=500_000),
+}
+
+
+@pytest.mark.parametrize("situation", [*BY_SAMPLING, *HEALTHY])
+def test_healthy_or_ambiguous_situations_have_no_finding(situation):
+    report, sampling = BY_SAMPLING.get(situation) or (HEALTHY[situation], {})
     assert codes(report, sampling) == []

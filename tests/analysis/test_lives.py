@@ -75,11 +75,11 @@ def test_drafts_from_before_this_sidecar_are_in_no_window_however_slowly_it_poll
 
 
 def test_totals_start_again_at_0_when_vllm_does_and_windows_go_on(server):
-    old = PluginEnd(server, start="a").serve(drafts=100)
+    old = PluginEnd(server).serve(drafts=100)
     confirm(server, old)
     old.close()
     server.fail()
-    new = PluginEnd(server, 2, start="b")
+    new = PluginEnd(server, 2)
     assert drafts(server) == 100, "while vLLM is down, the last values stay"
     for total in (3, 6):
         confirm(server, new.serve(drafts=3), start=2.0)
@@ -89,9 +89,9 @@ def test_totals_start_again_at_0_when_vllm_does_and_windows_go_on(server):
 
 def test_an_engine_that_outlives_its_vllm_does_not_count_in_the_next_one(server):
     """Its API server died and started again with an engine of its own; the old one never left the socket."""
-    old = PluginEnd(server, start="a").serve(drafts=100)
+    old = PluginEnd(server).serve(drafts=100)
     confirm(server, old)
-    new = PluginEnd(server, 2, start="b").serve(drafts=3)
+    new = PluginEnd(server, 2).serve(drafts=3)
     confirm(server, new, start=2.0)
     for hello_again in (False, True):
         if hello_again:
@@ -107,13 +107,13 @@ def test_an_engine_that_outlives_its_vllm_does_not_count_in_the_next_one(server)
 @pytest.mark.parametrize("process", [1.0, None])
 def test_the_drafts_of_an_engine_that_leaves_or_restarts_alone_stay_in_the_sum(server, process):
     """With ``process``, vLLM's counter of the engine goes on, too; several API servers' page shows none."""
-    first, second = PluginEnd(server, 1, start="a"), PluginEnd(server, 2, start="b", engine=1)
+    first, second = PluginEnd(server, 1), PluginEnd(server, 2, engine=1)
     confirm(server, first.serve(drafts=500), second.serve(drafts=70), start=process)
     assert drafts(server) == 570
     second.close()
     confirm(server, first.serve(drafts=5), start=process)
     assert drafts(server) == 575
-    new = PluginEnd(server, 3, start="c", engine=1)
+    new = PluginEnd(server, 3, engine=1)
     for total in (4, 8):
         first.serve(drafts=1).tick()
         new.serve(drafts=4).tick()
@@ -124,11 +124,11 @@ def test_the_drafts_of_an_engine_that_leaves_or_restarts_alone_stay_in_the_sum(s
 
 def test_after_a_restart_of_the_sidecar_the_split_appears_whole(server):
     """Not while an engine that has drafted has not reported: Prometheus would take the rest for growth."""
-    first = PluginEnd(server, 1, start="a", started=10.0).serve(drafts=500).tick()
+    first = PluginEnd(server, 1, started=10.0).serve(drafts=500).tick()
     plugin = server.poll(first.counted(), snap("1", drafts=70)).plugin
     assert (plugin.observed, plugin.expected) == (1, 2)
     assert withheld(server) == NoSplit(NoSplitReason.NOT_REPORTED, "1")
-    second = PluginEnd(server, 2, start="b", started=10.0, engine=1).serve(drafts=70)
+    second = PluginEnd(server, 2, started=10.0, engine=1).serve(drafts=70)
     server.poll(first.counted(), second.counted())
     assert withheld(server) == NoSplit(NoSplitReason.NOT_COMPARED, "1")
     plugin = confirm(server, first, second).plugin
@@ -156,7 +156,7 @@ def test_an_engine_that_is_crowded_off_counts_once_and_is_not_forgotten(server):
         plugin.close()
         for _ in range(32):
             number += 1
-            PluginEnd(server, number, start=f"crowd {number}").close()
+            PluginEnd(server, number).close()
         assert drafts(server) == plugin.total.drafts
         plugin.connection = number = number + 1
         plugin.hello()
@@ -183,14 +183,14 @@ def test_a_split_that_does_not_add_up_is_withheld_until_vllm_restarts(server, wa
     plugin.close()
     server.poll(snap(drafts=1200), start=process)
     assert withheld(server) == HALF
-    PluginEnd(server, 2, start="b")
+    PluginEnd(server, 2)
     server.poll(snap(drafts=0), start=3.0)
     assert drafts(server) == 0
 
 
 def test_two_plugins_that_claim_to_be_the_same_engine_withhold_the_split_until_vllm_restarts(server):
     """Early data-parallel engines may all have the rank 0."""
-    first, second = PluginEnd(server, 1, start="a"), PluginEnd(server, 2, start="b")
+    first, second = PluginEnd(server, 1), PluginEnd(server, 2)
     for count in range(1, 120):
         first.serve(drafts=10).tick()
         second.serve(drafts=10).tick()
@@ -200,17 +200,17 @@ def test_two_plugins_that_claim_to_be_the_same_engine_withhold_the_split_until_v
     second.close()
     server.poll(snap("0", 1200))
     assert withheld(server) == SEVERAL_CLAIM
-    confirm(server, PluginEnd(server, 3, start="c").serve(drafts=3), start=2.0)
+    confirm(server, PluginEnd(server, 3).serve(drafts=3), start=2.0)
     assert (drafts(server), coverage(server)) == (3, 1)
 
 
 def test_a_sender_that_once_agreed_with_vllm_disputes_the_engine_even_if_it_contradicts_itself_later(server):
     """As after a restart of the sidecar beside an idle engine, whose own plug-in reports late."""
-    liar = PluginEnd(server, 1, start="liar").serve(drafts=5000)
+    liar = PluginEnd(server, 1).serve(drafts=5000)
     confirm(server, liar)
     liar.tick(finished=[finished(drafts=9999, draft_tokens=29_997, accepted_tokens=19_998)])
     server.poll(liar.counted())
-    honest = PluginEnd(server, 2, start="honest").serve(drafts=5010)
+    honest = PluginEnd(server, 2).serve(drafts=5010)
     for _ in range(2):
         confirm(server, honest)
     assert withheld(server) == SEVERAL_CLAIM
@@ -250,21 +250,12 @@ def test_without_vllm_s_counters_there_is_nothing_to_compare_with(server):
 
 
 def test_engines_that_are_not_on_the_page_are_refused_and_counted(server):
-    for stranger in (PluginEnd(server, 1, engine=5), PluginEnd(server, 2, start="b", model="another")):
+    for stranger in (PluginEnd(server, 1, engine=5), PluginEnd(server, 2, model="another")):
         stranger.serve(drafts=10).tick()
         stranger.finish()
     plugin = server.poll(snap(drafts=0)).plugin
     assert (plugin.dropped["other_engine"], plugin.heard, plugin.observed, plugin.expected) == (4, True, 0, 1)
     assert withheld(server) == NoSplit(NoSplitReason.NOT_CONNECTED)
-
-
-def test_before_there_is_a_page_nothing_is_refused():
-    server = Server()
-    plugin = PluginEnd(server)
-    plugin.finish()
-    server.poll(plugin.counted())
-    assert (drafts(server), server.temperature("0").acceptances.count) == (10, 1)
-    assert server.report().plugin.dropped["other_engine"] == 0
 
 
 @pytest.mark.parametrize(
@@ -314,7 +305,7 @@ def test_a_plugin_that_disabled_itself_has_no_split_until_vllm_restarts(server):
     plugin.close()  # as the one silent longest, which gives way to another connection
     server.poll(snap(drafts=70))
     assert withheld(server) == disabled
-    confirm(server, PluginEnd(server, 2, start="b").serve(drafts=3), start=2.0)
+    confirm(server, PluginEnd(server, 2).serve(drafts=3), start=2.0)
     assert (server.model().no_split, drafts(server)) == (None, 3)
 
 
@@ -325,7 +316,7 @@ def test_a_plugin_that_is_away_while_vllm_drafts_loses_its_split_until_it_is_bac
     for _ in range(60):
         server.poll(snap(drafts=50))
     assert (drafts(server), coverage(server)) == (50, 1.0)
-    PluginEnd(server, 2, start="b").close()  # of the same name, and counts nothing
+    PluginEnd(server, 2).close()  # of the same name, and counts nothing
     for second in range(40):
         server.poll(snap(drafts=60 + 10 * second))
     assert coverage(server) < 0.2
@@ -343,14 +334,14 @@ def test_the_drafts_of_an_earlier_vllm_are_neither_held_against_the_next_nor_sho
     server.poll(plugin.counted())
     assert drafts(server) == 50
     if next_vllm == "refused":
-        PluginEnd(server, 2, start="b", state=HelloState.REFUSED, reason="no method _free_request")
+        PluginEnd(server, 2, state=HelloState.REFUSED, reason="no method _free_request")
         reason = NoSplitReason.REFUSED
     for second in range(40):
         counters = {"counters": {}} if next_vllm == "speculates no more" else {}
         server.poll(snap(drafts=second, **counters), start=2.0)
         assert withheld(server).code is reason
     assert coverage(server) is None
-    confirm(server, PluginEnd(server, 3, start="c").serve(drafts=40), start=2.0)
+    confirm(server, PluginEnd(server, 3).serve(drafts=40), start=2.0)
     assert drafts(server) == 40
 
 
@@ -372,7 +363,7 @@ def test_finished_requests_that_its_totals_do_not_have_end_the_trust_in_a_life(s
     """Before vLLM drafts, a liar's totals of 0 agree with vLLM's."""
     request = finished(**UNDRAFTED | {"outcome": Outcome.STOPPED} | forged)
     end = ReportEnd(total=Tally(stopped=0 if not forged else 1), lost=0)
-    PluginEnd(server, 2, start="b").send(ReportPart(finished=(request,), end=end))
+    PluginEnd(server, 2).send(ReportPart(finished=(request,), end=end))
     assert server.poll(snap(drafts=0)).plugin.dropped["unconfirmed"] == 1
     assert withheld(server) == NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0")
 
@@ -380,11 +371,11 @@ def test_finished_requests_that_its_totals_do_not_have_end_the_trust_in_a_life(s
 @pytest.mark.parametrize("state", [HelloState.REFUSED, HelloState.CHECKING])
 def test_one_sender_leaves_room_for_the_finished_requests_of_another(server, state):
     """Neither one that says that it observes nothing, nor one that vLLM's counters never confirm."""
-    greedy = [PluginEnd(server, 1, start="a", state=state), PluginEnd(server, 2, start="b").serve(drafts=10**6)]
+    greedy = [PluginEnd(server, 1, state=state), PluginEnd(server, 2).serve(drafts=10**6)]
     for plugin in greedy:
         for _ in range(9000 // 60):
             plugin.tick(finished=[finished(**UNDRAFTED)] * 60)
-    honest = PluginEnd(server, 3, start="c")
+    honest = PluginEnd(server, 3)
     for _ in range(100):
         honest.finish(**UNDRAFTED)
     server.poll(snap(drafts=0))
@@ -392,7 +383,7 @@ def test_one_sender_leaves_room_for_the_finished_requests_of_another(server, sta
 
 
 def test_finished_requests_without_end_wait_in_bounded_memory_whoever_sends_them(server):
-    engines = [PluginEnd(server, number, start=str(number)) for number in range(1, 11)]
+    engines = [PluginEnd(server, number) for number in range(1, 11)]
     for _ in range(1000):
         for engine in engines:
             engine.finish(**UNDRAFTED)
@@ -406,7 +397,7 @@ def test_finished_requests_without_end_wait_in_bounded_memory_whoever_sends_them
 
 def test_finished_requests_that_wait_for_a_page_without_their_engine_take_no_room_after_it():
     server = Server()
-    stranger = PluginEnd(server, 1, start="b", engine=5)
+    stranger = PluginEnd(server, 1, engine=5)
     for _ in range(10_000):
         stranger.finish(**UNDRAFTED)
     server.fail()
@@ -420,11 +411,11 @@ def test_finished_requests_that_wait_for_a_page_without_their_engine_take_no_roo
 def test_unfinished_reports_of_dead_lives_take_no_room(server):
     """Each sent 200 finished requests of a report that never ended."""
     for number in range(42):
-        dead = PluginEnd(server, number, start=f"dead {number}")
+        dead = PluginEnd(server, number)
         dead.send(ReportPart(finished=(finished(**UNDRAFTED),) * 200))
         dead.close()
     server.poll(snap(drafts=0))
-    alive = PluginEnd(server, 50, start="alive")
+    alive = PluginEnd(server, 50)
     server.poll(snap(drafts=0))
     alive.finish(**UNDRAFTED)
     assert server.poll(snap(drafts=0)).plugin.dropped["unconfirmed"] >= 8000

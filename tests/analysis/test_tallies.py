@@ -111,7 +111,7 @@ def test_adapters_have_names_only_where_asked_for_and_eight_at_most():
 def test_an_adapter_that_becomes_other_takes_no_history_into_others_window():
     """After a restart of the sidecar, where the second engine's adapters are the older ones."""
     server = Server(thresholds={"min_requests": 1}, plugin={"adapters": True})
-    first, second = PluginEnd(server, 1, start="a", started=1.0), PluginEnd(server, 2, start="b", started=1.0, engine=1)
+    first, second = PluginEnd(server, 1, started=1.0), PluginEnd(server, 2, started=1.0, engine=1)
     for number in range(20):
         first.serve(table="adapter", key=f"young-{number:02}", drafts=1000)
     for number in range(10):

@@ -31,25 +31,17 @@ polls = st.sampled_from([(), (1.0,), (1.0,), (1.0, 1.0), (40.0, 40.0)])  # secon
 _numbers = itertools.count(1)
 
 
-def numbers(tally):
-    return (tally.drafts, tally.draft_tokens, tally.accepted_tokens)
-
-
-def plus(left, right):
-    return tuple(map(sum, zip(left, right, strict=True)))
-
-
 class Engine:
     """A scheduler with the plug-in; ``possible`` are by temperature all sums that its cuts have ever had."""
 
     def __init__(self, server, name):
         self.server, self.name = server, name
-        self.before = {label: {(0, 0, 0)} for label in TEMPERATURES}  # of the engine's lives in this process of vLLM
+        self.before = {label: {NOTHING} for label in TEMPERATURES}  # of the engine's lives in this process of vLLM
         self.counted = 0  # drafts by vLLM's counters, likewise
         self.restart()
 
     def restart(self):
-        self.plugin = PluginEnd(self.server, next(_numbers), start=f"engine {next(_numbers)}", engine=int(self.name))
+        self.plugin = PluginEnd(self.server, next(_numbers), engine=int(self.name))
         self.is_connected = True
         self.possible = {label: set(sums) for label, sums in self.before.items()}
 
@@ -57,8 +49,8 @@ class Engine:
         if self.is_connected:
             self.plugin.tick(finished=requests)
             for label, temperature in TEMPERATURES.items():
-                cut = numbers(self.plugin.rows.get((Table.TEMPERATURE, temperature), NOTHING))
-                self.possible[label] |= {plus(sums, cut) for sums in self.before[label]}
+                cut = self.plugin.rows.get((Table.TEMPERATURE, temperature), NOTHING)
+                self.possible[label] |= {sums + cut for sums in self.before[label]}
 
     def leave(self):
         self.plugin.close()
@@ -113,7 +105,7 @@ class Trust(RuleBasedStateMachine):
         self.engines = {name: Engine(self.server, name) for name in ENGINES}
         self.orphans = []  # engines that outlived their process of vLLM
         self.liars = [Liar(self.server) for _ in range(3)]
-        self.exported = {}  # by temperature, at the last poll that had a split
+        self.exported = {}  # tallies by temperature, at the last poll that had a split
         self.finished = dict.fromkeys(TEMPERATURES, 0)
         self.drafted = dict.fromkeys(TEMPERATURES, 0)
         self.has_restarted = False
@@ -218,7 +210,7 @@ class Trust(RuleBasedStateMachine):
         for engine in self.engines.values():
             engine.leave()
         for _ in range(40):
-            PluginEnd(self.server, number := next(_numbers), start=f"crowd {number}", engine=int(name)).close()
+            PluginEnd(self.server, next(_numbers), engine=int(name)).close()
         self.pass_time(then)
         for engine in self.engines.values() if returns else ():
             engine.connect_again()
@@ -238,15 +230,13 @@ class Trust(RuleBasedStateMachine):
 
     def _check(self):
         for shown in self.server.model().temperatures:
-            first, second = (engine.possible.get(shown.temperature, {(0, 0, 0)}) for engine in self.engines.values())
-            own = {plus(left, right) for left in first for right in second}
-            assert numbers(shown.tally) in own, shown.temperature
+            first, second = (engine.possible.get(shown.temperature, {NOTHING}) for engine in self.engines.values())
+            assert shown.tally in {left + right for left in first for right in second}, shown.temperature
             assert shown.acceptances.count <= self.finished.get(shown.temperature, 0)
             assert shown.window.drafts <= self.drafted.get(shown.temperature, 0)
-            before = self.exported.get(shown.temperature, (0, 0, 0))
-            if not self.has_restarted:
-                assert all(map(int.__ge__, numbers(shown.tally), before)), f"{shown.temperature} fell"
-            self.exported[shown.temperature] = numbers(shown.tally)
+            before = self.exported.get(shown.temperature, NOTHING)
+            assert self.has_restarted or not shown.tally.has_fallen(before), f"{shown.temperature} fell"
+            self.exported[shown.temperature] = shown.tally
         self.has_restarted &= not self.server.model().temperatures
 
     @precondition(lambda self: hasattr(self, "engines"))

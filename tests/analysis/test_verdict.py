@@ -11,17 +11,17 @@ from sidecar.settings.groups import Thresholds
 from tests.analysis.analysis_tools import evidence, window
 
 
+def drafted(drafts, draft_tokens, accepted_tokens, *by_position):
+    return Acceptance(
+        drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted_tokens, accepted_per_position=by_position
+    )
+
+
 @pytest.mark.parametrize(
     ("window", "rate", "length", "position_rates"),
     [
-        (
-            Acceptance(drafts=100, draft_tokens=300, accepted_tokens=150, accepted_per_position=(80, 50, 20)),
-            *(0.5, 2.5, (0.8, 0.5, 0.2)),
-        ),
-        (  # of a page between two of vLLM's updates
-            Acceptance(drafts=10, draft_tokens=30, accepted_tokens=31, accepted_per_position=(11, 10, 10)),
-            *(1.0, 4.1, (1.0, 1.0, 1.0)),
-        ),
+        (drafted(100, 300, 150, 80, 50, 20), 0.5, 2.5, (0.8, 0.5, 0.2)),
+        (drafted(10, 30, 31, 11, 10, 10), 1.0, 4.1, (1.0, 1.0, 1.0)),  # of a page between two of vLLM's updates
         (NO_DRAFTS, None, None, ()),
     ],
 )

@@ -102,22 +102,6 @@ def test_a_page_of_dynamos_worker_is_read_despite_its_additional_labels(recorded
     assert set(engine.histograms) == set(Phase)
 
 
-def test_a_page_as_vllms_rust_front_end_writes_it_gives_the_same(recorded):
-    """OpenMetrics: families without ``_total``, exemplars, an end mark; no settings of the cache, no process."""
-    lines = [
-        line
-        for line in recorded("vllm-0.33.0.prom").decode().splitlines()
-        if "cache_config_info" not in line and "process_" not in line and "_created" not in line
-    ]
-    text = "\n".join([*lines, "# EOF"]) + "\n"
-    text = re.sub(r"(?m)^(# (?:TYPE|HELP) \S+)_total ", r"\1 ", text)
-    text = re.sub(r"(?m)^(\S+_bucket\{.*\} \S+)$", r'\1 # {trace_id="ab12"} 0.5 1700000000.0', text)
-    (ours,), (plain,) = (snapshot(body).engines for body in (text.encode(), recorded("vllm-0.33.0.prom")))
-    assert (ours.counters, ours.accepted_per_position) == (plain.counters, plain.accepted_per_position)
-    assert (ours.gauges, ours.histograms) == (plain.gauges, plain.histograms)
-    assert ours.kv_cache_capacity_tokens is None
-
-
 def test_one_reader_reads_the_pages_of_all_versions(truth, recorded):
     """What was learned from one page must not leak into the next, such as after an upgrade of vLLM."""
     pages, snapshots = page_reader(), SnapshotReader()

@@ -59,37 +59,25 @@ def judgement(verdict, rate=None, *, share=1.0, speculation=None, by_speedup=Fal
     """On a window that accepts ``rate`` of its draft tokens; None: nothing was drafted."""
     seen = NO_DRAFTS if rate is None else window(rate, share=share)
     enough = verdict is not Verdict.INSUFFICIENT_DATA
-    values = {
-        "evidence": Evidence(window=seen, speculation=speculation),
-        "judged": seen if enough else None,
-        "by_acceptance": verdict,
-        "by_speedup": verdict if by_speedup else None,
-        "is_low": enough and seen.rate is not None and seen.rate < 0.5,
-    }
-    return Judgement(is_known=True, **values | changes)
+    verdicts = {"by_acceptance": verdict, "by_speedup": verdict if by_speedup else None}
+    is_low = enough and seen.rate is not None and seen.rate < 0.5
+    judged = {"evidence": Evidence(window=seen, speculation=speculation), "judged": seen if enough else None}
+    return Judgement(is_known=True, **{**judged, **verdicts, "is_low": is_low} | changes)
 
 
 def speedup(plain_ms, actual_ms, error=0.01):
-    return Speedup(
-        ratio=plain_ms / actual_ms,
-        error=error,
-        plain_seconds=plain_ms / 1000,
-        actual_seconds=actual_ms / 1000,
-        tokens=1000.0,
-    )
+    times = {"plain_seconds": plain_ms / 1000, "actual_seconds": actual_ms / 1000}
+    return Speedup(ratio=plain_ms / actual_ms, error=error, tokens=1000.0, **times)
 
 
 def speed(plain_ms=30.0, actual_ms=20.0, withheld=None):
     """An engine's or a model's, with 9.2 requests running."""
-    steps = Steps(
-        seconds=92.0, decode_steps=920.0, engine_steps=110.0, tokens=1800.0, first_tokens=92.0, drafts=900.0,
-        draft_tokens=2700.0,
-    )  # fmt: skip
+    times = {"seconds": 92.0, "decode_steps": 920.0, "engine_steps": 110.0}
+    steps = Steps(**times, tokens=1800.0, first_tokens=92.0, drafts=900.0, draft_tokens=2700.0)
     if withheld is not None:
         return EngineSpeed(steps=steps, withheld=withheld)
-    return EngineSpeed(
-        steps=steps, speedup=speedup(plain_ms, actual_ms), break_even_length=1.6, break_even_acceptance=0.31
-    )
+    known = speedup(plain_ms, actual_ms)
+    return EngineSpeed(steps=steps, speedup=known, break_even_length=1.6, break_even_acceptance=0.31)
 
 
 def engine(model="demo", index="0", **changes):
@@ -127,41 +115,33 @@ def latency(median):
     return Latency(dict(zip(QUANTILES, (median, 2 * median, 3 * median, 5 * median), strict=True)), 40.0, 0.001)
 
 
+def tally(stopped, drafts, rate):
+    return Tally(stopped=stopped, drafts=drafts, draft_tokens=3 * drafts, accepted_tokens=int(3 * drafts * rate))
+
+
 def temperature(label, verdict=Verdict.NET_POSITIVE, rate=0.7, share=0.5, **changes):
-    values = {
-        "temperature": label,
-        "tally": Tally(
-            stopped=40,
-            drafts=1000,
-            draft_tokens=3000,
-            accepted_tokens=int(3000 * rate),
-            drafted_at=(1000, 1000, 1000),
-            accepted_at=(900, 700, 500),
-        ),
+    distributions = {
         "acceptances": distribution(ACCEPTANCE_EDGES, 0, 1, 2, 5, 40),
         "lengths": distribution(LENGTH_EDGES, 0, 10, 40),
         "ttft": distribution(TTFT_EDGES, 0, 40),
         "tpot": distribution(TPOT_EDGES, 40),
         "durations": distribution(DURATION_EDGES, 0, 0, 40),
-        "window": window(rate, share=share),
-        "acceptance_quantiles": {0.1: max(0.0, rate - 0.2), 0.5: rate, 0.9: rate + 0.1},
         "acceptance_bins": (0, 0, 1, 2, 4, 9, 14, 8, 2, 0),
+        "acceptance_quantiles": {0.1: max(0.0, rate - 0.2), 0.5: rate, 0.9: rate + 0.1},
         "ttft_quantiles": {0.5: 0.08, 0.95: 0.2, 0.99: 0.3},
         "tpot_quantiles": {0.5: 0.02, 0.95: 0.03, 0.99: 0.04},
-        "judgement": judgement(verdict, rate, share=share),
-        "speedup": None,
-        "saved_seconds": 0.0,
-        "lost_seconds": 0.0,
     }
+    counted = replace(tally(40, 1000, rate), drafted_at=(1000, 1000, 1000), accepted_at=(900, 700, 500))
+    judged = {"window": window(rate, share=share), "judgement": judgement(verdict, rate, share=share)}
+    untimed = {"speedup": None, "saved_seconds": 0.0, "lost_seconds": 0.0}
+    values = {"temperature": label, "tally": counted, **distributions, **judged, **untimed}
     return TemperatureReport(**values | changes)
 
 
 def timed(label, verdict, rate, plain_ms, actual_ms, **changes):
     """A temperature whose verdict is by time."""
-    return temperature(
-        label, verdict, rate, judgement=judgement(verdict, rate, share=0.5, by_speedup=True),
-        speedup=speedup(plain_ms, actual_ms), **changes,
-    )  # fmt: skip
+    judged = judgement(verdict, rate, share=0.5, by_speedup=True)
+    return temperature(label, verdict, rate, judgement=judged, speedup=speedup(plain_ms, actual_ms), **changes)
 
 
 def difference(rate, others, error=0.01, drafted=1000):
@@ -173,7 +153,7 @@ def group(by, name, rate=0.6, *, share=0.5, difference=None, without_drafts=Fals
     return GroupReport(
         by=by,
         group=name,
-        tally=Tally(stopped=20, drafts=500, draft_tokens=1500, accepted_tokens=int(1500 * rate)),
+        tally=tally(20, 500, rate),
         window=window(rate, share=share),
         difference=difference,
         without_drafts=without_drafts,
@@ -198,20 +178,10 @@ def model(*temperatures, name="demo", engines=None, **changes):
 
 def timed_model(*temperatures, **changes):
     """A model with a reference."""
-    loads = (
-        LoadReport("1", plain_seconds=0.02),
-        LoadReport("5-8", 2.0, 60.0, 100.0, 0.03),
-        LoadReport("9-16", 3.0, 60.0, 100.0),
-    )
-    return model(
-        *temperatures,
-        **{
-            "speed": speed(),
-            "loads": loads,
-            "judgement": judgement(Verdict.NET_POSITIVE, 0.5, by_speedup=True),
-        }
-        | changes,
-    )
+    low, high = LoadReport("5-8", 2.0, 60.0, 100.0, 0.03), LoadReport("9-16", 3.0, 60.0, 100.0)
+    loads = (LoadReport("1", plain_seconds=0.02), low, high)
+    judged = judgement(Verdict.NET_POSITIVE, 0.5, by_speedup=True)
+    return model(*temperatures, **{"speed": speed(), "loads": loads, "judgement": judged} | changes)
 
 
 OBSERVING = PluginReport(

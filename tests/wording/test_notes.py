@@ -27,6 +27,7 @@ NEGATIVE, EVEN, POSITIVE = Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET
 NONE = Verdict.INSUFFICIENT_DATA
 ELSEWHERE = "Route this traffic to pods that do not speculate."
 OR_FEWER = "Route this traffic to pods that do not speculate, or speculate fewer tokens."
+BACK_ABOVE = "2 standard errors is back above"
 SCHEDULED = Speculation("eagle3", 3, per_batch_size=True)
 ADAPTIVE = Speculation("eagle3", 3, adaptive_verification=True)
 
@@ -34,38 +35,28 @@ ADAPTIVE = Speculation("eagle3", 3, adaptive_verification=True)
 @pytest.mark.parametrize(
     ("gate", "threshold"),
     [
-        (Gate("min_requests", 20), "min_requests (20)"),
-        (Gate("min_drafts_per_second", 1.0), "min_drafts_per_second (1)"),
-        (Gate("min_bucket_share", 0.1), "min_bucket_share (0.1)"),
+        (("min_requests", 20), "min_requests (20)"),
+        (("min_drafts_per_second", 1.0), "min_drafts_per_second (1)"),
+        (("min_bucket_share", 0.1), "min_bucket_share (0.1)"),
     ],
 )
 def test_without_a_verdict_the_setting_that_requires_more_traffic_is_named(gate, threshold):
-    assert judgement_note(judgement(NONE, 0.3, gate=gate)) == f"No verdict: below thresholds.{threshold}."
+    assert judgement_note(judgement(NONE, 0.3, gate=Gate(*gate))) == f"No verdict: below thresholds.{threshold}."
 
 
 @pytest.mark.parametrize(
     ("verdict", "by_speedup", "threshold", "sentence"),
     [
-        (NEGATIVE, False, 0.5, "The acceptance rate is back above 0.5, but the verdict stays net negative below 0.52,"),
-        (EVEN, False, 0.65, "The acceptance rate is back above 0.65, but the verdict stays break even below 0.67,"),
-        (
-            NEGATIVE,
-            True,
-            0.97,
-            "The speedup plus 2 standard errors is back above 0.97, but the verdict stays net negative below 0.99,",
-        ),
-        (
-            EVEN,
-            True,
-            1.05,
-            "The speedup minus 2 standard errors is back above 1.05, but the verdict stays break even below 1.07,",
-        ),
+        (NEGATIVE, False, 0.5, "acceptance rate is back above 0.5, but the verdict stays net negative below 0.52,"),
+        (EVEN, False, 0.65, "acceptance rate is back above 0.65, but the verdict stays break even below 0.67,"),
+        (NEGATIVE, True, 0.97, f"speedup plus {BACK_ABOVE} 0.97, but the verdict stays net negative below 0.99,"),
+        (EVEN, True, 1.05, f"speedup minus {BACK_ABOVE} 1.05, but the verdict stays break even below 1.07,"),
     ],
 )
 def test_a_verdict_that_only_the_margin_keeps_says_when_it_rises(verdict, by_speedup, threshold, sentence):
     remedy = f" {OR_FEWER}" if verdict is NEGATIVE else ""
     note = judgement_note(judgement(verdict, 0.6, by_speedup=by_speedup, held_below=threshold))
-    assert note == f"{sentence} so that it does not flap.{remedy}"
+    assert note == f"The {sentence} so that it does not flap.{remedy}"
 
 
 @pytest.mark.parametrize(
@@ -95,54 +86,37 @@ def test_findings_take_the_place_of_the_general_remedy_and_a_schedule_is_advised
     assert model_notes(model(advice=advice, findings=(load,))) == []  # it says so itself
 
 
-BY_TIME = {"now": 7, "best_seconds": 0.00415, "now_seconds": 0.0052}
-NOT_BY_TIME = "At this load a token takes 4.15 ms without speculation and 5.2 ms with it: speculate"
 BY_LOAD = "To adapt to the load, set num_speculative_tokens_per_batch_size to [[1, 4, 3], [5, 8, 0]]."
-THE_NEXT = "the next one is accepted only 28% of the time."
-EVEN_THE_FIRST = "even the first token is accepted only 35% of the time."
+TWO = "fewer tokens, 2 instead of 5: the next one is accepted only 28% of the time."
+OFF = "turn speculation off, or use another draft model: even the first token is accepted only 35% of the time."
+MORE = f"more tokens, as long as latency under load allows. {BY_LOAD}"
+SET_TWO = "Set num_speculative_tokens to 2 instead of 7: about 4.15 ms per token instead of 5.2 ms at this load."
+LESS_LOAD = "At this load a token takes 4.15 ms without speculation and 5.2 ms with it: speculate"
+AT_LOWER_LOADS = f"{LESS_LOAD} only at lower loads (num_speculative_tokens_per_batch_size), or not at all."
+FEWER, OR_NONE = Direction.FEWER, Direction.NONE
+BY_TIME = {"now": 7, "best": 0, "best_seconds": 0.00415, "now_seconds": 0.0052}
+GIVEN_UP = "does not use async scheduling"
 SCHEDULE = ((1, 4, 3), (5, 8, 0))
 
 
 @pytest.mark.parametrize(
-    ("tokens", "rest", "sentences"),
+    ("direction", "tokens", "rest", "sentences"),
     [
-        (None, {}, ""),
-        (None, {"schedule": SCHEDULE}, BY_LOAD),
-        (
-            {"direction": Direction.FEWER, "now": 5, "best": 2, "acceptance": 0.3, "next_rate": 0.28},
-            {},
-            f"Acceptance rate 0.30: speculate fewer tokens, 2 instead of 5: {THE_NEXT}",
-        ),
-        (
-            {"direction": Direction.NONE, "now": 3, "best": 0, "acceptance": 0.18, "next_rate": 0.35},
-            {},
-            f"Acceptance rate 0.18: turn speculation off, or use another draft model: {EVEN_THE_FIRST}",
-        ),
-        (
-            {"direction": Direction.FEWER, "now": 0, "acceptance": 0.2},
-            {},
-            "Acceptance rate 0.20: speculate fewer tokens.",
-        ),
-        (
-            {"direction": Direction.MORE, "now": 2, "acceptance": 0.81},
-            {"schedule": SCHEDULE},
-            "Acceptance rate 0.81: speculate more tokens, as long as latency under load allows. " + BY_LOAD,
-        ),
-        (
-            {"direction": Direction.FEWER, "best": 2, **BY_TIME},
-            {},
-            "Set num_speculative_tokens to 2 instead of 7: about 4.15 ms per token instead of 5.2 ms at this load.",
-        ),
-        (
-            {"direction": Direction.NONE, "best": 0, **BY_TIME},
-            {"can_schedule": True},
-            f"{NOT_BY_TIME} only at lower loads (num_speculative_tokens_per_batch_size), or not at all.",
-        ),
-        ({"direction": Direction.NONE, "best": 0, **BY_TIME}, {}, f"{NOT_BY_TIME} with fewer requests, or not at all."),
+        (None, {}, {}, ""),
+        (None, {}, {"schedule": SCHEDULE}, BY_LOAD),
+        (FEWER, {"now": 5, "best": 2, "acceptance": 0.3, "next_rate": 0.28}, {}, f"0.30: speculate {TWO}"),
+        (OR_NONE, {"now": 3, "best": 0, "acceptance": 0.18, "next_rate": 0.35}, {}, f"0.18: {OFF}"),
+        (FEWER, {"now": 0, "acceptance": 0.2}, {}, "0.20: speculate fewer tokens."),
+        (Direction.MORE, {"now": 2, "acceptance": 0.81}, {"schedule": SCHEDULE}, f"0.81: speculate {MORE}"),
+        (FEWER, BY_TIME | {"best": 2}, {}, SET_TWO),
+        (OR_NONE, BY_TIME, {"can_schedule": True}, AT_LOWER_LOADS),
+        (OR_NONE, BY_TIME, {}, f"{LESS_LOAD} with fewer requests, or not at all."),
     ],
 )
-def test_advice_says_what_to_set_and_why(tokens, rest, sentences):
-    assert advice_sentences(Advice(tokens=tokens and TokensAdvice(**tokens), **rest)) == sentences
+def test_advice_says_what_to_set_and_why(direction, tokens, rest, sentences):
+    by_acceptance = "Acceptance rate " if "acceptance" in tokens else ""
+    advice = TokensAdvice(direction=direction, **tokens) if direction else None
+    assert advice_sentences(Advice(tokens=advice, **rest)) == by_acceptance + sentences
 
 
 @pytest.mark.parametrize(
@@ -154,14 +128,8 @@ def test_advice_says_what_to_set_and_why(tokens, rest, sentences):
         (Speculation("eagle3", 3, rejection_sample_method="synthetic"), ["it is configured, not measured."]),
         (Speculation("eagle3", 3, rejection_sample_method="fly"), ["fly also accepts tokens that the model itself"]),
         (ADAPTIVE, ["Verification is adaptive: "]),
-        (
-            Speculation("ngram", 3),
-            ["token by token, and method ngram does not", "does not use async scheduling, which"],
-        ),
-        (
-            Speculation("suffix", 3),
-            ["method suffix does not", "does not use async scheduling and model runner V2, which"],
-        ),
+        (Speculation("ngram", 3), ["token by token, and method ngram does not", f"{GIVEN_UP}, which"]),
+        (Speculation("suffix", 3), ["method suffix does not", f"{GIVEN_UP} and model runner V2, which"]),
     ],
 )
 def test_caveats_say_what_misleads_and_what_the_method_costs(speculation, words):

@@ -24,10 +24,7 @@ BUCKETS = ("0", GOOD, 0.82, 0.45), ("0.3-0.5", EVEN, 0.61, 0.17), ("0.7-1", BAD,
 
 def mixed():
     """Hot traffic and long prompts lose."""
-    rows = []
-    for label, verdict, rate, share in BUCKETS:
-        judged = reports.judgement(verdict, rate, share=share)
-        rows.append(reports.temperature(label, verdict, rate, share, judgement=judged))
+    rows = [reports.temperature(*bucket) for bucket in BUCKETS]
     groups = (reports.group("prompt_tokens", "8k-32k", 0.31, share=0.22, difference=reports.difference(0.31, 0.72)),)
     medians = zip(Phase, (0.084, 0.021, 0.0131, 1.4, 0.013), strict=True)
     engine = reports.engine(

@@ -5,13 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import CONFIDENCE
-from sidecar.analysis.speed.speedup import Withheld
 from sidecar.engine.page_source import Fetcher
 from sidecar.errors import NotAnExposition
 from sidecar.settings import Settings
-from sidecar.wording.notes import LIMITATIONS, WITHHELD
 from sidecar.wording.numbers import aligned, count, markdown, milliseconds, ratio, share
 from sidecar.wording.prices import PRICES
 
@@ -98,19 +95,14 @@ def _model(model: _Json, table: _Table, item: str, shown: str) -> Iterator[str]:
     ]
     notes = [note for note in notes if note and note not in shown]
     notes += [f"temperature {part['temperature']}: {part['note']}" for part in temperatures if part["note"]]
-    notes += [
-        f"engine {engine['key']['engine']}: {LIMITATIONS[Limitation(name)]}"
-        for engine in model["engines"]
-        for name in engine["limitations"]
-    ]
     yield from ("", *(f"{item}{note}" for note in notes)) if notes else ()
 
 
 def _speedup(model: _Json) -> str:
-    """The speedup over plain decoding, or why there is none; empty for a model that does not speculate."""
+    """The speedup over plain decoding; empty if there is none."""
     speed = model["speed"]
     if speed is None or speed["speedup"] is None:
-        return f"no speedup: {WITHHELD[Withheld(speed['withheld'])]}" if speed and speed["withheld"] else ""
+        return ""
     speedup, break_even = speed["speedup"], speed["break_even_acceptance"]
     text = f"speedup {speedup['ratio']:.3f} ± {CONFIDENCE * speedup['error']:.3f}"
     return text if break_even is None else f"{text}; break-even acceptance rate {ratio(break_even)}"

@@ -13,7 +13,7 @@ from sidecar.errors import ScrapeError
 from sidecar.export.declaration import Shown
 from sidecar.wording.answer import answer
 from sidecar.wording.findings import explanations
-from sidecar.wording.notes import judgement_note, model_notes
+from sidecar.wording.notes import hints, judgement_note, model_notes
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
 from sidecar.wording.prices import price_rows
 
@@ -44,7 +44,7 @@ def _model(model: ModelReport, plugin: PluginReport) -> dict[str, Any]:
     ]
     return {
         **plain(model),
-        "notes": [*model_notes(model), *no_split],
+        "notes": [*model_notes(model), *no_split, *hints(model)],
         "explanations": plain(tuple(explanations(model))),
         "prices": price_rows(model),
         "temperatures": temperatures,

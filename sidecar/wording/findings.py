@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from math import isnan
 from typing import Final
 
-from sidecar.analysis.advice import Advice, Direction, Finding, FindingCode, TokensAdvice
+from sidecar.analysis.advice import Advice, Finding, FindingCode
 from sidecar.analysis.engine.cache import sum_caches
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.findings import waiting_for_room
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.engine.methods import LOGIT_BYTES, drafts_with_a_model
 from sidecar.requests.messages import Configuration, Speculation
-from sidecar.wording.notes import advice_sentences
+from sidecar.wording.notes import schedule_sentence, tokens_sentence
 from sidecar.wording.numbers import counted, percent
 
 _VERIFY: Final = (
@@ -52,7 +52,11 @@ def _explanation(finding: Finding, model: ModelReport) -> Explanation:
 
 
 # ``_facts`` has what is in braces; some of it may be empty.
-_NUMBER: Final = Explanation(what="{advice}", remedy="{number} {schedule}", expect="{basis}")
+_NUMBER: Final = Explanation(
+    what="{advice}",
+    remedy="Change `num_speculative_tokens` in --speculative-config, or remove that to draft nothing. {schedule}",
+    expect="{basis}",
+)
 _TEXTS: Final = {
     FindingCode.TOO_MANY_TOKENS: _NUMBER,
     FindingCode.TOO_FEW_TOKENS: _NUMBER,
@@ -145,7 +149,7 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
     speculation = engine.speculation or Speculation(None, 0)
     value, other, interval = finding.value or 0.0, finding.other or 0.0, CONFIDENCE * (finding.error or 0.0)
     advice, where, longest = model.advice or Advice(), ", ".join(finding.where), speculation.draft_max_model_len
-    schedule = _schedule(advice)
+    schedule = schedule_sentence(advice)
     return {
         "where": where,
         "rate": percent(value),
@@ -155,8 +159,7 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         "at": f" (T {where})" if where else "",
         "but": _BIASED if engine.configuration.async_scheduling is False else "",
         "memory": _memory(engine.configuration, speculation),
-        "advice": advice_sentences(Advice(tokens=advice.tokens, can_schedule=advice.can_schedule)),
-        "number": _number(advice.tokens),
+        "advice": tokens_sentence(advice),
         "basis": _BY_ACCEPTANCE if advice.tokens is None or advice.tokens.best_seconds is None else _BY_TIME,
         "schedule": schedule,
         "schedule_or_pods": schedule or "Add pods, so that fewer requests run on each.",
@@ -209,25 +212,6 @@ def _memory(configuration: Configuration, speculation: Speculation) -> str:
     return (
         f"{text} On model runner V1, vLLM's memory profiling leaves them out, so lower --gpu-memory-utilization by as "
         "much, and a request's seed no longer makes its output reproducible."
-    )
-
-
-def _number(tokens: TokensAdvice | None) -> str:
-    if tokens is None or tokens.best is None:
-        verb = "Raise" if tokens is not None and tokens.direction is Direction.MORE else "Lower"
-        return f"{verb} num_speculative_tokens in --speculative-config step by step."
-    if tokens.best == 0:
-        return "Remove --speculative-config, or use a draft model that accepts more."
-    return f'Set `"num_speculative_tokens": {tokens.best}` in --speculative-config.'
-
-
-def _schedule(advice: Advice) -> str:
-    if not advice.schedule:
-        return ""
-    entries = [list(entry) for entry in advice.schedule]
-    return (
-        f'To follow the load, set `"num_speculative_tokens_per_batch_size": {entries}`. vLLM ignores it with data '
-        "parallelism, and gives up full CUDA graphs for it on model runner V1."
     )
 
 

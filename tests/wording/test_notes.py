@@ -15,9 +15,9 @@ from sidecar.wording.notes import (
     WITHHELD,
     advice_sentences,
     caveats,
+    hints,
     judgement_note,
     model_notes,
-    no_speedup_sentence,
 )
 from tests.export.reports import STRUCTURED, engine, judgement, model, speed, timed_model, window
 
@@ -95,7 +95,10 @@ def test_findings_take_the_place_of_the_general_remedy_and_a_schedule_is_advised
 
 BY_TIME = {"now": 7, "best_seconds": 0.00415, "now_seconds": 0.0052}
 NOT_BY_TIME = "At this load a token takes 4.15 ms without speculation and 5.2 ms with it: speculate"
-BY_LOAD = "To adapt to the load, set num_speculative_tokens_per_batch_size to [[1, 4, 3], [5, 8, 0]]."
+BY_LOAD = (
+    'To follow the load, set `"num_speculative_tokens_per_batch_size": [[1, 4, 3], [5, 8, 0]]`. vLLM ignores it with '
+    "data parallelism, and gives up full CUDA graphs for it on model runner V1."
+)
 THE_NEXT = "the next one is accepted only 28% of the time."
 EVEN_THE_FIRST = "even the first token is accepted only 35% of the time."
 SCHEDULE = ((1, 4, 3), (5, 8, 0))
@@ -203,5 +206,5 @@ def test_every_code_has_its_sentence():
 
 def test_without_a_speedup_the_reason_is_given():
     quiet = model(speed=speed(withheld=Withheld.TOO_LITTLE))
-    assert no_speedup_sentence(quiet) == "No speedup for demo: not enough tokens yet."
-    assert no_speedup_sentence(timed_model()) == no_speedup_sentence(model(speed=None)) == ""
+    assert hints(quiet) == ["No speedup for demo: not enough tokens yet."]
+    assert hints(timed_model()) == hints(model(speed=None)) == []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sidecar.engine import names
-from sidecar.engine.lines import Series
+from sidecar.engine.exposition import Series
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.errors import PageTooLarge
 

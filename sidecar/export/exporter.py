@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from sidecar.analysis.distributions import Distribution
-from sidecar.engine.lines import Series, read_sample
+from sidecar.engine.exposition import Series, read_sample
 from sidecar.engine.names import PREFIXES
 from sidecar.export.declaration import Shown
 from sidecar.export.metrics import METRICS

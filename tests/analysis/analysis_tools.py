@@ -180,7 +180,6 @@ def finished(temperature=0, at=1000.0, **changes):
         "drafts": 10,
         "draft_tokens": 30,
         "accepted_tokens": 20,
-        "lengths": (0, 0, 10, 0),
         "prompt_tokens": 100,
         "output_tokens": 31,
         "arrival": at - 2.5,

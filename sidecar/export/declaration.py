@@ -17,7 +17,6 @@ from sidecar.analysis.speed.speedup import LoadReport
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.engine.merge import OTHER
 from sidecar.settings import Settings
-from sidecar.settings.baselines import PlainStepTimes
 
 Labels = tuple[str, ...]  # values, in the order of the label names
 Values = float | Distribution | None | Mapping[Any, float | None]  # a mapping's keys are strings or tuples of these
@@ -106,23 +105,12 @@ def _at(place: str, node: Any) -> Any:
     return node
 
 
-Baseline = tuple[Mapping[str, Mapping[float, float]], PlainStepTimes | None]
-
-
 def _engines(shown: Shown) -> Iterator[tuple[Labels, EngineReport]]:
     return ((engine.key, engine) for model in shown.report.models for engine in model.engines)
 
 
 def _single_engines(shown: Shown) -> Iterator[tuple[Labels, EngineReport]]:
     return ((key, engine) for key, engine in _engines(shown) if key != OTHER)
-
-
-def _baselines(shown: Shown) -> Iterator[tuple[Labels, Baseline]]:
-    """Of the models that vLLM serves: one file may have those of a whole cluster."""
-    settings = shown.settings
-    for model in shown.report.models:
-        name = model.model_name
-        yield (name,), (settings.baselines.get(name, {}), settings.plain_step_times.get(name))
 
 
 SETTINGS: Final[Level[Settings]] = Level((), lambda shown: [((), shown.settings)])
@@ -142,7 +130,6 @@ TEMPERATURE: Final[Level[TemperatureReport]] = Level(
         ((one.model_name, part.temperature), part) for one in shown.report.models for part in one.temperatures
     ),
 )
-BASELINE: Final = Level(("model_name",), _baselines)
 GROUP: Final[Level[GroupReport]] = Level(
     ("model_name", "by", "group"),
     lambda shown: (((one.model_name, part.by, part.group), part) for one in shown.report.models for part in one.groups),

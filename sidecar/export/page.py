@@ -65,8 +65,7 @@ def content(shown: Shown) -> str:
     if report.scrape.up:
         for model in report.models:
             parts.append(model_section(model, settings.thresholds, report.plugin, above))
-            baseline = settings.baselines.get(model.model_name, {})
-            parts += [engine_section(engine, baseline) for engine in model.engines]
+            parts += [engine_section(engine, model.plain_latencies) for engine in model.engines]
         parts.append('<p class="facts">± is the 95 % confidence interval.</p>')
         parts.append(hints_section(report))
     return "".join(parts)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -58,6 +59,8 @@ def plain(value: Any) -> Any:
             converted: Any = value
         case str():
             converted = str(value)  # of an enumeration: its plain string
+        case datetime():
+            converted = value.timestamp()
         case float():
             converted = value if math.isfinite(value) else None
         case Mapping():

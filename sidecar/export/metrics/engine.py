@@ -7,7 +7,7 @@ from sidecar.analysis.engine.engine_state import Latency
 from sidecar.analysis.evidence import is_ruled
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.export.declaration import BASELINE, ENGINE, LOAD, MODEL, SINGLE_ENGINE, Values
+from sidecar.export.declaration import ENGINE, LOAD, MODEL, SINGLE_ENGINE, Values
 
 _QUANTILES: Final = frozenset({0.5, 0.99})  # each costs one series per engine and phase
 
@@ -80,9 +80,9 @@ METRICS: Final = {
     MODEL.gauge("baseline_preemptions_ratio", "plain_cache.preemptions_ratio"): (
         "Preemptions / requests without speculation, from the baseline."
     ),
-    BASELINE.gauge(
+    MODEL.gauge(
         "baseline_tokens_per_second",
-        lambda baseline: baseline[1].running[-1] / baseline[1].seconds[-1] if baseline[1] else None,
+        lambda model: model.plain_steps.running[-1] / model.plain_steps.seconds[-1] if model.plain_steps else None,
     ): "Tokens that an engine generates per second without speculation, at the highest load of the baseline.",
     # Acceptance and latency derived from these counters and vLLM's histograms.
     SINGLE_ENGINE.histogram(
@@ -94,9 +94,9 @@ METRICS: Final = {
         lambda engine: _shown_quantiles({phase: latency.quantiles for phase, latency in engine.latencies.items()}),
         *("phase", "quantile"),
     ): "Quantiles 0.5 and 0.99 from vLLM's own histograms over latency_window; interpolated in the first bucket.",
-    BASELINE.gauge("latency_baseline_seconds", lambda baseline: _shown_quantiles(baseline[0]), "phase", "quantile"): (
-        "The same quantiles in the configured baseline."
-    ),
+    MODEL.gauge(
+        "latency_baseline_seconds", lambda model: _shown_quantiles(model.plain_latencies), "phase", "quantile"
+    ): "The same quantiles in the configured baseline.",
     SINGLE_ENGINE.gauge(
         "engine_latency_gap_seconds", _gaps(lambda latency: latency.gap_seconds), "phase"
     ): "P99 - P50 over latency_window, not of the queue; absent where P99 is in vLLM's first bucket.",
@@ -141,9 +141,11 @@ METRICS: Final = {
     MODEL.gauge("plain_step_seconds", _plain_steps, "running", "reference"): (
         "Time of an engine step without speculation at this load, by source; absent where it is unknown."
     ),
-    BASELINE.gauge(
+    MODEL.gauge(
         "baseline_timestamp_seconds",
-        lambda baseline: baseline[1].measured.timestamp() if baseline[1] and baseline[1].measured else None,
+        lambda model: (
+            model.plain_steps.measured.timestamp() if model.plain_steps and model.plain_steps.measured else None
+        ),
     ): "When the plain step times were measured.",
     ENGINE.gauge("engine_speedup_ratio", "speed.speedup.ratio"): (
         "Plain time per token / actual of all requests over latency_window. Absent without a reference."

@@ -177,8 +177,8 @@ def test_latencies_below_vllm_s_first_bucket_are_bounds_and_gaps_are_compared_wi
     page = text(model(engines=(engine(latencies={Phase.TTFT: low, Phase.ITL: first}),)))
     assert "TTFT <1 ms 2 ms 3 ms 2.5 ms" in page
     assert "ITL <1 ms <1 ms <1 ms <1 ms" in page
-    environment = {"BASELINE": '{"demo": {"ttft": {"p50": 0.02, "p99": 0.06}}}'}
-    assert "TTFT 20 ms 60 ms 100 ms 80 ms (2.0 times the baseline)" in text(model(), environment=environment)
+    compared = model(plain_latencies={"ttft": {0.5: 0.02, 0.99: 0.06}})
+    assert "TTFT 20 ms 60 ms 100 ms 80 ms (2.0 times the baseline)" in text(compared)
 
 
 def test_while_vllm_is_down_only_that_is_shown():

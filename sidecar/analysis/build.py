@@ -150,7 +150,7 @@ def _engine_report(
         accepted_per_position=state.held.accepted_per_position if state.held is not None else (),
         kv_cache_usages=state.kv_cache.distribution.snapshot(),
         window_acceptances=state.window_acceptances.snapshot(),
-        loads=state.load_reports,
+        loads=state.loads.report() if state.is_reported or state.untimed is None else (),
         judgement=judged.engines.get(state.key.engine, Judgement()),
         gauges=latest.gauges if latest else {},
         kv_cache_peak=state.kv_cache.peak(moment.at) if latest else None,

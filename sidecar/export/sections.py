@@ -5,12 +5,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from sidecar.analysis.engine.engine_state import Latency, gap_growth
-from sidecar.analysis.evidence import CONFIDENCE, NO_DRAFTS
+from sidecar.analysis.evidence import NO_DRAFTS
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
-from sidecar.analysis.split.strata import Difference
-from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Basis, Judgement
 from sidecar.engine.names import Gauge, Phase
 from sidecar.settings.groups import Thresholds
@@ -19,17 +17,11 @@ from sidecar.wording.findings import explanations
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
-from sidecar.wording.prices import PRICES, UNDER_OTHER_TRAFFIC, price_rows
+from sidecar.wording.tables import PRICES, UNDER_OTHER_TRAFFIC, lower_rows, price_rows
 
 _WIDTH = 300
 _SHARES = (0.5, 0.95, 0.99)  # quantiles of latencies
 _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
-_BY = {
-    "prompt_tokens": "prompts of {} tokens",
-    "output": "{} output",
-    "sampling": "{} sampling",
-    "adapter": "adapter {}",
-}
 
 
 def bar(value: float | None, limits: Sequence[float]) -> str:
@@ -112,7 +104,7 @@ def model_section(model: ModelReport, thresholds: Thresholds, plugin: PluginRepo
         f'<div class="buckets"><div class="bucket whole {TONES[judged.verdict]}">'
         f'<div class="name">All requests</div>{_verdict(judged)}'
         f'<div class="line">{_line(judged, model.speed)}</div>{notes}</div>'
-        f"{split}</div>{_why(model)}{_lower(model)}{_without_drafts(model)}{_speed(model)}{_prices(model)}"
+        f"{split}</div>{_why(model)}{_lower(model)}{_speed(model)}{_prices(model)}"
     )
 
 
@@ -208,26 +200,8 @@ def _gain(bucket: TemperatureReport) -> str:
 
 def _lower(model: ModelReport) -> str:
     """The groups that accept clearly less than the model's other requests; empty if there are none."""
-    rows = [
-        (_name(group), percent(group.window.rate), _below(group.difference), percent(group.window.share))
-        for group in model.groups
-        if group.accepts_less and group.difference is not None
-    ]
-    table = _table(("", "acceptance rate", "below the other requests by", "share of draft tokens"), rows)
+    table = _table(("", "acceptance rate", "below the other requests by", "share of draft tokens"), lower_rows(model))
     return table and f"<h3>Requests with a lower acceptance rate</h3>{table}"
-
-
-def _below(difference: Difference) -> str:
-    return f"{-100 * difference.value:.0f} ± {100 * CONFIDENCE * difference.error:.0f} points"
-
-
-def _without_drafts(model: ModelReport) -> str:
-    groups = ", ".join(_name(group) for group in model.groups if group.without_drafts)
-    return f'<p class="facts">No drafts in the window for: {escape(groups)}.</p>' if groups else ""
-
-
-def _name(group: GroupReport) -> str:
-    return _BY[group.by].format(group.group)
 
 
 def _speed(model: ModelReport) -> str:

@@ -16,7 +16,7 @@ from sidecar.wording.answer import answer
 from sidecar.wording.findings import explanations
 from sidecar.wording.notes import hints, judgement_note, model_notes
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
-from sidecar.wording.prices import price_rows
+from sidecar.wording.tables import tables
 
 
 def status(shown: Shown) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _model(model: ModelReport, plugin: PluginReport) -> dict[str, Any]:
         **plain(model),
         "notes": [*model_notes(model), *no_split, *hints(model)],
         "explanations": plain(tuple(explanations(model))),
-        "prices": price_rows(model),
+        "tables": tables(model),
         "temperatures": temperatures,
     }
 

@@ -11,6 +11,7 @@ from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import MARGIN, Basis, Judgement, Verdict
 from sidecar.engine.methods import given_up
 from sidecar.requests.messages import Configuration, Speculation
+from sidecar.wording.tables import group_name
 
 LIMITATIONS: Final = {
     Limitation.V0_COUNTERS: (
@@ -220,8 +221,9 @@ def _grounds(judgement: Judgement) -> str:
 
 
 def hints(model: ModelReport) -> list[str]:
-    """Why there is no speedup of a model that speculates, and what vLLM's page does not tell."""
+    """Why there is no speedup of a model that speculates, who gets no drafts, and what vLLM's page does not tell."""
     withheld = model.speed.withheld if model.speed is not None else None
     speedup = [] if withheld is None else [f"No speedup for {model.model_name}: {WITHHELD[withheld]}."]
+    quiet = [f"No drafts in the window for {group_name(group)}." for group in model.groups if group.without_drafts]
     limitations = [LIMITATIONS[limitation] for engine in model.engines for limitation in sorted(engine.limitations)]
-    return [*speedup, *dict.fromkeys(limitations)]
+    return [*speedup, *quiet, *dict.fromkeys(limitations)]

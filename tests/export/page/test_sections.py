@@ -94,7 +94,7 @@ def test_groups_that_accept_less_are_listed_with_share_and_error():
     page = text(model(temperature("0"), groups=groups))
     assert "prompts of 8k-32k tokens 31% 37 ± 4 points 22%" in page
     assert "adapter legal 40% 21 ± 10 points 12%" in page
-    assert "No drafts in the window for: structured output." in page
+    assert "No drafts in the window for structured output." in page
     assert "0-512" not in page
     assert "lower acceptance rate" not in text(model(temperature("0"), groups=groups[1:2]))
 

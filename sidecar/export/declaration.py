@@ -74,12 +74,13 @@ class Level(Generic[Node]):
 
     def by_position(self, name: str, place: str) -> Metric:
         """A counter for each draft position, from 0; those past the limit are summed as ``other``."""
+        read = _reader(place)
 
         def samples(shown: Shown) -> Iterator[Sample]:
             engines = sum(len(model.engines) for model in shown.report.models)
             most = shown_positions(shown.settings, engines)
             for labels, node in self.nodes(shown):
-                counts: Sequence[float] = _at(place, node)
+                counts: Sequence[float] = read(node)
                 for position, count in enumerate(counts[:most]):
                     yield (*labels, str(position)), count
                 if len(counts) > most:
@@ -88,9 +89,11 @@ class Level(Generic[Node]):
         return Metric(f"specdec_{name}_total", Kind.COUNTER, (*self.labels, "position"), samples)
 
     def _metric(self, name: str, kind: Kind, value: str | Callable[[Node], Values], labels: tuple[str, ...]) -> Metric:
+        read = _reader(value) if isinstance(value, str) else value
+
         def samples(shown: Shown) -> Iterator[Sample]:
             for outer, node in self.nodes(shown):
-                values = _at(value, node) if isinstance(value, str) else value(node)
+                values = read(node)
                 for inner, item in values.items() if isinstance(values, Mapping) else (((), values),):
                     if item is not None:
                         yield outer + ((inner,) if isinstance(inner, str) else inner), item
@@ -98,11 +101,16 @@ class Level(Generic[Node]):
         return Metric(name, kind, self.labels + labels, samples)
 
 
-def _at(place: str, node: Any) -> Any:
-    """What ``node`` has at a place in the tree below it; None where a part of the way there is None."""
-    for name in place.split("."):
-        node = None if node is None else getattr(node, name)
-    return node
+def _reader(place: str) -> Callable[[Any], Any]:
+    """Reads what a node has at a place in the tree below it; None where a part of the way there is None."""
+    names = place.split(".")
+
+    def read(node: Any) -> Any:
+        for name in names:
+            node = None if node is None else getattr(node, name)
+        return node
+
+    return read
 
 
 def _engines(shown: Shown) -> Iterator[tuple[Labels, EngineReport]]:

@@ -17,7 +17,7 @@ from sidecar.wording.findings import explanations
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
-from sidecar.wording.tables import PRICES, UNDER_OTHER_TRAFFIC, lower_rows, price_rows
+from sidecar.wording.tables import LOWER, PRICES, UNDER_OTHER_TRAFFIC, lower_rows, price_rows
 
 _WIDTH = 300
 _SHARES = (0.5, 0.95, 0.99)  # quantiles of latencies
@@ -200,7 +200,7 @@ def _gain(bucket: TemperatureReport) -> str:
 
 def _lower(model: ModelReport) -> str:
     """The groups that accept clearly less than the model's other requests; empty if there are none."""
-    table = _table(("", "acceptance rate", "below the other requests by", "share of draft tokens"), lower_rows(model))
+    table = _table(("", *LOWER[1:]), lower_rows(model))
     return table and f"<h3>Requests with a lower acceptance rate</h3>{table}"
 
 

@@ -18,7 +18,7 @@ _TEMPERATURES: Final = (
     *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90", "of draft tokens", "requests", *_TIMES),
 )
 _ENGINES: Final = ("engine", "speculation", "acceptance", "coverage", *_TIMES)
-LOWER: Final = ("lower acceptance rate", "acceptance", "below the others by", "of draft tokens")
+LOWER: Final = ("lower acceptance rate", "acceptance rate", "below the others by", "share of draft tokens")
 PRICES: Final = ("price", "with speculation", "without (baseline)")
 UNDER_OTHER_TRAFFIC: Final = (
     "The baseline had prompts and a load of its own, on which hits, times to first token and preemptions depend: "

@@ -19,7 +19,7 @@ from sidecar.export.declaration import Shown
 from sidecar.export.web import PROBES, make_web
 from sidecar.http.guard import GuardedServer, GuardOptions
 from sidecar.log import Logger, StateLog, set_log_level
-from sidecar.recording.recorder import Recorder
+from sidecar.recording.recording import Recorder
 from sidecar.requests.messages import PluginSink
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings

@@ -109,7 +109,6 @@ def finished(number: int, poll: int) -> FinishedRequest:
         drafts=3,
         draft_tokens=9,
         accepted_tokens=5,
-        lengths=(0, 1, 2, 0),
         prompt_tokens=300,
         output_tokens=200,
         arrival=end - 4.0,

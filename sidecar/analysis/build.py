@@ -23,7 +23,6 @@ from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Phase
 from sidecar.requests.messages import Speculation, Table
-from sidecar.settings import Settings
 from sidecar.settings.groups import Thresholds
 
 _BINS: Final = 10
@@ -31,7 +30,7 @@ _SPREAD: Final = (0.1, 0.5, 0.9)
 _TIMES: Final = (0.5, 0.95, 0.99)
 
 
-def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, settings: Settings) -> ModelEvidence:
+def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thresholds: Thresholds) -> ModelEvidence:
     """The evidence on the model at ``at``, a good poll's time, from its engines on that page."""
     present = [state for state in engines.of(model.name) if state.seen_at == at]
     shown = [state for state in present if state.speculates]
@@ -73,8 +72,8 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, sett
             )
             for state in shown
         },
-        acceptance_p10=model.acceptance_p10(at, settings.thresholds.min_requests) if splits else None,
-        latency_gap_growth=_gap_growth(present, settings.baselines.get(model.name, {}).get(Phase.TPOT)),
+        acceptance_p10=model.acceptance_p10(at, thresholds.min_requests) if splits else None,
+        latency_gap_growth=_gap_growth(present, model.plain_latencies.get(Phase.TPOT)),
         kv_cache_peak=max((peak for peak in peaks if peak is not None), default=None),
         waiting=sum(state.waiting for state in present),
     )
@@ -124,6 +123,8 @@ def model_report(
         no_split=None if splits else plugin.withheld(model.name) or NoSplit(NoSplitReason.NOT_CONNECTED),
         advice=advise(whole.evidence, whole.judged, moment.thresholds) if whole.judged is not None else None,
         plain_cache=model.plain_cache,
+        plain_steps=model.speed.curve,
+        plain_latencies=model.plain_latencies,
         rejected=dict(model.rejected.sums) if splits and fresh else {},
         breaches=judged.breaches,
     )
@@ -150,7 +151,7 @@ def _engine_report(
         accepted_per_position=state.held.accepted_per_position if state.held is not None else (),
         kv_cache_usages=state.kv_cache.distribution.snapshot(),
         window_acceptances=state.window_acceptances.snapshot(),
-        loads=state.load_reports,
+        loads=state.loads.report() if state.is_reported or state.untimed is None else (),
         judgement=judged.engines.get(state.key.engine, Judgement()),
         gauges=latest.gauges if latest else {},
         kv_cache_peak=state.kv_cache.peak(moment.at) if latest else None,

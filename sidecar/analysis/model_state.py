@@ -110,6 +110,7 @@ class ModelState:
         self._settings = settings
         self._buckets = TemperatureBuckets(settings.temperature_buckets)
         curves = settings.plain_step_times
+        self.plain_latencies = settings.baselines.get(name, {})
         self.plain_cache = (settings.baseline_file or settings).plain_cache.get(name)
         missing = Withheld.OTHER_MODEL if curves else Withheld.NO_REFERENCE
         self.speed = ModelSpeed(curves.get(name), missing, window=settings.latency_window, history=settings.history)

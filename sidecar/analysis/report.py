@@ -22,7 +22,7 @@ from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.requests.tally import Tally
-from sidecar.settings.baselines import PlainCache
+from sidecar.settings.baselines import PlainCache, PlainStepTimes
 
 Quantiles = Mapping[float, float | None]  # of single requests over the sliding window; None without requests
 
@@ -104,7 +104,9 @@ class ModelReport:
     acceptance_p10: float | None
     no_split: NoSplit | None  # why there are no temperatures; None if there are
     advice: Advice | None  # on the number of draft tokens; None below the gates
-    plain_cache: PlainCache | None = None  # measured without speculation
+    plain_cache: PlainCache | None = None  # this and the next two are the baseline's
+    plain_steps: PlainStepTimes | None = None
+    plain_latencies: Mapping[str, Mapping[float, float]] = field(default_factory=dict)  # by phase and quantile
     rejected: Mapping[str, int] = field(default_factory=dict)  # requests of the window by parameter: see REJECTED
     findings: tuple[Finding, ...] = ()  # why speculation loses, the most expensive first
     breaches: Breaches = field(default_factory=Breaches)  # as of the last good poll, like the judgement

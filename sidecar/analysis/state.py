@@ -70,8 +70,8 @@ class State:
                 self.plugin.leave_out(len(requests))
         for model in self._models.values():
             model.mark(at)
-        models = self._models.values()
-        self._judge.judge([evidence(model, self._engines, self.plugin, at, self._settings) for model in models], at)
+        thresholds, models = self._settings.thresholds, self._models.values()
+        self._judge.judge([evidence(model, self._engines, self.plugin, at, thresholds) for model in models], at)
 
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
         """Takes in a failed poll; see ``ScrapeSink``."""

@@ -12,7 +12,7 @@ from sidecar.app import running
 from sidecar.commands.arguments import add_duration
 from sidecar.commands.waiting import stop_on_signals, stopped
 from sidecar.errors import ListenError
-from sidecar.recording.recorder import Recorder
+from sidecar.recording.recording import Recorder
 from sidecar.settings import Settings
 from sidecar.wording.numbers import counted
 

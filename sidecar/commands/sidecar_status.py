@@ -3,24 +3,13 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
-from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import CONFIDENCE
-from sidecar.analysis.speed.speedup import Withheld
 from sidecar.engine.page_source import Fetcher
 from sidecar.errors import NotAnExposition
 from sidecar.settings import Settings
-from sidecar.wording.notes import LIMITATIONS, WITHHELD
-from sidecar.wording.numbers import aligned, count, markdown, milliseconds, ratio, share
-from sidecar.wording.prices import PRICES
-
-_TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
-_TEMPERATURES: Final = (
-    *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90", "of draft tokens", "requests", *_TIMES),
-)
-_GROUPS: Final = ("lower acceptance rate", "acceptance", "below the others by", "of draft tokens")
-_ENGINES: Final = ("engine", "speculation", "acceptance", "coverage", *_TIMES)
+from sidecar.wording.numbers import aligned, markdown, ratio
 
 _Json = Mapping[str, Any]
 _Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]
@@ -76,87 +65,22 @@ def _model(model: _Json, table: _Table, item: str, shown: str) -> Iterator[str]:
     over = f" over {window['seconds']:,.0f} s" if window["seconds"] else ""
     yield ""
     yield f"model {model['model_name']}: {judgement['verdict']} by {judgement['basis']}{over}"
-    temperatures = [
-        part for part in model["temperatures"] if part["window"]["requests"] or part["window"]["draft_tokens"]
-    ]
-    groups = [group for group in model["groups"] if group["accepts_less"]]
-    for header, rows in (
-        (_TEMPERATURES, [_temperature(part) for part in temperatures]),
-        (_GROUPS, [_group(group) for group in groups]),
-        (_ENGINES, [_engine(engine) for engine in model["engines"]]),
-        (PRICES, model["prices"]),
-    ):
-        yield from ("", *table(header, rows)) if rows else ()
+    for header, rows in model["tables"]:
+        yield from ("", *table(header, rows))
     for finding in model["explanations"]:
         yield from ("", f"{item}{finding['code']}: {finding['what']}", f"{item}{finding['remedy']} {finding['expect']}")
         yield f"{item}To verify: {finding['verify']}"
     notes = [_speedup(model), *model["notes"]]
-    notes += [
-        f"no drafts in the window for {group['by']} {group['group']}"
-        for group in model["groups"]
-        if group["without_drafts"]
-    ]
     notes = [note for note in notes if note and note not in shown]
-    notes += [f"temperature {part['temperature']}: {part['note']}" for part in temperatures if part["note"]]
-    notes += [
-        f"engine {engine['key']['engine']}: {LIMITATIONS[Limitation(name)]}"
-        for engine in model["engines"]
-        for name in engine["limitations"]
-    ]
+    notes += [f"temperature {part['temperature']}: {part['note']}" for part in model["temperatures"] if part["note"]]
     yield from ("", *(f"{item}{note}" for note in notes)) if notes else ()
 
 
 def _speedup(model: _Json) -> str:
-    """The speedup over plain decoding, or why there is none; empty for a model that does not speculate."""
+    """The speedup over plain decoding; empty if there is none."""
     speed = model["speed"]
     if speed is None or speed["speedup"] is None:
-        return f"no speedup: {WITHHELD[Withheld(speed['withheld'])]}" if speed and speed["withheld"] else ""
+        return ""
     speedup, break_even = speed["speedup"], speed["break_even_acceptance"]
     text = f"speedup {speedup['ratio']:.3f} ± {CONFIDENCE * speedup['error']:.3f}"
     return text if break_even is None else f"{text}; break-even acceptance rate {ratio(break_even)}"
-
-
-def _temperature(part: _Json) -> tuple[str, ...]:
-    accepted = part["acceptance_quantiles"]
-    return (
-        part["temperature"],
-        part["judgement"]["verdict"],
-        ratio(part["speedup"]["ratio"] if part["speedup"] else None),
-        ratio(part["window"]["rate"]),
-        *(ratio(accepted.get(quantile)) for quantile in ("0.1", "0.5", "0.9")),
-        share(part["window"]["share"]),
-        count(part["window"]["requests"]),
-        *_times(part["ttft_quantiles"]),
-        *_times(part["tpot_quantiles"]),
-    )
-
-
-def _group(group: _Json) -> tuple[str, ...]:
-    below = "-" if group["difference"] is None else f"{-group['difference']['value']:.3f}"
-    return (f"{group['by']} {group['group']}", ratio(group["window"]["rate"]), below, share(group["window"]["share"]))
-
-
-def _engine(engine: _Json) -> tuple[str, ...]:
-    speculation, acceptance = engine["speculation"], engine["acceptance"]
-    how = f"{speculation['method']}, {speculation['num_speculative_tokens']} tokens" if speculation else "-"
-    return (
-        engine["key"]["engine"],
-        how,
-        ratio(acceptance["rate"] if acceptance else None),
-        ratio(engine["coverage"]),
-        *_engine_times(engine["latencies"].get("ttft")),
-        *_engine_times(engine["latencies"].get("tpot")),
-    )
-
-
-def _engine_times(latency: _Json | None) -> tuple[str, ...]:
-    """Quantiles below the first bucket's edge are mere interpolation, so only the edge is shown."""
-    if latency is None:
-        return _times({})
-    edge, quantiles = latency["resolution"], latency["quantiles"]
-    shown = zip(_times(quantiles), ("0.5", "0.95", "0.99"), strict=True)
-    return tuple(f"<{milliseconds(edge)}" if quantiles[quantile] < edge else text for text, quantile in shown)
-
-
-def _times(quantiles: _Json) -> tuple[str, ...]:
-    return tuple(milliseconds(quantiles.get(quantile)) for quantile in ("0.5", "0.95", "0.99"))

@@ -6,46 +6,67 @@ from the pages those versions serve (``tests/data/pages``).
 """
 
 from enum import StrEnum
+from typing import Self
 
 # As vLLM writes them, as Ray Serve LLM rewrites them (with ":" kept or replaced), and as KServe's agent does.
 PREFIXES = ("vllm:", "ray_vllm:", "ray_vllm_", "kserve_vllm:")
 
 
-class Counter(StrEnum):
+# Up to 0.11 vLLM called the time between output events "time per output token".
+_ITL = ("inter_token_latency_seconds", "time_per_output_token_seconds")
+
+
+class _Quantity(StrEnum):
+    """A quantity and its candidates: the names that vLLM's versions give it."""
+
+    candidates: tuple[str, ...]
+
+    def __new__(cls, value: str, *candidates: str) -> Self:
+        quantity = str.__new__(cls, value)
+        quantity._value_ = value
+        quantity.candidates = candidates
+        return quantity
+
+
+class Counter(_Quantity):
     """A quantity that only grows while a vLLM process lives."""
 
-    DRAFTS = "drafts"  # verification steps of speculating requests
-    DRAFT_TOKENS = "draft_tokens"
-    ACCEPTED_TOKENS = "accepted_tokens"
-    GENERATION_TOKENS = "generation_tokens"
-    PROMPT_TOKENS = "prompt_tokens"
-    PREEMPTIONS = "preemptions"
-    PREFIX_CACHE_QUERIES = "prefix_cache_queries"  # tokens; blocks before vLLM 0.9
-    PREFIX_CACHE_HITS = "prefix_cache_hits"  # the same unit
-    STEPS = "steps"  # engine steps; summed over several API servers
-    DECODE_SECONDS = "decode_seconds"  # between two output events of a request, summed over requests
-    DECODE_STEPS = "decode_steps"  # number of these intervals: one per request and engine step, whatever it accepted
-    FIRST_TOKENS = "first_tokens"  # requests whose prefill ended
-    TTFT_SECONDS = "ttft_seconds"  # from their arrival until then, summed over them
+    DRAFTS = "drafts", "spec_decode_num_drafts_total"  # verification steps of speculating requests
+    DRAFT_TOKENS = "draft_tokens", "spec_decode_num_draft_tokens_total"
+    ACCEPTED_TOKENS = "accepted_tokens", "spec_decode_num_accepted_tokens_total"
+    GENERATION_TOKENS = "generation_tokens", "generation_tokens_total"
+    PROMPT_TOKENS = "prompt_tokens", "prompt_tokens_total"
+    PREEMPTIONS = "preemptions", "num_preemptions_total"
+    # In tokens; in blocks before vLLM 0.9.
+    PREFIX_CACHE_QUERIES = "prefix_cache_queries", "prefix_cache_queries_total", "gpu_prefix_cache_queries_total"
+    PREFIX_CACHE_HITS = "prefix_cache_hits", "prefix_cache_hits_total", "gpu_prefix_cache_hits_total"
+    # Engine steps, summed over several API servers: of a histogram, despite its name, with one observation per step.
+    STEPS = "steps", "iteration_tokens_total_count"
+    # The time between two output events of a request, summed over requests, and the number of these intervals: one per
+    # request and engine step, whatever it accepted.
+    DECODE_SECONDS = "decode_seconds", *(f"{name}_sum" for name in _ITL)
+    DECODE_STEPS = "decode_steps", *(f"{name}_count" for name in _ITL)
+    FIRST_TOKENS = "first_tokens", "time_to_first_token_seconds_count"  # requests whose prefill ended
+    TTFT_SECONDS = "ttft_seconds", "time_to_first_token_seconds_sum"  # from their arrival until then, summed over them
 
 
-class Gauge(StrEnum):
+class Gauge(_Quantity):
     """A quantity at the moment of the poll."""
 
-    REQUESTS_RUNNING = "requests_running"
-    REQUESTS_WAITING = "requests_waiting"
-    WAITING_FOR_CAPACITY = "waiting_for_capacity"  # requests that a larger engine would run
-    KV_CACHE_USAGE = "kv_cache_usage"  # 0 to 1
+    REQUESTS_RUNNING = "requests_running", "num_requests_running"
+    REQUESTS_WAITING = "requests_waiting", "num_requests_waiting"
+    WAITING_FOR_CAPACITY = "waiting_for_capacity"  # requests that a larger engine would run; see WAITING_BY_REASON
+    KV_CACHE_USAGE = "kv_cache_usage", "kv_cache_usage_perc", "gpu_cache_usage_perc"  # 0 to 1
 
 
-class Phase(StrEnum):
+class Phase(_Quantity):
     """A latency, in seconds, for which vLLM exports a histogram."""
 
-    TTFT = "ttft"  # time to first token
-    ITL = "itl"  # between two output events of a request: one per engine step, not one per token
-    TPOT = "tpot"  # per output token, one observation per finished request
-    E2E = "e2e"  # arrival to last token
-    QUEUE = "queue"  # waiting to be scheduled
+    TTFT = "ttft", "time_to_first_token_seconds"
+    ITL = "itl", *_ITL  # between two output events of a request: one per engine step, not one per token
+    TPOT = "tpot", "request_time_per_output_token_seconds"  # per output token, one observation per finished request
+    E2E = "e2e", "e2e_request_latency_seconds"  # arrival to last token
+    QUEUE = "queue", "request_queue_time_seconds"  # waiting to be scheduled
 
 
 class Trait(StrEnum):
@@ -55,41 +76,8 @@ class Trait(StrEnum):
     DIFFUSION = "diffusion"  # a diffusion model: drafts nothing
 
 
-# Up to 0.11 vLLM called the time between output events "time per output token".
-_ITL = ("inter_token_latency_seconds", "time_per_output_token_seconds")
-
-COUNTERS: dict[Counter, tuple[str, ...]] = {
-    Counter.DRAFTS: ("spec_decode_num_drafts_total",),
-    Counter.DRAFT_TOKENS: ("spec_decode_num_draft_tokens_total",),
-    Counter.ACCEPTED_TOKENS: ("spec_decode_num_accepted_tokens_total",),
-    Counter.GENERATION_TOKENS: ("generation_tokens_total",),
-    Counter.PROMPT_TOKENS: ("prompt_tokens_total",),
-    Counter.PREEMPTIONS: ("num_preemptions_total",),
-    Counter.PREFIX_CACHE_QUERIES: ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
-    Counter.PREFIX_CACHE_HITS: ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total"),
-    Counter.STEPS: ("iteration_tokens_total_count",),  # of a histogram, despite its name: one observation per step
-    Counter.DECODE_SECONDS: tuple(name + "_sum" for name in _ITL),
-    Counter.DECODE_STEPS: tuple(name + "_count" for name in _ITL),
-    Counter.FIRST_TOKENS: ("time_to_first_token_seconds_count",),
-    Counter.TTFT_SECONDS: ("time_to_first_token_seconds_sum",),
-}
-ACCEPTED_PER_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
 SPECULATION = (Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)
-
-GAUGES: dict[Gauge, tuple[str, ...]] = {
-    Gauge.REQUESTS_RUNNING: ("num_requests_running",),
-    Gauge.REQUESTS_WAITING: ("num_requests_waiting",),
-    Gauge.KV_CACHE_USAGE: ("kv_cache_usage_perc", "gpu_cache_usage_perc"),
-}
-
-HISTOGRAMS: dict[Phase, tuple[str, ...]] = {
-    Phase.TTFT: ("time_to_first_token_seconds",),
-    Phase.ITL: _ITL,
-    Phase.TPOT: ("request_time_per_output_token_seconds",),
-    Phase.E2E: ("e2e_request_latency_seconds",),
-    Phase.QUEUE: ("request_queue_time_seconds",),
-}
-
+ACCEPTED_PER_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
 WAITING_BY_REASON = "num_requests_waiting_by_reason"  # by ``reason``; "deferred" requests wait for something else
 CAPACITY = "capacity"
 CACHE_CONFIG = "cache_config_info"  # a gauge of 1 whose labels are the settings of the KV cache
@@ -100,8 +88,8 @@ CREATED = "generation_tokens_created"  # as well; the same but for a second, whe
 
 def wanted() -> frozenset[bytes]:
     """The full names of the samples in use, with every prefix; for most histograms, only the buckets."""
-    names = {name for candidates in (*COUNTERS.values(), *GAUGES.values()) for name in candidates}
-    names |= {f"{name}_bucket" for candidates in HISTOGRAMS.values() for name in candidates}
+    names = {name for quantity in (*Counter, *Gauge) for name in quantity.candidates}
+    names |= {f"{name}_bucket" for phase in Phase for name in phase.candidates}
     names |= {ACCEPTED_PER_POSITION, WAITING_BY_REASON, CACHE_CONFIG, DIFFUSION, CREATED}
     return frozenset({f"{prefix}{name}".encode() for prefix in PREFIXES for name in names} | {PROCESS_START.encode()})
 

@@ -16,8 +16,7 @@ import aiohttp
 from yarl import URL
 
 from sidecar.engine import names
-from sidecar.engine.exposition import PageReader
-from sidecar.engine.lines import Series
+from sidecar.engine.exposition import PageReader, Series
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
 from sidecar.errors import (
     AnotherServer,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sidecar.engine import names
-from sidecar.engine.lines import Series
+from sidecar.engine.exposition import Series
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.errors import PageTooLarge
 
@@ -102,7 +102,7 @@ def _agreed(caches: set[KvCache] | None) -> KvCache:
 
 
 def _engine_plan(key: EngineKey, samples: Mapping[str, list[_Sample]], kv_cache: KvCache) -> EnginePlan:
-    counters = {counter: _indices(samples, wanted) for counter, wanted in names.COUNTERS.items()}
+    counters = {counter: _indices(samples, counter.candidates) for counter in Counter}
     traits = set()
     if counters[Counter.DRAFT_TOKENS] and not counters[Counter.DRAFTS]:
         # Only V0 counts tokens but no drafts, and it adds its totals again at every log interval.
@@ -110,11 +110,11 @@ def _engine_plan(key: EngineKey, samples: Mapping[str, list[_Sample]], kv_cache:
         traits.add(Trait.OVERCOUNTED)
     if names.DIFFUSION in samples:
         traits.add(Trait.DIFFUSION)
-    gauges = {gauge: _gauge_indices(samples, wanted) for gauge, wanted in names.GAUGES.items()}
+    gauges = {gauge: _gauge_indices(samples, gauge.candidates) for gauge in Gauge}
     by_reason = samples.get(names.WAITING_BY_REASON, [])
     for_capacity = tuple(sample.index for sample in by_reason if sample.labels.get("reason") == names.CAPACITY)
     gauges[Gauge.WAITING_FOR_CAPACITY] = for_capacity
-    histograms = {phase: _histogram(samples, wanted) for phase, wanted in names.HISTOGRAMS.items()}
+    histograms = {phase: _histogram(samples, phase.candidates) for phase in Phase}
     return EnginePlan(
         key,
         {counter: indices for counter, indices in counters.items() if indices},

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import le
 
-from sidecar.engine.exposition import Page
-from sidecar.engine.lines import Series
+from sidecar.engine.exposition import Page, Series
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey, EnginePlan, HistogramPlan, engine_plans, process_start
 from sidecar.errors import NoVllmMetrics

@@ -1,8 +1,8 @@
 """How a metric is declared: its name, type, help and labels, and where its value is in the report tree.
 
-A level of the tree defines the labels that its metrics share, and lists its nodes. A metric adds a function from one
-node to its value: a number, a distribution, a mapping from the values of its additional labels to numbers, or None if
-the value is absent.
+A level of the tree defines the labels that its metrics share, and lists its nodes. A metric adds where a node has its
+value: its place, such as ``speed.speedup.ratio``, or a function. A value is a number, a distribution, a mapping from
+the values of additional labels to numbers, or None if it is absent.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,6 @@ from sidecar.analysis.speed.speedup import LoadReport
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.engine.merge import OTHER
 from sidecar.settings import Settings
-from sidecar.settings.baselines import PlainStepTimes
 
 Labels = tuple[str, ...]  # values, in the order of the label names
 Values = float | Distribution | None | Mapping[Any, float | None]  # a mapping's keys are strings or tuples of these
@@ -49,9 +48,9 @@ class Metric:
 
     name: str
     kind: Kind
-    help: str
     labels: tuple[str, ...]
     samples: Callable[[Shown], Iterator[Sample]]
+    help: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,47 +60,57 @@ class Level(Generic[Node]):
     labels: tuple[str, ...]
     nodes: Callable[[Shown], Iterable[tuple[Labels, Node]]]
 
-    def gauge(self, name: str, text: str, value: Callable[[Node], Values], *labels: str) -> Metric:
+    def gauge(self, name: str, value: str | Callable[[Node], Values], *labels: str) -> Metric:
         """A gauge for each node; ``labels`` are the labels whose values are the keys of ``value``'s mapping."""
-        return self._metric(f"specdec_{name}", Kind.GAUGE, text, value, labels)
+        return self._metric(f"specdec_{name}", Kind.GAUGE, value, labels)
 
-    def counter(self, name: str, text: str, value: Callable[[Node], Values], *labels: str) -> Metric:
+    def counter(self, name: str, value: str | Callable[[Node], Values], *labels: str) -> Metric:
         """Like ``gauge``, but a counter; ``name`` is without ``_total``."""
-        return self._metric(f"specdec_{name}_total", Kind.COUNTER, text, value, labels)
+        return self._metric(f"specdec_{name}_total", Kind.COUNTER, value, labels)
 
-    def histogram(self, name: str, text: str, value: Callable[[Node], Distribution | None]) -> Metric:
+    def histogram(self, name: str, value: str | Callable[[Node], Distribution | None]) -> Metric:
         """A histogram for each node."""
-        return self._metric(f"specdec_{name}", Kind.HISTOGRAM, text, value, ())
+        return self._metric(f"specdec_{name}", Kind.HISTOGRAM, value, ())
 
-    def by_position(self, name: str, text: str, value: Callable[[Node], Sequence[float]]) -> Metric:
+    def by_position(self, name: str, place: str) -> Metric:
         """A counter for each draft position, from 0; those past the limit are summed as ``other``."""
+        read = _reader(place)
 
         def samples(shown: Shown) -> Iterator[Sample]:
             engines = sum(len(model.engines) for model in shown.report.models)
             most = shown_positions(shown.settings, engines)
             for labels, node in self.nodes(shown):
-                counts = value(node)
+                counts: Sequence[float] = read(node)
                 for position, count in enumerate(counts[:most]):
                     yield (*labels, str(position)), count
                 if len(counts) > most:
                     yield (*labels, "other"), sum(counts[most:])
 
-        return Metric(f"specdec_{name}_total", Kind.COUNTER, text, (*self.labels, "position"), samples)
+        return Metric(f"specdec_{name}_total", Kind.COUNTER, (*self.labels, "position"), samples)
 
-    def _metric(
-        self, name: str, kind: Kind, text: str, value: Callable[[Node], Values], labels: tuple[str, ...]
-    ) -> Metric:
+    def _metric(self, name: str, kind: Kind, value: str | Callable[[Node], Values], labels: tuple[str, ...]) -> Metric:
+        read = _reader(value) if isinstance(value, str) else value
+
         def samples(shown: Shown) -> Iterator[Sample]:
             for outer, node in self.nodes(shown):
-                values = value(node)
+                values = read(node)
                 for inner, item in values.items() if isinstance(values, Mapping) else (((), values),):
                     if item is not None:
                         yield outer + ((inner,) if isinstance(inner, str) else inner), item
 
-        return Metric(name, kind, text, self.labels + labels, samples)
+        return Metric(name, kind, self.labels + labels, samples)
 
 
-Baseline = tuple[Mapping[str, Mapping[float, float]], PlainStepTimes | None]
+def _reader(place: str) -> Callable[[Any], Any]:
+    """Reads what a node has at a place in the tree below it; None where a part of the way there is None."""
+    names = place.split(".")
+
+    def read(node: Any) -> Any:
+        for name in names:
+            node = None if node is None else getattr(node, name)
+        return node
+
+    return read
 
 
 def _engines(shown: Shown) -> Iterator[tuple[Labels, EngineReport]]:
@@ -110,14 +119,6 @@ def _engines(shown: Shown) -> Iterator[tuple[Labels, EngineReport]]:
 
 def _single_engines(shown: Shown) -> Iterator[tuple[Labels, EngineReport]]:
     return ((key, engine) for key, engine in _engines(shown) if key != OTHER)
-
-
-def _baselines(shown: Shown) -> Iterator[tuple[Labels, Baseline]]:
-    """Of the models that vLLM serves: one file may have those of a whole cluster."""
-    settings = shown.settings
-    for model in shown.report.models:
-        name = model.model_name
-        yield (name,), (settings.baselines.get(name, {}), settings.plain_step_times.get(name))
 
 
 SETTINGS: Final[Level[Settings]] = Level((), lambda shown: [((), shown.settings)])
@@ -137,7 +138,6 @@ TEMPERATURE: Final[Level[TemperatureReport]] = Level(
         ((one.model_name, part.temperature), part) for one in shown.report.models for part in one.temperatures
     ),
 )
-BASELINE: Final = Level(("model_name",), _baselines)
 GROUP: Final[Level[GroupReport]] = Level(
     ("model_name", "by", "group"),
     lambda shown: (((one.model_name, part.by, part.group), part) for one in shown.report.models for part in one.groups),

@@ -3,7 +3,7 @@
 import gzip
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,26 +14,18 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from sidecar.analysis.distributions import Distribution
-from sidecar.engine.lines import Series, read_sample
+from sidecar.engine.exposition import Series, read_sample
 from sidecar.engine.names import PREFIXES
 from sidecar.export.declaration import Shown
 from sidecar.export.metrics import METRICS
 
 _NAME: Final = rf"((?:{'|'.join(PREFIXES)})[a-zA-Z0-9_:]+)"
-_HELP: Final = re.compile(rf"# HELP {_NAME} .*")
-_TYPE: Final = re.compile(rf"# TYPE {_NAME} (?:counter|gauge|histogram|summary|untyped)")
+_FAMILY: Final = re.compile(rf"# HELP {_NAME} .*\n# TYPE \1 (?:counter|gauge|histogram|summary|untyped)\n")
+_BETWEEN: Final = re.compile(r"\n(?=# (?!TYPE ))")  # families, and other comments
 _SAMPLE: Final = re.compile(r"[a-zA-Z0-9_:]+(?:\{.*\})? [^ ]+")  # no time: vLLM writes none
 _SUFFIXES: Final = ("", "_bucket", "_sum", "_count", "_total", "_created")
 _EXEMPLAR: Final = re.compile(r" # \{.*")  # the text format has none
 _MOST_READ: Final = 4  # times the limit: families that are too large or invalid take time, too
-
-
-@dataclass(slots=True)
-class _Family:
-    name: str
-    lines: list[str]
-    series: set[Series] = field(default_factory=set)
-    is_valid: bool = True
 
 
 def own_series(page: bytes, limit: int) -> bytes:
@@ -44,50 +36,35 @@ def own_series(page: bytes, limit: int) -> bytes:
     """
     exported: dict[str, str] = {}
     series = read = 0
-    for family in _families(page.decode("utf-8", "replace").split("\n")[:-1], limit):
-        read += len(family.series) + 1
+    text = page.decode("utf-8", "replace")
+    for family in _BETWEEN.split(text[: text.rfind("\n")]):
+        head = _FAMILY.match(family)
+        if head is None:
+            continue
+        count = family.count("\n", head.end()) + 1
+        read += count + 1
         if read > _MOST_READ * limit:
             break
-        if family.is_valid and family.series and family.name not in exported and series + len(family.series) <= limit:
-            series += len(family.series)
-            exported[family.name] = "\n".join([*family.lines, ""])
+        if head[1] in exported or series + count > limit:
+            continue
+        lines = [_EXEMPLAR.sub("", line) for line in family[head.end() :].split("\n")]
+        if _are_samples(lines, head[1]):
+            series += count
+            exported[head[1]] = head[0] + "\n".join([*lines, ""])
     return "".join(exported.values()).encode()
 
 
-def _families(lines: Iterable[str], most: int) -> Iterator[_Family]:
-    """The families of vLLM, each of a HELP line, a TYPE line and at most ``most`` samples; no others."""
-    family: _Family | None = None
-    for line in lines:
-        if not line.startswith("#"):
-            if family is not None and family.is_valid:
-                _take(line, family, most)
-        elif family is not None and len(family.lines) == 1 and (kind := _TYPE.fullmatch(line)):
-            family.lines.append(line)
-            family.is_valid = kind[1] == family.name
-        else:
-            if family is not None:
-                yield family
-            head = _HELP.fullmatch(line)
-            family = _Family(head[1], [line]) if head else None
-    if family is not None:
-        yield family
+def _are_samples(lines: Sequence[str], family: str) -> bool:
+    """Whether each line is a sample of the family, and of another series than the others."""
+    samples = [read_sample(line.encode()) if _SAMPLE.fullmatch(line) else None for line in lines]
+    series = {sample[0] for sample in samples if sample is not None}
+    return len(series) == len(lines) and all(_belongs(one, family) for one in series)
 
 
-def _take(line: str, family: _Family, most: int) -> None:
-    bare = _EXEMPLAR.sub("", line)
-    sample = read_sample(bare.encode()) if _SAMPLE.fullmatch(bare) else None
-    if sample is None or len(family.lines) < 2 or len(family.series) >= most or not _belongs(sample[0], family):
-        family.is_valid = False
-        return
-    family.series.add(sample[0])
-    family.lines.append(bare)
-
-
-def _belongs(series: Series, family: _Family) -> bool:
+def _belongs(series: Series, family: str) -> bool:
     labels = [name for name, _ in series.labels]
     return (
-        series.name in {family.name + suffix for suffix in _SUFFIXES}
-        and series not in family.series
+        series.name in {family + suffix for suffix in _SUFFIXES}
         and len(set(labels)) == len(labels)
         and not any(name.startswith("__") for name in labels)
     )

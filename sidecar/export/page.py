@@ -10,7 +10,7 @@ from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.export.declaration import Shown
 from sidecar.export.sections import engine_section, marked, model_section
 from sidecar.wording.answer import answer
-from sidecar.wording.notes import LIMITATIONS, no_speedup_sentence
+from sidecar.wording.notes import hints
 from sidecar.wording.numbers import counted
 from sidecar.wording.plugin import plugin_sentence
 
@@ -35,14 +35,10 @@ def hints_section(report: Report) -> str:
 
 def _hints(report: Report) -> Iterator[str]:
     for model in report.models:
-        if sentence := no_speedup_sentence(model):
-            yield sentence
+        yield from hints(model)
     for reason, count in report.plugin.dropped.items():
         if count:
             yield f"The sidecar dropped {counted(count, 'message')} from the plug-in: `{reason}`."
-    for model in report.models:
-        for engine in model.engines:
-            yield from (LIMITATIONS[limitation] for limitation in sorted(engine.limitations))
 
 
 def page(shown: Shown) -> str:
@@ -69,8 +65,7 @@ def content(shown: Shown) -> str:
     if report.scrape.up:
         for model in report.models:
             parts.append(model_section(model, settings.thresholds, report.plugin, above))
-            baseline = settings.baselines.get(model.model_name, {})
-            parts += [engine_section(engine, baseline) for engine in model.engines]
+            parts += [engine_section(engine, model.plain_latencies) for engine in model.engines]
         parts.append('<p class="facts">± is the 95 % confidence interval.</p>')
         parts.append(hints_section(report))
     return "".join(parts)

@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from sidecar.analysis.engine.engine_state import Latency, gap_growth
-from sidecar.analysis.evidence import CONFIDENCE, NO_DRAFTS
+from sidecar.analysis.evidence import NO_DRAFTS
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
-from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport
+from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
-from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Basis, Judgement
 from sidecar.engine.names import Gauge, Phase
 from sidecar.settings.groups import Thresholds
@@ -18,16 +17,11 @@ from sidecar.wording.findings import explanations
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
-from sidecar.wording.prices import PRICES, UNDER_OTHER_TRAFFIC, price_rows
+from sidecar.wording.tables import LOWER, PRICES, UNDER_OTHER_TRAFFIC, lower_rows, price_rows
 
 _WIDTH = 300
+_SHARES = (0.5, 0.95, 0.99)  # quantiles of latencies
 _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
-_BY = {
-    "prompt_tokens": "prompts of {} tokens",
-    "output": "{} output",
-    "sampling": "{} sampling",
-    "adapter": "adapter {}",
-}
 
 
 def bar(value: float | None, limits: Sequence[float]) -> str:
@@ -81,27 +75,23 @@ def value(text: str) -> str:
 
 
 def _latencies(latencies: Mapping[Phase, Latency], baselines: Mapping[str, Mapping[float, float]]) -> str:
-    if not latencies:
-        return '<p class="facts">No requests in the window.</p>'
-    rows = "".join(
-        f"<tr><th>{phase.upper()}</th><td class=number>{_quantile(measured, 0.5)}</td>"
-        f"<td class=number>{_quantile(measured, 0.95)}</td><td class=number>{_quantile(measured, 0.99)}</td>"
-        f"<td>{_gap(measured, baselines.get(phase, {}))}</td></tr>"
+    rows = [
+        (phase.upper(), *(_quantile(measured, share) for share in _SHARES), _gap(measured, baselines.get(phase, {})))
         for phase, measured in latencies.items()
-    )
-    return f"<table><tr><th></th><td>P50</td><td>P95</td><td>P99</td><td>P99 - P50</td></tr>{rows}</table>"
+    ]
+    return _table(("", "P50", "P95", "P99", "P99 - P50"), rows) or '<p class="facts">No requests in the window.</p>'
 
 
 def _quantile(measured: Latency, quantile: float) -> str:
     """The quantile; in vLLM's first bucket, only the bucket's edge is known."""
     seconds, resolution = measured.quantiles[quantile], measured.resolution
-    return escape(f"<{latency(resolution)}") if seconds < resolution else latency(seconds)
+    return f"<{latency(resolution)}" if seconds < resolution else latency(seconds)
 
 
 def _gap(measured: Latency, baseline: Mapping[float, float]) -> str:
     growth = gap_growth(measured, baseline)
     gap = _quantile(measured, 0.99) if measured.gap_seconds is None else latency(measured.gap_seconds)
-    return f"<span class=number>{gap}</span>" + ("" if growth is None else f" ({growth:.1f} times the baseline)")
+    return gap if growth is None else f"{gap} ({growth:.1f} times the baseline)"
 
 
 def model_section(model: ModelReport, thresholds: Thresholds, plugin: PluginReport, said: str) -> str:
@@ -114,7 +104,7 @@ def model_section(model: ModelReport, thresholds: Thresholds, plugin: PluginRepo
         f'<div class="buckets"><div class="bucket whole {TONES[judged.verdict]}">'
         f'<div class="name">All requests</div>{_verdict(judged)}'
         f'<div class="line">{_line(judged, model.speed)}</div>{notes}</div>'
-        f"{split}</div>{_why(model)}{_lower(model)}{_without_drafts(model)}{_speed(model)}{_prices(model)}"
+        f"{split}</div>{_why(model)}{_lower(model)}{_speed(model)}{_prices(model)}"
     )
 
 
@@ -210,35 +200,8 @@ def _gain(bucket: TemperatureReport) -> str:
 
 def _lower(model: ModelReport) -> str:
     """The groups that accept clearly less than the model's other requests; empty if there are none."""
-    rows = "".join(map(_lower_group, (group for group in model.groups if group.accepts_less)))
-    if not rows:
-        return ""
-    return (
-        "<h3>Requests with a lower acceptance rate</h3><table><tr><th></th><td>acceptance rate</td>"
-        f"<td>below the other requests by</td><td>share of draft tokens</td></tr>{rows}</table>"
-    )
-
-
-def _lower_group(group: GroupReport) -> str:
-    difference = group.difference
-    below = (
-        ""
-        if difference is None
-        else f"{-100 * difference.value:.0f} ± {100 * CONFIDENCE * difference.error:.0f} points"
-    )
-    return (
-        f"<tr><th>{_name(group)}</th><td class=number>{percent(group.window.rate)}</td>"
-        f"<td class=number>{below}</td><td class=number>{percent(group.window.share)}</td></tr>"
-    )
-
-
-def _without_drafts(model: ModelReport) -> str:
-    groups = ", ".join(_name(group) for group in model.groups if group.without_drafts)
-    return f'<p class="facts">No drafts in the window for: {groups}.</p>' if groups else ""
-
-
-def _name(group: GroupReport) -> str:
-    return escape(_BY[group.by].format(group.group))
+    table = _table(("", *LOWER[1:]), lower_rows(model))
+    return table and f"<h3>Requests with a lower acceptance rate</h3>{table}"
 
 
 def _speed(model: ModelReport) -> str:
@@ -247,31 +210,34 @@ def _speed(model: ModelReport) -> str:
         return ""
     break_even = model.speed.break_even_acceptance
     least = "" if break_even is None else f"Break-even acceptance rate at this load: {percent(break_even)}."
-    rows = "".join(map(_load, model.loads))
-    return (
-        f"<h2>{escape(model.model_name)}: time per token</h2>"
-        "<table><tr><th>requests running</th><td>with speculation</td><td>without (baseline)</td></tr>"
-        f'{rows}</table><p class="facts">{least}</p>'
-    )
+    rows = [
+        (load.running, _time(load.actual_seconds, "no traffic"), _time(load.plain_seconds, "not measured"))
+        for load in model.loads
+    ]
+    table = _table(("requests running", "with speculation", "without (baseline)"), rows)
+    return f'<h2>{escape(model.model_name)}: time per token</h2>{table}<p class="facts">{least}</p>'
 
 
-def _load(load: LoadReport) -> str:
-    times = ((load.actual_seconds, "no traffic"), (load.plain_seconds, "not measured"))
-    cells = "".join(f"<td class=number>{none if time is None else latency(time)}</td>" for time, none in times)
-    return f"<tr><th>{load.running}</th>{cells}</tr>"
+def _time(seconds: float | None, unknown: str) -> str:
+    return unknown if seconds is None else latency(seconds)
 
 
 def _prices(model: ModelReport) -> str:
     """What speculation takes and gives besides; empty without a baseline."""
-    rows = "".join(
-        f"<tr><th>{name}</th><td class=number>{actual}</td><td class=number>{plain}</td></tr>"
-        for name, actual, plain in price_rows(model)
-    )
-    if not rows:
-        return ""
-    header = "".join(f"<td>{name}</td>" for name in PRICES[1:])
+    table = _table(("", *PRICES[1:]), price_rows(model))
     note = f'<p class="facts">{marked(UNDER_OTHER_TRAFFIC)}</p>'
-    return f"<h2>{escape(model.model_name)}: the price</h2><table><tr><th></th>{header}</tr>{rows}</table>{note}"
+    return table and f"<h2>{escape(model.model_name)}: the price</h2>{table}{note}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose rows begin with what they are about; empty without rows."""
+    lines = [_row("td", header), *(_row("td class=number", row) for row in rows)]
+    return f"<table>{''.join(lines)}</table>" if rows else ""
+
+
+def _row(cell: str, texts: Sequence[str]) -> str:
+    first, *others = map(escape, texts)
+    return f"<tr><th>{first}</th>{''.join(f'<{cell}>{text}</td>' for text in others)}</tr>"
 
 
 def marked(note: str) -> str:

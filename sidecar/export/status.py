@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -13,9 +14,9 @@ from sidecar.errors import ScrapeError
 from sidecar.export.declaration import Shown
 from sidecar.wording.answer import answer
 from sidecar.wording.findings import explanations
-from sidecar.wording.notes import judgement_note, model_notes
+from sidecar.wording.notes import hints, judgement_note, model_notes
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
-from sidecar.wording.prices import price_rows
+from sidecar.wording.tables import tables
 
 
 def status(shown: Shown) -> dict[str, Any]:
@@ -44,9 +45,9 @@ def _model(model: ModelReport, plugin: PluginReport) -> dict[str, Any]:
     ]
     return {
         **plain(model),
-        "notes": [*model_notes(model), *no_split],
+        "notes": [*model_notes(model), *no_split, *hints(model)],
         "explanations": plain(tuple(explanations(model))),
-        "prices": price_rows(model),
+        "tables": tables(model),
         "temperatures": temperatures,
     }
 
@@ -58,6 +59,8 @@ def plain(value: Any) -> Any:
             converted: Any = value
         case str():
             converted = str(value)  # of an enumeration: its plain string
+        case datetime():
+            converted = value.timestamp()
         case float():
             converted = value if math.isfinite(value) else None
         case Mapping():

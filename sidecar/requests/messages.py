@@ -1,8 +1,8 @@
 """The wire format between the plug-in in vLLM and the sidecar, and what the sidecar reads from it.
 
 One packet is one JSON object over a Unix SEQPACKET socket. Nothing in a packet is trusted: each field has a type, a
-range and a maximum size, and a packet that violates one is refused as a whole. Unknown fields and tables are ignored,
-so a later plug-in may send more in the same version.
+range and a maximum size, and a packet that violates one is refused as a whole. Other fields and tables are ignored, so
+a plug-in may send more in the same version.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from typing import Annotated, Final, Generic, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from sidecar.requests.tally import MAX_POSITIONS, Count, Outcome, Tally
+from sidecar.requests.tally import Count, Outcome, Tally
 
 VERSION: Final = 2
 MAX_PACKET_BYTES: Final = 65_536
@@ -29,7 +29,6 @@ Name = Annotated[str, Field(max_length=256)]
 Version = Annotated[str, Field(max_length=64)]
 Hundredths = Annotated[int, Field(ge=0, le=1_000_000)]
 Exponent = Annotated[int, Field(ge=0, le=64)]
-Lengths = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS + 1, fail_fast=True)]
 Parameters = Annotated[tuple[Annotated[str, Field(max_length=24)], ...], Field(max_length=8, fail_fast=True)]
 Other = Literal["other"]
 Sampling = Literal["greedy", "plain", "filtered", "penalties"]
@@ -66,7 +65,6 @@ class Speculation:
     keeps_last_block: bool | None = None
     draft_quantization: Name | None = None
     draft_max_model_len: Count | None = None
-    draft_tensor_parallel_size: Count | None = None
     draft_layers: Count | None = None
 
 
@@ -108,17 +106,15 @@ class Hello:
 class FinishedRequest:
     """One finished request; each of ``n`` choices counts as one.
 
-    ``temperature`` is the one in effect, in hundredths, rounded up. ``lengths[j]`` is the number of verification steps
-    that accepted ``j`` draft tokens; ``lengths[MAX_POSITIONS]`` is for that many or more. ``arrival`` is by the API
-    server's clock, the tokens' times are by the engine's. ``parameters`` names the request's sampling parameters that
-    vLLM from 0.14 on rejects while it speculates.
+    ``temperature`` is the one in effect, in hundredths, rounded up. ``arrival`` is by the API server's clock, the
+    tokens' times are by the engine's. ``parameters`` names the request's sampling parameters that vLLM from 0.14 on
+    rejects while it speculates.
     """
 
     temperature: Hundredths
     drafts: Count
     draft_tokens: Count
     accepted_tokens: Count
-    lengths: Lengths
     prompt_tokens: Count
     output_tokens: Count
     arrival: UnixSeconds | None
@@ -133,13 +129,12 @@ class FinishedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTally:
-    """Engine steps: ``seconds`` sums their durations, ``decodes`` the requests that decoded in each.
+    """Engine steps: ``decodes`` sums the requests that decoded in each, ``tokens`` the tokens that these got.
 
-    ``request_seconds`` sums the products of the two, ``tokens`` the tokens that those requests got.
+    ``request_seconds`` sums the products of the requests and the step's duration.
     """
 
     steps: Count = 0
-    seconds: Seconds = 0.0
     decodes: Count = 0
     request_seconds: Seconds = 0.0
     tokens: Count = 0

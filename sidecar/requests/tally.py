@@ -73,11 +73,6 @@ class Tally:
         return sum(self.by_outcome.values())
 
     @property
-    def rate(self) -> float | None:
-        """The acceptance rate, accepted / draft tokens, 0 to 1; None without drafts."""
-        return self.accepted_tokens / self.draft_tokens if self.draft_tokens else None
-
-    @property
     def is_possible(self) -> bool:
         """Whether the numbers can be counts of the same drafts.
 

@@ -12,7 +12,7 @@ from sidecar.analysis.findings import waiting_for_room
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.engine.methods import drafts_with_a_model
 from sidecar.requests.messages import Configuration, Speculation
-from sidecar.wording.notes import advice_sentences
+from sidecar.wording.notes import schedule_sentence, tokens_sentence
 from sidecar.wording.numbers import counted, percent
 
 _VERIFY: Final = (
@@ -145,7 +145,7 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
     speculation = engine.speculation or Speculation(None, 0)
     value, other, interval = finding.value or 0.0, finding.other or 0.0, CONFIDENCE * (finding.error or 0.0)
     advice, where, longest = model.advice or Advice(), ", ".join(finding.where), speculation.draft_max_model_len
-    schedule = _schedule(advice)
+    schedule = schedule_sentence(advice)
     return {
         "where": where,
         "rate": percent(value),
@@ -155,7 +155,7 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         "at": f" (T {where})" if where else "",
         "but": _BIASED if engine.configuration.async_scheduling is False else "",
         "memory": _memory(engine.configuration, speculation),
-        "advice": advice_sentences(Advice(tokens=advice.tokens, can_schedule=advice.can_schedule)),
+        "advice": tokens_sentence(advice),
         "number": _number(advice.tokens),
         "basis": _BY_ACCEPTANCE if advice.tokens is None or advice.tokens.best_seconds is None else _BY_TIME,
         "schedule": schedule,
@@ -220,16 +220,6 @@ def _number(tokens: TokensAdvice | None) -> str:
     if tokens.best == 0:
         return "Remove --speculative-config, or use a draft model that accepts more."
     return f'Set `"num_speculative_tokens": {tokens.best}` in --speculative-config.'
-
-
-def _schedule(advice: Advice) -> str:
-    if not advice.schedule:
-        return ""
-    entries = [list(entry) for entry in advice.schedule]
-    return (
-        f'To follow the load, set `"num_speculative_tokens_per_batch_size": {entries}`. vLLM ignores it with data '
-        "parallelism, and gives up full CUDA graphs for it on model runner V1."
-    )
 
 
 def _match(configuration: Configuration, speculation: Speculation) -> str:

@@ -13,6 +13,7 @@ from sidecar.analysis.verdict import MARGIN, Basis, Judgement, Verdict
 from sidecar.engine.methods import given_up
 from sidecar.requests.messages import Configuration, Speculation, Table
 from sidecar.wording.numbers import counted, duration, percent
+from sidecar.wording.tables import group_name
 
 LIMITATIONS: Final = {
     Limitation.V0_COUNTERS: (
@@ -93,7 +94,7 @@ def model_notes(model: ModelReport) -> list[str]:
     told = {FindingCode.TOO_MANY_TOKENS, FindingCode.TOO_FEW_TOKENS, FindingCode.LOAD}
     configured = [engine.configuration for engine in model.engines if engine.speculation is not None]
     has_told = any(finding.code in told for finding in model.findings)
-    schedule = "" if model.advice is None or has_told else advice_sentences(Advice(schedule=model.advice.schedule))
+    schedule = "" if model.advice is None or has_told else schedule_sentence(model.advice)
     notes = [*filter(None, (note, schedule, _traffic(model))), *caveats(judgement.evidence, *configured[:1])]
     return [*notes, *_losing_engines(model)]
 
@@ -157,15 +158,26 @@ def _remedy(judgement: Judgement) -> str:
 
 def advice_sentences(advice: Advice | None) -> str:
     """How many tokens to draft; empty if there is nothing to change."""
-    if advice is None:
+    return "" if advice is None else f"{tokens_sentence(advice)} {schedule_sentence(advice)}".strip()
+
+
+def schedule_sentence(advice: Advice) -> str:
+    """How many tokens to draft at each load; empty if one number is best for all."""
+    if not advice.schedule:
         return ""
     entries = [list(entry) for entry in advice.schedule]
-    by_load = f"To adapt to the load, set num_speculative_tokens_per_batch_size to {entries}." if entries else ""
+    return (
+        f'To follow the load, set `"num_speculative_tokens_per_batch_size": {entries}`. vLLM ignores it with data '
+        "parallelism, and gives up full CUDA graphs for it on model runner V1."
+    )
+
+
+def tokens_sentence(advice: Advice) -> str:
+    """How many tokens to draft at every load; empty if there is nothing to change."""
     tokens = advice.tokens
     if tokens is None:
-        return by_load
-    sentence = _by_acceptance(tokens) if tokens.best_seconds is None else _by_time(tokens, advice)
-    return f"{sentence} {by_load}".strip()
+        return ""
+    return _by_acceptance(tokens) if tokens.best_seconds is None else _by_time(tokens, advice)
 
 
 def _by_acceptance(tokens: TokensAdvice) -> str:
@@ -236,7 +248,10 @@ def _grounds(judgement: Judgement) -> str:
     return f"it accepts {judgement.acceptance or 0:.0%} of its draft tokens"
 
 
-def no_speedup_sentence(model: ModelReport) -> str:
-    """Why there is no speedup; empty if there is one, or if the model does not speculate."""
+def hints(model: ModelReport) -> list[str]:
+    """Why there is no speedup of a model that speculates, who gets no drafts, and what vLLM's page does not tell."""
     withheld = model.speed.withheld if model.speed is not None else None
-    return "" if withheld is None else f"No speedup for {model.model_name}: {WITHHELD[withheld]}."
+    speedup = [] if withheld is None else [f"No speedup for {model.model_name}: {WITHHELD[withheld]}."]
+    quiet = [f"No drafts in the window for {group_name(group)}." for group in model.groups if group.without_drafts]
+    limitations = [LIMITATIONS[limitation] for engine in model.engines for limitation in sorted(engine.limitations)]
+    return [*speedup, *quiet, *dict.fromkeys(limitations)]

@@ -224,7 +224,7 @@ def _request(hundredths, rate, at, pace):
     """A request that decoded 200 tokens until some seconds ago."""
     begun = at - 20
     return FinishedRequest(
-        temperature=hundredths, drafts=33, draft_tokens=100, accepted_tokens=round(100 * rate), lengths=(),
+        temperature=hundredths, drafts=33, draft_tokens=100, accepted_tokens=round(100 * rate),
         prompt_tokens=10, output_tokens=201, arrival=begun - 1, first_token=begun,
         last_token=begun + 200 * PLAIN_STEP / pace, outcome=Outcome.STOPPED,
     )  # fmt: skip

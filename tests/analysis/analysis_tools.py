@@ -175,7 +175,7 @@ class Pod(Server):
 
 def finished(temperature=0, at=1000.0, **changes):
     """A request of 31 tokens in two seconds, half a second after it arrived, that accepted 20 of 30."""
-    drafted = {"drafts": 10, "draft_tokens": 30, "accepted_tokens": 20, "lengths": (0, 0, 10, 0)}
+    drafted = {"drafts": 10, "draft_tokens": 30, "accepted_tokens": 20}
     times = {"arrival": at - 2.5, "first_token": at - 2.0, "last_token": at}
     rest = {"temperature": temperature, "prompt_tokens": 100, "output_tokens": 31, "outcome": Outcome.STOPPED}
     return FinishedRequest(**(drafted | times | rest | changes))

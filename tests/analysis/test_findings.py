@@ -116,7 +116,7 @@ def test_a_staged_cause_is_found_and_no_other_claims_the_loss(code, report, samp
     assert codes(report, sampling) == [code]
 
 
-UNDRAFTED = {"structured": True, "drafts": 0, "draft_tokens": 0, "accepted_tokens": 0, "lengths": ()}
+UNDRAFTED = {"structured": True, "drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
 STRUCTURED = {"table": Table.OUTPUT, "key": "structured"} | UNDRAFTED
 ADAPTER = {"table": Table.ADAPTER, "key": "legal", "adapter": "legal"}
 GOOD, BAD = 24, 12  # accepted of 30 draft tokens, two more or fewer

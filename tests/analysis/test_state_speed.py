@@ -51,7 +51,7 @@ class Decoding(Server):
         seconds = (second + 1.0) * 4
         drafts, accepted = 4 * steps - plugin.total.drafts, round(4 * steps * (length - 1))
         plugin.serve(80, drafts=drafts, accepted=accepted - plugin.total.accepted_tokens)
-        counts = {"seconds": second + 1.0, "decodes": 4 * steps, "request_seconds": seconds}
+        counts = {"decodes": 4 * steps, "request_seconds": seconds}
         plugin.tick(steps=[(2, {"steps": steps, "tokens": round(4 * steps * length), **counts})])
         end = self.at + 0.4
         tokens = round(length / step_seconds)

@@ -69,14 +69,14 @@ async def test_who_accepts_less_and_what_each_engine_does(reported):
     groups += (group("output", "structured", without_drafts=True),)
     text = await reported(report(model(temperature("0"), groups=groups, engines=(limited, engine(index="1")))))
     lines = [line.split() for line in text.splitlines()]
-    assert ["prompt_tokens", "8k-32k", "0.400", "0.250", "50%"] in lines
-    assert not any(line[:2] == ["output", "free"] for line in lines)
-    assert "  no drafts in the window for output structured" in text.splitlines()
+    assert ["prompts", "of", "8k-32k", "tokens", "40%", "25", "±", "2", "points", "50%"] in lines
+    assert not any(line[:2] == ["free", "output"] for line in lines)
+    assert "  No drafts in the window for structured output." in text.splitlines()
     assert ["0", *["-"] * 9] in lines
     times = ["20.0", "60.0", "100.0"] * 2
     assert ["1", "eagle3,", "3", "tokens", "0.600", "1.000", *times] in lines
-    assert f"  engine 0: {LIMITATIONS[Limitation.NO_POSITIONS]}" in text.splitlines()
-    assert "  no speedup: the step time without speculation is not known; measure it " in text
+    assert f"  {LIMITATIONS[Limitation.NO_POSITIONS]}" in text.splitlines()
+    assert "  No speedup for demo: the step time without speculation is not known; measure it " in text
 
 
 async def test_why_it_loses_and_what_to_change(reported):

@@ -1,10 +1,8 @@
 """Shorthand for snapshots, for tests of the engine package."""
 
 import math
-from types import SimpleNamespace
 
-from sidecar.engine.exposition import PageReader
-from sidecar.engine.lines import read_lines
+from sidecar.engine.exposition import PageReader, read_lines
 from sidecar.engine.names import Phase, wanted
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, SnapshotReader
@@ -43,8 +41,7 @@ def ttft(*counts, labels=M, edges=BUCKETS):
 
 def judged(body):
     """One page by the line reader alone."""
-    lines = read_lines(body, wanted(), Limits().series)
-    return SimpleNamespace(series=tuple(lines.samples), values=list(lines.samples.values()), malformed=lines.malformed)
+    return read_lines(body, wanted(), Limits().series)[0]
 
 
 def agrees(page, body):

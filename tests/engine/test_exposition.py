@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.engine import exposition
-from sidecar.engine.lines import read_lines
+from sidecar.engine.exposition import read_lines
 from sidecar.errors import NotAnExposition, PageError, TruncatedPage
 from tests.engine.engine_tools import NAME, RUNNING, agrees, judged, page_reader, values
 
@@ -135,5 +135,5 @@ def test_every_sample_is_read_as_prometheus_client_reads_it(page_name, recorded)
         for sample in family.samples:
             theirs[sample.name, frozenset(sample.labels.items())] = sample.value
     wanted = frozenset(name.encode() for name, _ in theirs)
-    samples = read_lines(body, wanted, len(theirs)).samples
-    assert {(series.name, frozenset(series.labels)): value for series, value in samples.items()} == theirs
+    page, _ = read_lines(body, wanted, len(theirs))
+    assert {(name, frozenset(labels)): value for (name, labels), value in values(page).items()} == theirs

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, fields, is_dataclass
+from datetime import UTC, datetime
 
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.report import Report
@@ -64,6 +65,7 @@ class Odd:
 
 def test_values_that_json_cannot_have_are_converted():
     limitations = frozenset({Limitation.NO_POSITIONS, Limitation.DIFFUSION})
+    assert plain(datetime(1970, 1, 1, 1, tzinfo=UTC)) == 3600
     assert plain(Odd(float("nan"), {("a", "b"): (1, None), 0.5: limitations})) == {
         "ratio": None,
         "by": {"a b": [1, None], "0.5": ["diffusion", "no_positions"]},

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sidecar.errors import RecordingError
-from sidecar.recording import recorder as module
+from sidecar.recording import recording as module
 from sidecar.recording.recording import PluginLine, read_plugin, read_scrapes, replay
 from sidecar.requests.messages import Dropped, Unreadable, read_packet
 from sidecar.settings import Settings

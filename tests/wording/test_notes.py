@@ -16,9 +16,9 @@ from sidecar.wording.notes import (
     WITHHELD,
     advice_sentences,
     caveats,
+    hints,
     judgement_note,
     model_notes,
-    no_speedup_sentence,
 )
 from tests.analysis.analysis_tools import PluginEnd, Server, snap
 from tests.export.reports import STRUCTURED, engine, judgement, model, speed, timed_model, window
@@ -86,7 +86,10 @@ def test_findings_take_the_place_of_the_general_remedy_and_a_schedule_is_advised
     assert model_notes(model(advice=advice, findings=(load,))) == []  # it says so itself
 
 
-BY_LOAD = "To adapt to the load, set num_speculative_tokens_per_batch_size to [[1, 4, 3], [5, 8, 0]]."
+BY_LOAD = (
+    'To follow the load, set `"num_speculative_tokens_per_batch_size": [[1, 4, 3], [5, 8, 0]]`. vLLM ignores it with '
+    "data parallelism, and gives up full CUDA graphs for it on model runner V1."
+)
 TWO = "fewer tokens, 2 instead of 5: the next one is accepted only 28% of the time."
 OFF = "turn speculation off, or use another draft model: even the first token is accepted only 35% of the time."
 MORE = f"more tokens, as long as latency under load allows. {BY_LOAD}"
@@ -173,8 +176,8 @@ def test_every_code_has_its_sentence():
 
 def test_without_a_speedup_the_reason_is_given():
     quiet = model(speed=speed(withheld=Withheld.TOO_LITTLE))
-    assert no_speedup_sentence(quiet) == "No speedup for demo: not enough tokens yet."
-    assert no_speedup_sentence(timed_model()) == no_speedup_sentence(model(speed=None)) == ""
+    assert hints(quiet) == ["No speedup for demo: not enough tokens yet."]
+    assert hints(timed_model()) == hints(model(speed=None)) == []
 
 
 def test_a_vllm_that_does_not_speculate_is_described_by_its_traffic():

@@ -10,7 +10,7 @@ from typing import Final
 from sidecar.analysis.distributions import USAGE_EDGES, WINDOW_EDGES, Histogram, histogram_quantile
 from sidecar.analysis.engine.cache import CACHE, CacheWindow
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
-from sidecar.analysis.speed.speedup import LoadReport, LoadTotals, Withheld
+from sidecar.analysis.speed.speedup import LoadTotals, Withheld
 from sidecar.analysis.speed.steps import StepCheck, Steps, counted_steps, counter_growth
 from sidecar.engine.merge import fell, held
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
@@ -247,11 +247,6 @@ class EngineState:
             Limitation.ITL_PER_TOKEN: bool(self._check.per_token),
         }
         return frozenset(limitation for limitation, holds in limited.items() if holds)
-
-    @property
-    def load_reports(self) -> tuple[LoadReport, ...]:
-        """What was decoded by load; empty if neither vLLM nor the plug-in times steps."""
-        return self.loads.report() if self.is_reported or self.untimed is None else ()
 
     @property
     def latencies(self) -> dict[Phase, Latency]:

@@ -82,19 +82,9 @@ class Life:
         )
 
     @property
-    def has_left(self) -> bool:
-        """Whether it is gone although vLLM's counters still have what it counted."""
-        return not self.connections and not self.is_before_reset
-
-    @property
     def observes(self) -> bool:
         """Whether its latest hello says that it observes."""
         return self.hello.state is HelloState.OBSERVING
-
-    @property
-    def disabled(self) -> str | None:
-        """Why the plug-in disabled itself; None if it did not."""
-        return self.hello.reason if self.hello.state is HelloState.DISABLED else None
 
     @property
     def waiting(self) -> int:

@@ -16,6 +16,7 @@ from sidecar.requests.messages import (
     Dropped,
     FinishedRequest,
     Hello,
+    HelloState,
     Message,
     ReportPart,
     Speculation,
@@ -142,8 +143,8 @@ class Lives:
         if life.latest is None or not life.observes:
             return
         if counted is not None:  # what the lives before it counted is in vLLM's counters, too
-            left = [one.confirmed.total for one in lives if one.has_left and one is not life and one.confirmed]
-            counted -= sum(left, NOTHING)
+            left = [one for one in lives if one is not life and not one.connections and not one.is_before_reset]
+            counted -= sum([one.confirmed.total for one in left if one.confirmed is not None], NOTHING)
         life.trust.compare(at, life.reports, life.latest.total, counted, 1 - self.lowest_coverage)
         if not life.is_consistent:
             life.trust.standing = Standing.DIFFERS
@@ -195,8 +196,8 @@ class Lives:
         if key in self._disputed:
             return NoSplit(NoSplitReason.SEVERAL_CLAIM, key.engine)
         for life in holding or current:
-            if life.disabled is not None:  # from then on its totals stand still
-                return NoSplit(NoSplitReason.DISABLED, key.engine, life.disabled)
+            if life.hello.state is HelloState.DISABLED:  # from then on its totals stand still
+                return NoSplit(NoSplitReason.DISABLED, key.engine, life.hello.reason)
         return None if holding else self._why_none_holds(key, current)
 
     def _why_none_holds(self, key: EngineKey, current: Sequence[Life]) -> NoSplit | None:

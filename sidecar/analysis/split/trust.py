@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sidecar.requests.tally import Tally
+from sidecar.requests.tally import NOTHING, Tally
 
 _PATIENCE: Final = 30.0  # seconds for which the plug-in, which reports once a second, or vLLM may be behind
 _MOST_UNREPORTED: Final = 300  # with many requests and long steps, a report may take a minute
@@ -88,18 +88,12 @@ class Trust:
         """What the plug-in and vLLM counted, since the start or since a mark, if that differs; else None."""
         # A confirmed cut falls behind while no report comes; so may the first one, of which nobody knows how old it is.
         least = counted if self._is_confirmed or self._least is None else self._least
-        if _is_short(total, least, tolerance):
-            return total, least
-        if _exceeds(total, counted, tolerance):
-            return total, counted
-        if self._marks:
-            mark = self._marks[0]
-            grown, most = total - mark.total, counted - mark.least
-            if self._least is not None and _is_short(grown, self._least - mark.most, tolerance):
-                return grown, self._least - mark.most
-            if _exceeds(grown, most, tolerance):
-                return grown, most
-        return None
+        off = _outside(total, least, counted, tolerance)
+        if off is not None or not self._marks:
+            return off
+        mark = self._marks[0]
+        least = NOTHING if self._least is None else self._least - mark.most
+        return _outside(total - mark.total, least, counted - mark.least, tolerance)
 
     def _mark(self, at: float, counted: Tally) -> None:
         """Marks the cut of the last poll if it agreed: by now, vLLM's API server has counted all of it."""
@@ -115,12 +109,13 @@ class Trust:
         return total if least.draft_tokens <= total.draft_tokens <= counted.draft_tokens else counted
 
 
-def _is_short(total: Tally, counted: Tally, tolerance: float) -> bool:
-    return any(getattr(total, name) < (1 - tolerance) * getattr(counted, name) for name in _COMPARED)
-
-
-def _exceeds(total: Tally, counted: Tally, tolerance: float) -> bool:
-    return any(getattr(total, name) > (1 + tolerance) * getattr(counted, name) for name in _COMPARED)
+def _outside(total: Tally, least: Tally, most: Tally, tolerance: float) -> tuple[Tally, Tally] | None:
+    """``total`` and the one of the other two that it is beyond in any number; None if it lies between them."""
+    if any(getattr(total, name) < (1 - tolerance) * getattr(least, name) for name in _COMPARED):
+        return total, least
+    if any(getattr(total, name) > (1 + tolerance) * getattr(most, name) for name in _COMPARED):
+        return total, most
+    return None
 
 
 def _farthest(total: Tally, counted: Tally) -> float | None:

@@ -7,7 +7,7 @@ from sidecar.analysis.engine.engine_state import Latency
 from sidecar.analysis.evidence import is_ruled
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.export.declaration import BASELINE, ENGINE, LOAD, MODEL, SINGLE_ENGINE, Values
+from sidecar.export.declaration import ENGINE, LOAD, MODEL, SINGLE_ENGINE, Values
 
 _QUANTILES: Final = frozenset({0.5, 0.99})  # each costs one series per engine and phase
 
@@ -29,9 +29,11 @@ def _shown_quantiles(by_phase: Mapping[str, Mapping[float, float | None]]) -> Va
     }
 
 
-def _gaps(engine: EngineReport, gap: Callable[[Latency], float | None]) -> Values:
+def _gaps(gap: Callable[[Latency], float | None]) -> Callable[[EngineReport], Values]:
     """By phase, except for the queue: half of the requests hardly wait there, so it has no gap to speak of."""
-    return {phase: gap(latency) for phase, latency in engine.latencies.items() if phase is not Phase.QUEUE}
+    return lambda engine: {
+        phase: gap(latency) for phase, latency in engine.latencies.items() if phase is not Phase.QUEUE
+    }
 
 
 def _speculation(engine: EngineReport) -> Values:
@@ -63,159 +65,96 @@ _COUNTERS: Final = {
 }
 
 
-def _plain_cache(part: str) -> Callable[[ModelReport], Values]:
-    return lambda model: None if model.plain_cache is None else getattr(model.plain_cache, part)
-
-
-METRICS: Final = (
-    *(ENGINE.counter(name, text, _counted(counter)) for counter, (name, text) in _COUNTERS.items()),
-    ENGINE.by_position(
-        "engine_accepted_tokens_per_position",
-        "Accepted draft tokens that vLLM counted, by draft position, starting at 0.",
-        lambda engine: engine.accepted_per_position,
+METRICS: Final = {
+    **{ENGINE.counter(name, _counted(counter)): text for counter, (name, text) in _COUNTERS.items()},
+    ENGINE.by_position("engine_accepted_tokens_per_position", "accepted_per_position"): (
+        "Accepted draft tokens that vLLM counted, by draft position, starting at 0."
     ),
-    ENGINE.gauge(
-        "prefix_cache_hit_ratio", "Prefix-cache hits / queries over latency_window.", lambda one: one.cache.hit_ratio
+    ENGINE.gauge("prefix_cache_hit_ratio", "cache.hit_ratio"): "Prefix-cache hits / queries over latency_window.",
+    MODEL.gauge("baseline_prefix_cache_hit_ratio", "plain_cache.hit_ratio"): (
+        "Prefix-cache hits / queries without speculation, from the baseline."
     ),
-    MODEL.gauge(
-        "baseline_prefix_cache_hit_ratio",
-        "Prefix-cache hits / queries without speculation, from the baseline.",
-        _plain_cache("hit_ratio"),
+    MODEL.gauge("baseline_kv_cache_capacity_tokens", "plain_cache.capacity_tokens"): (
+        "KV-cache capacity of an engine without speculation, from the baseline."
+    ),
+    MODEL.gauge("baseline_preemptions_ratio", "plain_cache.preemptions_ratio"): (
+        "Preemptions / requests without speculation, from the baseline."
     ),
     MODEL.gauge(
-        "baseline_kv_cache_capacity_tokens",
-        "KV-cache capacity of an engine without speculation, from the baseline.",
-        _plain_cache("capacity_tokens"),
-    ),
-    MODEL.gauge(
-        "baseline_preemptions_ratio",
-        "Preemptions / requests without speculation, from the baseline.",
-        _plain_cache("preemptions_ratio"),
-    ),
-    BASELINE.gauge(
         "baseline_tokens_per_second",
-        "Tokens that an engine generates per second without speculation, at the highest load of the baseline.",
-        lambda baseline: baseline[1].running[-1] / baseline[1].seconds[-1] if baseline[1] else None,
-    ),
+        lambda model: model.plain_steps.running[-1] / model.plain_steps.seconds[-1] if model.plain_steps else None,
+    ): "Tokens that an engine generates per second without speculation, at the highest load of the baseline.",
     # Acceptance and latency derived from these counters and vLLM's histograms.
     SINGLE_ENGINE.histogram(
         "engine_window_acceptance_ratio",
-        "Accepted / draft tokens between two polls; one observation per poll with drafts.",
         lambda engine: engine.window_acceptances if Counter.DRAFT_TOKENS in engine.counters else None,
-    ),
+    ): "Accepted / draft tokens between two polls; one observation per poll with drafts.",
     SINGLE_ENGINE.gauge(
         "engine_latency_seconds",
-        "Quantiles 0.5 and 0.99 from vLLM's own histograms over latency_window; interpolated in the first bucket.",
         lambda engine: _shown_quantiles({phase: latency.quantiles for phase, latency in engine.latencies.items()}),
-        "phase",
-        "quantile",
-    ),
-    BASELINE.gauge(
-        "latency_baseline_seconds",
-        "The same quantiles in the configured baseline.",
-        lambda baseline: _shown_quantiles(baseline[0]),
-        "phase",
-        "quantile",
-    ),
+        *("phase", "quantile"),
+    ): "Quantiles 0.5 and 0.99 from vLLM's own histograms over latency_window; interpolated in the first bucket.",
+    MODEL.gauge(
+        "latency_baseline_seconds", lambda model: _shown_quantiles(model.plain_latencies), "phase", "quantile"
+    ): "The same quantiles in the configured baseline.",
     SINGLE_ENGINE.gauge(
-        "engine_latency_gap_seconds",
-        "P99 - P50 over latency_window, not of the queue; absent where P99 is in vLLM's first bucket.",
-        lambda engine: _gaps(engine, lambda latency: latency.gap_seconds),
-        "phase",
-    ),
+        "engine_latency_gap_seconds", _gaps(lambda latency: latency.gap_seconds), "phase"
+    ): "P99 - P50 over latency_window, not of the queue; absent where P99 is in vLLM's first bucket.",
     SINGLE_ENGINE.gauge(
-        "engine_latency_gap_ratio",
-        "P99 / P50 over latency_window, not of the queue; absent where P99 is in vLLM's first bucket.",
-        lambda engine: _gaps(engine, lambda latency: latency.gap_ratio),
-        "phase",
-    ),
+        "engine_latency_gap_ratio", _gaps(lambda latency: latency.gap_ratio), "phase"
+    ): "P99 / P50 over latency_window, not of the queue; absent where P99 is in vLLM's first bucket.",
     SINGLE_ENGINE.gauge(
-        "engine_limitation",
-        "1 for each limitation of what this engine's page exports.",
-        lambda engine: dict.fromkeys(sorted(engine.limitations), 1),
-        "limitation",
-    ),
+        "engine_limitation", lambda engine: dict.fromkeys(sorted(engine.limitations), 1), "limitation"
+    ): "1 for each limitation of what this engine's page exports.",
     # KV cache and load.
-    ENGINE.gauge("kv_cache_usage_ratio", "KV-cache usage at the last poll.", _polled(Gauge.KV_CACHE_USAGE)),
-    ENGINE.gauge(
-        "kv_cache_usage_peak_ratio",
-        "Highest KV-cache usage of all polls within kv_peak_window.",
-        lambda engine: engine.kv_cache_peak,
+    ENGINE.gauge("kv_cache_usage_ratio", _polled(Gauge.KV_CACHE_USAGE)): "KV-cache usage at the last poll.",
+    ENGINE.gauge("kv_cache_usage_peak_ratio", "kv_cache_peak"): (
+        "Highest KV-cache usage of all polls within kv_peak_window."
     ),
     SINGLE_ENGINE.histogram(
-        "kv_cache_sampled_usage_ratio",
-        "KV-cache usage; one observation per poll.",
-        lambda engine: engine.kv_cache_usages if engine.kv_cache_usages.count else None,
-    ),
-    ENGINE.gauge(
-        "kv_cache_capacity_tokens",
-        "Capacity of the KV cache in tokens.",
-        lambda engine: engine.kv_cache_capacity_tokens,
-    ),
-    ENGINE.gauge("requests_running", "Running requests at the last poll.", _polled(Gauge.REQUESTS_RUNNING)),
-    ENGINE.gauge("requests_waiting", "Waiting requests at the last poll.", _polled(Gauge.REQUESTS_WAITING)),
-    ENGINE.gauge(
-        "requests_waiting_for_capacity",
-        "Requests waiting for capacity at the last poll (newer vLLM).",
-        _polled(Gauge.WAITING_FOR_CAPACITY),
+        "kv_cache_sampled_usage_ratio", lambda engine: engine.kv_cache_usages if engine.kv_cache_usages.count else None
+    ): "KV-cache usage; one observation per poll.",
+    ENGINE.gauge("kv_cache_capacity_tokens", "kv_cache_capacity_tokens"): "Capacity of the KV cache in tokens.",
+    ENGINE.gauge("requests_running", _polled(Gauge.REQUESTS_RUNNING)): "Running requests at the last poll.",
+    ENGINE.gauge("requests_waiting", _polled(Gauge.REQUESTS_WAITING)): "Waiting requests at the last poll.",
+    ENGINE.gauge("requests_waiting_for_capacity", _polled(Gauge.WAITING_FOR_CAPACITY)): (
+        "Requests waiting for capacity at the last poll (newer vLLM)."
     ),
     # What the plug-in says.
-    ENGINE.gauge(
-        "request_coverage_ratio",
+    ENGINE.gauge("request_coverage_ratio", "coverage"): (
         "Draft tokens that the plug-in reported / vLLM's own counter, both since the engine started. 0 if the plug-in "
-        "contradicts itself, or if several claim to be the engine.",
-        lambda engine: engine.coverage,
+        "contradicts itself, or if several claim to be the engine."
     ),
     ENGINE.gauge(
         "speculation_info",
-        "1, labelled with the engine's speculative configuration as the plug-in reads it, and whether the rule of "
-        "thumb on the acceptance rate applies to it.",
         _speculation,
-        "method",
-        "num_speculative_tokens",
-        "adaptive_verification",
-        "rejection_sample_method",
-        "draft_sample_method",
-        "rule_of_thumb",
+        *("method", "num_speculative_tokens", "adaptive_verification"),
+        *("rejection_sample_method", "draft_sample_method", "rule_of_thumb"),
+    ): (
+        "1, labelled with the engine's speculative configuration as the plug-in reads it, and whether the rule of "
+        "thumb on the acceptance rate applies to it."
     ),
     # Decoding by load, and plain decoding. ``running`` is the number of requests in a step.
-    LOAD.counter(
-        "decode_seconds", "Time between a request's engine steps, summed over requests.", lambda load: load.seconds
-    ),
-    LOAD.counter(
-        "decode_steps", "Engine steps, counted once for each request that decoded in them.", lambda load: load.steps
-    ),
-    LOAD.counter(
-        "decode_tokens",
-        "Tokens generated in these steps, so without each request's first token.",
-        lambda load: load.tokens,
+    LOAD.counter("decode_seconds", "seconds"): "Time between a request's engine steps, summed over requests.",
+    LOAD.counter("decode_steps", "steps"): "Engine steps, counted once for each request that decoded in them.",
+    LOAD.counter("decode_tokens", "tokens"): "Tokens generated in these steps, so without each request's first token.",
+    MODEL.gauge("plain_step_seconds", _plain_steps, "running", "reference"): (
+        "Time of an engine step without speculation at this load, by source; absent where it is unknown."
     ),
     MODEL.gauge(
-        "plain_step_seconds",
-        "Time of an engine step without speculation at this load, by source; absent where it is unknown.",
-        _plain_steps,
-        "running",
-        "reference",
-    ),
-    BASELINE.gauge(
         "baseline_timestamp_seconds",
-        "When the plain step times were measured.",
-        lambda baseline: baseline[1].measured.timestamp() if baseline[1] and baseline[1].measured else None,
+        lambda model: (
+            model.plain_steps.measured.timestamp() if model.plain_steps and model.plain_steps.measured else None
+        ),
+    ): "When the plain step times were measured.",
+    ENGINE.gauge("engine_speedup_ratio", "speed.speedup.ratio"): (
+        "Plain time per token / actual of all requests over latency_window. Absent without a reference."
     ),
-    ENGINE.gauge(
-        "engine_speedup_ratio",
-        "Plain time per token / actual of all requests over latency_window. Absent without a reference.",
-        lambda engine: engine.speed.speedup.ratio if engine.speed and engine.speed.speedup else None,
+    ENGINE.gauge("engine_speedup_standard_error_ratio", "speed.speedup.error"): (
+        "Standard error of specdec_engine_speedup_ratio."
     ),
-    ENGINE.gauge(
-        "engine_speedup_standard_error_ratio",
-        "Standard error of specdec_engine_speedup_ratio.",
-        lambda engine: engine.speed.speedup.error if engine.speed and engine.speed.speedup else None,
-    ),
-    ENGINE.gauge(
-        "break_even_acceptance_ratio",
+    ENGINE.gauge("break_even_acceptance_ratio", "speed.break_even_acceptance"): (
         "Acceptance rate at which this load is as fast as plain decoding; above 1: no rate is. "
-        "Absent without a reference.",
-        lambda engine: engine.speed.break_even_acceptance if engine.speed else None,
+        "Absent without a reference."
     ),
-)
+}

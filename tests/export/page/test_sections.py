@@ -71,7 +71,7 @@ def test_a_finding_says_why_speculation_loses_what_to_do_and_how_to_verify_it():
     shown = text(reports.model(reports.temperature("0"), findings=(reports.STRUCTURED,)))
     assert "Why structured_output Requests with structured output accept 45% of their draft tokens, 25 ± 4" in shown
     assert "at the same temperatures. Route these requests to pods that do not speculate, or that draft" in shown
-    assert "To verify: the group's row in specdec-sidecar report before and after" in shown
+    assert "To verify: specdec-sidecar sweep --url URL --prompts FILE" in shown
     assert "Why" not in text(reports.model(reports.temperature("0")))
 
 
@@ -92,7 +92,7 @@ def test_groups_that_accept_less_are_listed_with_share_and_error():
     page = text(model(temperature("0"), groups=groups))
     assert "prompts of 8k-32k tokens 31% 37 ± 4 points 22%" in page
     assert "adapter legal 40% 21 ± 10 points 12%" in page
-    assert "No drafts in the window for: structured output." in page
+    assert "No drafts in the window for structured output." in page
     assert "0-512" not in page
     assert "lower acceptance rate" not in text(model(temperature("0"), groups=groups[1:2]))
 
@@ -175,8 +175,8 @@ def test_latencies_below_vllm_s_first_bucket_are_bounds_and_gaps_are_compared_wi
     page = text(model(engines=(engine(latencies={Phase.TTFT: low, Phase.ITL: first}),)))
     assert "TTFT <1 ms 2 ms 3 ms 2.5 ms" in page
     assert "ITL <1 ms <1 ms <1 ms <1 ms" in page
-    environment = {"BASELINE": '{"demo": {"ttft": {"p50": 0.02, "p99": 0.06}}}'}
-    assert "TTFT 20 ms 60 ms 100 ms 80 ms (2.0 times the baseline)" in text(model(), environment=environment)
+    compared = model(plain_latencies={"ttft": {0.5: 0.02, 0.99: 0.06}})
+    assert "TTFT 20 ms 60 ms 100 ms 80 ms (2.0 times the baseline)" in text(compared)
 
 
 def test_while_vllm_is_down_only_that_is_shown():

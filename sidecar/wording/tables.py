@@ -1,0 +1,128 @@
+"""A model's tables as rows of text: what ``report`` prints, and some of what the page shows."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from sidecar.analysis.engine.cache import sum_caches
+from sidecar.analysis.engine.engine_state import Latency
+from sidecar.analysis.evidence import CONFIDENCE
+from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
+from sidecar.analysis.split.strata import Difference
+from sidecar.analysis.split.tallies import GroupReport
+from sidecar.engine.names import Phase
+from sidecar.settings.baselines import PlainCache
+from sidecar.wording.numbers import count, latency, milliseconds, percent, ratio, share
+
+_TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
+_TEMPERATURES: Final = (
+    *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90", "of draft tokens", "requests", *_TIMES),
+)
+_ENGINES: Final = ("engine", "speculation", "acceptance", "coverage", *_TIMES)
+LOWER: Final = ("lower acceptance rate", "acceptance rate", "below the others by", "share of draft tokens")
+PRICES: Final = ("price", "with speculation", "without (baseline)")
+UNDER_OTHER_TRAFFIC: Final = (
+    "The baseline had prompts and a load of its own, on which hits, times to first token and preemptions depend: "
+    "`specdec-sidecar compare` has them under the same requests."
+)
+_SHARES: Final = (0.5, 0.95, 0.99)
+_BY: Final = {
+    "prompt_tokens": "prompts of {} tokens",
+    "output": "{} output",
+    "sampling": "{} sampling",
+    "adapter": "adapter {}",
+}
+
+Row = Sequence[str]
+
+
+def tables(model: ModelReport) -> list[tuple[Row, Sequence[Row]]]:
+    """The header and the rows of each table that has any."""
+    shown = [part for part in model.temperatures if part.window.requests or part.window.draft_tokens]
+    named: list[tuple[Row, Sequence[Row]]] = [
+        (_TEMPERATURES, [_temperature(part) for part in shown]),
+        (LOWER, lower_rows(model)),
+        (_ENGINES, [_engine(engine) for engine in model.engines]),
+        (PRICES, price_rows(model)),
+    ]
+    return [(header, rows) for header, rows in named if rows]
+
+
+def _temperature(part: TemperatureReport) -> Row:
+    return (
+        part.temperature,
+        part.judgement.verdict,
+        ratio(part.speedup.ratio if part.speedup else None),
+        ratio(part.window.rate),
+        *map(ratio, part.acceptance_quantiles.values()),
+        share(part.window.share),
+        count(part.window.requests),
+        *map(milliseconds, (*part.ttft_quantiles.values(), *part.tpot_quantiles.values())),
+    )
+
+
+def lower_rows(model: ModelReport) -> list[Row]:
+    """A row for each group that accepts clearly less than the model's other requests."""
+    return [
+        (group_name(group), percent(group.window.rate), _below(group.difference), percent(group.window.share))
+        for group in model.groups
+        if group.accepts_less and group.difference is not None
+    ]
+
+
+def group_name(group: GroupReport) -> str:
+    """What the requests of a group have in common."""
+    return _BY[group.by].format(group.group)
+
+
+def _below(difference: Difference) -> str:
+    return f"{-100 * difference.value:.0f} ± {100 * CONFIDENCE * difference.error:.0f} points"
+
+
+def _engine(engine: EngineReport) -> Row:
+    how, times = engine.speculation, engine.latencies
+    return (
+        engine.key.engine,
+        f"{how.method}, {how.num_speculative_tokens} tokens" if how else "-",
+        ratio(engine.acceptance.rate if engine.acceptance else None),
+        ratio(engine.coverage),
+        *_engine_times(times.get(Phase.TTFT)),
+        *_engine_times(times.get(Phase.TPOT)),
+    )
+
+
+def _engine_times(measured: Latency | None) -> Row:
+    """Quantiles below the first bucket's edge are mere interpolation, so only the edge is shown."""
+    if measured is None:
+        return ("-",) * len(_SHARES)
+    edge, quantiles = measured.resolution, measured.quantiles
+    return [f"<{milliseconds(edge)}" if quantiles[one] < edge else milliseconds(quantiles[one]) for one in _SHARES]
+
+
+def price_rows(model: ModelReport) -> list[Row]:
+    """A row for each price whose value without speculation is known; empty without a baseline."""
+    return [*_cache(model), *_loads(model)] if model.speed is not None else []
+
+
+def _cache(model: ModelReport) -> Iterator[Row]:
+    plain, cache = model.plain_cache or PlainCache(), sum_caches(engine.cache for engine in model.engines)
+    capacity = model.kv_cache_capacity_tokens
+    if plain.hit_ratio is not None:
+        yield "prefix-cache hits", share(cache.hit_ratio), share(plain.hit_ratio)
+    if plain.capacity_tokens is not None and capacity is not None:
+        yield "KV cache of an engine, tokens", count(capacity), count(plain.capacity_tokens)
+        if (each := cache.request_tokens) is not None:
+            fit = count(capacity // each), count(plain.capacity_tokens // each)
+            yield f"requests of {each:,.0f} tokens that fit", *fit
+    if plain.preemptions_ratio is not None:
+        yield "preemptions per request", ratio(cache.preemptions_ratio), ratio(plain.preemptions_ratio)
+
+
+def _loads(model: ModelReport) -> Iterator[Row]:
+    for load in model.loads:
+        if load.first_token_seconds is not None and load.plain_first_token_seconds is not None:
+            times = latency(load.first_token_seconds), latency(load.plain_first_token_seconds)
+            yield f"time to first token, {load.running} running", *times
+    both = [load for load in model.loads if load.tokens_per_second and load.plain_tokens_per_second]
+    for load in both[-1:]:  # the highest
+        speeds = count(load.tokens_per_second), count(load.plain_tokens_per_second)
+        yield f"tokens a second, {load.running} running", *speeds

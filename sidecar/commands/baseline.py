@@ -5,6 +5,7 @@ import asyncio
 import sys
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import cycle
 from math import inf
@@ -22,10 +23,10 @@ from sidecar.analysis.speed.steps import Steps
 from sidecar.commands.arguments import base_url, duration, file_to_write, listed, whole, written
 from sidecar.commands.load.client import Client
 from sidecar.commands.load.workload import MOST_AT_ONCE, RequestOptions, add_request_arguments, request_options
-from sidecar.commands.waiting import first_page, polling
 from sidecar.engine.merge import merge
 from sidecar.engine.names import Counter, Phase, Trait
-from sidecar.engine.page_source import page_source
+from sidecar.engine.page_source import PageSource, page_source
+from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.errors import MeasurementError, ScrapeError
 from sidecar.log import StateLog, redacted
@@ -52,7 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--duration", type=duration, metavar="TIME", help="such as 10m (default: 60s; 5m with --load)")
     parser.add_argument("--out", type=file_to_write, metavar="FILE", help="write to this file, not to the terminal")
     measured.add_argument("--recording", type=Path, metavar="DIR", help="measure a recording, as `record` writes it")
-    parser.add_argument("--gpu", metavar="NAME", help="the GPU that vLLM runs on, noted in the file")
     add_request_arguments(parser, "with --load")
 
 
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     _warn(histograms.keys() - curves.keys(), measured.drafted, curves, max(arguments.load, default=0))
     document = {
         "baseline": {model: phases for model, grown in histograms.items() if (phases := _phases(model, grown))},
-        "plain_steps": {model: _plain_steps(curve, measured, arguments.gpu) for model, curve in curves.items()},
+        "plain_steps": {model: _plain_steps(curve, measured) for model, curve in curves.items()},
         "plain_cache": measured.caches(),
     }
     document = {name: models for name, models in document.items() if models}
@@ -155,13 +155,28 @@ async def measure(
     """
     measured = BaselineRun()
     async with page_source(settings.model_copy(update={"vllm_url": url}), settings.limits) as source:
-        page = await first_page(source, url)
+        page = await _first_page(source, url)
         if loads and any(engine.speculates for engine in page.engines):
             raise MeasurementError(f"{redacted(url)} speculates: --load needs a vLLM that does not")
-        async with polling(source, settings, measured) as poller:
+        poller = Poller(source, settings, measured)
+        polls = asyncio.create_task(poller.run())
+        try:
             await (_send(url, seconds, loads, options) if loads else asyncio.sleep(seconds))
+        finally:
+            polls.cancel()
+            with suppress(asyncio.CancelledError):
+                await polls  # an error that ended them is raised here
         await poller.poll()  # once more, at the very end
     return measured
+
+
+async def _first_page(source: PageSource, url: str) -> PageSnapshot:
+    """Reads the first page of the vLLM at ``url``, before the command waits or sends requests in vain."""
+    try:
+        return await source.next()
+    except ScrapeError as error:
+        fault = f"cannot read vLLM's metrics at {redacted(url)} ({error.reason}: {error})"
+        raise MeasurementError(f"{fault}; `specdec-sidecar check` shows why") from None
 
 
 async def _send(url: str, seconds: float, loads: Sequence[int], options: RequestOptions) -> None:
@@ -236,7 +251,7 @@ def _plain_cache(engines: Sequence[EngineState]) -> dict[str, float]:
     return {name: round(value, _DIGITS) for name, value in found.items() if value is not None}
 
 
-def _plain_steps(curve: PlainStepTimes, measured: BaselineRun, gpu: str | None) -> dict[str, Any]:
+def _plain_steps(curve: PlainStepTimes, measured: BaselineRun) -> dict[str, Any]:
     steps: dict[str, Any] = {
         "running": [round(running, 2) for running in curve.running],
         "seconds": [round(seconds, _DIGITS) for seconds in curve.seconds],
@@ -247,4 +262,4 @@ def _plain_steps(curve: PlainStepTimes, measured: BaselineRun, gpu: str | None) 
     }
     if curve.first_token_seconds:
         steps["first_token_seconds"] = [round(seconds, _DIGITS) for seconds in curve.first_token_seconds]
-    return steps | ({"gpu": gpu} if gpu else {})
+    return steps

@@ -8,7 +8,7 @@ claimed from them. Acceptance does not depend on the machine's speed: its error 
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from math import ceil
@@ -28,7 +28,7 @@ from sidecar.commands.load.metrics import (
 )
 from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult, read_saved
 from sidecar.settings import Settings
-from sidecar.wording.numbers import aligned
+from sidecar.wording.numbers import aligned, latency
 
 HELP = "compare two saved sweeps, before and after a change: differences, their errors and a verdict"
 _CONFIDENCE: Final = 0.95  # probability that none of the claimed differences is spurious
@@ -92,8 +92,9 @@ class MetricChange:
     """One metric at one level: seconds, ratios, tokens or requests per second, counts; None if not measured.
 
     ``change`` is after / before - 1, without an error if there are too few requests, None if the two cannot be
-    compared. ``effect`` is None unless the change is larger than its error, and than a drift of the machine could
-    explain, and the difference larger than its own: a ratio hides how uncertain a large number is that it divides by.
+    compared; ``difference`` is after - before, None without an error. ``effect`` is None unless the change is larger
+    than its error, and than a drift of the machine could explain, and the difference larger than its own: a ratio hides
+    how uncertain a large number is that it divides by.
     """
 
     level: SweepLevel
@@ -101,35 +102,24 @@ class MetricChange:
     before: Interval | None
     after: Interval | None
     change: Interval | None
+    difference: Interval | None
     effect: Effect | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeBalance:
-    """What a request at one level takes longer: seconds per token and to the first one; a gain is below 0.
-
-    ``gains_from`` is the number of output tokens from which on a request gains time, with its range; None if it gains
-    or loses at any length, or if that is not clear.
-    """
-
-    level: SweepLevel
-    token: Interval
-    first_token: Interval
-    gains_from: tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """The comparison of the sweep named ``after`` with the one named ``before``; ``notes`` are its caveats.
 
-    ``balance`` has the levels whose times have an error; it is empty unless both sweeps sent the same requests.
+    ``gains_from`` is the number of output tokens from which on a request gains time, with its range, by level; a level
+    is absent where requests gain or lose at any length, and where that is not clear.
     """
 
     before: str
     after: str
     result: Result
     changes: tuple[MetricChange, ...]  # level by level
-    balance: tuple[TimeBalance, ...]
+    same_requests: bool
+    gains_from: Mapping[str, tuple[int, int, int]]  # empty unless they are the same
     notes: tuple[str, ...]
 
 
@@ -140,15 +130,14 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
     unlike = _BALANCE if _other_requests(before, after) else ()
     uncertain = [one for one in _changes(pairs, unlike, _CONFIDENCE) if one.change is not None and one.change.error]
     changes = tuple(_changes(pairs, unlike, 1 - (1 - _CONFIDENCE) / max(1, len(uncertain))))
-    found = {(one.level, one.metric): one for one in changes}
-    times = {level: (found[level, "TPOT P50"], found[level, "TTFT P50"]) for level, _ in found if not unlike}
-    balances = (_balance(*both) for both in times.values())
+    gains = {level: _gains_from(token, first) for level, token, first in _times(changes)}
     return Comparison(
         before=names[0],
         after=names[1],
         result=_result(changes),
         changes=changes,
-        balance=tuple(balance for balance in balances if balance is not None),
+        same_requests=not unlike,
+        gains_from={level: gain for level, gain in gains.items() if gain is not None and not unlike},
         notes=tuple(_notes(before, after, pairs)),
     )
 
@@ -164,9 +153,9 @@ def _changes(
             # Acceptance falls as the number of speculative tokens rises; a length is comparable at any number.
             is_alike = metric not in unlike and (same_k or metric != "acceptance")
             change = relative_change(before, after) if is_alike else None
-            is_clear = (gap := difference(before, after)) is not None and gap.is_clear
-            effect = _effect(metric, change) if change is not None and is_clear else None
-            yield MetricChange(pair[0].level, metric, before, after, change, effect)
+            gap = difference(before, after) if is_alike else None
+            effect = _effect(metric, change) if change is not None and gap is not None and gap.is_clear else None
+            yield MetricChange(pair[0].level, metric, before, after, change, gap, effect)
 
 
 def _effect(metric: str, change: Interval) -> Effect | None:
@@ -195,11 +184,13 @@ def _positions(level: LevelResult) -> int:
     return len(level.whole.acceptance.position_rates)
 
 
-def _balance(tpot: MetricChange, ttft: MetricChange) -> TimeBalance | None:
-    token, first = (difference(change.before, change.after) for change in (tpot, ttft))
-    if token is None or first is None:
-        return None
-    return TimeBalance(level=tpot.level, token=token, first_token=first, gains_from=_gains_from(token, first))
+def _times(changes: Iterable[MetricChange]) -> Iterator[tuple[str, Interval, Interval]]:
+    """Each level whose differences in median time per token and to the first token have errors, with these two."""
+    gaps = {(str(one.level), one.metric): one.difference for one in changes}
+    for level in dict.fromkeys(level for level, _ in gaps):
+        token, first = gaps[level, "TPOT P50"], gaps[level, "TTFT P50"]
+        if token is not None and first is not None:
+            yield level, token, first
 
 
 def _gains_from(token: Interval, first: Interval) -> tuple[int, int, int] | None:
@@ -264,27 +255,22 @@ def _text(comparison: Comparison) -> Iterator[str]:
         yield from aligned(("", "before", "after", "change", "error", "clearly"), rows, left=(0, 5))
         yield ""
         yield f"verdict: {_VERDICTS[comparison.result].format(before=comparison.before, after=comparison.after)}"
-        yield from map(_sentence, comparison.balance)
+        yield from _balance(comparison) if comparison.same_requests else ()
     yield from (f"note: {note}" for note in comparison.notes)
 
 
-def _sentence(balance: TimeBalance) -> str:
-    token, first = _time(balance.token, "per token"), _time(balance.first_token, "to the first token")
-    text = f"{balance.level}: {token}, {first}"
-    if balance.gains_from is None:
-        return text
-    return text + "; a request gains time from {} output tokens on ({} to {})".format(*balance.gains_from)
+def _balance(comparison: Comparison) -> Iterator[str]:
+    for level, token, first in _times(comparison.changes):
+        gain = comparison.gains_from.get(level)
+        least = "" if gain is None else "; a request gains time from {} output tokens on ({} to {})".format(*gain)
+        yield f"{level}: {_time(token, 'per token')}, {_time(first, 'to the first token')}{least}"
 
 
 def _time(change: Interval, per: str) -> str:
-    size = f"{_milliseconds(abs(change.value))} ± {_milliseconds(change.error or 0.0)} ms"
+    size = f"{latency(abs(change.value))} ± {latency(change.error or 0.0)}"
     if change.is_clear:
         return f"{'saves' if change.value < 0 else 'adds'} {size} {per}"
     return f"no clear difference {per} ({'-' * (change.value < 0)}{size})"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.0f}" if seconds >= 0.01 else f"{1000 * seconds:.2g}"
 
 
 def _row(one: MetricChange) -> Sequence[str]:

@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 
 from sidecar.commands.sidecar_status import status_lines
-from sidecar.errors import InputError, SettingsError
+from sidecar.errors import InputError
 from sidecar.export.declaration import Shown
 from sidecar.export.status import status
 from sidecar.recording.recording import replay
-from sidecar.settings import Settings, load_settings
+from sidecar.settings import Settings
 
 HELP = "replay a recording and print acceptance by temperature"
 
@@ -17,7 +17,6 @@ HELP = "replay a recording and print acceptance by temperature"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``replay``."""
     parser.add_argument("directory", type=Path, metavar="DIR", help="a recording, as `record` writes it")
-    parser.add_argument("--baseline", type=Path, metavar="FILE", help="plain step times, as `baseline` writes them")
     parser.add_argument(
         "--json", action="store_true", help="print the JSON of /api/v1/status rather than what `report` prints"
     )
@@ -27,11 +26,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0.
 
     Raises:
-        InputError: the baseline cannot be used, or no page of the recording shows a model.
+        InputError: no page of the recording shows a model.
         RecordingError: the recording cannot be read.
     """
-    if arguments.baseline is not None:
-        settings = _with_baseline(settings, arguments.baseline)
     report = replay(arguments.directory, settings)
     if not report.models:
         raise InputError(f"{arguments.directory}: no page of the recording shows a model")
@@ -41,11 +38,3 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     else:
         print("\n".join(status_lines(shown, f"recording {arguments.directory}")))
     return 0
-
-
-def _with_baseline(settings: Settings, path: Path) -> Settings:
-    try:
-        measured = load_settings(None, {"SPECDEC_BASELINE_FILE": str(path)}).baseline_file
-    except SettingsError as error:
-        raise InputError(f"--baseline: {error}") from error
-    return settings.model_copy(update={"baseline_file": measured})

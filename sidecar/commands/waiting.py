@@ -1,17 +1,10 @@
-"""How a command waits: for a signal, a time or its own work, and what it polls meanwhile."""
+"""How a command waits: for a signal, a time or its own work."""
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
-
-from sidecar.engine.page_source import PageSource
-from sidecar.engine.scrape import Poller, ScrapeSink
-from sidecar.engine.snapshot import PageSnapshot
-from sidecar.errors import MeasurementError, ScrapeError
-from sidecar.log import redacted
-from sidecar.settings.groups import Scrape
 
 _Result = TypeVar("_Result")
 
@@ -47,29 +40,3 @@ async def unless_stopped(work: Coroutine[Any, Any, _Result], stop: asyncio.Event
         task.cancel()
         stopping.cancel()
         await asyncio.gather(task, stopping, return_exceptions=True)
-
-
-async def first_page(source: PageSource, url: str) -> PageSnapshot:
-    """Reads the first page of the vLLM at ``url``, before a command waits or sends requests in vain.
-
-    Raises:
-        MeasurementError: it cannot be read.
-    """
-    try:
-        return await source.next()
-    except ScrapeError as error:
-        fault = f"cannot read vLLM's metrics at {redacted(url)} ({error.reason}: {error})"
-        raise MeasurementError(f"{fault}; `specdec-sidecar check` shows why") from None
-
-
-@asynccontextmanager
-async def polling(source: PageSource, scrape: Scrape, sink: ScrapeSink) -> AsyncIterator[Poller]:
-    """Polls until the end of the block; if an error ended the polls earlier, raises it there."""
-    poller = Poller(source, scrape, sink)
-    task = asyncio.create_task(poller.run())
-    try:
-        yield poller
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task

@@ -53,7 +53,6 @@ SPECULATION = {
     "draft_sample_method": "draft_sample_method", "local_argmax": "use_local_argmax_reduction",
     "heterogeneous_vocab": "use_heterogeneous_vocab", "keeps_last_block": "disable_eagle_block_drop",
     "draft_quantization": "draft_model_config.quantization", "draft_max_model_len": "draft_model_config.max_model_len",
-    "draft_tensor_parallel_size": "draft_tensor_parallel_size",
     "draft_layers": "draft_model_config.hf_text_config.num_hidden_layers",
 }  # fmt: skip
 CONFIGURATION = {
@@ -318,15 +317,12 @@ def bounded(numbers: list[int], most: int) -> list[int]:
 
 
 def finished_request(request: Any, counts: RequestCounts, outcome: str, now: float) -> dict[str, Any]:
-    *lengths, without_token = counts.drafts_by_accepted
-    lengths[0] += without_token
     last_token, parameters = now if request.num_output_tokens else None, counts.parameters
     return {
         "temperature": counts.temperature, "prompt_tokens": request.num_prompt_tokens, "outcome": outcome,
         "output_tokens": request.num_output_tokens, "structured": counts.output == "structured",
         "sampling": counts.sampling, "adapter": counts.adapter or None, "drafts": counts.counted.drafts,
         "draft_tokens": counts.counted.draft_tokens, "accepted_tokens": counts.counted.accepted_tokens,
-        "lengths": bounded(lengths, MAX_POSITIONS + 1),  # drafts by accepted tokens
         "arrival": getattr(request, "arrival_time", None),  # from 0.9.1; by the API server's clock
         "first_token": counts.first_token or last_token, "last_token": last_token,
         "parameters": [name for name, off in PARAMETERS.items() if getattr(parameters, name, off[0]) not in off],

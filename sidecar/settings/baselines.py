@@ -40,7 +40,6 @@ class PlainStepTimes:
     prompt_share: float = 0.0  # prompt tokens computed per generated token during the measurement
     first_token_seconds: tuple[float, ...] = ()  # mean time to first token at each load; empty if unknown
     measured: datetime | None = None  # when
-    gpu: str | None = None  # where
 
     def problem(self) -> str | None:
         """Why these times cannot be used; None if they can."""

@@ -48,14 +48,11 @@ def test_against_a_baseline_it_has_the_speedup_of_the_clients_times(capsys, tmp_
     file = tmp_path / "baseline.yaml"
     assert command("baseline", "--recording", str(LEVELS / "plain"), "--out", str(file)) == 0
     capsys.readouterr()
-    model, split = replayed(capsys, K3, "--baseline", str(file))
+    model, split = replayed(capsys, K3, BASELINE_FILE=str(file))
     assert model["speed"]["speedup"]["ratio"] == pytest.approx(0.984, abs=0.07)
     assert {label: part["speedup"]["ratio"] for label, part in split.items()} == pytest.approx(
         {"0-0.3": 1.016, "0.5-0.7": 1.035, "1+": 0.928}, abs=0.07
     )
-    (tmp_path / "bad.yaml").write_text("plain_steps: {lab: {running: [2, 1], seconds: [1, 1], errors: [0, 0]}}")
-    assert command("replay", K3, "--baseline", str(tmp_path / "bad.yaml")) == 2
-    assert "running must rise" in capsys.readouterr().err
 
 
 def test_it_counts_the_whole_recording_and_nothing_from_before_it(tmp_path, capsys):

@@ -84,7 +84,7 @@ async def test_why_it_loses_and_what_to_change(reported):
     (why,) = (line for line in lines if line.startswith("  structured_output: Requests with structured output accept"))
     after = lines[lines.index(why) + 1 :]
     assert after[0].startswith("  Route these requests to pods that do not speculate, or that draft with n-gram")
-    assert after[1].startswith("  To verify: the group's row in `specdec-sidecar report`")
+    assert after[1].startswith("  To verify: `specdec-sidecar sweep --url URL --prompts FILE")
 
 
 async def test_times_below_vllms_first_bucket_are_bounds(reported):

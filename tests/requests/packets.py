@@ -43,7 +43,7 @@ REPORT: dict[str, Any] = {
     "end": END,
 }  # fmt: skip
 FINISHED: dict[str, Any] = {
-    "temperature": 70, "drafts": 20, "draft_tokens": 60, "accepted_tokens": 33, "lengths": [3, 5, 8, 4],
+    "temperature": 70, "drafts": 20, "draft_tokens": 60, "accepted_tokens": 33,
     "prompt_tokens": 100, "output_tokens": 53, "arrival": 1.7e9, "first_token": 1.7e9 + 1,
     "last_token": None, "outcome": "aborted", "structured": True, "sampling": "penalties",
     "adapter": "tenant", "parameters": ["min_p"],

@@ -74,7 +74,7 @@ def test_a_finished_request_is_reported_with_all_its_fields(plain, made, clock):
         clock.at = at
         scheduler.step({"a": result})
     expected = {
-        "temperature": 31, "drafts": 2, "draft_tokens": 5, "accepted_tokens": 3, "lengths": [1, 0, 0, 1],
+        "temperature": 31, "drafts": 2, "draft_tokens": 5, "accepted_tokens": 3,
         "prompt_tokens": 600, "output_tokens": 6,
         "arrival": 1000.0, "first_token": 2011.0, "last_token": 2012.0, "outcome": "length",
         "structured": True, "sampling": "filtered", "adapter": "ä", "parameters": ["min_p"],
@@ -267,5 +267,4 @@ def test_tables_and_packets_are_bounded_whatever_the_requests_are(plain, made):
         assert len(rows) == 257
         assert rows["other"]["drafts"] == 300 - 256
     assert plain.only.tables["temperature"]["other"]["drafted_at"][-1] == 44 * (80 - 31)
-    assert all(len(done["lengths"]) == 33 and sum(done["lengths"]) == done["drafts"] for done in plain.only.done)
     assert len(scheduler._specdec.starting) == 0

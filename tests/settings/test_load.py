@@ -98,7 +98,7 @@ def test_yaml_anchors_and_merge_keys_work(config):
 
 
 def test_a_baseline_file_takes_the_place_of_a_baseline(config):
-    steps = "plain_steps: {m: {running: [1], seconds: [0.01], errors: [0], gpu: }}"
+    steps = "plain_steps: {m: {running: [1], seconds: [0.01], errors: [0], measured: }}"
     config(f"baseline: {{m: {{ttft: {{p50: 100ms, p99: 2}}}}}}\n{steps}", "base.yaml")
     settings = load_settings(config("baseline_file: base.yaml"), {})
     assert settings.baselines == {"m": {"ttft": {0.5: 0.1, 0.99: 2}}}

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -75,23 +74,6 @@ def recorded():
 def truth():
     """What each recorded page was made from, by file name."""
     return json.loads((PAGES / "TRUTH.json").read_text())
-
-
-@pytest.fixture(scope="session")
-def samples_of():
-    """Parses a text page, independently of the sidecar's code: {(name, frozenset of raw label pairs): value}."""
-
-    def parse(text):
-        found = {}
-        for line in text.splitlines():
-            if line and not line.startswith("#"):
-                name, labels, value = re.fullmatch(r"([^{ ]+)(?:\{(.*)\})? (\S+)", line).groups()
-                key = (name, frozenset(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels or "")))
-                assert key not in found, line
-                found[key] = float(value)
-        return found
-
-    return parse
 
 
 @pytest.fixture

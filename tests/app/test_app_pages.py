@@ -7,7 +7,6 @@ import pytest
 from aiohttp import web
 
 from sidecar.engine.names import Counter, Gauge
-from tests.app.app_tools import is_up
 from tests.engine.engine_tools import snapshot
 from tests.waiting import until
 
@@ -79,8 +78,8 @@ async def test_a_recorded_page_is_exported_with_its_true_values(name, recorded, 
         return web.Response(body=recorded(name), headers={"Content-Type": truth[name]["content_type"]})
 
     async with served(handler) as url, sidecar(url) as page:
-        first = await page.until(is_up)
-        later = await page.until(lambda samples: is_up(samples) and samples[LAST] > first[LAST])
+        first = await page.until(lambda samples: samples.up)
+        later = await page.until(lambda samples: samples.up and samples[LAST] > first[LAST])
     for samples in (first, later):
         ours = {key: value for key, value in samples.items() if key[0] in {*NAMES, POSITIONS, CAPACITY}}
         assert ours == expected(recorded(name))

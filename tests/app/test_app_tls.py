@@ -11,6 +11,7 @@ from sidecar.settings import load_settings
 from tests.app.app_tools import sidecar_settings
 from tests.debian_servers import running_prometheus, scraping
 from tests.http.servers import basic
+from tests.page import Samples
 from tests.waiting import START_SECONDS, until
 
 
@@ -56,7 +57,7 @@ async def test_prometheus_scrapes_with_tls_client_certificate_and_password(guard
             await prometheus.until('specdec_http_refused_total{reason="unauthorized"} > 0')
 
 
-async def test_only_probes_need_no_password_and_refusals_are_counted(guarded, healthcheck, authority, samples_of):
+async def test_only_probes_need_no_password_and_refusals_are_counted(guarded, healthcheck, authority):
     connector = aiohttp.TCPConnector(ssl=authority.trusting())
     async with (
         guarded(users={"prometheus": "secret"}) as variables,
@@ -72,7 +73,7 @@ async def test_only_probes_need_no_password_and_refusals_are_counted(guarded, he
         assert {await status(page) for page in ("/", "/metrics", "/api/v1/status", "/runbooks", "/none")} == {401}
         await until(lambda: healthcheck(variables), 0, seconds=START_SECONDS)
         async with client.get("/metrics", headers={"Authorization": basic("prometheus", "secret")}) as answer:
-            page = samples_of(await answer.text())
+            page = Samples.parsed(await answer.text())
     refused = {dict(labels)["reason"]: count for (name, labels), count in page.items() if "http_refused" in name}
     assert refused == dict.fromkeys(map(str, Refusal), 0) | {"unauthorized": 5}
 

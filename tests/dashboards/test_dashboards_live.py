@@ -16,7 +16,7 @@ from tests.alerts.scene import shipped
 from tests.app.app_tools import sidecar_settings, traffic
 from tests.dashboards.dashboard_tools import PAGES, annotations, filled_in, queries
 from tests.debian_servers import free_port, running_prometheus, scraping
-from tests.demo.faulty_vllm import FaultyVllm
+from tests.demo.http_vllm import HttpVllm
 
 # Queries without data in healthy traffic, by their panel and legend, or by a legend in any panel; each with its reason.
 EMPTY = {
@@ -69,7 +69,7 @@ async def sidecar(folder, speculative_tokens):
     curve = {"running": [1, 64], "seconds": [0.5, 0.5], "errors": [0.001, 0.001], "prompt_share": 4.0}
     # Steps so long that the time per output token leaves vLLM's first bucket, in which no gap is known.
     simulated = SimulatorOptions(speed=4.0, step_seconds=0.08, num_speculative_tokens=speculative_tokens)
-    async with FaultyVllm(simulated, plugin_socket=socket if speculative_tokens else None) as vllm:
+    async with HttpVllm(simulated, plugin_socket=socket if speculative_tokens else None) as vllm:
         environment = sidecar_settings(
             vllm.url,
             LISTEN="127.0.0.1:0",

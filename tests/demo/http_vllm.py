@@ -1,5 +1,6 @@
-"""The simulated vLLM with its HTTP API, for what sends requests itself: chat and text completions as streams."""
+"""The simulated vLLM with its API of completions, access to its counters, restarts, and faults on ``/metrics``."""
 
+import asyncio
 import json
 import secrets
 import time
@@ -8,19 +9,27 @@ from random import Random
 from aiohttp import web
 
 from sidecar.demo.scheduler import Request, RequestStatus, SamplingParams
-from tests.demo.faulty_vllm import FaultyVllm
+from sidecar.demo.server import SimulatedVllm
 
 DEFAULT_TEMPERATURE = 1.0
 DEFAULT_MAX_TOKENS = 4096
 BYTES_PER_TOKEN = 4  # a rough tokenizer
+HTML = b"<!DOCTYPE html>\n<html><body><h1>Bad gateway</h1></body></html>\n"
+FOREIGN = b"# HELP other_up Not vLLM.\n# TYPE other_up gauge\nother_up 1.0\n"
 
 
-class HttpVllm(FaultyVllm):
-    """A handler whose client disconnects is cancelled."""
+class HttpVllm(SimulatedVllm):
+    """Chat and text completions as streams; a handler whose client disconnects is cancelled.
+
+    ``fault`` says how its page fails from now on: error_500; html: a proxy's error page, with status 200; foreign: a
+    sound exposition without a vLLM family; hang: no answer until the client goes away; or None.
+    """
 
     def __init__(self, *arguments, **options):
+        self.fault = None
         super().__init__(*arguments, **options)
         self._random = Random(0)
+        self.app.middlewares.append(self._failing)
         self.app.add_routes(
             [
                 web.get("/v1/models", self._models),
@@ -28,6 +37,35 @@ class HttpVllm(FaultyVllm):
                 web.post("/v1/chat/completions", self._completions),
             ]
         )
+
+    @web.middleware
+    async def _failing(self, request, handler):
+        match self.fault:
+            case "error_500":
+                return web.Response(status=500, text="Internal Server Error")
+            case "html":
+                return web.Response(body=HTML, content_type="text/html")
+            case "foreign":
+                return web.Response(body=FOREIGN, content_type="text/plain")
+            case "hang":
+                await asyncio.Event().wait()
+        return await handler(request)
+
+    def value(self, name, **labels):
+        """The value of the sample ``vllm:<name>``."""
+        own = {"model_name": self.options.model_name, "engine": self.options.engine}
+        return self.page.registry.get_sample_value(f"vllm:{name}", own | labels)
+
+    def counter(self, name, **labels):
+        """The value of ``vllm:<name>_total``."""
+        return self.value(f"{name}_total", **labels)
+
+    async def restart(self):
+        """Acts like a process that died and restarted: counters at 0, requests broken off, a new start time."""
+        before = self.engine
+        self.begin()
+        self.engine.start()
+        await before.stop()
 
     async def _models(self, _request):
         return web.json_response({"object": "list", "data": [{"id": self.options.model_name, "object": "model"}]})

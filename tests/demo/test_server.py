@@ -9,7 +9,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
-from tests.demo.faulty_vllm import FaultyVllm
 from tests.demo.http_traffic import send
 from tests.demo.http_vllm import HttpVllm
 from tests.engine.engine_tools import snapshot
@@ -42,7 +41,7 @@ async def test_sums_of_replies_equal_the_counters_to_the_token():
 
 async def test_a_restart_starts_over_and_breaks_off_what_runs(eventually):
     start = "process_start_time_seconds"
-    async with FaultyVllm() as vllm:
+    async with HttpVllm() as vllm:
         before = vllm.page.registry.get_sample_value(start)
         traffic = Traffic(vllm, TrafficOptions(concurrency=2, max_requests=2, min_tokens=5000, max_tokens=5000))
         running = asyncio.create_task(traffic.run())
@@ -58,7 +57,7 @@ async def test_a_restart_starts_over_and_breaks_off_what_runs(eventually):
 
 async def test_traffic_has_the_mix_asked_for():
     requests = []
-    async with FaultyVllm(FAST) as vllm:
+    async with HttpVllm(FAST) as vllm:
         options = TrafficOptions(mixes=(MIXED,), max_requests=400, max_tokens=20)
         await Traffic(vllm, options, ended=requests.append).run()
     temperatures = Counter(request.sampling_params.temperature for request in requests)
@@ -69,7 +68,7 @@ async def test_traffic_has_the_mix_asked_for():
 
 async def test_mixes_follow_each_other_and_then_repeat():
     requests = []
-    async with FaultyVllm(SimulatorOptions(speed=50.0)) as vllm:
+    async with HttpVllm(SimulatorOptions(speed=50.0)) as vllm:
         mixes = ({0.0: 1}, {1.0: 1})
         options = TrafficOptions(mixes, mix_seconds=10.0, concurrency=1, max_requests=30, max_tokens=16)
         # Each request takes a second of this clock.

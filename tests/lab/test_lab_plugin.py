@@ -14,11 +14,10 @@ import pytest
 
 from lab.installation import ROOT, installed
 from sidecar.commands.plugin import write_plugin
-from tests.lab.conftest import counters, page_until
+from tests.lab.conftest import counters, page_until, settled, sidecar
 from tests.lab.engine_traffic import compare, row, traffic
-from tests.lab.test_lab_split import COUNTS, settled, sidecar
 from tests.requests.packets import FINISHED, HELLO, REPORT, finishing, packet
-from tests.requests.plain_receiver import PlainReceiver
+from tests.requests.plain_receiver import COUNTS, PlainReceiver
 
 pytestmark = pytest.mark.lab
 TESTS = Path(__file__).parent.parent
@@ -157,6 +156,8 @@ STRANGE = (
     packet(report=REPORT),
     packet(hello={**HELLO, "engine": 7}, report=finishing(*[FINISHED] * 64)),
     packet(hello={**HELLO, "model": "another", "start": "60"}, report=REPORT),
+    packet(hello={**HELLO, "model": "lab", "start": "61"}, report=REPORT),  # it claims to be the engine
+    packet(hello={**HELLO, "model": "lab", "start": "62", "state": "disabled"}),
 )
 
 

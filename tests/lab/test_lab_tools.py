@@ -1,16 +1,16 @@
 """``preflight`` and ``sweep`` on a real vLLM, and the page that lab/pages.py writes of it."""
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
+from functools import partial
 
-import aiohttp
 import pytest
 
 from lab.installation import ROOT, installed
 from tests.commands.sweep_tools import measured_sweep
+from tests.demo.http_traffic import each_sent
 from tests.engine.test_names import assert_true
 from tests.lab.conftest import idle
 from tests.waiting import until
@@ -27,9 +27,7 @@ async def test_each_line_of_preflight_follows_from_traffic_of_known_make_up(lab,
     settings = {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_PLUGIN__SOCKET": str(vllm.socket)}
     async with program("preflight", "--duration", "10m", "--json", **settings) as process:
         await until(vllm.socket.exists, seconds=30)  # a quick machine's engine would be idle before anybody listens
-        async with aiohttp.ClientSession() as session, asyncio.timeout(300):
-            for number in range(0, REQUESTS, 4):
-                await asyncio.gather(*(_ask(session, vllm.url, number + place) for place in range(4)))
+        await each_sent(range(REQUESTS), partial(_ask, vllm.url), 4)
         await idle(vllm.url)
         process.send_signal(signal.SIGINT)
         out, _ = await process.communicate()
@@ -44,11 +42,11 @@ async def test_each_line_of_preflight_follows_from_traffic_of_known_make_up(lab,
     assert report["conclusion"].startswith("Leave it off for now: 25% of requests use")
 
 
-async def _ask(session, url, number):
+async def _ask(url, http, number):
     place = number % 4
     body = {"model": "lab", "prompt": "The quick brown fox", "max_tokens": 24, "ignore_eos": True}
     body |= {"temperature": TEMPERATURES[place], "stream": place != 1} | ({"min_p": 0.05} if place == 3 else {})
-    async with session.post(f"{url}/v1/completions", json=body) as response:
+    async with http.post(f"{url}/v1/completions", json=body) as response:
         assert response.status == 200
         await response.read()
 

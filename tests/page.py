@@ -1,5 +1,6 @@
 """A server's pages, and the samples of its ``/metrics``, parsed independently of the sidecar's code."""
 
+import json
 import re
 
 import aiohttp
@@ -59,6 +60,10 @@ class Page:
         async with aiohttp.ClientSession() as http, http.get(self.url + path, headers=asked) as answer:
             answer.body = await answer.read()
             return answer
+
+    async def status(self):
+        """The JSON of a sidecar."""
+        return json.loads((await self.get("/api/v1/status")).body)
 
     async def __call__(self):
         answer = await self.get("/metrics")

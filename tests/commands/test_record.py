@@ -7,7 +7,6 @@ import socket
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from structlog.testing import capture_logs
 
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
@@ -29,12 +28,12 @@ def traffic(vllm, requests):
 
 
 @asynccontextmanager
-async def recorded(folder, **options):
+async def recorded(folder):
     """A sidecar that records a simulated vLLM; gives that and its settings."""
     plugin = folder / "plugin.sock"
     async with HttpVllm(FAST, plugin_socket=plugin) as vllm:
         settings = load_settings(None, sidecar_settings(vllm.url, SCRAPE_FILTERED="false", PLUGIN__SOCKET=plugin))
-        with recorder(folder, **options) as writer:
+        with recorder(folder) as writer:
             async with running(settings, writer):
                 yield vllm, settings
 
@@ -76,22 +75,6 @@ async def test_a_replay_equals_the_live_numbers_and_no_text_of_a_prompt_or_an_an
     written = str([lines_of(folder, "plugin"), lines_of(folder, "scrapes")])
     assert MARKER not in written
     assert ANSWER not in written
-
-
-async def test_a_full_recording_ends_and_the_traffic_continues(folder, eventually):
-    with capture_logs() as logs:
-        async with recorded(folder, max_bytes=30_000) as (vllm, settings):
-            first, again = traffic(vllm, 60), traffic(vllm, 10)
-            await first.run()
-            await eventually(lambda: any("size limit" in line["event"] for line in logs))
-            await again.run()
-    assert (first.completed, again.completed) == (60, 10)
-    events = [line["event"] for line in logs if "recording" in line["event"]]
-    assert events == ["the recording has reached its size limit; recording stopped, the sidecar continues"]
-    sizes = [file.stat().st_size for file in folder.glob("*.gz")]
-    assert len(sizes) == 2
-    assert sum(sizes) <= 30_000
-    assert replay(folder, settings).models
 
 
 async def test_a_recording_is_never_overwritten(tmp_path, finished):

@@ -118,7 +118,7 @@ async def staged(name, stage):
             async with sidecar(vllm, thresholds__min_requests="20") as ours:
                 await send(vllm.url, stage)
                 await page_until(ours, lambda page: page.sum("specdec_request_duration_seconds_count") == REQUESTS)
-                (model,) = json.loads((await ours.get("/api/v1/status")).body)["models"]
+                (model,) = (await ours.status())["models"]
         finally:
             vllm.kill()
     found = [explanation["code"] for explanation in model["explanations"]]

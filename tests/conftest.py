@@ -14,7 +14,6 @@ import pytest
 from aiohttp import web
 from hypothesis import HealthCheck, settings
 
-from tests.debian_servers import free_port
 from tests.waiting import until
 
 LIMIT_SECONDS = 600  # per test with its fixtures; only a broken test takes this long, however busy the machine is
@@ -83,12 +82,6 @@ async def http():
         timeout=aiohttp.ClientTimeout(), headers={"Accept-Encoding": "identity"}, auto_decompress=False
     ) as session:
         yield session
-
-
-@pytest.fixture
-def unused_tcp_port():
-    """Replaces pytest-asyncio's, whose port any other socket on this machine may get in the meantime."""
-    return free_port()
 
 
 @pytest.fixture
@@ -173,7 +166,7 @@ def authority(tmp_path):
     """A certificate authority that also writes web configuration files."""
     from tests.http.certificates import Authority
 
-    return Authority.new(tmp_path)
+    return Authority(tmp_path)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from sidecar.requests.plugin import install
 from sidecar.settings.groups import Thresholds
 from sidecar.settings.reload import Reloader
 from tests.app.app_tools import work
+from tests.debian_servers import free_port
 from tests.demo.http_vllm import HttpVllm
 from tests.waiting import until
 
@@ -27,8 +28,8 @@ def drafted(samples):
     return samples.sum("specdec_engine_draft_tokens_total")
 
 
-async def test_counters_keep_their_values_while_vllm_is_down_and_fall_only_with_its_restart(sidecar, unused_tcp_port):
-    seen = {}
+async def test_counters_keep_their_values_while_vllm_is_down_and_fall_only_with_its_restart(sidecar):
+    seen, port = {}, free_port()
 
     def watch(samples):
         for key, value in samples.items():
@@ -38,9 +39,9 @@ async def test_counters_keep_their_values_while_vllm_is_down_and_fall_only_with_
         return samples
 
     def server():
-        return HttpVllm(SimulatorOptions(speed=50.0), port=unused_tcp_port)
+        return HttpVllm(SimulatorOptions(speed=50.0), port=port)
 
-    async with sidecar(f"http://127.0.0.1:{unused_tcp_port}") as page:
+    async with sidecar(f"http://127.0.0.1:{port}") as page:
         await page.until(lambda samples: watch(samples).up, 0)  # vLLM starts later than the sidecar
         async with server() as simulated:
             await page.until(lambda samples: watch(samples).up)

@@ -54,10 +54,10 @@ class Page:
     def __init__(self, url):
         self.url = url
 
-    async def get(self, path, **headers):
+    async def get(self, path, method="GET"):
         """The answer, with its ``body``."""
-        asked = {"Accept-Encoding": "identity", **headers}
-        async with aiohttp.ClientSession() as http, http.get(self.url + path, headers=asked) as answer:
+        asked = {"Accept-Encoding": "identity"}
+        async with aiohttp.ClientSession(headers=asked) as http, http.request(method, self.url + path) as answer:
             answer.body = await answer.read()
             return answer
 

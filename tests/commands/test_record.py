@@ -16,6 +16,7 @@ from sidecar.settings import load_settings
 from tests.app.app_tools import sidecar_settings
 from tests.commands.commands_tools import command
 from tests.demo.http_vllm import HttpVllm
+from tests.page import Page
 from tests.recording.recorder_tools import lines_of, recorder
 
 FAST = SimulatorOptions(speed=5)
@@ -60,8 +61,7 @@ async def test_a_replay_equals_the_live_numbers_and_no_text_of_a_prompt_or_an_an
         async with http.post(f"{vllm.url}/v1/chat/completions", json=body) as response:
             assert ANSWER in await response.text()
         await covered(folder, 81)
-        async with http.get(f"http://{settings.listen}/api/v1/status") as response:
-            live = (await response.json())["models"][0]["temperatures"]
+        live = (await Page(f"http://{settings.listen}").status())["models"][0]["temperatures"]
     report = replay(folder, settings)
     (model,) = report.models
     assert report.plugin.state == "observing"

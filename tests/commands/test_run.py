@@ -9,6 +9,7 @@ import pytest
 
 from sidecar.demo.server import SimulatedVllm
 from tests.debian_servers import free_port
+from tests.page import Page
 from tests.waiting import START_SECONDS, until
 
 NOWHERE = "http://127.0.0.1:1"
@@ -23,17 +24,13 @@ async def log_line(process, event):
     raise AssertionError(f"no log line {event!r}")
 
 
-async def test_run_serves_until_terminated(program, finished, http):
+async def test_run_serves_until_terminated(program, finished):
     async with SimulatedVllm() as vllm:
         listen = f"127.0.0.1:{free_port()}"
         async with program("run", SPECDEC_VLLM_URL=vllm.url, SPECDEC_LISTEN=listen) as process:
-            page = ""
             address = (await log_line(process, "sidecar started"))["address"]
-            while "specdec_up 1.0" not in page.splitlines():
-                async with http.get(f"http://{address}/metrics", headers={"Accept-Encoding": "identity"}) as response:
-                    page = await response.text()
-            while (await finished("healthcheck", SPECDEC_LISTEN=address))[0] != 0:
-                pass  # it gives an answer two seconds
+            await Page(f"http://{address}").until(lambda samples: samples.up, seconds=START_SECONDS)
+            await until(lambda: finished("healthcheck", SPECDEC_LISTEN=address), (0, "", ""), seconds=START_SECONDS)
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
         code, _, err = await finished("healthcheck", SPECDEC_LISTEN=address)

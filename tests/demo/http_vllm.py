@@ -12,7 +12,6 @@ from sidecar.demo.scheduler import Request, RequestStatus, SamplingParams
 from sidecar.demo.server import SimulatedVllm
 
 DEFAULT_TEMPERATURE = 1.0
-DEFAULT_MAX_TOKENS = 4096
 BYTES_PER_TOKEN = 4  # a rough tokenizer
 HTML = b"<!DOCTYPE html>\n<html><body><h1>Bad gateway</h1></body></html>\n"
 FOREIGN = b"# HELP other_up Not vLLM.\n# TYPE other_up gauge\nother_up 1.0\n"
@@ -71,12 +70,8 @@ class HttpVllm(SimulatedVllm):
         return web.json_response({"object": "list", "data": [{"id": self.options.model_name, "object": "model"}]})
 
     async def _completions(self, http):
-        try:
-            body = json.loads(await http.read())
-            request = self._request(body)
-        except (ValueError, TypeError, LookupError):
-            return web.json_response({"error": {"message": "the request cannot be used"}}, status=400)
-        engine = self.engine
+        body, engine = json.loads(await http.read()), self.engine
+        request = self._request(body)
         outputs = engine.submit(request)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         try:
@@ -100,15 +95,11 @@ class HttpVllm(SimulatedVllm):
 
     def _request(self, body):
         prompt = body["prompt"] if "prompt" in body else "".join(message["content"] for message in body["messages"])
-        temperature, max_tokens = body.get("temperature"), body.get("max_tokens")
-        max_tokens = DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
-        if body.get("model", self.options.model_name) != self.options.model_name or not max_tokens > 0:
-            raise ValueError
         return Request(
             request_id=secrets.token_hex(8),
-            sampling_params=SamplingParams(DEFAULT_TEMPERATURE if temperature is None else temperature),
+            sampling_params=SamplingParams(body.get("temperature", DEFAULT_TEMPERATURE)),
             num_prompt_tokens=len(prompt) // BYTES_PER_TOKEN + 1,
-            max_tokens=max_tokens,
+            max_tokens=body["max_tokens"],
             arrival_time=time.time(),
             random=Random(self._random.getrandbits(64)),
         )

@@ -25,8 +25,10 @@ def sidecar_settings(url, **environment):
 @asynccontextmanager
 async def running_sidecar(socket, url, *, reloader=None, **settings):
     """The whole sidecar, running in the caller's loop: gives its ``Page``."""
-    environment = {name.upper(): value for name, value in settings.items()}
-    loaded = load_settings(None, sidecar_settings(url, LISTEN="127.0.0.1:0", PLUGIN__SOCKET=socket, **environment))
+    own = {"PLUGIN__SOCKET": socket, "LISTEN": "127.0.0.1:0"} | {
+        name.upper(): value for name, value in settings.items()
+    }
+    loaded = load_settings(None, sidecar_settings(url, **own))
     async with running(loaded, reloader=reloader and reloader(loaded)) as address:
         yield Page(f"http://{address}")
 

@@ -6,11 +6,9 @@ from contextlib import AsyncExitStack
 import pytest
 from aiohttp import web
 
-from sidecar.app import running
 from sidecar.commands import check
 from sidecar.demo.options import SimulatorOptions
-from sidecar.settings import load_settings
-from tests.app.app_tools import sidecar_settings
+from tests.app.app_tools import running_sidecar
 from tests.commands.commands_tools import command
 from tests.debian_servers import free_port
 from tests.demo.http_vllm import HttpVllm
@@ -78,8 +76,7 @@ async def test_a_socket_that_cannot_be_listened_at_is_a_failure(checked, socket_
     listen = f"127.0.0.1:{free_port()}"
     async with HttpVllm() as vllm, AsyncExitStack() as stack:
         if beside_a_sidecar:
-            given = sidecar_settings(vllm.url, LISTEN=listen, PLUGIN__SOCKET=socket_path)
-            await stack.enter_async_context(running(load_settings(None, given)))
+            await stack.enter_async_context(running_sidecar(socket_path, vllm.url, listen=listen))
         code, lines = await checked(vllm.url, LISTEN=listen)
     assert (code, "cannot listen for the plug-in (Address already in use)" in lines[-1]) == (1, True)
 
@@ -88,8 +85,7 @@ async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_
     listen = f"127.0.0.1:{free_port()}"
     async with HttpVllm() as vllm:
         with_password, watched = (vllm.url.replace("//", f"//{user}@") for user in ("user:secret", "***"))
-        given = sidecar_settings(with_password, LISTEN=listen, PLUGIN__SOCKET=socket_path)
-        async with running(load_settings(None, given)):
+        async with running_sidecar(socket_path, with_password, listen=listen):
             code, lines = await checked(vllm.url, LISTEN=listen)
     assert code == 0
     assert lines[-1].startswith("plug-in: No plug-in has connected")

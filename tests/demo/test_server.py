@@ -12,6 +12,7 @@ from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from tests.demo.http_traffic import send
 from tests.demo.http_vllm import HttpVllm
 from tests.engine.engine_tools import snapshot
+from tests.page import Page
 from tests.waiting import until
 
 FAST = SimulatorOptions(speed=20.0)
@@ -78,10 +79,8 @@ async def test_mixes_follow_each_other_and_then_repeat():
 RECORDED = "vllm-0.32.0.prom"
 
 
-async def fetched(http, vllm, path="/metrics"):
-    async with http.get(vllm.url + path) as response:
-        assert response.status == 200
-        return await response.read()
+async def fetched(vllm, path="/metrics"):
+    return (await Page(vllm.url).get(path)).body
 
 
 def families(page):
@@ -93,18 +92,18 @@ def families(page):
 
 
 @pytest.mark.parametrize("positions", [0, 3])
-async def test_each_family_is_as_in_the_recorded_page_and_in_its_order(positions, http, recorded):
+async def test_each_family_is_as_in_the_recorded_page_and_in_its_order(positions, recorded):
     async with SimulatedVllm(SimulatorOptions(num_speculative_tokens=positions)) as vllm:
-        simulated, real = families(await fetched(http, vllm)), families(recorded(RECORDED))
+        simulated, real = families(await fetched(vllm)), families(recorded(RECORDED))
     _, ((_, labels),) = simulated.pop("vllm:cache_config_info")
     assert labels.keys() < real["vllm:cache_config_info"][1][0][1].keys()
     assert list(simulated.items()) == [(name, family) for name, family in real.items() if name in simulated]
     assert any("spec_decode" in name for name in simulated) == bool(positions)
 
 
-async def test_the_sidecar_reads_from_it_all_that_it_reads_from_the_recorded_page(http, recorded):
+async def test_the_sidecar_reads_from_it_all_that_it_reads_from_the_recorded_page(recorded):
     async with SimulatedVllm(SimulatorOptions(num_gpu_blocks=1000, block_size=32)) as vllm:
-        pages = await fetched(http, vllm), recorded(RECORDED)
+        pages = await fetched(vllm), recorded(RECORDED)
     (simulated,), (real,) = (snapshot(page).engines for page in pages)
     assert simulated.kv_cache_capacity_tokens == 32_000
     for quantities in ("counters", "gauges", "histograms"):
@@ -112,9 +111,9 @@ async def test_the_sidecar_reads_from_it_all_that_it_reads_from_the_recorded_pag
     assert simulated.traits == real.traits
 
 
-async def test_names_restrict_the_page_under_metrics_slash_alone(http):
+async def test_names_restrict_the_page_under_metrics_slash_alone():
     name = "vllm:num_requests_running"
     async with SimulatedVllm() as vllm:
-        assert list(families(await fetched(http, vllm, f"/metrics/?name[]={name}"))) == [name]
+        assert list(families(await fetched(vllm, f"/metrics/?name[]={name}"))) == [name]
         for path in ("/metrics/?name[]=", f"/metrics?name[]={name}"):
-            assert b"vllm:kv_cache_usage_perc" in await fetched(http, vllm, path)
+            assert b"vllm:kv_cache_usage_perc" in await fetched(vllm, path)

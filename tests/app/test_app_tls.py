@@ -10,8 +10,6 @@ from sidecar.http.guard import Refusal
 from sidecar.settings import load_settings
 from tests.app.app_tools import sidecar_settings
 from tests.debian_servers import running_prometheus, scraping
-from tests.http.servers import basic
-from tests.page import Samples
 from tests.waiting import START_SECONDS, until
 
 
@@ -51,9 +49,11 @@ async def test_prometheus_scrapes_with_tls_client_certificate_and_password(guard
             await prometheus.until('specdec_up{job="specdec"} == 1')
             await prometheus.until('up{job="without"} == 0')
             await prometheus.until('specdec_http_refused_total{reason="unauthorized"} > 0')
+            refusals = await prometheus.instant("specdec_http_refused_total")
+            assert {labels["reason"] for labels, _ in refusals} == {*map(str, Refusal)}
 
 
-async def test_only_probes_need_no_password_and_refusals_are_counted(guarded, healthcheck, authority):
+async def test_only_probes_need_no_password(guarded, healthcheck, authority):
     connector = aiohttp.TCPConnector(ssl=authority.trusting())
     async with (
         guarded(users={"prometheus": "secret"}) as variables,
@@ -68,10 +68,6 @@ async def test_only_probes_need_no_password_and_refusals_are_counted(guarded, he
         assert await status("/-/healthy") == 200
         assert {await status(page) for page in ("/", "/metrics", "/api/v1/status", "/runbooks", "/none")} == {401}
         await healthcheck(variables)
-        async with client.get("/metrics", headers={"Authorization": basic("prometheus", "secret")}) as answer:
-            page = Samples.parsed(await answer.text())
-    refused = {dict(labels)["reason"]: count for (name, labels), count in page.items() if "http_refused" in name}
-    assert refused == dict.fromkeys(map(str, Refusal), 0) | {"unauthorized": 5}
 
 
 async def test_the_healthcheck_needs_no_client_certificate(guarded, healthcheck, finished, authority):

@@ -10,8 +10,8 @@ import tarfile
 
 import pytest
 
-from sidecar.app import running
 from sidecar.settings import load_settings
+from tests.app.app_tools import running_sidecar
 from tests.debian_servers import free_port
 from tests.deploy.deploy_tools import (
     CHART,
@@ -228,7 +228,7 @@ async def test_helm_tests_pod_passes_only_with_a_running_sidecar(socket_path):
         command = [sys.executable, "-c", code.replace("vllm-metrics:9911", address)]
         return (await (await asyncio.create_subprocess_exec(*command)).wait()) == 0
 
-    async with running(load_settings(None, {"SPECDEC_LISTEN": address, "SPECDEC_PLUGIN__SOCKET": str(socket_path)})):
+    async with running_sidecar(socket_path, "http://127.0.0.1:1", listen=address):
         assert await passes()
     assert not await passes()
 

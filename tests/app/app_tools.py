@@ -23,13 +23,13 @@ def sidecar_settings(url, **environment):
 
 
 @asynccontextmanager
-async def running_sidecar(socket, url, *, reloader=None, **settings):
+async def running_sidecar(socket, url, *, recorder=None, reloader=None, **settings):
     """The whole sidecar, running in the caller's loop: gives its ``Page``."""
     own = {"PLUGIN__SOCKET": socket, "LISTEN": "127.0.0.1:0"} | {
         name.upper(): value for name, value in settings.items()
     }
     loaded = load_settings(None, sidecar_settings(url, **own))
-    async with running(loaded, reloader=reloader and reloader(loaded)) as address:
+    async with running(loaded, recorder, reloader and reloader(loaded)) as address:
         yield Page(f"http://{address}")
 
 

@@ -4,19 +4,17 @@ import asyncio
 import re
 import signal
 import socket
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 
-from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
+from sidecar.demo.traffic import MIXED
 from sidecar.recording.recording import replay
-from sidecar.settings import load_settings
-from tests.app.app_tools import sidecar_settings
+from sidecar.settings import Settings, load_settings
+from tests.app.app_tools import running_sidecar, sidecar_settings, work
 from tests.commands.commands_tools import command
 from tests.demo.http_vllm import HttpVllm
-from tests.page import Page
 from tests.recording.recorder_tools import lines_of, recorder
 
 FAST = SimulatorOptions(speed=5)
@@ -24,30 +22,13 @@ MARKER = "zebrafish"
 ANSWER = "token "  # what the simulated vLLM writes
 
 
-def traffic(vllm, requests):
-    return Traffic(vllm, TrafficOptions(mixes=(MIXED,), max_requests=requests))
-
-
-@asynccontextmanager
-async def recorded(folder):
-    """A sidecar that records a simulated vLLM; gives that and its settings."""
-    plugin = folder / "plugin.sock"
-    async with HttpVllm(FAST, plugin_socket=plugin) as vllm:
-        settings = load_settings(None, sidecar_settings(vllm.url, SCRAPE_FILTERED="false", PLUGIN__SOCKET=plugin))
-        with recorder(folder) as writer:
-            async with running(settings, writer):
-                yield vllm, settings
-
-
-def requests_in(line):
-    return line.get("report", {}).get("finished", ())
-
-
 async def covered(folder, requests):
     """Waits until so many requests were written, and two polls after them: coverage compares with a poll before."""
     while True:
         with suppress(EOFError, OSError):  # it is being written
-            ended = [line["at"] for line in lines_of(folder, "plugin") for _ in requests_in(line)]
+            ended = [
+                line["at"] for line in lines_of(folder, "plugin") for _ in line.get("report", {}).get("finished", ())
+            ]
             polled = [line["start"] for line in lines_of(folder, "scrapes")]
             if len(ended) == requests and sum(at > max(ended, default=0.0) for at in polled) >= 2:
                 return
@@ -55,14 +36,18 @@ async def covered(folder, requests):
 
 
 async def test_a_replay_equals_the_live_numbers_and_no_text_of_a_prompt_or_an_answer_is_written(folder, http):
-    async with recorded(folder) as (vllm, settings):
-        await traffic(vllm, 80).run()
+    plugin = folder / "plugin.sock"
+    async with AsyncExitStack() as stack:
+        vllm = await stack.enter_async_context(HttpVllm(FAST, plugin_socket=plugin))
+        own = {"recorder": stack.enter_context(recorder(folder)), "scrape_filtered": "false"}
+        page = await stack.enter_async_context(running_sidecar(plugin, vllm.url, **own))
+        await work(vllm, 80, mix=MIXED)
         body = {"model": "demo", "max_tokens": 8, "messages": [{"role": "user", "content": MARKER}], "user": MARKER}
         async with http.post(f"{vllm.url}/v1/chat/completions", json=body) as response:
             assert ANSWER in await response.text()
         await covered(folder, 81)
-        live = (await Page(f"http://{settings.listen}").status())["models"][0]["temperatures"]
-    report = replay(folder, settings)
+        live = (await page.status())["models"][0]["temperatures"]
+    report = replay(folder, Settings())
     (model,) = report.models
     assert report.plugin.state == "observing"
     assert model.engines[0].coverage == 1
@@ -105,7 +90,7 @@ async def test_a_signal_leaves_a_recording_that_can_be_replayed(tmp_path, progra
         given = sidecar_settings(vllm.url, PLUGIN__SOCKET=socket_path)
         async with program("record", "--out", str(folder), **given) as process:
             await covered(folder, 0)  # it listens before it polls
-            await traffic(vllm, 40).run()
+            await work(vllm, 40, mix=MIXED)
             await covered(folder, 40)
             process.send_signal(number)
             out, err = await process.communicate()

@@ -21,6 +21,7 @@ from lab.installation import ROOT, installed
 from sidecar.commands.plugin import write_plugin
 from tests.app.app_tools import running_sidecar
 from tests.debian_servers import free_port
+from tests.demo.http_traffic import exchange
 from tests.page import Page, Samples
 from tests.requests.plain_receiver import COUNTS
 from tests.waiting import until
@@ -125,8 +126,8 @@ async def settled(vllm: Lab, ours: Page) -> tuple[Samples, Samples]:
     An idle engine notices a new sidecar with its next step, so it is given one.
     """
     body = {"model": "lab", "prompt": "draft", "max_tokens": 1, "temperature": 0}
-    async with aiohttp.ClientSession() as http, http.post(f"{vllm.url}/v1/completions", json=body) as reply:
-        assert reply.status == 200
+    async with aiohttp.ClientSession() as http:
+        await exchange(http, f"{vllm.url}/v1/completions", body)
     theirs = await idle(vllm.url)
     drafted, tokens = (theirs.value(f"vllm:{name}_tokens_total") for name in ("spec_decode_num_draft", "generation"))
 

@@ -14,6 +14,7 @@ import pytest
 
 from lab.installation import ROOT, installed
 from sidecar.commands.plugin import write_plugin
+from tests.demo.http_traffic import exchange
 from tests.lab.conftest import counters, page_until, settled, sidecar
 from tests.lab.engine_traffic import compare, row, traffic
 from tests.requests.packets import FINISHED, HELLO, REPORT, finishing, packet
@@ -62,12 +63,11 @@ def answered(sent):
 
 async def replies(url):
     """What vLLM replies at temperature 0."""
-    body, texts = {"model": "lab", "max_tokens": 60, "ignore_eos": True, "temperature": 0}, []
+    body = {"model": "lab", "max_tokens": 60, "ignore_eos": True, "temperature": 0}
+    prompts = [{"prompt": f"verify {number}"} for number in range(6)]
     async with aiohttp.ClientSession() as http:
-        for number in range(6):
-            async with http.post(f"{url}/v1/completions", json=body | {"prompt": f"verify {number}"}) as response:
-                texts.append((await response.json())["choices"][0]["text"])
-    return texts
+        answers = [await exchange(http, f"{url}/v1/completions", body | prompt) for prompt in prompts]
+    return [answer["choices"][0]["text"] for answer in answers]
 
 
 async def test_every_kind_of_request_is_counted_to_the_token_and_answered_as_without_it(plugin, lab):

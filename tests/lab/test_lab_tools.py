@@ -10,7 +10,7 @@ import pytest
 
 from lab.installation import ROOT, installed
 from tests.commands.sweep_tools import measured_sweep
-from tests.demo.http_traffic import each_sent
+from tests.demo.http_traffic import each_sent, exchange
 from tests.engine.test_names import assert_true
 from tests.lab.conftest import idle
 from tests.waiting import until
@@ -46,9 +46,7 @@ async def _ask(url, http, number):
     place = number % 4
     body = {"model": "lab", "prompt": "The quick brown fox", "max_tokens": 24, "ignore_eos": True}
     body |= {"temperature": TEMPERATURES[place], "stream": place != 1} | ({"min_p": 0.05} if place == 3 else {})
-    async with http.post(f"{url}/v1/completions", json=body) as response:
-        assert response.status == 200
-        await response.read()
+    await exchange(http, f"{url}/v1/completions", body)
 
 
 async def test_a_sweep_finds_what_vllm_counts_with_and_without_per_request_numbers(observed, lab):

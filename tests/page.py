@@ -83,8 +83,8 @@ class Page:
             return read(samples)
 
         def shown():
-            above = {f"{name}{dict(pairs)}": value for (name, pairs), value in samples.items() if value}
-            return f"; samples above 0: { {name: value for name, value in above.items() if '_bucket' not in name} }"
+            above = [(key, value) for key, value in samples.items() if value and "_bucket" not in key[0]]
+            return f"; samples above 0: { {f'{name}{dict(pairs)}': value for (name, pairs), value in above} }"
 
         await until(current, expected, seconds=seconds, pause=pause, detail=shown)
         return samples

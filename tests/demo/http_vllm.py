@@ -13,8 +13,11 @@ from sidecar.demo.server import SimulatedVllm
 
 DEFAULT_TEMPERATURE = 1.0
 BYTES_PER_TOKEN = 4  # a rough tokenizer
-HTML = b"<!DOCTYPE html>\n<html><body><h1>Bad gateway</h1></body></html>\n"
-FOREIGN = b"# HELP other_up Not vLLM.\n# TYPE other_up gauge\nother_up 1.0\n"
+FAULTS = {
+    "error_500": {"status": 500},
+    "html": {"text": "<!DOCTYPE html>\n<html><body><h1>Bad gateway</h1></body></html>\n", "content_type": "text/html"},
+    "foreign": {"text": "# HELP other_up Not vLLM.\n# TYPE other_up gauge\nother_up 1.0\n"},
+}
 
 
 class HttpVllm(SimulatedVllm):
@@ -29,26 +32,15 @@ class HttpVllm(SimulatedVllm):
         super().__init__(*arguments, **options)
         self._random = Random(0)
         self.app.middlewares.append(self._failing)
-        self.app.add_routes(
-            [
-                web.get("/v1/models", self._models),
-                web.post("/v1/completions", self._completions),
-                web.post("/v1/chat/completions", self._completions),
-            ]
-        )
+        self.app.router.add_get("/v1/models", self._models)
+        for path in ("/v1/completions", "/v1/chat/completions"):
+            self.app.router.add_post(path, self._completions)
 
     @web.middleware
     async def _failing(self, request, handler):
-        match self.fault:
-            case "error_500":
-                return web.Response(status=500, text="Internal Server Error")
-            case "html":
-                return web.Response(body=HTML, content_type="text/html")
-            case "foreign":
-                return web.Response(body=FOREIGN, content_type="text/plain")
-            case "hang":
-                await asyncio.Event().wait()
-        return await handler(request)
+        if self.fault == "hang":
+            await asyncio.Event().wait()
+        return web.Response(**FAULTS[self.fault]) if self.fault else await handler(request)
 
     def value(self, name, **labels):
         """The value of the sample ``vllm:<name>``."""

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -15,7 +14,6 @@ import pytest
 from aiohttp import web
 from hypothesis import HealthCheck, settings
 
-from tests.debian_servers import free_port
 from tests.waiting import until
 
 LIMIT_SECONDS = 600  # per test with its fixtures; only a broken test takes this long, however busy the machine is
@@ -77,23 +75,6 @@ def truth():
     return json.loads((PAGES / "TRUTH.json").read_text())
 
 
-@pytest.fixture(scope="session")
-def samples_of():
-    """Parses a text page, independently of the sidecar's code: {(name, frozenset of raw label pairs): value}."""
-
-    def parse(text):
-        found = {}
-        for line in text.splitlines():
-            if line and not line.startswith("#"):
-                name, labels, value = re.fullmatch(r"([^{ ]+)(?:\{(.*)\})? (\S+)", line).groups()
-                key = (name, frozenset(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels or "")))
-                assert key not in found, line
-                found[key] = float(value)
-        return found
-
-    return parse
-
-
 @pytest.fixture
 async def http():
     """A client that requests no compression and does not decompress."""
@@ -101,12 +82,6 @@ async def http():
         timeout=aiohttp.ClientTimeout(), headers={"Accept-Encoding": "identity"}, auto_decompress=False
     ) as session:
         yield session
-
-
-@pytest.fixture
-def unused_tcp_port():
-    """Replaces pytest-asyncio's, whose port any other socket on this machine may get in the meantime."""
-    return free_port()
 
 
 @pytest.fixture
@@ -191,7 +166,7 @@ def authority(tmp_path):
     """A certificate authority that also writes web configuration files."""
     from tests.http.certificates import Authority
 
-    return Authority.new(tmp_path)
+    return Authority(tmp_path)
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
-"""Background tasks that fail, and that end."""
+"""Background tasks that fail; tests/app has their end."""
 
-import asyncio
-
-import pytest
 import structlog
 from structlog.testing import capture_logs
 
@@ -11,13 +8,8 @@ from sidecar.supervise import Supervisor
 from tests.waiting import until
 
 
-@pytest.fixture
-def log():
-    return StateLog(structlog.get_logger("sidecar.test"))
-
-
-async def test_a_task_that_fails_is_restarted_counted_and_logged_once_for_each_reason(log):
-    runs = 0
+async def test_a_task_that_fails_is_restarted_counted_and_logged_once_for_each_reason():
+    log, runs = StateLog(structlog.get_logger("sidecar.test")), 0
 
     async def fails_in_two_ways():
         nonlocal runs
@@ -38,20 +30,3 @@ async def test_a_task_that_fails_is_restarted_counted_and_logged_once_for_each_r
     assert {(line["log_level"], line["task"], line["event"]) for line in lines} == {
         ("error", "poll", "task failed; restarting")
     }
-
-
-async def test_tasks_are_cancelled_when_the_context_exits(log):
-    cancelled = []
-
-    async def runs_on(name):
-        try:
-            await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            cancelled.append(name)
-            raise
-
-    async with Supervisor(log) as supervisor:
-        supervisor.start("a", lambda: runs_on("a"))
-        supervisor.start("b", lambda: runs_on("b"))
-        await asyncio.sleep(0)
-    assert sorted(cancelled) == ["a", "b"]

@@ -1,12 +1,13 @@
-"""A sidecar's settings, requests to the simulated vLLM, and what tests read on the sidecar's page."""
+"""A sidecar beside a vLLM, its settings, and requests to the simulated vLLM."""
 
 import asyncio
 from contextlib import asynccontextmanager
 
+from sidecar.app import running
 from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
+from sidecar.settings import load_settings
 from tests.debian_servers import free_port
-
-UP = ("specdec_up", frozenset())
+from tests.page import Page
 
 
 def sidecar_settings(url, **environment):
@@ -19,6 +20,17 @@ def sidecar_settings(url, **environment):
         "SCRAPE_CPU_SHARE": "1",
     }
     return {f"SPECDEC_{name}": str(value) for name, value in (given | environment).items()}
+
+
+@asynccontextmanager
+async def running_sidecar(socket, url, *, recorder=None, reloader=None, **settings):
+    """The whole sidecar, running in the caller's loop: gives its ``Page``."""
+    own = {"PLUGIN__SOCKET": socket, "LISTEN": "127.0.0.1:0"} | {
+        name.upper(): value for name, value in settings.items()
+    }
+    loaded = load_settings(None, sidecar_settings(url, **own))
+    async with running(loaded, recorder, reloader and reloader(loaded)) as address:
+        yield Page(f"http://{address}")
 
 
 async def work(vllm, requests=3, *, mix=None, **options):
@@ -37,12 +49,3 @@ async def traffic(vllm, mix=MIXED, **options):
     finally:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
-
-
-def is_up(samples):
-    return samples[UP] == 1
-
-
-def total(samples, name, **labels):
-    """The sum of a metric's samples."""
-    return sum(value for (found, pairs), value in samples.items() if found == name and labels.items() <= set(pairs))

@@ -15,8 +15,9 @@ from sidecar.engine.scrape import Poller
 from sidecar.requests.plugin import install
 from sidecar.settings.groups import Thresholds
 from sidecar.settings.reload import Reloader
-from tests.app.app_tools import UP, is_up, total, work
-from tests.demo.faulty_vllm import FaultyVllm
+from tests.app.app_tools import work
+from tests.debian_servers import free_port
+from tests.demo.http_vllm import HttpVllm
 from tests.waiting import until
 
 VERDICT = "specdec_model_verdict"
@@ -24,11 +25,11 @@ DERIVED = ("specdec_kv_cache_usage_ratio", "specdec_requests_running", "specdec_
 
 
 def drafted(samples):
-    return total(samples, "specdec_engine_draft_tokens_total")
+    return samples.sum("specdec_engine_draft_tokens_total")
 
 
-async def test_counters_keep_their_values_while_vllm_is_down_and_fall_only_with_its_restart(sidecar, unused_tcp_port):
-    seen = {}
+async def test_counters_keep_their_values_while_vllm_is_down_and_fall_only_with_its_restart(sidecar):
+    seen, port = {}, free_port()
 
     def watch(samples):
         for key, value in samples.items():
@@ -38,21 +39,21 @@ async def test_counters_keep_their_values_while_vllm_is_down_and_fall_only_with_
         return samples
 
     def server():
-        return FaultyVllm(SimulatorOptions(speed=50.0), port=unused_tcp_port)
+        return HttpVllm(SimulatorOptions(speed=50.0), port=port)
 
-    async with sidecar(f"http://127.0.0.1:{unused_tcp_port}") as page:
-        await page.until(lambda samples: watch(samples)[UP], 0)  # vLLM starts later than the sidecar
+    async with sidecar(f"http://127.0.0.1:{port}") as page:
+        await page.until(lambda samples: watch(samples).up, 0)  # vLLM starts later than the sidecar
         async with server() as simulated:
-            await page.until(lambda samples: is_up(watch(samples)))
+            await page.until(lambda samples: watch(samples).up)
             await work(simulated, 4)
             count = simulated.counter("spec_decode_num_draft_tokens")
-            before = await page.until(lambda samples: (drafted(watch(samples)), samples[UP]), (count, 1))
-            assert any(name in DERIVED for name, _ in before)
-        down = await page.until(lambda samples: watch(samples)[UP], 0)
-        assert not any(name in DERIVED for name, _ in down)
+            before = await page.until(lambda samples: (drafted(watch(samples)), samples.up), (count, 1))
+            assert before.names & {*DERIVED}
+        down = await page.until(lambda samples: watch(samples).up, 0)
+        assert not down.names & {*DERIVED}
         assert drafted(down) == drafted(before) > 0
         async with server() as simulated:
-            await page.until(lambda samples: total(samples, "specdec_vllm_restarts_total"), 1)
+            await page.until(lambda samples: samples.sum("specdec_vllm_restarts_total"), 1)
             for key in [key for key in seen if ("engine", "0") in key[1]]:
                 del seen[key]  # its own start again at 0
             await work(simulated, 1)
@@ -67,7 +68,7 @@ async def test_a_fault_of_vllm_is_counted_logged_once_and_passes(fault, reason, 
     """Meanwhile vLLM's own series are gone: repeated, they would show a server that is down as one that works."""
 
     def own(samples):
-        return {name for name, _ in samples if name.startswith("vllm:")}
+        return {name for name in samples.names if name.startswith("vllm:")}
 
     key = ("specdec_scrape_errors_total", frozenset({("reason", reason)}))
     given = {"scrape_timeout": "1s"} if reason == "timeout" else {}
@@ -75,12 +76,12 @@ async def test_a_fault_of_vllm_is_counted_logged_once_and_passes(fault, reason, 
         async with sidecar(vllm.url, reexport="true", **given) as page:
             assert "vllm:num_requests_running" in own(await page.until(own))
             vllm.fault = fault
-            assert own(await page.until(lambda samples: samples[UP], 0)) == set()
+            assert own(await page.until(lambda samples: samples.up, 0)) == set()
             down = await page.until(lambda samples: samples[key] >= 2, seconds=30)
-            assert down[UP] == 0
+            assert down.up == 0
             vllm.fault = None
             up = await page.until(own)
-            assert is_up(up)
+            assert up.up
             failed = {labels for (name, labels), value in up.items() if name == key[0] and value}
             assert failed == {key[1]}
     assert {line["reason"] for line in logs if "reason" in line} == {reason}
@@ -108,7 +109,7 @@ async def test_the_sidecar_never_blocks_the_event_loop(vllm, sidecar):
             function.can_block_in("prometheus_client/process_collector.py", {"collect"})
             function.can_block_in("export/web.py", {"make_web"})  # once, before anything is served
         async with sidecar(vllm.url) as page:
-            await page.until(is_up)
+            await page.until(lambda samples: samples.up)
             for path in ("/metrics", "/api/v1/status", "/", "/-/ready"):
                 assert (await page.get(path)).status == 200
 
@@ -127,11 +128,11 @@ async def test_new_thresholds_change_the_verdict_and_the_page(vllm, sidecar):
 
     def verdict(samples):
         names = {dict(pairs)["verdict"] for (name, pairs), value in samples.items() if name == VERDICT and value == 1}
-        return names, samples["specdec_threshold", frozenset({("name", "acceptance_net_negative")})]
+        return names, samples.value("specdec_threshold", name="acceptance_net_negative")
 
     lax = {f"thresholds__{name}": str(value) for name, value in LAX.items()}
     async with sidecar(vllm.url, reloader=reloader, **lax) as page:
-        await page.until(is_up)
+        await page.until(lambda samples: samples.up)
         await work(vllm, 60)
         await page.until(verdict, ({"net_positive"}, 0))
         reloaders[0].request()
@@ -162,23 +163,20 @@ def wall(monkeypatch):
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
 async def test_a_clock_that_is_set_leaves_no_number_wrong(jump, wall, socket_path, sidecar):
-    def names(samples):
-        return {name for name, _ in samples}
-
-    async with FaultyVllm(SimulatorOptions(speed=20.0), plugin_socket=socket_path) as vllm, sidecar(vllm.url) as page:
+    async with HttpVllm(SimulatorOptions(speed=20.0), plugin_socket=socket_path) as vllm, sidecar(vllm.url) as page:
         traffic = Traffic(vllm, TrafficOptions((MIXED,), max_requests=10**9, max_tokens=32))
         sending = asyncio.create_task(traffic.run())
-        before = names(await page.until(lambda samples: total(samples, "specdec_requests_total") > 100, seconds=30))
+        before = (await page.until(lambda samples: samples.sum("specdec_requests_total") > 100, seconds=30)).names
         # Ticks that seem to be from before the engine's start are not compared with vLLM's counters.
         before.discard("specdec_request_coverage_ratio")
 
         wall.ahead = jump
-        await page.until(lambda samples: before <= names(samples) and total(samples, "specdec_requests_total") > 200)
+        await page.until(lambda samples: before <= samples.names and samples.sum("specdec_requests_total") > 200)
         traffic.stop()
         await sending
         # A clock set forward looks like a silent plug-in, whose split is withheld until its next tick.
-        after = await page.until(lambda samples: total(samples, "specdec_requests_total") == traffic.completed)
+        after = await page.until(lambda samples: samples.sum("specdec_requests_total") == traffic.completed)
         for name in ("drafts", "draft_tokens", "accepted_tokens"):
-            assert total(after, f"specdec_{name}_total") == vllm.counter(f"spec_decode_num_{name}")
+            assert after.sum(f"specdec_{name}_total") == vllm.counter(f"spec_decode_num_{name}")
         # The eight in flight seem to have taken an hour more, or nothing; no other request does.
-        assert 0 < total(after, "specdec_request_duration_seconds_sum") < 8.5 * HOUR
+        assert 0 < after.sum("specdec_request_duration_seconds_sum") < 8.5 * HOUR

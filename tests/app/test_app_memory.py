@@ -5,12 +5,12 @@ import json
 import re
 import signal
 import socket
-from contextlib import suppress
 from pathlib import Path
 
 from aiohttp import web
 
 from tests.app.app_tools import sidecar_settings
+from tests.page import Page
 from tests.requests.packets import HELLO, STEPS, packet, row
 from tests.waiting import START_SECONDS, until
 
@@ -41,7 +41,7 @@ def peak_kib(pid):
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
-async def test_endless_pages_of_vllm_cost_bounded_memory(served, recorded, http, program):
+async def test_endless_pages_of_vllm_cost_bounded_memory(served, recorded, program):
     kind = "sound"
     asked = dict.fromkeys(["endless", "series", "labels", "models", "sound"], 0)
 
@@ -55,32 +55,22 @@ async def test_endless_pages_of_vllm_cost_bounded_memory(served, recorded, http,
             await response.write(piece)
         return response
 
-    async def status():
-        try:
-            async with http.get(f"http://{given['SPECDEC_LISTEN']}/api/v1/status") as response:
-                return json.loads(await response.read())["scrape"]
-        except OSError:
-            return {"up": False}
-
-    async def is_up():
-        return (await status())["up"]
-
     async with served(handler) as url:
         given = sidecar_settings(url, LATENCY_WINDOW="10s", HISTORY="10s")
         async with program("run", **given) as process:
-            await until(is_up, seconds=START_SECONDS)
+            page = Page(f"http://{given['SPECDEC_LISTEN']}")
+            await page.until(lambda samples: samples.up, seconds=START_SECONDS)
             calm = peak_kib(process.pid)
             for bad in ("endless", "series", "labels", "models"):
                 kind = bad
                 await until(lambda: asked[kind] >= 4, seconds=START_SECONDS)  # noqa: B023 - awaited here
                 kind = "sound"
-                await until(is_up)
-            errors = (await status())["errors"]
+                up = await page.until(lambda samples: samples.up)
             peak = peak_kib(process.pid)
             process.send_signal(signal.SIGTERM)
             _, log = await process.communicate()
     assert peak < LIMIT_KIB, (calm, peak)
-    assert errors["too_large"] >= 6
+    assert up.value("specdec_scrape_errors_total", reason="too_large") >= 6
     lines = [json.loads(line) for line in log.splitlines()]
     # One for each change, whatever number of polls failed.
     assert len([line for line in lines if line["level"] == "warning"]) <= 6
@@ -120,19 +110,12 @@ def every_row():
     return packet(report={**rows, "steps": loads, "finished": [], "end": {"total": total, "lost": 0}})
 
 
-async def test_clients_that_do_not_read_cost_bounded_memory(served, http, program, socket_path):
+async def test_clients_that_do_not_read_cost_bounded_memory(served, program, socket_path):
     """More than there may be, of the largest page, in more formats than are kept."""
     page, links, loop = long_names(), [], asyncio.get_running_loop()
 
     async def handler(_):
         return web.Response(body=page)
-
-    async def size():
-        """Bytes of the page; 0 before the report with all rows is on it."""
-        with suppress(OSError):
-            async with http.get(f"http://{given['SPECDEC_LISTEN']}/metrics") as response:
-                body = await response.read()
-                return len(body) if b'by="adapter"' in body else 0
 
     async with served(handler) as url:
         given = sidecar_settings(url, PLUGIN__ADAPTERS="true", PLUGIN__SOCKET=socket_path)
@@ -143,7 +126,9 @@ async def test_clients_that_do_not_read_cost_bounded_memory(served, http, progra
             plugin.connect(str(socket_path))
             plugin.send(packet(hello={**HELLO, "model": MODEL}))
             plugin.send(every_row())
-            assert await until(size) > 700_000
+            own = Page(f"http://{given['SPECDEC_LISTEN']}")
+            await own.until(lambda samples: samples.matching("specdec_group_drafts_total", by="adapter"), pause=0.2)
+            assert len((await own.get("/metrics")).body) > 700_000
             for number in range(4 * 64):
                 links.append(link := socket.socket())
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

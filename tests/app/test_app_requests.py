@@ -1,8 +1,8 @@
 """The running sidecar beside a simulated vLLM that the plug-in observes: the split by temperature, end to end."""
 
 from sidecar.demo.options import SimulatorOptions
-from tests.app.app_tools import total, work
-from tests.demo.faulty_vllm import FaultyVllm
+from tests.app.app_tools import work
+from tests.demo.http_vllm import HttpVllm
 
 MIX = {0.0: 2, 0.2: 2, 0.6: 2, 1.0: 2}
 COUNTERS = ("drafts", "draft_tokens", "accepted_tokens")
@@ -10,7 +10,7 @@ COUNTERS = ("drafts", "draft_tokens", "accepted_tokens")
 
 def sums(samples):
     """Drafts, draft tokens and accepted tokens over all temperatures."""
-    return [total(samples, f"specdec_{name}_total") for name in COUNTERS]
+    return [samples.sum(f"specdec_{name}_total") for name in COUNTERS]
 
 
 def counters(vllm):
@@ -22,17 +22,17 @@ async def test_the_split_is_vllms_own_count_to_the_token_and_restarts_with_vllm_
     async with sidecar(vllm.url) as page:
         await work(vllm, 40, mix=MIX)
         samples = await page.until(
-            lambda samples: [*sums(samples), total(samples, "specdec_requests_total")], [*counters(vllm), 40]
+            lambda samples: [*sums(samples), samples.sum("specdec_requests_total")], [*counters(vllm), 40]
         )
         for temperature in ("0", "0-0.3", "0.5-0.7", "0.7-1"):
-            assert total(samples, "specdec_draft_tokens_total", temperature=temperature) > 0
-        drafted = total(samples, "specdec_draft_tokens_total")
-        assert total(samples, "specdec_draft_tokens_per_position_total") == drafted
+            assert samples.sum("specdec_draft_tokens_total", temperature=temperature) > 0
+        drafted = samples.sum("specdec_draft_tokens_total")
+        assert samples.sum("specdec_draft_tokens_per_position_total") == drafted
         name, groups = "specdec_group_draft_tokens_total", ("prompt_tokens", "output")
-        assert all(total(samples, name, by=by) == drafted for by in groups)
-        await page.until(lambda samples: total(samples, "specdec_request_acceptance_ratio_count"), 40)
-        await page.until(lambda samples: total(samples, "specdec_request_coverage_ratio"), 1)
-        assert total(await page(), "specdec_plugin_info", state="observing") == 1
+        assert all(samples.sum(name, by=by) == drafted for by in groups)
+        await page.until(lambda samples: samples.sum("specdec_request_acceptance_ratio_count"), 40)
+        await page.until(lambda samples: samples.sum("specdec_request_coverage_ratio"), 1)
+        assert (await page()).sum("specdec_plugin_info", state="observing") == 1
     await work(vllm, 20, mix=MIX)
     async with sidecar(vllm.url) as page:
         await work(vllm, 1)
@@ -40,12 +40,12 @@ async def test_the_split_is_vllms_own_count_to_the_token_and_restarts_with_vllm_
         await vllm.restart()
         await work(vllm, 10, mix=MIX)
         after = await page.until(sums, counters(vllm))
-        assert total(after, "specdec_requests_total") == 10
+        assert after.sum("specdec_requests_total") == 10
 
 
 async def test_without_a_plugin_everything_but_the_split_is_there(sidecar):
-    async with FaultyVllm(SimulatorOptions(speed=50.0)) as vllm, sidecar(vllm.url) as page:
+    async with HttpVllm(SimulatorOptions(speed=50.0)) as vllm, sidecar(vllm.url) as page:
         await work(vllm)
-        samples = await page.until(lambda samples: total(samples, "specdec_engine_draft_tokens_total") > 0)
-        assert not {name for name, _ in samples} & {"specdec_plugin_info", "specdec_requests_total"}
+        samples = await page.until(lambda samples: samples.sum("specdec_engine_draft_tokens_total") > 0)
+        assert not samples.names & {"specdec_plugin_info", "specdec_requests_total"}
         assert b"No plug-in has connected yet" in (await page.get("/")).body

@@ -10,7 +10,6 @@ from sidecar.http.guard import Refusal
 from sidecar.settings import load_settings
 from tests.app.app_tools import sidecar_settings
 from tests.debian_servers import running_prometheus, scraping
-from tests.http.servers import basic
 from tests.waiting import START_SECONDS, until
 
 
@@ -30,12 +29,8 @@ def guarded(vllm, socket_path, authority):
 
 @pytest.fixture
 def healthcheck(finished):
-    """The exit code of ``healthcheck``, which gives an answer two seconds; a busy machine may take longer."""
-
-    async def exit_code(variables):
-        return (await finished("healthcheck", **variables))[0]
-
-    return exit_code
+    """Waits until ``healthcheck`` passes; it gives an answer two seconds, and a busy machine may take longer."""
+    return lambda variables: until(lambda: finished("healthcheck", **variables), (0, "", ""), seconds=START_SECONDS)
 
 
 @pytest.mark.servers
@@ -54,9 +49,11 @@ async def test_prometheus_scrapes_with_tls_client_certificate_and_password(guard
             await prometheus.until('specdec_up{job="specdec"} == 1')
             await prometheus.until('up{job="without"} == 0')
             await prometheus.until('specdec_http_refused_total{reason="unauthorized"} > 0')
+            refusals = await prometheus.instant("specdec_http_refused_total")
+            assert {labels["reason"] for labels, _ in refusals} == {*map(str, Refusal)}
 
 
-async def test_only_probes_need_no_password_and_refusals_are_counted(guarded, healthcheck, authority, samples_of):
+async def test_only_probes_need_no_password(guarded, healthcheck, authority):
     connector = aiohttp.TCPConnector(ssl=authority.trusting())
     async with (
         guarded(users={"prometheus": "secret"}) as variables,
@@ -70,18 +67,14 @@ async def test_only_probes_need_no_password_and_refusals_are_counted(guarded, he
         await until(lambda: status("/-/ready"), 200)
         assert await status("/-/healthy") == 200
         assert {await status(page) for page in ("/", "/metrics", "/api/v1/status", "/runbooks", "/none")} == {401}
-        await until(lambda: healthcheck(variables), 0, seconds=START_SECONDS)
-        async with client.get("/metrics", headers={"Authorization": basic("prometheus", "secret")}) as answer:
-            page = samples_of(await answer.text())
-    refused = {dict(labels)["reason"]: count for (name, labels), count in page.items() if "http_refused" in name}
-    assert refused == dict.fromkeys(map(str, Refusal), 0) | {"unauthorized": 5}
+        await healthcheck(variables)
 
 
-async def test_the_healthcheck_needs_no_client_certificate(guarded, healthcheck, authority):
+async def test_the_healthcheck_needs_no_client_certificate(guarded, healthcheck, finished, authority):
     web = {"client_ca_file": authority.certificate.name, "client_auth_type": "RequireAndVerifyClientCert"}
     async with guarded(**web) as variables:
-        await until(lambda: healthcheck(variables), 0, seconds=START_SECONDS)
-    assert await healthcheck(variables) == 1
+        await healthcheck(variables)
+    assert (await finished("healthcheck", **variables))[0] == 1
 
 
 async def test_a_report_of_this_machines_sidecar_speaks_tls(guarded, finished):

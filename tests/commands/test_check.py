@@ -6,14 +6,12 @@ from contextlib import AsyncExitStack
 import pytest
 from aiohttp import web
 
-from sidecar.app import running
 from sidecar.commands import check
 from sidecar.demo.options import SimulatorOptions
-from sidecar.settings import load_settings
-from tests.app.app_tools import sidecar_settings
+from tests.app.app_tools import running_sidecar
 from tests.commands.commands_tools import command
 from tests.debian_servers import free_port
-from tests.demo.faulty_vllm import FaultyVllm
+from tests.demo.http_vllm import HttpVllm
 from tests.requests.packets import HELLO, packet
 
 NOWHERE = "http://127.0.0.1:1"
@@ -36,7 +34,7 @@ def checked(capsys, monkeypatch, socket_path):
 
 
 async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
-    async with FaultyVllm() as vllm:
+    async with HttpVllm() as vllm:
         code, lines = await checked(vllm.url)
         assert lines[2] == f"vLLM: {vllm.url}"
     assert code == 0
@@ -62,7 +60,7 @@ async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
     ],
 )
 async def test_check_listens_for_the_plug_in(socket_path, checked, *, hello, code, text):
-    async with FaultyVllm() as vllm:
+    async with HttpVllm() as vllm:
         checking = asyncio.create_task(checked(vllm.url, listens=120.0))  # a busy machine may take longer than usual
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as plugin:
             while plugin.connect_ex(str(socket_path)):
@@ -76,20 +74,18 @@ async def test_check_listens_for_the_plug_in(socket_path, checked, *, hello, cod
 async def test_a_socket_that_cannot_be_listened_at_is_a_failure(checked, socket_path, beside_a_sidecar):
     socket_path.touch()
     listen = f"127.0.0.1:{free_port()}"
-    async with FaultyVllm() as vllm, AsyncExitStack() as stack:
+    async with HttpVllm() as vllm, AsyncExitStack() as stack:
         if beside_a_sidecar:
-            given = sidecar_settings(vllm.url, LISTEN=listen, PLUGIN__SOCKET=socket_path)
-            await stack.enter_async_context(running(load_settings(None, given)))
+            await stack.enter_async_context(running_sidecar(socket_path, vllm.url, listen=listen))
         code, lines = await checked(vllm.url, LISTEN=listen)
     assert (code, "cannot listen for the plug-in (Address already in use)" in lines[-1]) == (1, True)
 
 
 async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_vllm(checked, socket_path):
     listen = f"127.0.0.1:{free_port()}"
-    async with FaultyVllm() as vllm:
+    async with HttpVllm() as vllm:
         with_password, watched = (vllm.url.replace("//", f"//{user}@") for user in ("user:secret", "***"))
-        given = sidecar_settings(with_password, LISTEN=listen, PLUGIN__SOCKET=socket_path)
-        async with running(load_settings(None, given)):
+        async with running_sidecar(socket_path, with_password, listen=listen):
             code, lines = await checked(vllm.url, LISTEN=listen)
     assert code == 0
     assert lines[-1].startswith("plug-in: No plug-in has connected")
@@ -97,14 +93,14 @@ async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_
 
 
 async def test_check_lists_what_the_page_cannot_tell(checked):
-    async with FaultyVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
+    async with HttpVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
         code, lines = await checked(vllm.url)
     assert code == 0
     assert any(line.startswith("    limitation (no_speculation): vLLM exports no ") for line in lines)
 
 
 async def test_check_says_why_there_is_no_page_and_what_to_change_in_the_url(checked):
-    async with FaultyVllm() as vllm:
+    async with HttpVllm() as vllm:
         _, under_v1 = await checked(f"{vllm.url}/v1")
         _, with_tls = await checked(vllm.url.replace("http:", "https:"))
         vllm.fault = "foreign"
@@ -128,7 +124,7 @@ async def test_check_asks_each_alertmanager_whether_it_would_take_alerts(checked
         posts.append(await request.json())
         return web.Response(status=200 if request.path == "/api/v2/alerts" else 404)
 
-    async with FaultyVllm() as vllm, served(alertmanager) as url:
+    async with HttpVllm() as vllm, served(alertmanager) as url:
         urls = [url, f"{url}/wrong", f"http://127.0.0.1:{free_port()}"]
         code, lines = await checked(vllm.url, ALERTING__ALERTMANAGERS=json.dumps(urls))
     assert (code, posts) == (1, [[], []])

@@ -5,9 +5,11 @@ import aiohttp
 import pytest
 
 from tests.debian_servers import free_port
+from tests.page import Page
+from tests.waiting import until
 
 
-async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, http, eventually):
+async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program):
     address = f"127.0.0.1:{free_port()}"
     # It makes its socket among the temporary files, whose path may be too long for one.
     arguments = {"SPECDEC_LISTEN": address, "SPECDEC_THRESHOLDS__MIN_REQUESTS": "1", "TMPDIR": "/tmp"}
@@ -16,8 +18,7 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, h
     async def state():
         """What is shown, once it can be judged."""
         with suppress(aiohttp.ClientConnectionError):
-            async with http.get(f"http://{address}/api/v1/status") as response:
-                status = await response.json()
+            status = await Page(f"http://{address}").status()
             for model in status["models"]:
                 tallies = [part["tally"] for part in model["temperatures"]]
                 drafting[:] = [tally for tally in tallies if tally["draft_tokens"] > 200]
@@ -28,7 +29,7 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, h
 
     async with program("demo", "--losing", **arguments) as process:
         losing = ("observing", "net_negative", 1, {"output", "prompt_tokens", "sampling"}, True)
-        await eventually(state, losing, seconds=60, pause=0.2)
+        await until(state, losing, seconds=60, pause=0.2)
         drafted = sum(tally["draft_tokens"] for tally in drafting)
         assert sum(tally["accepted_tokens"] for tally in drafting) < 0.5 * drafted
         process.send_signal(signal.SIGINT)
@@ -41,15 +42,14 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, h
 
 
 @pytest.mark.parametrize(("option", "is_found"), [((), True), (("--fixed",), False)])
-async def test_the_demo_finds_greedy_drafting_until_it_is_fixed(program, http, eventually, option, is_found):
+async def test_the_demo_finds_greedy_drafting_until_it_is_fixed(program, option, is_found):
     address = f"127.0.0.1:{free_port()}"
     arguments = {"SPECDEC_LISTEN": address, "SPECDEC_THRESHOLDS__MIN_REQUESTS": "10", "TMPDIR": "/tmp"}
 
     async def found():
         """Whether it is found, once enough requests have finished on both sides."""
         with suppress(aiohttp.ClientConnectionError):
-            async with http.get(f"http://{address}/api/v1/status") as response:
-                status = await response.json()
+            status = await Page(f"http://{address}").status()
             for model in status["models"]:
                 ended = {group["group"]: group["tally"]["requests"] for group in model["groups"]}
                 if min(ended.get("greedy", 0), ended.get("plain", 0)) >= 40:
@@ -57,6 +57,6 @@ async def test_the_demo_finds_greedy_drafting_until_it_is_fixed(program, http, e
         return None
 
     async with program("demo", *option, **arguments) as process:
-        await eventually(found, is_found, seconds=60, pause=0.2)
+        await until(found, is_found, seconds=60, pause=0.2)
         process.send_signal(signal.SIGINT)
         await process.communicate()

@@ -4,17 +4,15 @@ import asyncio
 import re
 import signal
 import socket
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 
 import pytest
-from structlog.testing import capture_logs
 
-from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
+from sidecar.demo.traffic import MIXED
 from sidecar.recording.recording import replay
-from sidecar.settings import load_settings
-from tests.app.app_tools import sidecar_settings
+from sidecar.settings import Settings, load_settings
+from tests.app.app_tools import running_sidecar, sidecar_settings, work
 from tests.commands.commands_tools import command
 from tests.demo.http_vllm import HttpVllm
 from tests.recording.recorder_tools import lines_of, recorder
@@ -24,30 +22,13 @@ MARKER = "zebrafish"
 ANSWER = "token "  # what the simulated vLLM writes
 
 
-def traffic(vllm, requests):
-    return Traffic(vllm, TrafficOptions(mixes=(MIXED,), max_requests=requests))
-
-
-@asynccontextmanager
-async def recorded(folder, **options):
-    """A sidecar that records a simulated vLLM; gives that and its settings."""
-    plugin = folder / "plugin.sock"
-    async with HttpVllm(FAST, plugin_socket=plugin) as vllm:
-        settings = load_settings(None, sidecar_settings(vllm.url, SCRAPE_FILTERED="false", PLUGIN__SOCKET=plugin))
-        with recorder(folder, **options) as writer:
-            async with running(settings, writer):
-                yield vllm, settings
-
-
-def requests_in(line):
-    return line.get("report", {}).get("finished", ())
-
-
 async def covered(folder, requests):
     """Waits until so many requests were written, and two polls after them: coverage compares with a poll before."""
     while True:
         with suppress(EOFError, OSError):  # it is being written
-            ended = [line["at"] for line in lines_of(folder, "plugin") for _ in requests_in(line)]
+            ended = [
+                line["at"] for line in lines_of(folder, "plugin") for _ in line.get("report", {}).get("finished", ())
+            ]
             polled = [line["start"] for line in lines_of(folder, "scrapes")]
             if len(ended) == requests and sum(at > max(ended, default=0.0) for at in polled) >= 2:
                 return
@@ -55,15 +36,18 @@ async def covered(folder, requests):
 
 
 async def test_a_replay_equals_the_live_numbers_and_no_text_of_a_prompt_or_an_answer_is_written(folder, http):
-    async with recorded(folder) as (vllm, settings):
-        await traffic(vllm, 80).run()
+    plugin = folder / "plugin.sock"
+    async with AsyncExitStack() as stack:
+        vllm = await stack.enter_async_context(HttpVllm(FAST, plugin_socket=plugin))
+        own = {"recorder": stack.enter_context(recorder(folder)), "scrape_filtered": "false"}
+        page = await stack.enter_async_context(running_sidecar(plugin, vllm.url, **own))
+        await work(vllm, 80, mix=MIXED)
         body = {"model": "demo", "max_tokens": 8, "messages": [{"role": "user", "content": MARKER}], "user": MARKER}
         async with http.post(f"{vllm.url}/v1/chat/completions", json=body) as response:
             assert ANSWER in await response.text()
         await covered(folder, 81)
-        async with http.get(f"http://{settings.listen}/api/v1/status") as response:
-            live = (await response.json())["models"][0]["temperatures"]
-    report = replay(folder, settings)
+        live = (await page.status())["models"][0]["temperatures"]
+    report = replay(folder, Settings())
     (model,) = report.models
     assert report.plugin.state == "observing"
     assert model.engines[0].coverage == 1
@@ -76,22 +60,6 @@ async def test_a_replay_equals_the_live_numbers_and_no_text_of_a_prompt_or_an_an
     written = str([lines_of(folder, "plugin"), lines_of(folder, "scrapes")])
     assert MARKER not in written
     assert ANSWER not in written
-
-
-async def test_a_full_recording_ends_and_the_traffic_continues(folder, eventually):
-    with capture_logs() as logs:
-        async with recorded(folder, max_bytes=30_000) as (vllm, settings):
-            first, again = traffic(vllm, 60), traffic(vllm, 10)
-            await first.run()
-            await eventually(lambda: any("size limit" in line["event"] for line in logs))
-            await again.run()
-    assert (first.completed, again.completed) == (60, 10)
-    events = [line["event"] for line in logs if "recording" in line["event"]]
-    assert events == ["the recording has reached its size limit; recording stopped, the sidecar continues"]
-    sizes = [file.stat().st_size for file in folder.glob("*.gz")]
-    assert len(sizes) == 2
-    assert sum(sizes) <= 30_000
-    assert replay(folder, settings).models
 
 
 async def test_a_recording_is_never_overwritten(tmp_path, finished):
@@ -122,7 +90,7 @@ async def test_a_signal_leaves_a_recording_that_can_be_replayed(tmp_path, progra
         given = sidecar_settings(vllm.url, PLUGIN__SOCKET=socket_path)
         async with program("record", "--out", str(folder), **given) as process:
             await covered(folder, 0)  # it listens before it polls
-            await traffic(vllm, 40).run()
+            await work(vllm, 40, mix=MIXED)
             await covered(folder, 40)
             process.send_signal(number)
             out, err = await process.communicate()

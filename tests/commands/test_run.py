@@ -9,6 +9,7 @@ import pytest
 
 from sidecar.demo.server import SimulatedVllm
 from tests.debian_servers import free_port
+from tests.page import Page
 from tests.waiting import START_SECONDS, until
 
 NOWHERE = "http://127.0.0.1:1"
@@ -23,17 +24,13 @@ async def log_line(process, event):
     raise AssertionError(f"no log line {event!r}")
 
 
-async def test_run_serves_until_terminated(program, finished, http):
+async def test_run_serves_until_terminated(program, finished):
     async with SimulatedVllm() as vllm:
         listen = f"127.0.0.1:{free_port()}"
         async with program("run", SPECDEC_VLLM_URL=vllm.url, SPECDEC_LISTEN=listen) as process:
-            page = ""
             address = (await log_line(process, "sidecar started"))["address"]
-            while "specdec_up 1.0" not in page.splitlines():
-                async with http.get(f"http://{address}/metrics", headers={"Accept-Encoding": "identity"}) as response:
-                    page = await response.text()
-            while (await finished("healthcheck", SPECDEC_LISTEN=address))[0] != 0:
-                pass  # it gives an answer two seconds
+            await Page(f"http://{address}").until(lambda samples: samples.up, seconds=START_SECONDS)
+            await until(lambda: finished("healthcheck", SPECDEC_LISTEN=address), (0, "", ""), seconds=START_SECONDS)
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
         code, _, err = await finished("healthcheck", SPECDEC_LISTEN=address)
@@ -53,9 +50,9 @@ async def test_terminated_while_it_starts_it_exits_as_later(program, tmp_path):
 
 
 @pytest.mark.slow
-async def test_a_changed_settings_file_is_applied_without_a_signal(program, finished, tmp_path, unused_tcp_port):
+async def test_a_changed_settings_file_is_applied_without_a_signal(program, finished, tmp_path):
     """``tests/settings/test_reload.py`` says what is applied; here it is noticed, within ten seconds."""
-    file, listen = tmp_path / "config.yaml", f"127.0.0.1:{unused_tcp_port}"
+    file, listen = tmp_path / "config.yaml", f"127.0.0.1:{free_port()}"
     file.write_text("log: {level: warning}")
     variables = {"SPECDEC_VLLM_URL": NOWHERE, "SPECDEC_LISTEN": listen}
     async with program("run", "--config", str(file), **variables) as process:

@@ -22,25 +22,33 @@ class Sent:
     acceptance: dict = field(default_factory=dict)  # by temperature, a Counter of vLLM's per-request numbers
 
 
-async def send(url, mix, requests, *, model="demo", concurrency=8, max_tokens=100, seconds=600.0, streamed=0.7, seed=0):
-    """Sends so many requests of a mix {temperature or None: weight}; half of them are chats."""
-    sent, random, left = Sent(), Random(seed), iter(range(requests))
-    async with (
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=seconds)) as http,
-        asyncio.TaskGroup() as group,
-    ):
+async def each_sent(requests, send, clients, connector=None):
+    """``send(http, request)`` by so many clients, each of which takes the next of the requests until none is left."""
+    left = iter(requests)
+    untimed = aiohttp.ClientTimeout()  # a slow machine takes long
+    async with aiohttp.ClientSession(timeout=untimed, connector=connector) as http, asyncio.TaskGroup() as group:
 
         async def client():
-            for _ in left:
-                path, body = _request(mix, random, streamed)
-                body |= {"model": model, "max_tokens": random.randint(16, max_tokens), "ignore_eos": True}
-                try:
-                    _count(sent, body.get("temperature"), await exchange(http, url + path, body))
-                except (aiohttp.ClientError, OSError):
-                    sent.failed += 1
+            for request in left:
+                await send(http, request)
 
-        for _ in range(concurrency):
+        for _ in range(clients):
             group.create_task(client())
+
+
+async def send(url, mix, requests, *, model="demo", concurrency=8, max_tokens=100, streamed=0.7):
+    """Sends so many requests of a mix {temperature or None: weight}; half of them are chats."""
+    sent, random = Sent(), Random(0)
+
+    async def one(http, _):
+        path, body = _request(mix, random, streamed)
+        body |= {"model": model, "max_tokens": random.randint(16, max_tokens), "ignore_eos": True}
+        try:
+            _count(sent, body.get("temperature"), await exchange(http, url + path, body))
+        except (aiohttp.ClientError, OSError):
+            sent.failed += 1
+
+    await each_sent(range(requests), one, concurrency)
     return sent
 
 

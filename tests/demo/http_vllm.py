@@ -1,5 +1,6 @@
-"""The simulated vLLM with its HTTP API, for what sends requests itself: chat and text completions as streams."""
+"""The simulated vLLM with its API of completions, access to its counters, restarts, and faults on ``/metrics``."""
 
+import asyncio
 import json
 import secrets
 import time
@@ -8,37 +9,61 @@ from random import Random
 from aiohttp import web
 
 from sidecar.demo.scheduler import Request, RequestStatus, SamplingParams
-from tests.demo.faulty_vllm import FaultyVllm
+from sidecar.demo.server import SimulatedVllm
 
 DEFAULT_TEMPERATURE = 1.0
-DEFAULT_MAX_TOKENS = 4096
 BYTES_PER_TOKEN = 4  # a rough tokenizer
+FAULTS = {
+    "error_500": {"status": 500},
+    "html": {"text": "<!DOCTYPE html>\n<html><body><h1>Bad gateway</h1></body></html>\n", "content_type": "text/html"},
+    "foreign": {"text": "# HELP other_up Not vLLM.\n# TYPE other_up gauge\nother_up 1.0\n"},
+}
 
 
-class HttpVllm(FaultyVllm):
-    """A handler whose client disconnects is cancelled."""
+class HttpVllm(SimulatedVllm):
+    """Chat and text completions as streams; a handler whose client disconnects is cancelled.
+
+    ``fault`` says how its page fails from now on: error_500; html: a proxy's error page, with status 200; foreign: a
+    sound exposition without a vLLM family; hang: no answer until the client goes away; or None.
+    """
 
     def __init__(self, *arguments, **options):
+        self.fault = None
         super().__init__(*arguments, **options)
         self._random = Random(0)
-        self.app.add_routes(
-            [
-                web.get("/v1/models", self._models),
-                web.post("/v1/completions", self._completions),
-                web.post("/v1/chat/completions", self._completions),
-            ]
-        )
+        self.app.middlewares.append(self._failing)
+        self.app.router.add_get("/v1/models", self._models)
+        for path in ("/v1/completions", "/v1/chat/completions"):
+            self.app.router.add_post(path, self._completions)
+
+    @web.middleware
+    async def _failing(self, request, handler):
+        if self.fault == "hang":
+            await asyncio.Event().wait()
+        return web.Response(**FAULTS[self.fault]) if self.fault else await handler(request)
+
+    def value(self, name, **labels):
+        """The value of the sample ``vllm:<name>``."""
+        own = {"model_name": self.options.model_name, "engine": self.options.engine}
+        return self.page.registry.get_sample_value(f"vllm:{name}", own | labels)
+
+    def counter(self, name, **labels):
+        """The value of ``vllm:<name>_total``."""
+        return self.value(f"{name}_total", **labels)
+
+    async def restart(self):
+        """Acts like a process that died and restarted: counters at 0, requests broken off, a new start time."""
+        before = self.engine
+        self.begin()
+        self.engine.start()
+        await before.stop()
 
     async def _models(self, _request):
         return web.json_response({"object": "list", "data": [{"id": self.options.model_name, "object": "model"}]})
 
     async def _completions(self, http):
-        try:
-            body = json.loads(await http.read())
-            request = self._request(body)
-        except (ValueError, TypeError, LookupError):
-            return web.json_response({"error": {"message": "the request cannot be used"}}, status=400)
-        engine = self.engine
+        body, engine = json.loads(await http.read()), self.engine
+        request = self._request(body)
         outputs = engine.submit(request)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         try:
@@ -62,15 +87,11 @@ class HttpVllm(FaultyVllm):
 
     def _request(self, body):
         prompt = body["prompt"] if "prompt" in body else "".join(message["content"] for message in body["messages"])
-        temperature, max_tokens = body.get("temperature"), body.get("max_tokens")
-        max_tokens = DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
-        if body.get("model", self.options.model_name) != self.options.model_name or not max_tokens > 0:
-            raise ValueError
         return Request(
             request_id=secrets.token_hex(8),
-            sampling_params=SamplingParams(DEFAULT_TEMPERATURE if temperature is None else temperature),
+            sampling_params=SamplingParams(body.get("temperature", DEFAULT_TEMPERATURE)),
             num_prompt_tokens=len(prompt) // BYTES_PER_TOKEN + 1,
-            max_tokens=max_tokens,
+            max_tokens=body["max_tokens"],
             arrival_time=time.time(),
             random=Random(self._random.getrandbits(64)),
         )

@@ -1,5 +1,6 @@
 """Where the deployment's files are, the programs that read them, and the Pods in them."""
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -72,6 +73,11 @@ def read(path: Path) -> dict:
 def read_all(text: str) -> list[dict]:
     """Every document that is not empty."""
     return [document for document in yaml.load_all(text, _LOADER) if document]
+
+
+# What ships, as each way of deploying it must have it.
+RULES = [read(path) for path in sorted((ROOT / "alerts").glob("*.yaml"))]
+PAGES = {path.name: json.loads(path.read_text()) for path in (ROOT / "dashboards").glob("*.json")}
 
 
 @cache

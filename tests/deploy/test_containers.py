@@ -3,23 +3,22 @@
 import fcntl
 import json
 import os
-import re
 import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from sidecar.analysis.split.tallies import TemperatureBuckets
 from tests.debian_servers import free_port
 from tests.deploy.deploy_tools import ROOT, plugin_pods
+from tests.page import Page
 from tests.restarts.vllm import Options
-from tests.waiting import START_SECONDS, until
+from tests.waiting import START_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.limit(1200)]
 BASE, IMAGE = "localhost/specdec-base", "localhost/specdec-sidecar:test"
@@ -30,6 +29,7 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 ENGINE = """
 import asyncio, json, sys, specdec_plugin, sidecar.requests
 sys.modules["sidecar.requests.plugin"] = specdec_plugin
+from tests.page import Page
 from tests.restarts.vllm import Options, Server
 assert specdec_plugin.__file__ == "/plugin/specdec_plugin.py"
 asyncio.run(Server(Options(**json.loads(sys.argv[1]))).run())
@@ -115,45 +115,34 @@ class Pod:
             podman("rm", "--force", "--time=5", name)
 
 
-async def test_the_containers_of_a_pod_split_to_the_token(image, http, tmp_path):
+async def test_the_containers_of_a_pod_split_to_the_token(image, tmp_path):
     spec = plugin_pods()["overlay"]
     writes, observes = spec["initContainers"]
     (serves,) = spec["containers"]
     pod, port, page = Pod(spec, tmp_path), free_port(), free_port()
+    vllm, ours = (Page(f"http://127.0.0.1:{each}") for each in (port, page))
     podman("run", "--rm", *pod.options(writes), image, *writes["args"])
     own = ("--env=SPECDEC_SCRAPE_INTERVAL=200ms", f"--env=SPECDEC_LISTEN=127.0.0.1:{page}")
-    own += (f"--env=SPECDEC_VLLM_URL=http://127.0.0.1:{port}",)
+    own += (f"--env=SPECDEC_VLLM_URL={vllm.url}",)
     engine = ("--env=PYTHONPATH=/plugin:/source", f"--volume={ROOT}/tests:/source/tests:ro", "--workdir=/source")
     options = json.dumps(asdict(Options(port, "/run/specdec/plugin.sock")))
     with (
         pod.running(observes, *own, image),
         pod.running(serves, *engine, "--entrypoint=python", image, "-c", ENGINE, options) as served,
     ):
-
-        async def text(at, path, method="GET"):
-            with suppress(aiohttp.ClientConnectionError):  # nobody listens yet
-                async with http.request(method, f"http://127.0.0.1:{at}/{path}") as answer:
-                    return await answer.text()
-            return ""
-
-        async def split():
-            """Drafts by temperature, as the sidecar exports them."""
-            series = r'^specdec_drafts_total{.*temperature="(.*)"} (.*)$'
-            samples = re.findall(series, await text(page, "metrics"), re.MULTILINE)
-            return Counter({label: int(float(drafts)) for label, drafts in samples})
-
-        async def has_drafted():
-            return (await split()).total() > 2000
-
-        await until(lambda: text(port, "metrics"), seconds=START_SECONDS)
-        await text(port, "traffic", "POST")
-        await until(has_drafted, seconds=START_SECONDS)
-        await text(port, "drain", "POST")
+        await vllm.until(bool, seconds=START_SECONDS)
+        await vllm.get("/traffic", "POST")
+        await ours.until(lambda samples: samples.sum("specdec_drafts_total") > 2000, seconds=START_SECONDS)
+        await vllm.get("/drain", "POST")
         truth = Counter()
-        for by, value, count in json.loads(await text(port, "truth")):
+        for by, value, count in json.loads((await vllm.get("/truth")).body):
             if by == "temperature":
                 truth[TemperatureBuckets().label(round(100 * float(value)))] += count
-        await until(split, truth)
+
+        def split(samples):
+            return {label: samples.sum("specdec_drafts_total", temperature=label) for label in truth}
+
+        await ours.until(split, truth)
         for path in ("/run/specdec/plugin.sock", "/plugin/specdec_plugin.py"):
             assert "Read-only file system" in podman("exec", served, "rm", path, check=False).stderr
     assert [path.name for path in (tmp_path / "specdec-plugin").iterdir()]

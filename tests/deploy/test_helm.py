@@ -9,14 +9,15 @@ import sys
 import tarfile
 
 import pytest
-import yaml
 
-from sidecar.app import running
 from sidecar.settings import load_settings
+from tests.app.app_tools import running_sidecar
+from tests.debian_servers import free_port
 from tests.deploy.deploy_tools import (
     CHART,
+    PAGES,
     RENDERED,
-    ROOT,
+    RULES,
     SIDECAR,
     build,
     check_object,
@@ -27,7 +28,6 @@ from tests.deploy.deploy_tools import (
     plugin_pods,
     pod_of,
     post_rendered,
-    read,
     run,
 )
 from tests.deploy.pod_checks import check_pod
@@ -163,13 +163,11 @@ def test_the_package_has_the_repositorys_rules_and_dashboards_and_nothing_else_o
     assert run("helm", "package", CHART, "--destination", tmp_path).returncode == 0
     [path] = tmp_path.glob("*.tgz")
     kinds = render("--set=vllm.enabled=false", chart=path, apis=OPERATOR)
-    rules = [read(rules) for rules in sorted((ROOT / "alerts").glob("*.yaml"))]
-    assert [rule["spec"] for rule in kinds["PrometheusRule"]] == rules
-    pages = {name: yaml.safe_load(text) for page in kinds["ConfigMap"] for name, text in page["data"].items()}
-    assert pages == {page.name: yaml.safe_load(page.read_text()) for page in (ROOT / "dashboards").glob("*.json")}
+    assert [rule["spec"] for rule in kinds["PrometheusRule"]] == RULES
+    assert {name: json.loads(text) for page in kinds["ConfigMap"] for name, text in page["data"].items()} == PAGES
     with tarfile.open(path) as archive:
         names = [name.removeprefix("specdec-sidecar/") for name in archive.getnames()]
-    assert len([name for name in names if name.startswith("files/")]) == len(rules) + len(pages)
+    assert len([name for name in names if name.startswith("files/")]) == len(RULES) + len(PAGES)
     assert {name for name in names if not name.startswith(("files/", "templates/"))} == {
         "Chart.yaml", "README.md", "values.yaml", "values.schema.json", ".helmignore",
     }  # fmt: skip
@@ -218,19 +216,19 @@ def test_the_templates_work_in_another_chart_as_the_readme_shows(tmp_path):
     check_pod(pod_of(kinds["Deployment"]))
 
 
-async def test_helm_tests_pod_passes_only_with_a_running_sidecar(socket_path, unused_tcp_port):
+async def test_helm_tests_pod_passes_only_with_a_running_sidecar(socket_path):
     [pod] = render()["Pod"]
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
     [asking] = pod["spec"]["containers"]
     assert asking["command"] == ["python", "-c"]
     [code] = asking["args"]
-    address = f"127.0.0.1:{unused_tcp_port}"
+    address = f"127.0.0.1:{free_port()}"
 
     async def passes():
         command = [sys.executable, "-c", code.replace("vllm-metrics:9911", address)]
         return (await (await asyncio.create_subprocess_exec(*command)).wait()) == 0
 
-    async with running(load_settings(None, {"SPECDEC_LISTEN": address, "SPECDEC_PLUGIN__SOCKET": str(socket_path)})):
+    async with running_sidecar(socket_path, "http://127.0.0.1:1", listen=address):
         assert await passes()
     assert not await passes()
 

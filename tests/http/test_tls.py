@@ -49,7 +49,7 @@ async def test_plain_http_and_a_client_that_does_not_trust_the_certificate_get_n
 async def test_a_client_certificate_is_verified_and_may_be_required(authority, tmp_path, required, expected):
     path = authority.web_config(client_ca_file=authority.certificate.name, client_auth_type=required)
     (tmp_path / "strangers").mkdir()
-    stranger = Authority.new(tmp_path / "strangers", "stranger")
+    stranger = Authority(tmp_path / "strangers", "stranger")
     others = authority.trusting()
     others.load_cert_chain(*stranger.issue("client"))
     async with guarded(path) as (server, _, _):

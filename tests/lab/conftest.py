@@ -10,16 +10,19 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from lab.installation import ROOT, installed
 from sidecar.commands.plugin import write_plugin
+from tests.app.app_tools import running_sidecar
 from tests.debian_servers import free_port
+from tests.demo.http_traffic import exchange
+from tests.page import Page, Samples
 from tests.requests.plain_receiver import COUNTS
 from tests.waiting import until
 
@@ -69,14 +72,15 @@ class Lab:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        async with aiohttp.ClientSession() as session, asyncio.timeout(START_SECONDS):
-            while True:
-                with contextlib.suppress(aiohttp.ClientError):
-                    async with session.get(f"{self.url}/health") as response:
-                        if response.status == 200:
-                            return
-                assert self._process.poll() is None, "vLLM ended while starting"
-                await asyncio.sleep(0.5)
+
+        async def is_healthy() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, "vLLM ended while starting"
+            with contextlib.suppress(aiohttp.ClientError):
+                return (await Page(self.url).get("/health")).status == 200
+            return False
+
+        await until(is_healthy, seconds=START_SECONDS, pause=0.5)
 
     def kill(self) -> None:
         """Kills all its processes at once, as when a pod dies."""
@@ -87,58 +91,18 @@ class Lab:
             self._process = None
 
 
-class Samples(dict[tuple[str, frozenset[tuple[str, str]]], float]):
-    """A page's samples by name and labels."""
-
-    def matching(self, name: str, **labels: str) -> list[float]:
-        return [value for (sample, pairs), value in self.items() if sample == name and labels.items() <= set(pairs)]
-
-    def value(self, name: str, **labels: str) -> float | None:
-        values = self.matching(name, **labels)
-        assert len(values) <= 1, (name, labels)
-        return values[0] if values else None
-
-    def sum(self, name: str, **labels: str) -> float:
-        return sum(self.matching(name, **labels))
-
-    def since(self, before: "Samples") -> "Samples":
-        return Samples((key, value - before.get(key, 0)) for key, value in self.items())
-
-
-async def read_page(url: str) -> Samples:
-    """What a server's ``/metrics`` has."""
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
-        assert response.status == 200
-        text = await response.text()
-    return Samples(
-        ((sample.name, frozenset(sample.labels.items())), sample.value)
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    )
-
-
-async def page_until(url: str, condition: Callable[[Samples], bool], seconds: float = 240) -> Samples:
-    """The page once the condition holds."""
-    page = Samples()
-
-    async def holds() -> bool:
-        nonlocal page
-        with contextlib.suppress(aiohttp.ClientConnectorError):  # it is still starting
-            page = await read_page(url)
-        return bool(page) and condition(page)
-
-    def shown() -> str:
-        return str({key: value for key, value in page.items() if value and "_bucket" not in key[0]})
-
-    await until(holds, seconds=seconds, pause=0.1, detail=shown)
-    return page
+async def page_until(page: Page, condition: Callable[[Samples], bool]) -> Samples:
+    """Its samples once the condition holds; a real vLLM on a slow machine takes long for what they show."""
+    return await page.until(condition, seconds=240, pause=0.1)
 
 
 async def idle(url: str) -> Samples:
     """vLLM's page once vLLM is idle: it counts a step shortly after its responses."""
-    return await page_until(
-        url, lambda page: not page.sum("vllm:num_requests_running") and not page.sum("vllm:num_requests_waiting")
-    )
+
+    def is_idle(page: Samples) -> bool:
+        return not page.sum("vllm:num_requests_running") and not page.sum("vllm:num_requests_waiting")
+
+    return await page_until(Page(url), is_idle)
 
 
 async def counters(url: str) -> tuple[int, ...]:
@@ -149,6 +113,29 @@ async def counters(url: str) -> tuple[int, ...]:
         counts = tuple(int(page.sum(f"vllm:spec_decode_num_{name}_total")) for name in COUNTS)
         await asyncio.sleep(0.5)
     return counts
+
+
+def sidecar(vllm: Lab, **settings: str) -> AbstractAsyncContextManager[Page]:
+    """A sidecar in this process, beside a server with the plug-in, which it reads each second; gives its page."""
+    return running_sidecar(vllm.socket, vllm.url, scrape_interval="1s", **settings)
+
+
+async def settled(vllm: Lab, ours: Page) -> tuple[Samples, Samples]:
+    """Both pages once vLLM has nothing to do and ours has all of it: its counters and, by temperature, the plug-in's.
+
+    An idle engine notices a new sidecar with its next step, so it is given one.
+    """
+    body = {"model": "lab", "prompt": "draft", "max_tokens": 1, "temperature": 0}
+    async with aiohttp.ClientSession() as http:
+        await exchange(http, f"{vllm.url}/v1/completions", body)
+    theirs = await idle(vllm.url)
+    drafted, tokens = (theirs.value(f"vllm:{name}_tokens_total") for name in ("spec_decode_num_draft", "generation"))
+
+    def has_all(page: Samples) -> bool:
+        by_engine = (page.value(f"specdec_{name}_tokens_total") for name in ("engine_draft", "generation"))
+        return page.sum("specdec_draft_tokens_total") == drafted and tuple(by_engine) == (drafted, tokens)
+
+    return theirs, await page_until(ours, has_all)
 
 
 @pytest.fixture

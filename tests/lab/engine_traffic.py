@@ -1,10 +1,10 @@
 """Every kind of request that vLLM takes, and whether its counters and its plug-in's reports agree to the token."""
 
-import asyncio
 from collections import Counter
 
 import aiohttp
 
+from tests.demo.http_traffic import each_sent
 from tests.requests.plain_receiver import COUNTS
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 20}}, "required": ["a"]}
@@ -43,14 +43,15 @@ def every_request(temperature):
 class SentRequests:
     """What was sent, and what the engine must have seen of it."""
 
-    def __init__(self):
+    def __init__(self, url):
+        self._url = url
         self.sent, self.statuses, self.choices, self.unanswered = 0, Counter(), Counter(), Counter()
 
-    async def send(self, http, url, temperature, request):
-        path, body, choices, leaves = request
+    async def send(self, http, at_temperature):
+        temperature, (path, body, choices, leaves) = at_temperature
         self.sent += 1
         try:
-            async with http.post(url + path, json=body) as response:
+            async with http.post(self._url + path, json=body) as response:
                 self.statuses[path, response.status] += 1
                 if leaves:
                     await response.content.readany()
@@ -67,20 +68,10 @@ class SentRequests:
 
 async def traffic(url):
     """Sends requests of all kinds at all temperatures; returns what was sent, once all of it is answered."""
-    sent, waiting = SentRequests(), asyncio.Queue()
-    for temperature in TEMPERATURES:
-        for request in every_request(temperature):
-            waiting.put_nowait((temperature, request))
+    sent = SentRequests(url)
+    requests = [(temperature, request) for temperature in TEMPERATURES for request in every_request(temperature)]
     # A connection each: one that is kept may be closed by vLLM as a request is sent on it.
-    connector = aiohttp.TCPConnector(force_close=True)
-    async with aiohttp.ClientSession(connector=connector) as http, asyncio.TaskGroup() as group:
-
-        async def client():
-            while not waiting.empty():
-                await sent.send(http, url, *waiting.get_nowait())
-
-        for _ in range(6):
-            group.create_task(client())
+    await each_sent(requests, sent.send, 6, connector=aiohttp.TCPConnector(force_close=True))
     return sent
 
 

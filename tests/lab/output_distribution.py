@@ -10,11 +10,10 @@ import asyncio
 import json
 import sys
 from collections import Counter, defaultdict
-from itertools import pairwise
+from itertools import count, pairwise, takewhile
 from statistics import NormalDist
 
-import aiohttp
-
+from tests.demo.http_traffic import each_sent, exchange
 from tests.lab.conftest import Lab, counters
 
 STRUCTURED = {"structured_outputs": {"regex": "[a-z ]+"}}
@@ -45,19 +44,14 @@ async def followers(url, sampling, tokens):
         body["ignore_eos"] = True  # a grammar ends where the end is chosen
     found, seen = defaultdict(Counter), 0
 
-    async def client(http):
+    async def one(http, _):
         nonlocal seen
-        while seen < tokens:
-            async with http.post(f"{url}/v1/completions", json=body) as response:
-                response.raise_for_status()
-                (choice,) = (await response.json())["choices"]
-            seen += len(choice["token_ids"])
-            for token, follower in pairwise(choice["token_ids"]):
-                found[token][follower] += 1
+        (choice,) = (await exchange(http, f"{url}/v1/completions", body))["choices"]
+        seen += len(choice["token_ids"])
+        for token, follower in pairwise(choice["token_ids"]):
+            found[token][follower] += 1
 
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(None)) as http, asyncio.TaskGroup() as group:
-        for _ in range(16):
-            group.create_task(client(http))
+    await each_sent(takewhile(lambda _: seen < tokens, count()), one, 16)
     return found
 
 
@@ -66,11 +60,11 @@ def chi_square(one, other):
     square = freedom = 0
     for token in one.keys() & other.keys():
         both = one[token] + other[token]
-        classes = {follower: follower if count >= FEWEST else None for follower, count in both.items()}
+        classes = {follower: follower if times >= FEWEST else None for follower, times in both.items()}
         counts = [defaultdict(int), defaultdict(int)]
         for side, sample in zip(counts, (one[token], other[token]), strict=True):
-            for follower, count in sample.items():
-                side[classes[follower]] += count
+            for follower, times in sample.items():
+                side[classes[follower]] += times
         first, second = sum(counts[0].values()), sum(counts[1].values())
         kept = [name for name in set(classes.values()) if counts[0][name] + counts[1][name] >= FEWEST]
         if min(first, second) < FEWEST or len(kept) < 2:
@@ -101,7 +95,7 @@ async def measured(arguments, ways, tokens):
 
 def print_row(drafting, way, rate, sample, plain):
     square, freedom, p = chi_square(sample, plain)
-    tokens = sum(count.total() for count in sample.values())
+    tokens = sum(followed.total() for followed in sample.values())
     shown = "" if rate is None else f"{rate:.3f}"
     chance = f"{p:.3f}" if p >= 0.001 else "< 0.001"
     print(f"| {drafting} | {way} | {tokens:,} | {shown} | {square:,.0f} | {freedom:,} | {chance} |", flush=True)

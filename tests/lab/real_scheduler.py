@@ -48,7 +48,6 @@ def call(make, **arguments):
 
 def make_scheduler(model, asynchronous):
     method = {"method": "ngram", "num_speculative_tokens": K, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
-    EngineArgs._is_v1_supported_oracle = lambda *_: True
     config = EngineArgs(
         model=model, max_model_len=512, max_num_seqs=8, max_num_batched_tokens=128, enable_chunked_prefill=True,
         enforce_eager=True, dtype="float32", block_size=16, speculative_config=method,
@@ -121,8 +120,6 @@ class Engine:
             rng.randint(1, len(draft) + 1) if sampling[name] else 0 for name, draft in zip(names, drafts, strict=True)
         ]
         sampled = [[rng.randrange(3, 300) for _ in range(length)] for length in lengths]
-        if ".tolist()" in inspect.getsource(scheduler_module.Scheduler.update_from_output):  # 0.11.1 and 0.11.2
-            sampled = [torch.tensor(tokens, dtype=torch.int64).numpy() for tokens in sampled]
         proposed = [[5] * rng.choice([0, 1, K, K]) * sampling[name] for name in names]
         places = {name: place for place, name in enumerate(names)}
         result = call(

@@ -13,12 +13,9 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import aiohttp
-
 from lab.installation import installed
-from tests.demo.http_traffic import WORDS
-from tests.lab.conftest import Lab, idle, page_until
-from tests.lab.test_lab_split import sidecar
+from tests.demo.http_traffic import WORDS, each_sent, exchange
+from tests.lab.conftest import Lab, idle, page_until, sidecar
 
 REQUESTS, CLIENTS = 300, 6
 COLD_AND_HOT = [{"temperature": temperature} for temperature in (0, 0.6, 1.0)]
@@ -47,7 +44,6 @@ class Stage:
     bodies: list
     speculative: dict = field(default_factory=dict)
     options: tuple = ()
-    settings: dict = field(default_factory=dict)
     noise: float | None = None  # on the draft's output weights, as a share of their spread
     long: int = 0  # words of every second prompt
 
@@ -100,22 +96,15 @@ def arguments(stage, folder):
 
 async def send(url, stage):
     """Every body in turn, with a random prompt; with ``long`` ones, both lengths have every body."""
-    rng, numbers = random.Random(0), iter(range(REQUESTS))
+    rng = random.Random(0)
 
-    async def client(http):
-        for number in numbers:
-            is_long = stage.long and (number // len(stage.bodies)) % 2
-            prompt = " ".join(rng.choices(WORDS, k=stage.long if is_long else rng.randrange(10, 40)))
-            body = {"model": "lab", "prompt": prompt, "max_tokens": rng.randrange(30, 90), "ignore_eos": True}
-            async with http.post(
-                f"{url}/v1/completions", json=body | stage.bodies[number % len(stage.bodies)]
-            ) as reply:
-                reply.raise_for_status()
-                await reply.read()
+    async def one(http, number):
+        is_long = stage.long and (number // len(stage.bodies)) % 2
+        prompt = " ".join(rng.choices(WORDS, k=stage.long if is_long else rng.randrange(10, 40)))
+        body = {"model": "lab", "prompt": prompt, "max_tokens": rng.randrange(30, 90), "ignore_eos": True}
+        await exchange(http, f"{url}/v1/completions", body | stage.bodies[number % len(stage.bodies)])
 
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(None)) as http, asyncio.TaskGroup() as group:
-        for _ in range(CLIENTS):
-            group.create_task(client(http))
+    await each_sent(range(REQUESTS), one, CLIENTS)
     await idle(url)
 
 
@@ -124,14 +113,12 @@ async def staged(name, stage):
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         vllm = Lab(*arguments(stage, folder), folder=folder)
-        settings = {"SPECDEC_THRESHOLDS__MIN_REQUESTS": "20", **stage.settings}
         try:
             await vllm.start()
-            async with sidecar(vllm, **settings) as url, aiohttp.ClientSession() as http:
+            async with sidecar(vllm, thresholds__min_requests="20") as ours:
                 await send(vllm.url, stage)
-                await page_until(url, lambda page: page.sum("specdec_request_duration_seconds_count") == REQUESTS)
-                async with http.get(f"{url}/api/v1/status") as response:
-                    (model,) = (await response.json())["models"]
+                await page_until(ours, lambda page: page.sum("specdec_request_duration_seconds_count") == REQUESTS)
+                (model,) = (await ours.status())["models"]
         finally:
             vllm.kill()
     found = [explanation["code"] for explanation in model["explanations"]]

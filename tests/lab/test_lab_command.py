@@ -59,17 +59,12 @@ def test_on_a_gpu_vllms_defaults_apply():
     assert not {"--enforce-eager", "--dtype"} & {*gpu}
 
 
-def test_the_environment_keeps_the_callers_path():
-    more = environment(CPU, Serving(method="suffix"), {"PYTHONPATH": "/plugin"})
-    assert more["PYTHONPATH"].split(":") == [str(ROOT / "lab/custom"), "/lab/suffix", "/plugin"]
-
-
-def test_dynamos_scheduler_has_a_short_name_and_its_folder_on_the_path():
-    named, own = (Serving(method="ngram", scheduler=name) for name in ("dynamo", "lab_schedulers.ByHelper"))
-    assert option(command_line(CPU, named), "--scheduler-cls").startswith("dynamo.vllm.")
-    assert option(command_line(CPU, own), "--scheduler-cls") == "lab_schedulers.ByHelper"
-    assert environment(CPU, named, {})["PYTHONPATH"].endswith("/lab/custom:/lab/dynamo")
-    assert environment(CPU, own, {})["PYTHONPATH"].endswith("/lab/custom")
+def test_the_environment_has_what_only_some_methods_need_and_keeps_the_callers_path():
+    """As for Dynamo's scheduler, whose class ``test_lab_plugin.py`` sees in vLLM."""
+    more = environment(CPU, Serving(method="suffix", scheduler="dynamo"), {"PYTHONPATH": "/plugin"})
+    assert more["PYTHONPATH"].split(":") == [str(ROOT / "lab/custom"), "/lab/suffix", "/lab/dynamo", "/plugin"]
+    own = environment(CPU, Serving(method="ngram", scheduler="lab_schedulers.ByHelper"), {})
+    assert own["PYTHONPATH"] == str(ROOT / "lab/custom")
 
 
 def test_version_device_and_folder_come_from_the_environment(tmp_path):

@@ -14,11 +14,11 @@ import pytest
 
 from lab.installation import ROOT, installed
 from sidecar.commands.plugin import write_plugin
-from tests.lab.conftest import counters, page_until
+from tests.demo.http_traffic import exchange
+from tests.lab.conftest import counters, page_until, settled, sidecar
 from tests.lab.engine_traffic import compare, row, traffic
-from tests.lab.test_lab_split import COUNTS, settled, sidecar
 from tests.requests.packets import FINISHED, HELLO, REPORT, finishing, packet
-from tests.requests.plain_receiver import PlainReceiver
+from tests.requests.plain_receiver import COUNTS, PlainReceiver
 
 pytestmark = pytest.mark.lab
 TESTS = Path(__file__).parent.parent
@@ -63,12 +63,11 @@ def answered(sent):
 
 async def replies(url):
     """What vLLM replies at temperature 0."""
-    body, texts = {"model": "lab", "max_tokens": 60, "ignore_eos": True, "temperature": 0}, []
+    body = {"model": "lab", "max_tokens": 60, "ignore_eos": True, "temperature": 0}
+    prompts = [{"prompt": f"verify {number}"} for number in range(6)]
     async with aiohttp.ClientSession() as http:
-        for number in range(6):
-            async with http.post(f"{url}/v1/completions", json=body | {"prompt": f"verify {number}"}) as response:
-                texts.append((await response.json())["choices"][0]["text"])
-    return texts
+        answers = [await exchange(http, f"{url}/v1/completions", body | prompt) for prompt in prompts]
+    return [answer["choices"][0]["text"] for answer in answers]
 
 
 async def test_every_kind_of_request_is_counted_to_the_token_and_answered_as_without_it(plugin, lab):
@@ -157,6 +156,8 @@ STRANGE = (
     packet(report=REPORT),
     packet(hello={**HELLO, "engine": 7}, report=finishing(*[FINISHED] * 64)),
     packet(hello={**HELLO, "model": "another", "start": "60"}, report=REPORT),
+    packet(hello={**HELLO, "model": "lab", "start": "61"}, report=REPORT),  # it claims to be the engine
+    packet(hello={**HELLO, "model": "lab", "start": "62", "state": "disabled"}),
 )
 
 

@@ -1,11 +1,10 @@
 """A plain vLLM's traffic and ``sweep`` on a real vLLM, and the page that lab/pages.py writes of it."""
 
-import asyncio
 import json
 import os
 import subprocess
+from functools import partial
 
-import aiohttp
 import pytest
 
 from lab.installation import ROOT, installed
@@ -13,6 +12,7 @@ from sidecar.app import running
 from sidecar.commands.sidecar_status import sidecar_status
 from sidecar.settings import load_settings
 from tests.commands.sweep_tools import measured_sweep
+from tests.demo.http_traffic import each_sent, exchange
 from tests.engine.test_names import assert_true
 from tests.lab.conftest import idle
 from tests.waiting import until
@@ -29,9 +29,7 @@ async def test_the_traffic_of_a_vllm_that_does_not_speculate_is_described(lab, f
     settings = load_settings(None, {f"SPECDEC_{name}": value for name, value in given.items()})
     async with running(settings) as address:
         await vllm.start()
-        async with aiohttp.ClientSession() as session, asyncio.timeout(300):
-            for number in range(0, REQUESTS, 4):
-                await asyncio.gather(*(_ask(session, vllm.url, number + place) for place in range(4)))
+        await each_sent(range(REQUESTS), partial(_ask, vllm.url), 4)
         await idle(vllm.url)
         note = await until(lambda: _note_on(f"http://{address}", f"{REQUESTS} requests in the last "), seconds=60)
     assert ": 50% at T 0, 25% at T 0.5-0.7, 25% at T 0.7-1; 0% with structured output, 0% with prompts" in note
@@ -43,13 +41,11 @@ async def _note_on(url, beginning):
     return next((note for note in status["models"][0]["notes"] if note.startswith(beginning)), None)
 
 
-async def _ask(session, url, number):
+async def _ask(url, http, number):
     place = number % 4
     body = {"model": "lab", "prompt": "The quick brown fox", "max_tokens": 24, "ignore_eos": True}
     body |= {"temperature": TEMPERATURES[place], "stream": place != 1} | ({"min_p": 0.05} if place == 3 else {})
-    async with session.post(f"{url}/v1/completions", json=body) as response:
-        assert response.status == 200
-        await response.read()
+    await exchange(http, f"{url}/v1/completions", body)
 
 
 async def test_a_sweep_finds_what_vllm_counts_with_and_without_per_request_numbers(observed, lab):

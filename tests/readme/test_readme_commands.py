@@ -6,16 +6,14 @@ import re
 import shlex
 import signal
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
-from sidecar.app import running
 from sidecar.commands.load.sweep_result import encode
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
-from sidecar.settings import load_settings
+from tests.app.app_tools import running_sidecar, traffic
 from tests.commands.sweep_tools import generated_level, sweep_of
 from tests.demo.http_vllm import HttpVllm
 
@@ -43,30 +41,23 @@ async def world(tmp_path, folder, *, busy):
     Not ``busy``: no traffic. A sweep would wait at every level for counters that others move.
     """
     plain = SimulatorOptions(speed=5, num_speculative_tokens=0)
-    async with HttpVllm(SimulatorOptions(speed=5)) as vllm, HttpVllm(plain) as baseline:
-        environment = {
-            "SPECDEC_VLLM_URL": vllm.url,
-            "SPECDEC_LISTEN": "127.0.0.1:0",
-            "SPECDEC_PLUGIN__SOCKET": str(folder / "world" / "plugin.sock"),
+    async with (
+        HttpVllm(SimulatorOptions(speed=5)) as vllm,
+        HttpVllm(plain) as baseline,
+        running_sidecar(folder / "world" / "plugin.sock", vllm.url) as page,
+        traffic(vllm) if busy else nullcontext(),
+    ):
+        yield {
+            "http://127.0.0.1:8000": vllm.url,
+            "http://127.0.0.1:8001": baseline.url,
+            "/shared": str(tmp_path),
+            # Longer, so that even a busy machine answers a request at each of them.
+            "--load 1,2,4,8,16 --duration 10m": "--load 1,16 --duration 9s",
+            "10m": "3s",
+            "--rounds 8": "--rounds 1",
+            "--format": f"--url {page.url} --format",
+            "http://alertmanager-0:9093": "http://127.0.0.1:9",
         }
-        async with running(load_settings(None, environment)) as address:
-            traffic = Traffic(vllm, TrafficOptions((MIXED,), max_requests=10**9))
-            sending = asyncio.create_task(traffic.run() if busy else asyncio.sleep(0))
-            try:
-                yield {
-                    "http://127.0.0.1:8000": vllm.url,
-                    "http://127.0.0.1:8001": baseline.url,
-                    "/shared": str(tmp_path),
-                    # Longer, so that even a busy machine answers a request at each of them.
-                    "--load 1,2,4,8,16 --duration 10m": "--load 1,16 --duration 9s",
-                    "10m": "3s",
-                    "--rounds 8": "--rounds 1",
-                    "--format": f"--url http://{address} --format",
-                    "http://alertmanager-0:9093": "http://127.0.0.1:9",
-                }
-            finally:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
 
 
 async def start(line, vllm, tmp_path, folder):

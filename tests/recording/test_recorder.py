@@ -5,6 +5,7 @@ import json
 import resource
 from dataclasses import replace
 from itertools import count
+from random import Random
 from types import SimpleNamespace
 
 import pytest
@@ -42,23 +43,31 @@ def test_messages_are_passed_on_and_read_back_as_they_were_except_for_adapters(t
     assert "tenant" not in str(lines_of(tmp_path, "plugin"))
 
 
-def test_a_disk_that_fails_leaves_what_was_written(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("most", "disk", "problem"),
+    [
+        (10**9, 5000, "cannot write the recording"),
+        (5000, resource.RLIM_INFINITY, "the recording has reached its size limit"),
+    ],
+)
+def test_a_disk_that_fails_and_a_full_recording_leave_what_was_written(tmp_path, monkeypatch, most, disk, problem):
     """Once it has stopped it compresses nothing more."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with capture_logs() as logs, recorder(tmp_path) as recording:
+    with capture_logs() as logs, recorder(tmp_path, max_bytes=most) as recording:
         recording.plugin(REQUEST)
         recording.page(1.0, 2.0, b"short")
-        resource.setrlimit(resource.RLIMIT_FSIZE, (recording.written + 10, before[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (disk, before[1]))
         try:
             for _ in range(2):
                 recording.plugin(REQUEST)
-                recording.page(1.0, 2.0, bytes(range(256)) * 100)
+                recording.page(1.0, 2.0, Random(0).randbytes(20_000))
                 monkeypatch.setattr(module.gzip, "compress", None)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [line["event"] for line in logs] == ["cannot write the recording; recording stopped, the sidecar continues"]
+    assert [line["event"] for line in logs] == [f"{problem}; recording stopped, the sidecar continues"]
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 5000
     assert [line["text"] for line in lines_of(tmp_path, "scrapes")] == ["short"]
-    assert list(read_plugin(tmp_path))[1:] == [WITHOUT_ADAPTER]
+    assert list(read_plugin(tmp_path))[1:] == [WITHOUT_ADAPTER] * 2
 
 
 def test_messages_that_wait_for_the_next_poll_are_bounded(tmp_path, monkeypatch):

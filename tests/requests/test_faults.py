@@ -3,15 +3,15 @@
 import asyncio
 import signal
 from collections import Counter
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 
-import aiohttp
 import pytest
 
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
-from tests.app.app_tools import sidecar_settings, total
-from tests.demo.faulty_vllm import FaultyVllm
+from tests.app.app_tools import sidecar_settings
+from tests.demo.http_vllm import HttpVllm
+from tests.page import Page
 from tests.waiting import START_SECONDS
 
 BUCKETS = {0.0: "0", 0.3: "0-0.3", 0.7: "0.5-0.7", 1.0: "0.7-1"}
@@ -33,7 +33,7 @@ async def suspended(processes, start, drafted):
 
 
 @pytest.mark.parametrize("fault", [killed_under_load, suspended])
-async def test_totals_by_temperature_are_right_after(fault, program, http, samples_of, *, socket_path, eventually):
+async def test_totals_by_temperature_are_right_after(fault, program, socket_path, eventually):
     truth = Counter()
 
     def ended(request):
@@ -42,7 +42,7 @@ async def test_totals_by_temperature_are_right_after(fault, program, http, sampl
         truth["specdec_drafts_total", label] += sum(lengths)
         truth["specdec_accepted_tokens_total", label] += sum(length * steps for length, steps in enumerate(lengths))
 
-    async with FaultyVllm(SimulatorOptions(speed=10), plugin_socket=socket_path) as vllm, AsyncExitStack() as stack:
+    async with HttpVllm(SimulatorOptions(speed=10), plugin_socket=socket_path) as vllm, AsyncExitStack() as stack:
         settings = sidecar_settings(vllm.url)
         processes = []
 
@@ -54,28 +54,21 @@ async def test_totals_by_temperature_are_right_after(fault, program, http, sampl
             await eventually(lambda: vllm.counter("spec_decode_num_drafts") >= goal)
 
         async def until(read, expected):
-            """Waits until the sidecar's page gives what is expected, for as long as a process may take to start."""
-
-            async def current():
-                with suppress(aiohttp.ClientError):
-                    async with http.get(f"http://{settings['SPECDEC_LISTEN']}/metrics") as response:
-                        return read(samples_of(await response.text()))
-
-            await eventually(current, expected, seconds=START_SECONDS, pause=0.05)
+            await Page(f"http://{settings['SPECDEC_LISTEN']}").until(read, expected, seconds=START_SECONDS, pause=0.05)
 
         await start()
         traffic = Traffic(vllm, TrafficOptions((MIXED,), max_requests=10**9), ended=ended)
         sending = asyncio.create_task(traffic.run())
-        await until(lambda page: min(total(page, "specdec_drafts_total"), 100), 100)
+        await until(lambda page: min(page.sum("specdec_drafts_total"), 100), 100)
         await fault(processes, start, drafted)
         reached = vllm.counter("spec_decode_num_drafts")
         # Else the engine might go idle before the sidecar is back, and not connect.
-        await until(lambda page: min(total(page, "specdec_drafts_total"), reached), reached)
+        await until(lambda page: min(page.sum("specdec_drafts_total"), reached), reached)
         traffic.stop()
         await sending
         assert traffic.failed == 0
         drafts = vllm.counter("spec_decode_num_drafts")
         names = ("specdec_drafts_total", "specdec_engine_drafts_total", "specdec_requests_total")
-        await until(lambda page: [total(page, name) for name in names], [drafts, drafts, traffic.completed])
-        await until(lambda page: {(name, label): total(page, name, temperature=label) for name, label in truth}, truth)
-        await until(lambda page: total(page, "specdec_request_coverage_ratio"), 1)
+        await until(lambda page: [page.sum(name) for name in names], [drafts, drafts, traffic.completed])
+        await until(lambda page: {(name, label): page.sum(name, temperature=label) for name, label in truth}, truth)
+        await until(lambda page: page.sum("specdec_request_coverage_ratio"), 1)

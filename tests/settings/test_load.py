@@ -13,6 +13,9 @@ from sidecar.settings.groups import keys, variable
 from sidecar.settings.load import is_service_link
 
 EVERY = Path(__file__).with_name("every.yaml")
+CODE, TAG = "python/object/apply:os.getcwd", "could not determine a constructor for the tag"
+MAPPING = "expected at most 1 MiB, with one setting per line, as key: value"
+DURATION = "expected duration, a number of seconds or a number and ms, s, m or h"
 FILES = {"vllm_ca_file", "web_config_file", "baseline_file"}
 
 
@@ -67,19 +70,13 @@ def test_bucket_edges_are_written_with_or_without_brackets(text):
         ("a: [1, 2", "line 1 is not valid YAML: expected ',' or ']', but got '<stream end>'"),
         ("log:\n  level: info\n  level: debug", "line 3 is not valid YAML: duplicate key 'level'"),
         ("listen: a:1\nlog: {}\nlisten: b:2", "line 3 is not valid YAML: duplicate key 'listen'"),
-        (
-            "a: !!python/object/apply:os.getcwd []",
-            (
-                "line 1 is not valid YAML: could not determine a constructor for the "
-                "tag 'tag:yaml.org,2002:python/object/apply:os.getcwd'"
-            ),
-        ),
+        (f"a: !!{CODE} []", f"line 1 is not valid YAML: {TAG} 'tag:yaml.org,2002:{CODE}'"),
         ("? [a]\n: b", "line 1 is not valid YAML: found unhashable key"),
         ("a: \x00", "not valid YAML in UTF-8"),
         ("[" * 2000, "not valid YAML in UTF-8"),
         (b"a: 1\nb: \xff", "not valid YAML in UTF-8"),
-        ("- listen", "expected at most 1 MiB, with one setting per line, as key: value"),
-        ("#" * (1024 * 1024 + 1), "expected at most 1 MiB, with one setting per line, as key: value"),
+        ("- listen", MAPPING),
+        ("#" * (1024 * 1024 + 1), MAPPING),
     ],
 )
 def test_a_file_that_is_no_yaml_mapping_is_refused_with_the_line(config, messages, content, problem):
@@ -108,10 +105,7 @@ def test_a_baseline_file_takes_the_place_of_a_baseline(config):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (
-            "baseline: {m: {ttft: {p50: x}}}",
-            ".baseline.m.ttft.p50=x: expected duration, a number of seconds or a number and ms, s, m or h",
-        ),
+        ("baseline: {m: {ttft: {p50: x}}}", f".baseline.m.ttft.p50=x: {DURATION}"),
         ("model: {ttft: {p50: 1}}", ".model: unknown setting; remove it"),
         ("baseline: {}\nbaseline: {}", "=base.yaml: line 2 is not valid YAML: duplicate key 'baseline'"),
     ],

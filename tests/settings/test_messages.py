@@ -10,13 +10,22 @@ ADDRESS = "expected host:port or [IPv6]:port; port 0 picks a free one"
 EDGES = "expected list of 1 to 8 numbers from 0 up, strictly increasing, with at most two decimals"
 NUMBER = "input should be a valid number, unable to parse string as a number"
 GROUP = "limits (in config.yaml)=5: input should be a valid dictionary or instance of Limits"
-BASELINE = 'mapping such as {"MODEL": {"ttft": {"p50": 0.2}}}'
+BASELINE = 'expected mapping such as {"MODEL": {"ttft": {"p50": 0.2}}}'
+ADDRESSES = 'expected list such as ["http://alertmanager:9093"]'
+AT = "at line 1 column 1"
+PHASES = "'ttft', 'itl', 'tpot', 'e2e' or 'queue'"
+PATH = "expected absolute path of at most 107 bytes"
+NEGATIVE, BREAK_EVEN = "thresholds.acceptance_net_negative", "thresholds.acceptance_break_even"
+FEWER, MORE = "thresholds.acceptance_fewer_tokens", "thresholds.acceptance_more_tokens"
 ORDER = "the first must not be above the second"
 RISING = "a higher quantile is below a lower one; expected p50 <= p90 <= p95 <= p99"
 TEXT = "input should be a valid string, unable to parse raw data as a unicode string"
+PEM = "expected path of a PEM file"
+MANY = "tuple should have at most 8 items after validation, not 9"
 STEPS = "{running: [1], seconds: [1], errors: [0]}"
 SECONDS = "seconds must be above 0 and errors at least 0, both at most 3600"
 FIRST = "first_token_seconds must be from 0 to 3600"
+VARIABLE, COLON = "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE", "mapping values are not allowed here"
 EXCLUSIVE = "mutually exclusive; keep one of them"
 
 
@@ -43,13 +52,9 @@ EXCLUSIVE = "mutually exclusive; keep one of them"
         ("TEMPERATURE_BUCKETS", "0,0.5,0.5", EDGES),
         ("TEMPERATURE_BUCKETS", "0,0.125", EDGES),
         ("LOG__LEVEL", "trace", "input should be 'debug', 'info', 'warning' or 'error'"),
-        ("PLUGIN__SOCKET", "plugin.sock", "expected absolute path of at most 107 bytes"),
-        (
-            "ALERTING__ALERTMANAGERS",
-            "http://am:9093",
-            'expected list such as ["http://alertmanager:9093"] (not valid JSON: expected value at line 1 column 1)',
-        ),
-        ("BASELINE", "{", f"expected {BASELINE} (not valid JSON: EOF while parsing an object at line 1 column 1)"),
+        ("PLUGIN__SOCKET", "plugin.sock", PATH),
+        ("ALERTING__ALERTMANAGERS", "http://am:9093", f"{ADDRESSES} (not valid JSON: expected value {AT})"),
+        ("BASELINE", "{", f"{BASELINE} (not valid JSON: EOF while parsing an object {AT})"),
     ],
 )
 def test_an_invalid_variable_is_named_with_its_value_and_what_is_expected(config, messages, setting, value, problem):
@@ -60,27 +65,15 @@ def test_an_invalid_variable_is_named_with_its_value_and_what_is_expected(config
 @pytest.mark.parametrize(
     ("text", "key", "problem"),
     [
-        (
-            "temperature_buckets: [0,1,2,3,4,5,6,7,8]",
-            *("temperature_buckets", "=[…]: tuple should have at most 8 items after validation, not 9"),
-        ),
+        ("temperature_buckets: [0,1,2,3,4,5,6,7,8]", "temperature_buckets", f"=[…]: {MANY}"),
         ("scrape_interval: true", "scrape_interval", f"=true: {DURATION}"),
         ("scrape_interval: [1]", "scrape_interval", "=[…]: input should be a valid number"),
-        (
-            "vllm_ca_file: config.yaml",
-            *("vllm_ca_file", "=config.yaml: no certificate in this file; expected path of a PEM file"),
-        ),
-        (
-            f"plugin: {{socket: /{'x' * 107}}}",
-            *("plugin.socket", f"=/{'x' * 78}…: expected absolute path of at most 107 bytes"),
-        ),
+        ("vllm_ca_file: config.yaml", "vllm_ca_file", f"=config.yaml: no certificate in this file; {PEM}"),
+        (f"plugin: {{socket: /{'x' * 107}}}", "plugin.socket", f"=/{'x' * 78}…: {PATH}"),
         ('baseline_file: "a\\0b"', "baseline_file", "=a\\x00b: embedded null byte"),
         ("baseline_file: gone", "baseline_file", "=gone: cannot be read: No such file or directory"),
         ("baseline: {m: {ttft: {p50: 0.2, p90: 0.1}}}", "baseline.m.ttft", f"={{…}}: {RISING}"),
-        (
-            "baseline: {m: {tttf: {}}}",
-            *("baseline.m.tttf.[key]", "=tttf: input should be 'ttft', 'itl', 'tpot', 'e2e' or 'queue'"),
-        ),
+        ("baseline: {m: {tttf: {}}}", "baseline.m.tttf.[key]", f"=tttf: input should be {PHASES}"),
         ("baseline: {'': {}}", "baseline..[key]", "=: string should match pattern '^[^\\x00-\\x1f\\x7f]+$'"),
         ('baseline: {"m\\ud800": {}}', "baseline.m���.[key]", f"=m\\ud800: {TEXT}"),  # no page could be written with it
         # Unknown keys, whose values may be secrets.
@@ -100,14 +93,8 @@ def test_an_invalid_key_of_the_file_is_named_with_its_value_and_what_is_expected
     [
         ("{scrape_interval: 30, latency_window: 10s}", f"scrape_interval=30, latency_window=10: {ORDER}"),
         ("latency_window: 1h", f"latency_window=3600, history=900: {ORDER}"),
-        (
-            "thresholds: {acceptance_net_negative: 0.7}",
-            f"thresholds.acceptance_net_negative=0.7, thresholds.acceptance_break_even=0.65: {ORDER}",
-        ),
-        (
-            "thresholds: {acceptance_fewer_tokens: 0.9}",
-            f"thresholds.acceptance_fewer_tokens=0.9, thresholds.acceptance_more_tokens=0.8: {ORDER}",
-        ),
+        ("thresholds: {acceptance_net_negative: 0.7}", f"{NEGATIVE}=0.7, {BREAK_EVEN}=0.65: {ORDER}"),
+        ("thresholds: {acceptance_fewer_tokens: 0.9}", f"{FEWER}=0.9, {MORE}=0.8: {ORDER}"),
         ("{baseline_file: base.yaml, baseline: {m: {}}}", f"baseline_file, baseline: {EXCLUSIVE}"),
         (f"{{baseline_file: base.yaml, plain_steps: {{m: {STEPS}}}}}", f"baseline_file, plain_steps: {EXCLUSIVE}"),
     ],
@@ -160,24 +147,17 @@ def test_an_unknown_variable_is_named_without_its_value(messages, name, advice):
             [
                 "SPECDEC_LISTENS: unknown setting; did you mean SPECDEC_LISTEN?",
                 f"SPECDEC_LISTEN=x: {ADDRESS}",
-                f"thresholds.acceptance_break_even (in config.yaml)=high: {NUMBER}",
+                f"{BREAK_EVEN} (in config.yaml)=high: {NUMBER}",
                 "limit (in config.yaml): unknown setting; did you mean limits?",
                 f"latency_window=300, history=10: {ORDER}",
             ],
         ),
         (  # The file may say 0.95.
             "a: b: c",
-            {"SPECDEC_LISTEN": "x", "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE": "0.9"},
-            [
-                "config.yaml: line 1 is not valid YAML: mapping values are not allowed here",
-                f"SPECDEC_LISTEN=x: {ADDRESS}",
-            ],
+            {"SPECDEC_LISTEN": "x", VARIABLE: "0.9"},
+            [f"config.yaml: line 1 is not valid YAML: {COLON}", f"SPECDEC_LISTEN=x: {ADDRESS}"],
         ),
-        (
-            "",
-            {"SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE": "0.9"},
-            [f"SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE=0.9, thresholds.acceptance_break_even=0.65: {ORDER}"],
-        ),
+        ("", {VARIABLE: "0.9"}, [f"{VARIABLE}=0.9, {BREAK_EVEN}=0.65: {ORDER}"]),
         ("limits: 5", {"SPECDEC_LIMITS__SERIES": "10"}, [GROUP]),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sidecar.settings import Settings, load_settings
-from sidecar.settings.field_types import Address, parse_duration
+from sidecar.settings.field_types import parse_duration
 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.binary(), st.lists(st.integers()), st.none()))
@@ -22,19 +22,11 @@ def test_any_value_is_read_or_refused(value):
             continue
 
 
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("0.0.0.0:9911", Address("0.0.0.0", 9911)),
-        ("localhost:0", Address("localhost", 0)),
-        ("[::]:65535", Address("::", 65535)),
-        ("my-host_1.example:80", Address("my-host_1.example", 80)),
-    ],
-)
-def test_an_address_is_printed_as_it_was_written(text, address):
-    settings = Settings(listen=text)
-    assert settings.listen == address
-    assert str(settings.listen) == text
+@pytest.mark.parametrize("text", ["0.0.0.0:9911", "localhost:0", "[::]:65535", "my-host_1.example:80"])
+def test_an_address_is_printed_as_it_was_written(text):
+    address = Settings(listen=text).listen
+    assert str(address) == text
+    assert (address.host, address.port) == (text.rpartition(":")[0].strip("[]"), int(text.rpartition(":")[2]))
 
 
 @pytest.mark.parametrize(

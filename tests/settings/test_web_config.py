@@ -8,7 +8,8 @@ from sidecar.settings.files import read_web_config
 HASH = "$2b$04$" + "a" * 53
 USERS = "basic_auth_users.a: expected a name without a colon, and a bcrypt hash of cost 4 to 13"
 TLS = "tls_server_config: {cert_file: c, key_file: k"
-AUTH_TYPES = "'NoClientCert', 'VerifyClientCertIfGiven' or 'RequireAndVerifyClientCert'"
+HTPASSWD = "basic_auth_users.a: input should be a valid string"  # of one of its lines
+AUTH_TYPES = "input should be 'NoClientCert', 'VerifyClientCertIfGiven' or 'RequireAndVerifyClientCert'"
 
 
 def problem(folder, text):
@@ -35,19 +36,13 @@ def test_a_file_with_tls_and_users_is_read_with_the_certificates_that_it_names(a
         ("a: [", "line 1 is not valid YAML: expected the node content, but found '<stream end>'"),
         ("basic_auth_users: {a: secret}", USERS),
         (f"basic_auth_users: {{'a:b': {HASH}}}", USERS),
-        (
-            f"basic_auth_users: {{'a:{HASH}'}}",
-            f"{USERS}; basic_auth_users.a: input should be a valid string",
-        ),  # a line of htpasswd
+        (f"basic_auth_users: {{'a:{HASH}'}}", f"{USERS}; {HTPASSWD}"),
         (f"basic_auth_users: {{a: {HASH.replace('$04$', '$20$')}}}", USERS),
         ("http_server_config: {headers: {X: y}}", "http_server_config: not supported; remove it"),
         (TLS + ", cipher_suites: []}", "tls_server_config.cipher_suites: not supported; remove it"),
         ("tls_server_config: {cert_file: c}", "tls_server_config.key_file: missing"),
         (TLS + "}", "tls_server_config: FOLDER/c: cannot be read: No such file or directory"),
-        (
-            TLS + ", client_auth_type: RequireAnyClientCert}",
-            f"tls_server_config.client_auth_type: input should be {AUTH_TYPES}",
-        ),
+        (TLS + ", client_auth_type: RequireAnyClientCert}", f"tls_server_config.client_auth_type: {AUTH_TYPES}"),
         (TLS + ", client_ca_file: ca}", "client_ca_file and a client_auth_type that verifies must be set together"),
     ],
 )

@@ -87,7 +87,7 @@ async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_an_unwritable_fil
     assert "Verdicts go by the acceptance rate, not by time: a rule of thumb" in out
     assert out.splitlines()[-1].endswith("then `specdec-sidecar compare WITHOUT.json WITH.json`.")
     assert MARKER not in out
-    assert failed == (1, "", f"{url}: a request for other failed: status 400\n")
+    assert failed == (1, "", f"{url}: a request for other failed: status 404\n")
 
 
 def test_a_vllm_that_is_down_is_named(capsys):

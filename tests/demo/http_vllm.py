@@ -63,6 +63,8 @@ class HttpVllm(SimulatedVllm):
 
     async def _completions(self, http):
         body, engine = json.loads(await http.read()), self.engine
+        if body.get("model", self.options.model_name) != self.options.model_name:
+            return web.json_response({"error": {"message": "no such model"}}, status=404)
         request = self._request(body)
         outputs = engine.submit(request)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})

@@ -44,6 +44,17 @@ def coverage(server):
     return server.engines()[EngineKey("m", "0")].coverage
 
 
+def test_a_late_page_of_the_last_process_does_not_end_a_life_of_the_next(server):
+    old = PluginEnd(server)
+    confirm(server, old.serve(drafts=20))
+    process_start = server.at
+    new = PluginEnd(server, 2).tick()
+    old.close()
+    server.poll(old.counted())  # read before vLLM restarted
+    confirm(server, new.serve(drafts=5), start=process_start)
+    assert drafts(server) == 5
+
+
 def test_totals_begin_at_0_for_every_temperature_and_grow_while_requests_run(server):
     plugin = PluginEnd(server)
     confirm(server, plugin)

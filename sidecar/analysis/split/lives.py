@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 from sidecar.analysis.split.life import Life
@@ -127,8 +128,10 @@ class Lives:
         if has_restarted:
             self._disputed.clear()
         for life in self._lives.values():
-            # What was confirmed before is of the last process; its engine may outlive that, and stay connected.
-            life.is_over |= has_restarted and (not life.connections or life.confirmed is not None)
+            # What was confirmed before is of the last process; its engine may outlive that, and stay connected. But a
+            # page of that process that arrives late confirms a life of the next one that has not drafted yet.
+            is_new = not _has_drafted(life) and life.hello.started >= (page.process_start or inf)
+            life.is_over |= has_restarted and (not life.connections or (life.confirmed is not None and not is_new))
             life.is_before_reset |= life.key in reset and not life.connections
         for key, counted in self._counted.items():
             for life in self._current(key):
@@ -261,8 +264,6 @@ class Lives:
     def _is_elsewhere(self, life: Life) -> bool:
         """Whether this engine is not on the last page; False before the first one."""
         return bool(self._counted) and life.key not in self._counted
-
-    # What is shown of the plug-in itself
 
     def report(self, problem: str) -> PluginReport:
         """The current states; ``problem`` says why the socket cannot be opened, empty if it is open."""

@@ -24,17 +24,13 @@ class SettingsError(SpecDecError):
 
 
 class InputError(SpecDecError):
-    """A command cannot use a file or an argument; the message names it and the reason, and quotes no content."""
+    """A command cannot use a file or an argument; the message names it, its line and the reason, and quotes nothing."""
 
     exit_code = 2
 
 
 class MeasurementError(SpecDecError):
     """A server cannot be measured; the message names its address and the reason."""
-
-
-class RecordingError(SpecDecError):
-    """A recording is unusable; the message names the file, the line if there is one, and the problem."""
 
 
 class ListenError(SpecDecError):

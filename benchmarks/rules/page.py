@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 
 from sidecar.app import running
-from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from sidecar.settings import load_settings

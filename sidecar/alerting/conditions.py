@@ -109,7 +109,7 @@ def _low(judgement: Judgement, *, loses: bool) -> float | None:
 
 def _slower(judgement: Judgement) -> float | None:
     speedup = judgement.evidence.speedup
-    return speedup.value if speedup is not None and judgement.by_speedup is Verdict.NET_NEGATIVE else None
+    return speedup.ratio if speedup is not None and judgement.by_speedup is Verdict.NET_NEGATIVE else None
 
 
 def _context(report: Report, model: ModelReport) -> str:

@@ -9,12 +9,12 @@ from sidecar.analysis.distributions import Ordered, quantile
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import EngineState, gap_growth
 from sidecar.analysis.engine.engines import Engines
-from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Estimate, Evidence, ModelEvidence, sum_windows
+from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence, ModelEvidence, sum_windows
 from sidecar.analysis.findings import findings
 from sidecar.analysis.model_state import ENGINE, STRUCTURED, ModelState
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.model_speed import costs_by_load
-from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
+from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
 from sidecar.analysis.split.strata import Difference, differences
@@ -43,7 +43,7 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thre
     whole = Evidence(
         window=_at_positions(sum_windows([state.window for state in shown]), short.values()),
         hour=_at_positions(sum_windows([state.hour for state in shown]), hour.values()),
-        speedup=_estimate(speed.speedup) if speed is not None else None,
+        speedup=speed.speedup if speed is not None else None,
         costs=costs,
         costs_by_load=costs_by_load(speed, loads) if speed is not None else {},
         speculation=speculation,
@@ -58,7 +58,7 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thre
             label: Evidence(
                 window=window,
                 hour=hour[label],
-                speedup=_estimate(model.speed.temperature(label).speedup),
+                speedup=model.speed.temperature(label).speedup,
                 speculation=speculation,
             )
             for label, window in short.items()
@@ -67,7 +67,7 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thre
             state.key.engine: Evidence(
                 window=state.window,
                 hour=state.hour,
-                speedup=_estimate(_engine_speed(model, state, plugin).speedup),
+                speedup=_engine_speed(model, state, plugin).speedup,
                 speculation=plugin.speculation(state.key),
             )
             for state in shown
@@ -234,10 +234,6 @@ def _honest(speed: EngineSpeed, speculation: Speculation | None) -> EngineSpeed:
     """Removes the break-even acceptance rate if vLLM's counters include draft tokens that were never verified."""
     adaptive = speculation is not None and speculation.adaptive_verification
     return replace(speed, break_even_acceptance=None) if adaptive else speed
-
-
-def _estimate(speedup: Speedup | None) -> Estimate | None:
-    return Estimate(speedup.ratio, speedup.error) if speedup is not None else None
 
 
 def _at_positions(window: Acceptance, temperatures: Iterable[Acceptance]) -> Acceptance:

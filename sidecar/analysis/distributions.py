@@ -189,11 +189,8 @@ def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | 
 
 def quantile(ordered: Sequence[float] | Ordered, share: float) -> float | None:
     """The value below which ``share`` (0 to 1) of the ordered values lie, interpolated; None without values."""
-    return interpolated(ordered, share) if ordered else None
-
-
-def interpolated(ordered: Sequence[float] | Ordered, share: float) -> float:
-    """Like ``quantile``, for at least one value."""
+    if not ordered:
+        return None
     place = share * (len(ordered) - 1)
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.speed.steps import StepCosts
 from sidecar.engine.merge import sum_by_position
 from sidecar.engine.methods import drafts_by_token, follows_a_schedule
@@ -77,14 +78,6 @@ def sum_windows(acceptances: Sequence[Acceptance]) -> Acceptance:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A value and its standard error, in the value's unit."""
-
-    value: float
-    error: float = 0.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What a judgement is based on: the speculation of a model, a temperature or an engine.
@@ -96,7 +89,7 @@ class Evidence:
 
     window: Acceptance = NO_DRAFTS
     hour: Acceptance = NO_DRAFTS
-    speedup: Estimate | None = None
+    speedup: Speedup | None = None
     costs: StepCosts | None = None
     costs_by_load: Mapping[int, StepCosts] = field(default_factory=dict)
     speculation: Speculation | None = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from sidecar.analysis.evidence import CONFIDENCE, Acceptance, Estimate, Evidence, ModelEvidence
+from sidecar.analysis.evidence import CONFIDENCE, Acceptance, Evidence, ModelEvidence
 from sidecar.settings.groups import Thresholds
 
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
@@ -181,10 +181,11 @@ def judge(
     by_acceptance, by_speedup, held_below = Verdict.INSUFFICIENT_DATA, None, None
     if evidence.is_ruled:
         lines = (thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
-        by_acceptance, held_below = _ruled(before.by_acceptance, Estimate(judged.rate), lines)
+        by_acceptance, held_below = _ruled(before.by_acceptance, judged.rate, 0.0, lines)
     if evidence.speedup is not None:
         lines = (thresholds.speedup_net_negative, thresholds.speedup_net_positive)
-        by_speedup, held_below = _ruled(before.by_speedup, evidence.speedup, lines)
+        ratio, error = evidence.speedup.ratio, evidence.speedup.error
+        by_speedup, held_below = _ruled(before.by_speedup, ratio, error, lines)
     stays_low = by_speedup is None and by_acceptance is Verdict.NET_NEGATIVE
     return Judgement(
         evidence=evidence,
@@ -233,15 +234,17 @@ def _has_collapsed(judgement: Judgement) -> bool:
     return (judgement.acceptance or 0) < _COLLAPSED and bool(rates) and rates[0] < _COLLAPSED
 
 
-def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float]) -> tuple[Verdict, float | None]:
-    """The verdict on ``estimate``, which loses below the first of the ``lines`` and wins from the second on.
+def _ruled(
+    before: Verdict | None, value: float, error: float, lines: tuple[float, float]
+) -> tuple[Verdict, float | None]:
+    """The verdict on ``value``, which loses below the first of the ``lines`` and wins from the second on.
 
-    With it the line that holds the verdict although the estimate is above it again, by less than the margin.
+    With it the line that holds the verdict although the value is above it again, by less than the margin.
     """
-    now = _plain(estimate.value, estimate.error, lines)
+    now = _plain(value, error, lines)
     if before not in _RISING:
         return now, None
-    risen = _plain(estimate.value - MARGIN, estimate.error, lines)
+    risen = _plain(value - MARGIN, error, lines)
     verdict = min(now, max(before, risen, key=_RISING.index), key=_RISING.index)
     return verdict, None if verdict is now else lines[verdict is not Verdict.NET_NEGATIVE]
 

@@ -30,7 +30,6 @@ from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.errors import MeasurementError, ScrapeError
 from sidecar.log import StateLog, redacted
-from sidecar.recording.recording import read_scrapes
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.settings.groups import Limits
@@ -41,18 +40,15 @@ _REACHED: Final = 0.7  # share of the highest level that the step times must rea
 _ROUNDS: Final = 3  # of all levels, so that a drifting machine does not look like one that slows down under load
 _TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperature
 _AFTER_FAILURE: Final = 0.5  # seconds
-_WINDOWS: Final = ("latency_window", "history")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``baseline``."""
     parser.add_argument("--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)")
-    measured = parser.add_mutually_exclusive_group()
     load = "also send requests, at these concurrency levels: 1,2,4,8,16 (default: only watch)"
-    measured.add_argument("--load", type=listed(whole(MOST_AT_ONCE)), default=(), metavar="N,N", help=load)
+    parser.add_argument("--load", type=listed(whole(MOST_AT_ONCE)), default=(), metavar="N,N", help=load)
     parser.add_argument("--duration", type=duration, metavar="TIME", help="such as 10m (default: 60s; 5m with --load)")
     parser.add_argument("--out", type=file_to_write, metavar="FILE", help="write to this file, not to the terminal")
-    measured.add_argument("--recording", type=Path, metavar="DIR", help="measure a recording, as `record` writes it")
     add_request_arguments(parser, "with --load")
 
 
@@ -62,17 +58,13 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     Raises:
         InputError: ``--prompts`` cannot be used.
         MeasurementError: vLLM's page cannot be read, it speculates despite ``--load``, or it answers no request.
-        RecordingError: the recording cannot be read.
         SettingsError: the API key cannot be used.
     """
-    if arguments.recording is not None:
-        measured = from_recording(arguments.recording)
-    else:
-        url = arguments.url or settings.vllm_url
-        seconds: float = arguments.duration or (300.0 if arguments.load else 60.0)
-        options = request_options(arguments, settings)
-        print(f"{'measuring' if arguments.load else 'watching'} for {seconds:g} s", file=sys.stderr)
-        measured = asyncio.run(measure(url, settings, seconds, arguments.load, options))
+    url = arguments.url or settings.vllm_url
+    seconds: float = arguments.duration or (300.0 if arguments.load else 60.0)
+    options = request_options(arguments, settings)
+    print(f"{'measuring' if arguments.load else 'watching'} for {seconds:g} s", file=sys.stderr)
+    measured = asyncio.run(measure(url, settings, seconds, arguments.load, options))
     histograms, curves = measured.histograms(), measured.curves()
     _warn(histograms.keys() - curves.keys(), measured.drafted, curves, max(arguments.load, default=0))
     document = {
@@ -103,8 +95,8 @@ class BaselineRun:
         self.drafted: set[str] = set()  # the models that speculated
         self.began = self.until = 0.0  # Unix seconds of the first and the last page
         self.periods: dict[str, list[Steps]] = {}  # from poll to poll, by model
-        # Infinite windows, so that nothing drops out of them.
-        endless = Settings(limits=Limits(engines=64, models=16)).model_copy(update=dict.fromkeys(_WINDOWS, inf))
+        windows = {"latency_window": inf, "history": inf}  # so that nothing drops out of them
+        endless = Settings(limits=Limits(engines=64, models=16)).model_copy(update=windows)
         self._engines = Engines(endless)
         self._log = StateLog(structlog.get_logger("sidecar"))
 
@@ -202,19 +194,6 @@ async def _send(url: str, seconds: float, loads: Sequence[int], options: Request
             for task in tasks:  # what they have decoded so far is already counted
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def from_recording(directory: Path) -> BaselineRun:
-    """The same from a recording's polls.
-
-    Raises:
-        RecordingError: it cannot be read.
-    """
-    measured = BaselineRun()
-    for scrape in read_scrapes(directory):
-        if scrape.snapshot is not None:
-            measured.scraped(scrape.at, 0.0, 0.0, scrape.snapshot)
-    return measured
 
 
 def _warn(

@@ -9,7 +9,7 @@ from pathlib import Path
 from sidecar.app import running
 from sidecar.commands.arguments import add_duration
 from sidecar.commands.waiting import stop_on_signals, stopped
-from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import COLD_HOT_COLD, HOT, Traffic, TrafficOptions
 from sidecar.settings import Settings

@@ -26,8 +26,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0.
 
     Raises:
-        InputError: no page of the recording shows a model.
-        RecordingError: the recording cannot be read.
+        InputError: the recording cannot be read, or none of its pages shows a model.
     """
     report = replay(arguments.directory, settings)
     if not report.models:

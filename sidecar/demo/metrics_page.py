@@ -6,8 +6,7 @@ from urllib.parse import parse_qs
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.scheduler import Request, Scheduler, StepReport
+from sidecar.demo.scheduler import Request, Scheduler, SimulatorOptions, StepReport
 
 _SECONDS: Final = (1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _TOKEN: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, *_SECONDS)

@@ -10,8 +10,7 @@ from typing import Final, Self
 from aiohttp import web
 
 from sidecar.demo.metrics_page import MetricsPage
-from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.scheduler import NewTokens, Request, RequestStatus, Scheduler
+from sidecar.demo.scheduler import NewTokens, Request, RequestStatus, Scheduler, SimulatorOptions
 from sidecar.requests.plugin import install
 
 VERSION: Final = "0.32.0"

@@ -7,8 +7,7 @@ the values of additional labels to numbers, or None if it is absent.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.engine.engines import shown_positions
@@ -20,15 +19,8 @@ from sidecar.settings import Settings
 
 Labels = tuple[str, ...]  # values, in the order of the label names
 Values = float | Distribution | None | Mapping[Any, float | None]  # a mapping's keys are strings or tuples of these
+Kind = Literal["counter", "gauge", "histogram"]  # as in ``# TYPE``
 Node = TypeVar("Node")
-
-
-class Kind(StrEnum):
-    """A metric's type, as in ``# TYPE``."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +54,15 @@ class Level(Generic[Node]):
 
     def gauge(self, name: str, value: str | Callable[[Node], Values], *labels: str) -> Metric:
         """A gauge for each node; ``labels`` are the labels whose values are the keys of ``value``'s mapping."""
-        return self._metric(f"specdec_{name}", Kind.GAUGE, value, labels)
+        return self._metric(f"specdec_{name}", "gauge", value, labels)
 
     def counter(self, name: str, value: str | Callable[[Node], Values], *labels: str) -> Metric:
         """Like ``gauge``, but a counter; ``name`` is without ``_total``."""
-        return self._metric(f"specdec_{name}_total", Kind.COUNTER, value, labels)
+        return self._metric(f"specdec_{name}_total", "counter", value, labels)
 
     def histogram(self, name: str, value: str | Callable[[Node], Distribution | None]) -> Metric:
         """A histogram for each node."""
-        return self._metric(f"specdec_{name}", Kind.HISTOGRAM, value, ())
+        return self._metric(f"specdec_{name}", "histogram", value, ())
 
     def by_position(self, name: str, place: str) -> Metric:
         """A counter for each draft position, from 0; those past the limit are summed as ``other``."""
@@ -86,7 +78,7 @@ class Level(Generic[Node]):
                 if len(counts) > most:
                     yield (*labels, "other"), sum(counts[most:])
 
-        return Metric(f"specdec_{name}_total", Kind.COUNTER, (*self.labels, "position"), samples)
+        return Metric(f"specdec_{name}_total", "counter", (*self.labels, "position"), samples)
 
     def _metric(self, name: str, kind: Kind, value: str | Callable[[Node], Values], labels: tuple[str, ...]) -> Metric:
         read = _reader(value) if isinstance(value, str) else value

@@ -29,7 +29,7 @@ from sidecar.engine.names import wanted
 from sidecar.engine.page_source import PageSource
 from sidecar.engine.scrape import ScrapeSink
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
-from sidecar.errors import RecordingError, ScrapeError
+from sidecar.errors import InputError, ScrapeError
 from sidecar.log import Logger
 from sidecar.requests.messages import Dropped, Hello, Message, PluginSink, ReportPart, UnixSeconds, Unreadable
 from sidecar.settings import Settings
@@ -198,7 +198,7 @@ def read_scrapes(directory: Path) -> Iterator[Scrape]:
     """The polls of a recording, in order; if it is truncated, up to that point, which is logged.
 
     Raises:
-        RecordingError: the file is missing or a line is invalid.
+        InputError: the file is missing or a line is invalid.
     """
     pages = PageReader(wanted(), Limits())
     snapshots = SnapshotReader()
@@ -214,7 +214,7 @@ def read_plugin(directory: Path) -> Iterator[PluginLine]:
     """What the plug-ins sent, in order; truncated like ``read_scrapes``.
 
     Raises:
-        RecordingError: the file is missing or a line is invalid.
+        InputError: the file is missing or a line is invalid.
     """
     read = _plugin_lines().validate_json
     return _lines(directory, _MESSAGES, "message of a plug-in", lambda text: read(text, strict=True))
@@ -224,7 +224,7 @@ def _lines(directory: Path, name: str, kind: str, read: Callable[[str], _Line]) 
     path = directory / name
     if not path.exists():
         advice = "give the directory that `record --out` wrote"
-        raise RecordingError(f"{directory}: no recording ({name} is missing); {advice}")
+        raise InputError(f"{directory}: no recording ({name} is missing); {advice}")
     number = 0
     try:
         with gzip.open(path, "rt") as file:
@@ -232,13 +232,13 @@ def _lines(directory: Path, name: str, kind: str, read: Callable[[str], _Line]) 
                 try:
                     line = read(text)
                 except (KeyError, TypeError, ValueError) as error:
-                    raise RecordingError(f"{path}, line {number}: not a {kind}: {type(error).__name__}") from error
+                    raise InputError(f"{path}, line {number}: not a {kind}: {type(error).__name__}") from error
                 yield line
     except EOFError:  # such as when it was copied while it grew
         log = structlog.get_logger("sidecar")
         log.warning("the recording is truncated; using the part before that", file=str(path), lines=number)
     except (OSError, ValueError) as error:  # what gzip raises on damaged files
-        raise RecordingError(f"{path}: {error}") from error
+        raise InputError(f"{path}: {error}") from error
 
 
 def _poll(text: str) -> tuple[float, float, str]:
@@ -250,11 +250,11 @@ def replay(directory: Path, settings: Settings) -> Report:
     """The report at the recording's last poll, as from a sidecar whose windows span the whole recording.
 
     Raises:
-        RecordingError: the recording cannot be read, or has no poll.
+        InputError: the recording cannot be read, or has no poll.
     """
     scrapes = list(read_scrapes(directory))
     if not scrapes:
-        raise RecordingError(f"{directory}: the recording has no poll")
+        raise InputError(f"{directory}: the recording has no poll")
     length = scrapes[-1].at - scrapes[0].at
     windows = {name: max(getattr(settings, name), length) for name in ("latency_window", "history")}
     return replay_events(scrapes, read_plugin(directory), settings.model_copy(update=windows))

@@ -309,11 +309,8 @@ class Observer:
 
 def by_position(by_length: list[int]) -> Positions:
     """Turns how many had 0, 1, … tokens into how many had a token at position 0, 1, …."""
-    return Positions(bounded([*accumulate(by_length[:0:-1])][::-1], MAX_POSITIONS))
-
-
-def bounded(numbers: list[int], most: int) -> list[int]:
-    return numbers if len(numbers) <= most else [*numbers[: most - 1], sum(numbers[most - 1 :])]
+    drafts, last = [*accumulate(by_length[:0:-1])][::-1], MAX_POSITIONS - 1
+    return Positions([*drafts[:last], sum(drafts[last:])] if len(drafts) > last else drafts)
 
 
 def finished_request(request: Any, counts: RequestCounts, outcome: str, now: float) -> dict[str, Any]:

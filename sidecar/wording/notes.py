@@ -244,7 +244,7 @@ def _grounds(judgement: Judgement) -> str:
     """What the verdict on an engine is based on, as a clause."""
     speedup = judgement.evidence.speedup
     if judgement.by_speedup is not None and speedup is not None:
-        return f"decoding is {speedup.value:.2f} times as fast as without speculation"
+        return f"decoding is {speedup.ratio:.2f} times as fast as without speculation"
     return f"it accepts {judgement.acceptance or 0:.0%} of its draft tokens"
 
 

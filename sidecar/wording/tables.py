@@ -7,7 +7,6 @@ from sidecar.analysis.engine.cache import sum_caches
 from sidecar.analysis.engine.engine_state import Latency
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
-from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.engine.names import Phase
 from sidecar.settings.baselines import PlainCache
@@ -62,20 +61,17 @@ def _temperature(part: TemperatureReport) -> Row:
 
 def lower_rows(model: ModelReport) -> list[Row]:
     """A row for each group that accepts clearly less than the model's other requests."""
-    return [
-        (group_name(group), percent(group.window.rate), _below(group.difference), percent(group.window.share))
-        for group in model.groups
-        if group.accepts_less and group.difference is not None
-    ]
+    rows: list[Row] = []
+    for group in model.groups:
+        if group.accepts_less and (lower := group.difference) is not None:
+            below = f"{-100 * lower.value:.0f} ± {100 * CONFIDENCE * lower.error:.0f} points"
+            rows.append((group_name(group), percent(group.window.rate), below, percent(group.window.share)))
+    return rows
 
 
 def group_name(group: GroupReport) -> str:
     """What the requests of a group have in common."""
     return _BY[group.by].format(group.group)
-
-
-def _below(difference: Difference) -> str:
-    return f"{-100 * difference.value:.0f} ± {100 * CONFIDENCE * difference.error:.0f} points"
 
 
 def _engine(engine: EngineReport) -> Row:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from sidecar.app import running
-from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from tests.alerts.chain_tools import Receivers, alertmanager, first, prometheus, settings_of
 from tests.alerts.pods import RUNBOOKS

@@ -3,7 +3,8 @@
 import math
 from dataclasses import replace
 
-from sidecar.analysis.evidence import Acceptance, Estimate, Evidence
+from sidecar.analysis.evidence import Acceptance, Evidence
+from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.state import State
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
@@ -54,8 +55,13 @@ def window(rate, **changes):
 
 def evidence(rate, *, speedup=None, speculation=None, costs=None, **changes):
     """``speedup`` is a ratio and, if it has one, its standard error; ``changes`` are of the window."""
-    estimate = Estimate(*speedup) if speedup else None
-    return Evidence(window=window(rate, **changes), speedup=estimate, speculation=speculation, costs=costs)
+    known = faster(*speedup) if speedup else None
+    return Evidence(window=window(rate, **changes), speedup=known, speculation=speculation, costs=costs)
+
+
+def faster(ratio, error=0.0):
+    """A speedup over plain steps of 20 ms."""
+    return Speedup(ratio=ratio, error=error, plain_seconds=0.02, actual_seconds=0.02 / ratio, tokens=1000)
 
 
 def page(*engines, start=1.0, malformed=0):

@@ -9,7 +9,7 @@ import structlog
 from blockbuster import blockbuster_ctx
 from structlog.testing import capture_logs
 
-from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from sidecar.engine.scrape import Poller
 from sidecar.requests.plugin import install

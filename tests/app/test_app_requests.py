@@ -1,6 +1,6 @@
 """The running sidecar beside a simulated vLLM that the plug-in observes: the split by temperature, end to end."""
 
-from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.scheduler import SimulatorOptions
 from tests.app.app_tools import work
 from tests.demo.http_vllm import HttpVllm
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from sidecar.cli import parser, run_command
+from sidecar.commands.baseline import BaselineRun
+from sidecar.recording.recording import read_scrapes
 from sidecar.settings import load_settings
 
 LEVELS = Path(__file__).parent.parent / "data" / "levels"
@@ -12,3 +14,11 @@ def command(*argv, **environment):
     """The exit code; ``capsys`` captures the output."""
     settings = load_settings(None, {f"SPECDEC_{name}": value for name, value in environment.items()})
     return run_command(parser(argv).parse_args(argv), settings)
+
+
+async def measured_plain(*_):
+    """What ``baseline`` would have measured while the levels without speculation were recorded."""
+    measured = BaselineRun()
+    for scrape in read_scrapes(LEVELS / "plain"):
+        measured.scraped(scrape.at, 0.0, 0.0, scrape.snapshot)
+    return measured

@@ -8,7 +8,7 @@ from sidecar.commands.load.measure import SweepOptions, measure_sweep
 from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
 from sidecar.commands.load.workload import BUILT_IN, ENDPOINTS, RequestOptions
 from sidecar.commands.sweep import summarize, text
-from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.settings import load_settings
 from sidecar.settings.groups import Thresholds
 from tests.demo.http_vllm import HttpVllm

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from sidecar.commands.baseline import BaselineRun, from_recording, measure
+from sidecar.commands.baseline import BaselineRun, measure
 from sidecar.commands.load.workload import RequestOptions
-from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.engine.names import Counter
 from sidecar.settings import load_settings
 from tests.analysis.analysis_tools import page, snap
 from tests.app.app_tools import traffic
-from tests.commands.commands_tools import LEVELS, command
+from tests.commands.commands_tools import command, measured_plain
 from tests.demo.http_vllm import HttpVllm
 from tests.engine.engine_tools import snapshot
 
@@ -89,8 +89,9 @@ def test_a_vllm_that_is_down_is_named_at_once(capsys, socket_path, arguments):
     assert err.splitlines()[-1].startswith(f"cannot read vLLM's metrics at {NOWHERE} (unreachable: ")
 
 
-def test_a_baseline_that_cannot_be_written_is_printed(capsys, tmp_path):
-    assert command("baseline", "--recording", str(LEVELS / "plain"), "--out", str(tmp_path)) == 2
+def test_a_baseline_that_cannot_be_written_is_printed(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
+    assert command("baseline", "--out", str(tmp_path)) == 2
     printed = capsys.readouterr()
     assert f"--out={tmp_path}: Is a directory; printed instead" in printed.err
     (steps,) = yaml.safe_load(printed.out)["plain_steps"].values()
@@ -98,10 +99,7 @@ def test_a_baseline_that_cannot_be_written_is_printed(capsys, tmp_path):
 
 
 def test_levels_that_were_measured_for_too_short_a_time_are_named(capsys, monkeypatch):
-    async def measure(*_):
-        return from_recording(LEVELS / "plain")
-
-    monkeypatch.setattr("sidecar.commands.baseline.measure", measure)
+    monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
     assert command("baseline", "--load", "1,16") == 0
     assert "not 16" not in capsys.readouterr().err
     assert command("baseline", "--load", "1,64") == 0

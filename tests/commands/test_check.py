@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from sidecar.commands import check
-from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.scheduler import SimulatorOptions
 from tests.app.app_tools import running_sidecar
 from tests.commands.commands_tools import command
 from tests.debian_servers import free_port

@@ -36,7 +36,6 @@ def test_each_command_explains_itself(capsys, name):
     ("arguments", "reason"),
     [
         ("baseline --out /none/baseline.yaml", "--out: /none/baseline.yaml: no such directory"),
-        ("baseline --recording x --load 1,2", "--load: not allowed with argument --recording"),
         *(
             (f"compare a b --fail-if-slower {limit}", "--fail-if-slower: expected a share such as 5%")
             for limit in ("0", "x", "101%", "nan")

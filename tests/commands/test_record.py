@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, suppress
 
 import pytest
 
-from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.demo.traffic import MIXED
 from sidecar.recording.recording import replay
 from sidecar.settings import Settings, load_settings

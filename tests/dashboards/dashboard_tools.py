@@ -6,7 +6,6 @@ from pathlib import Path
 
 import promql_parser
 
-from sidecar.export.declaration import Kind
 from sidecar.export.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +17,7 @@ RATES = {"rate", "irate", "increase"}
 CONTRACT = {  # by every name that a series can have
     metric.name + suffix: metric
     for metric in METRICS
-    for suffix in (("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",))
+    for suffix in (("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",))
 }
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from sidecar.app import running
-from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.settings import load_settings
 from tests.alerts.scene import shipped

@@ -4,8 +4,7 @@ from random import Random
 
 import pytest
 
-from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.scheduler import Request, RequestStatus, SamplingParams, Scheduler, acceptance
+from sidecar.demo.scheduler import Request, RequestStatus, SamplingParams, Scheduler, SimulatorOptions, acceptance
 
 
 def scheduler_with(*requests, **options):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.commands.load.sweep_result import encode
-from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.scheduler import SimulatorOptions
 from tests.app.app_tools import running_sidecar, traffic
 from tests.commands.sweep_tools import generated_level, sweep_of
 from tests.demo.http_vllm import HttpVllm

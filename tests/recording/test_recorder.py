@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from sidecar.errors import RecordingError
+from sidecar.errors import InputError
 from sidecar.recording import recording as module
 from sidecar.recording.recording import PluginLine, read_plugin, read_scrapes, replay
 from sidecar.requests.messages import Dropped, Unreadable, read_packet
@@ -104,19 +104,19 @@ def test_a_poll_has_its_middle_time_and_an_unusable_page_is_a_failed_poll(tmp_pa
 )
 def test_the_error_names_a_damaged_line(tmp_path, name, line):
     write(tmp_path, name, [line])
-    with pytest.raises(RecordingError, match=rf"{name}\.jsonl\.gz, line 1: not a "):
+    with pytest.raises(InputError, match=rf"{name}\.jsonl\.gz, line 1: not a "):
         list(read_scrapes(tmp_path) if name == "scrapes" else read_plugin(tmp_path))
 
 
 def test_a_damaged_file_a_missing_one_and_one_without_a_poll_are_errors(tmp_path):
-    with pytest.raises(RecordingError, match=r"no recording \(scrapes\.jsonl\.gz is missing\)"):
+    with pytest.raises(InputError, match=r"no recording \(scrapes\.jsonl\.gz is missing\)"):
         list(read_scrapes(tmp_path))
     write(tmp_path, "scrapes", [])
-    with pytest.raises(RecordingError, match="no poll"):
+    with pytest.raises(InputError, match="no poll"):
         replay(tmp_path, Settings())
     packed = gzip.compress(b'{"at": 1.0}\n' * 50)
     (tmp_path / "plugin.jsonl.gz").write_bytes(packed[:-8] + bytes(8))  # another checksum
-    with pytest.raises(RecordingError):
+    with pytest.raises(InputError):
         list(read_plugin(tmp_path))
 
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 
-from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.scheduler import Request, SchedulerOutput
+from sidecar.demo.scheduler import Request, SchedulerOutput, SimulatorOptions
 from sidecar.demo.scheduler import Scheduler as SimulatedScheduler
 
 DEPTH = 3

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from tests.app.app_tools import sidecar_settings
 from tests.demo.http_vllm import HttpVllm

@@ -15,8 +15,7 @@ from types import SimpleNamespace
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.scheduler import Scheduler
+from sidecar.demo.scheduler import Scheduler, SimulatorOptions
 from sidecar.demo.server import VERSION, Engine, SimulatedVllm
 from sidecar.demo.traffic import Traffic, TrafficOptions
 from sidecar.requests.plugin import install

@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.analysis.advice import Advice, Direction, FindingCode, TokensAdvice
 from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.evidence import Estimate, Evidence
+from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.engine.names import Counter
@@ -20,7 +20,7 @@ from sidecar.wording.notes import (
     judgement_note,
     model_notes,
 )
-from tests.analysis.analysis_tools import PluginEnd, Server, snap
+from tests.analysis.analysis_tools import PluginEnd, Server, faster, snap
 from tests.export.reports import STRUCTURED, engine, judgement, model, speed, timed_model, window
 
 NEGATIVE, EVEN, POSITIVE = Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE
@@ -142,7 +142,7 @@ def test_caveats_say_what_misleads_and_what_the_method_costs(speculation, words)
 
 
 def test_a_known_speedup_needs_no_baseline():
-    (given_up,) = caveats(Evidence(speculation=Speculation("ngram", 3), speedup=Estimate(1.2)))
+    (given_up,) = caveats(Evidence(speculation=Speculation("ngram", 3), speedup=faster(1.2)))
     assert given_up.startswith("With method ngram, vLLM does not use async scheduling")
 
 
@@ -154,7 +154,7 @@ def test_what_the_engine_says_it_has_is_not_given_up_and_a_schedule_costs_full_c
 
 
 def losing(index, rate, speedup=None):
-    evidence = Evidence(window=window(rate), speedup=speedup and Estimate(speedup))
+    evidence = Evidence(window=window(rate), speedup=speedup and faster(speedup))
     by_time = speedup is not None
     return engine(index=index, judgement=judgement(NEGATIVE, rate, evidence=evidence, by_speedup=by_time))
 

@@ -7,7 +7,7 @@ from math import inf
 from typing import Final
 
 from sidecar.analysis.split.life import Life
-from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginReport, PluginState, worst
+from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginReport, PluginState
 from sidecar.analysis.split.trust import Standing
 from sidecar.engine.names import Counter as Counted
 from sidecar.engine.plan import EngineKey
@@ -269,9 +269,10 @@ class Lives:
         """The current states; ``problem`` says why the socket cannot be opened, empty if it is open."""
         connected = [life for life in self._lives.values() if life.connections and not life.is_over]
         engines = tuple(life.report for life in connected)
+        states = [engine.state for engine in engines] or [PluginState.NOT_CONNECTED]
         unreadable = next(iter(self._unreadable.values()), None)
         return PluginReport(
-            state=worst([engine.state for engine in engines]) if unreadable is None else PluginState.OTHER_FORMAT,
+            state=min(states, key=list(PluginState).index) if unreadable is None else PluginState.OTHER_FORMAT,
             unreadable_format=unreadable,
             problem=problem,
             observed=len({life.key for life in connected if life.observes} & self._counted.keys()),

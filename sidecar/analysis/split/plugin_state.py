@@ -1,6 +1,6 @@
 """The plug-in as a whole: its state in each engine, what it has sent, and why a model may have no split."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -79,8 +79,3 @@ class NoSplit:
     reason: str = ""
     vllm_version: str = ""
     ratio: float | None = None
-
-
-def worst(states: Collection[PluginState]) -> PluginState:
-    """The state of all engines together: the one that most needs attention."""
-    return min(states, key=list(PluginState).index, default=PluginState.NOT_CONNECTED)

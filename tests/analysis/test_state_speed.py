@@ -71,7 +71,7 @@ def test_the_measured_speedup_decides_not_the_acceptance(accepted, step_seconds,
     server.decode(120, accepted=accepted, step_seconds=step_seconds, plugin=PluginEnd(server))
     for judged in (server.model().judgement, server.temperature("0.7-1").judgement):
         assert (judged.verdict, judged.basis, judged.by_acceptance) == (verdict, Basis.SPEEDUP, by_acceptance)
-        assert judged.evidence.speedup.value == pytest.approx((1 + 3 * accepted) * 0.02 / step_seconds, rel=0.02)
+        assert judged.evidence.speedup.ratio == pytest.approx((1 + 3 * accepted) * 0.02 / step_seconds, rel=0.02)
     hot, saved = server.temperature("0.7-1"), 118 * ((1 + 3 * accepted) * 0.02 / step_seconds - 1)
     assert (hot.saved_seconds, hot.lost_seconds) == pytest.approx((max(saved, 0), max(-saved, 0)), rel=0.05, abs=2)
 

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    configure_logging(sys.stderr, **settings.log.model_dump())
+    configure_logging(sys.stderr, level=settings.log.level, format=settings.log.format)
     try:
         code = run_command(arguments, settings)
         sys.stdout.flush()

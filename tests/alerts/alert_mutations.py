@@ -131,6 +131,12 @@ def check(names=(), jobs=2, every=1):
         made = [mutant for mutant in made if crc32(_shown(rules, mutant).encode()) % every == 0]
     with tempfile.TemporaryDirectory() as directory:
         assert_valid(Path(directory), [mutant.changed for mutant in made])  # what can't be loaded proves nothing
+    touched = [rules[mutant.rule] for mutant in made]
+    for scene in all_scenes() if names else ():  # a scene that fails anyway would seem to notice everything
+        if any(rule in concerned(rules, scene) for rule in touched):
+            with tempfile.TemporaryDirectory() as directory:
+                failure = promtool(Path(directory), scene, concerned(rules, scene))
+            assert failure is None, f"scene {scene.name!r} fails without a change; run pytest tests/alerts\n{failure}"
     with ThreadPoolExecutor(jobs) as pool:
         survived = list(pool.map(lambda mutant: survives(rules, mutant), made))
     alive = [_shown(rules, mutant) for mutant, unnoticed in zip(made, survived, strict=True) if unnoticed]
@@ -147,5 +153,5 @@ def _name(rule):
 
 if __name__ == "__main__":
     made, alive = check(sys.argv[1:])
-    print(f"{made} changes, unnoticed:", *alive, sep="\n")  # noqa: T201 - a script prints
+    print(f"{made} changes, {f'{len(alive)} unnoticed:' if alive else 'all noticed'}", *alive, sep="\n")  # noqa: T201 - a script prints
     sys.exit(bool(alive))

@@ -7,7 +7,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import aiohttp
 
@@ -28,7 +28,7 @@ class Push:
     """Evaluates the alerts at every interval and sends them to every replica; ``run`` is one supervised task.
 
     It sends all of them each time, even if there are none, so that a wrong URL shows before the first alert. ``sent``
-    counts them by replica (its host and port) and outcome.
+    counts them by replica (its address without credentials) and outcome.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Push:
         self._labels = {**alerting.labels, "instance": alerting.instance or socket.gethostname(), "source": SOURCE}
         self._runbooks = alerting.runbooks or f"{own_page}/runbooks"
         self._life = max(_LEAST_LIFE, _LIVES * alerting.interval)
-        self._replicas = [(urlsplit(url).netloc.rpartition("@")[2], url) for url in alerting.alertmanagers]
+        self._replicas = [(url.partition("://")[2].rpartition("@")[2], url) for url in alerting.alertmanagers]
         self.sent: Tally[tuple[str, str]] = Tally({(name, kind): 0 for name, _ in self._replicas for kind in OUTCOMES})
 
     async def run(self) -> None:

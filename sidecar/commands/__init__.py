@@ -1,5 +1,4 @@
-"""One module per subcommand, named after it, and what several of them share.
+"""One module per subcommand, named after it, and what several of them share; no subcommand imports another.
 
-A subcommand has ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments, settings) -> exit code``. It never
-imports another one. Shared are ``arguments``, ``waiting``, ``sidecar_status`` and ``load``.
+Each has ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments, settings) -> exit code``.
 """

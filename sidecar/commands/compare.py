@@ -23,6 +23,7 @@ from sidecar.commands.load.metrics import (
     Interval,
     difference,
     estimate,
+    gains_from,
     least_size,
     relative_change,
 )
@@ -39,8 +40,8 @@ _TOKENS: Final = "tokens/s"
 _MEDIANS: Final = ("TTFT P50", "TPOT P50", _TOKENS)
 _SPEEDS: Final = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", _TOKENS)
 _ACCEPTED: Final = ("acceptance", "length")
-_BALANCE: Final = ("requests/s", *CACHE)  # comparable only if the same requests were sent
-_COMPARED: Final = (*_ACCEPTED, *_SPEEDS, *_BALANCE)
+_BALANCE: Final = ("requests/s", "cache hit ratio", "preemptions/request")  # comparable only under the same requests
+_COMPARED: Final = (*_ACCEPTED, *_SPEEDS, "requests/s", *CACHE)
 
 Effect = Literal["faster", "slower", "higher", "lower"]
 Result = Literal["faster", "slower", "mixed", "no_difference_shown", "insufficient_data"]
@@ -74,10 +75,8 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
     """
     names = (str(arguments.before), str(arguments.after))
     comparison = compare(read_saved(arguments.before), read_saved(arguments.after), names=names)
-    if arguments.json:
-        print(json.dumps(asdict(comparison), indent=2, allow_nan=False))
-    else:
-        print("\n".join(_text(comparison)))
+    as_json = json.dumps(asdict(comparison), indent=2, allow_nan=False) if arguments.json else ""
+    print(as_json or "\n".join(_text(comparison)))
     if not comparison.changes:
         return 2
     if arguments.fail_if_slower is None:
@@ -130,7 +129,7 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
     unlike = _BALANCE if _other_requests(before, after) else ()
     uncertain = [one for one in _changes(pairs, unlike, _CONFIDENCE) if one.change is not None and one.change.error]
     changes = tuple(_changes(pairs, unlike, 1 - (1 - _CONFIDENCE) / max(1, len(uncertain))))
-    gains = {level: _gains_from(token, first) for level, token, first in _times(changes)}
+    gains = {level: gains_from(token, first) for level, token, first in _times(changes)}
     return Comparison(
         before=names[0],
         after=names[1],
@@ -154,16 +153,17 @@ def _changes(
             is_alike = metric not in unlike and (same_k or metric != "acceptance")
             change = relative_change(before, after) if is_alike else None
             gap = difference(before, after) if is_alike else None
-            effect = _effect(metric, change) if change is not None and gap is not None and gap.is_clear else None
-            yield MetricChange(pair[0].level, metric, before, after, change, gap, effect)
+            yield MetricChange(pair[0].level, metric, before, after, change, gap, _effect(metric, change, gap))
 
 
-def _effect(metric: str, change: Interval) -> Effect | None:
-    if not change.is_clear or abs(change.value) <= _SMALLEST:
+def _effect(metric: str, change: Interval | None, gap: Interval | None) -> Effect | None:
+    if gap is None or not gap.is_clear:
+        return None
+    if change is not None and (not change.is_clear or abs(change.value) <= _SMALLEST):  # None: it was 0 before
         return None
     if metric in _SPEEDS:
-        return "faster" if (change.value > 0) == (metric == _TOKENS) else "slower"
-    return "higher" if change.value > 0 else "lower"
+        return "faster" if (gap.value > 0) == (metric == _TOKENS) else "slower"
+    return "higher" if gap.value > 0 else "lower"
 
 
 def _interval(name: str, level: LevelResult, confidence: float) -> Interval | None:
@@ -193,15 +193,6 @@ def _times(changes: Iterable[MetricChange]) -> Iterator[tuple[str, Interval, Int
             yield level, token, first
 
 
-def _gains_from(token: Interval, first: Interval) -> tuple[int, int, int] | None:
-    """A request of n tokens takes the time to the first, and n - 1 times that per token."""
-    if not (token.is_clear and first.is_clear and token.value < 0 < first.value):
-        return None
-    saved, off, cost, up = -token.value, token.error or 0.0, first.value, first.error or 0.0
-    one, low, high = (1 + ceil((cost + sign * up) / (saved - sign * off)) for sign in (0, -1, 1))
-    return one, low, high
-
-
 def _other_requests(before: SweepResult, after: SweepResult) -> list[str]:
     """In what the requests of the two differ; empty if they sent the same ones."""
     same = {
@@ -209,6 +200,7 @@ def _other_requests(before: SweepResult, after: SweepResult) -> list[str]:
         "other --rounds": before.rounds == after.rounds,
         "other prompts, --requests, --endpoint or --extra-body": before.requests == after.requests,
         "a sweep ended early": before.complete and after.complete,
+        "some failed": not any(level.whole.failed for sweep in (before, after) for level in sweep.levels),
     }
     return [reason for reason, is_same in same.items() if not is_same]
 
@@ -229,7 +221,7 @@ def _notes(before: SweepResult, after: SweepResult, pairs: Sequence[tuple[LevelR
     if before.model != after.model:
         yield f"the model names differ: {before.model} and {after.model}"
     if reasons := _other_requests(before, after):
-        yield f"not the same requests ({', '.join(reasons)}), so these are not compared: {', '.join(_BALANCE)}"
+        yield f"not the same requests: {', '.join(reasons)}; times, lengths and acceptance depend on that"
     missing = len(before.levels) + len(after.levels) - 2 * len(pairs)
     if missing:
         yield f"left out, since only one sweep measured them: {missing} level{'' if missing == 1 else 's'}"
@@ -285,7 +277,8 @@ def _gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
 
     Checks medians and throughput, whose errors need the fewest requests.
     """
-    failed, undecided = [], []
+    failed: list[str] = []
+    undecided = [] if comparison.same_requests else ["the sweeps did not send the same requests, or some failed"]
     for one in comparison.changes:
         if one.change is None or one.metric not in _MEDIANS:
             continue

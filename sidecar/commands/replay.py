@@ -32,8 +32,6 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if not report.models:
         raise InputError(f"{arguments.directory}: no page of the recording shows a model")
     shown = status(Shown(report, settings))
-    if arguments.json:
-        print(json.dumps(shown, indent=2, allow_nan=False))
-    else:
-        print("\n".join(status_lines(shown, f"recording {arguments.directory}")))
+    lines = status_lines(shown, f"recording {arguments.directory}")
+    print(json.dumps(shown, indent=2, allow_nan=False) if arguments.json else "\n".join(lines))
     return 0

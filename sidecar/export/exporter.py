@@ -47,8 +47,8 @@ def own_series(page: bytes, limit: int) -> bytes:
             break
         if head[1] in exported or series + count > limit:
             continue
-        lines = [_EXEMPLAR.sub("", line) for line in family[head.end() :].split("\n")]
-        if _are_samples(lines, head[1]):
+        lines = [_EXEMPLAR.sub("", line) for line in family[head.end() :].split("\n") if not line.startswith("#")]
+        if lines and _are_samples(lines, head[1]):
             series += count
             exported[head[1]] = head[0] + "\n".join([*lines, ""])
     return "".join(exported.values()).encode()

@@ -113,13 +113,14 @@ def _traffic(model: ModelReport) -> str:
         return ""
     shares = ", ".join(f"{percent(count / total)} at T {label}" for label, count in requests.items() if count)
     groups = defaultdict(float, {(one.by, one.group): (one.window.requests or 0) / total for one in model.groups})
+    shaped = groups[Table.SAMPLING, "filtered"] + groups[Table.SAMPLING, "penalties"]
     long = groups[Table.PROMPT_TOKENS, "8k-32k"] + groups[Table.PROMPT_TOKENS, "32k+"]
     seconds = max(part.window.seconds for part in model.temperatures)
     text = (
         f"{counted(total, 'request')} in the last {duration(seconds)}: {shares}; "
         f"{percent(groups[Table.OUTPUT, 'structured'])} with structured output, {percent(long)} with prompts above 8k "
-        f"tokens, {percent(groups[Table.SAMPLING, 'filtered'])} with top-k, top-p or min-p. docs/measure.md says which "
-        "traffic suits speculation."
+        f"tokens, {percent(shaped)} with top-k, top-p, min-p or penalties. docs/measure.md says which traffic suits "
+        "speculation."
     )
     used = " and ".join(f"{name} ({percent(count / total)} of the requests)" for name, count in model.rejected.items())
     return f"{text} While it speculates, vLLM rejects {used} with status 400." if used else text

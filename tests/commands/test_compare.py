@@ -128,6 +128,18 @@ def with_cache(level, hits, **numbers):
     return replace(level, rounds=tuple(replace(part, hits=hits + place, **given) for place, part in rounds))
 
 
+def with_failures(level):
+    return replace(level, rounds=tuple(replace(part, failed=2) for part in level.rounds))
+
+
+def test_what_was_0_before_is_clearly_higher_and_failed_requests_pass_no_gate(saved):
+    before, after = (with_cache(generated_level(seed), 700, preemptions=n) for seed, n in ((1, 0.0), (2, 30.0)))
+    preempted = of("preemptions/request", compared(sweep_of(before), sweep_of(after)))
+    assert (preempted.change, preempted.effect) == (None, "higher")
+    assert command("compare", *saved(before, after), "--fail-if-slower", "20%") == 0
+    assert command("compare", *saved(before, with_failures(after)), "--fail-if-slower", "20%") == 3
+
+
 def test_the_same_requests_have_the_other_prices_with_their_errors(saved, capsys):
     before = with_cache(generated_level(1, k=0, tpot=0.02), 880, preemptions=2.0)
     after = with_cache(generated_level(2, ttft=0.09), 700, capacity_tokens=3000)
@@ -180,21 +192,22 @@ def test_a_length_from_which_a_request_gains_is_named_only_where_both_times_clea
         ({"max_tokens": 9}, "other --max-tokens"),
         ({"rounds": 4}, "other --rounds"),
         ({"complete": False}, "a sweep ended early"),
+        ({"levels": (with_failures(generated_level(2, tpot=0.005, ttft=0.09)),)}, "some failed"),
     ],
 )
 def test_prices_of_other_requests_are_not_compared(change, reason):
     levels = generated_level(1), generated_level(2, tpot=0.005, ttft=0.09)
     before, after = (sweep_of(with_cache(level, 700)) for level in levels)
-    balance = ("requests/s", "cache hit ratio", "KV cache tokens")
+    balance = ("requests/s", "cache hit ratio")
     same = compared(before, after)
     assert None not in [of(name, same).change for name in balance]
     assert list(same.gains_from) == ["temperature 0, concurrency 4"]
     for pair in ((before, replace(after, **change)), (replace(before, **change), after)):
         comparison = compared(*pair)
-        assert [of(name, comparison).change for name in balance] == [None] * 3
+        assert [of(name, comparison).change for name in balance] == [None] * 2
         assert of("TPOT P50", comparison).change is not None
         assert (comparison.gains_from, comparison.same_requests) == ({}, False)
-        assert any(note.startswith(f"not the same requests ({reason}), so ") for note in comparison.notes)
+        assert any(note.startswith(f"not the same requests: {reason}; times") for note in comparison.notes)
 
 
 def test_a_price_that_one_round_does_not_have_is_unknown():

@@ -192,7 +192,7 @@ def test_a_vllm_that_does_not_speculate_is_described_by_its_traffic():
     (note,) = model_notes(server.model())
     assert note == (
         "4 requests in the last 4 s: 50% at T 0, 25% at T 0.5-0.7, 25% at T 0.7-1; 0% with structured output, 50% with "
-        "prompts above 8k tokens, 0% with top-k, top-p or min-p. docs/measure.md says which traffic suits speculation. "
-        "While it speculates, vLLM rejects min_p (50% of the requests) with status 400."
+        "prompts above 8k tokens, 0% with top-k, top-p, min-p or penalties. docs/measure.md says which traffic suits "
+        "speculation. While it speculates, vLLM rejects min_p (50% of the requests) with status 400."
     )
     assert model_notes(server.report(later=60).models[0]) == []

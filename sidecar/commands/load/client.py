@@ -165,6 +165,8 @@ class Client:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+        if max_tokens is not None:
+            body.pop("min_tokens", None)  # vLLM refuses a request for more of these
         if options.endpoint == ENDPOINTS["chat"]:
             body["messages"] = [{"role": "user", "content": prompt}]
         else:

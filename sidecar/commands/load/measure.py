@@ -65,11 +65,13 @@ async def measure_sweep(
             for ended, level in enumerate(options.levels * options.rounds):
                 if not stop.is_set():
                     on_begin(ended, level)
-                    rounds[level].append(await sweep.measure(level))
+                    measured = await sweep.measure(level)
+                    if not stop.is_set() or not rounds[level]:  # one that was cut short has no error of its own
+                        rounds[level].append(measured)
             reached_end = not stop.is_set()
     finally:
         timer.cancel()
-    levels = tuple(LevelResult(level=level, rounds=tuple(measured)) for level, measured in rounds.items())
+    levels = tuple(LevelResult(level=level, rounds=tuple(parts)) for level, parts in rounds.items())
     sent = options.requests
     asked = (sent.prompts, sent.endpoint, sent.extra_body, options.count)
     return SweepResult(

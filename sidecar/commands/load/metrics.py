@@ -71,6 +71,15 @@ def difference(before: Interval | None, after: Interval | None) -> Interval | No
     return Interval(after.value - before.value, math.hypot(before.error, after.error))
 
 
+def gains_from(token: Interval, first: Interval) -> tuple[int, int, int] | None:
+    """A request of n tokens takes the time to the first, and n - 1 times that per token."""
+    if not (token.is_clear and first.is_clear and token.value < 0 < first.value):
+        return None
+    saved, off, cost, up = -token.value, token.error or 0.0, first.value, first.error or 0.0
+    one, low, high = (1 + math.ceil((cost + sign * up) / (saved - sign * off)) for sign in (0, -1, 1))
+    return one, low, high
+
+
 Values = Mapping[str, float | None]
 """Metrics by name."""
 

@@ -19,8 +19,7 @@ from sidecar.settings.groups import Alerting
 SOURCE: Final = "sidecar"  # a separate identity, so that these alerts and those of Prometheus do not resolve each other
 _ALERTS: Final = "/api/v2/alerts"
 _DASHBOARD: Final = "/d/specdec-operator?from=now-6h&to=now"
-_LEAST_LIFE: Final = 240.0  # seconds that an alert lasts unless it is sent again
-_LIVES: Final = 4  # the same in intervals, if that is longer
+_LIFE: Final = (240.0, 4)  # seconds that an alert lasts unless it is sent again, and intervals: whichever is longer
 OUTCOMES: Final = ("accepted", "rejected", "failed")
 
 
@@ -47,13 +46,13 @@ class Push:
         """
         self._alerting = alerting
         self._report = report
-        self._log = log
+        self._log, self._own_page = log, own_page
         self._monotonic = monotonic
         self._wall = wall
         self._tracker = Tracker(load_rules(), alerting.pace)
         self._labels = {**alerting.labels, "instance": alerting.instance or socket.gethostname(), "source": SOURCE}
         self._runbooks = alerting.runbooks or f"{own_page}/runbooks"
-        self._life = max(_LEAST_LIFE, _LIVES * alerting.interval)
+        self._life = max(_LIFE[0], _LIFE[1] * alerting.interval)
         self._replicas = [(url.partition("://")[2].rpartition("@")[2], url) for url in alerting.alertmanagers]
         self.sent: Tally[tuple[str, str]] = Tally({(name, kind): 0 for name, _ in self._replicas for kind in OUTCOMES})
 
@@ -88,7 +87,7 @@ class Push:
         annotations = {
             "summary": rule.text(rule.summary, labels, condition.value),
             "description": rule.text(rule.description, labels, condition.value),
-            "context": condition.context,
+            "context": f"{condition.context}\nDetails: specdec-sidecar report --url {self._own_page}",
             "runbook_url": f"{self._runbooks}/{rule.name}.md",
         }
         if self._alerting.dashboards:
@@ -96,8 +95,7 @@ class Push:
             annotations["dashboard_url"] = f"{self._alerting.dashboards}{_DASHBOARD}&{urlencode(variables)}"
         end = wall + self._life if course.ended is None else min(course.ended, wall)
         start = min(course.started or wall, wall, end)  # even if the clock was set back; otherwise it is rejected
-        times = {"startsAt": _rfc3339(start), "endsAt": _rfc3339(end)}
-        return {"labels": labels, "annotations": annotations, **times}
+        return {"labels": labels, "annotations": annotations, "startsAt": _rfc3339(start), "endsAt": _rfc3339(end)}
 
 
 def alert_session(seconds: float) -> aiohttp.ClientSession:

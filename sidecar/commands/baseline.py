@@ -23,6 +23,7 @@ from sidecar.analysis.speed.steps import Steps
 from sidecar.commands.arguments import base_url, duration, file_to_write, listed, whole, written
 from sidecar.commands.load.client import Client
 from sidecar.commands.load.workload import MOST_AT_ONCE, RequestOptions, add_request_arguments, request_options
+from sidecar.commands.waiting import stop_on_signals, unless_stopped
 from sidecar.engine.merge import merge
 from sidecar.engine.names import Counter, Phase, Trait
 from sidecar.engine.page_source import PageSource, page_source
@@ -36,7 +37,7 @@ from sidecar.settings.groups import Limits
 
 HELP = "measure the latencies of a healthy vLLM and its step times without speculation, and write them as a baseline"
 _DIGITS: Final = 6
-_REACHED: Final = 0.7  # share of the highest level that the step times must reach: while requests end, fewer run
+_REACHED: Final = 0.7  # share of a level that the step times must reach: while requests end, fewer run
 _ROUNDS: Final = 3  # of all levels, so that a drifting machine does not look like one that slows down under load
 _TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperature
 _AFTER_FAILURE: Final = 0.5  # seconds
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     print(f"{'measuring' if arguments.load else 'watching'} for {seconds:g} s", file=sys.stderr)
     measured = asyncio.run(measure(url, settings, seconds, arguments.load, options))
     histograms, curves = measured.histograms(), measured.curves()
-    _warn(histograms.keys() - curves.keys(), measured.drafted, curves, max(arguments.load, default=0))
+    _warn(histograms.keys() - curves.keys(), measured.drafted, curves, arguments.load)
     document = {
         "baseline": {model: phases for model, grown in histograms.items() if (phases := _phases(model, grown))},
         "plain_steps": {model: _plain_steps(curve, measured) for model, curve in curves.items()},
@@ -153,7 +154,8 @@ async def measure(
         poller = Poller(source, settings, measured)
         polls = asyncio.create_task(poller.run())
         try:
-            await (_send(url, seconds, loads, options) if loads else asyncio.sleep(seconds))
+            work = _send(url, seconds, loads, options) if loads else asyncio.sleep(seconds)
+            await unless_stopped(work, stop_on_signals())  # then what was measured so far is written
         finally:
             polls.cancel()
             with suppress(asyncio.CancelledError):
@@ -168,7 +170,7 @@ async def _first_page(source: PageSource, url: str) -> PageSnapshot:
         return await source.next()
     except ScrapeError as error:
         fault = f"cannot read vLLM's metrics at {redacted(url)} ({error.reason}: {error})"
-        raise MeasurementError(f"{fault}; `specdec-sidecar check` shows why") from None
+        raise MeasurementError(f"{fault}; `SPECDEC_VLLM_URL={redacted(url)} specdec-sidecar check` shows why") from None
 
 
 async def _send(url: str, seconds: float, loads: Sequence[int], options: RequestOptions) -> None:
@@ -197,16 +199,16 @@ async def _send(url: str, seconds: float, loads: Sequence[int], options: Request
 
 
 def _warn(
-    without: Iterable[str], drafted: Container[str], curves: Mapping[str, PlainStepTimes], most_at_once: int
+    without: Iterable[str], drafted: Container[str], curves: Mapping[str, PlainStepTimes], loads: Sequence[int]
 ) -> None:
-    """Prints why models are ``without`` plain step times, and whose do not reach the highest load."""
+    """Prints why models are ``without`` plain step times, and at which of the ``loads`` others have none."""
     for model in sorted(without):
         why = "it speculates" if model in drafted else "not enough tokens, or vLLM exports no step times"
         print(f"{model}: no plain step times ({why})", file=sys.stderr)
     for model, curve in curves.items():
-        if curve.running[-1] < _REACHED * most_at_once:
-            fault = f"the plain step times reach {curve.running[-1]:.3g} running requests, not {most_at_once}"
-            print(f"{model}: {fault}: measure longer, with --duration", file=sys.stderr)
+        low, high = _REACHED * curve.running[0], curve.running[-1] / _REACHED
+        if missed := ", ".join(str(load) for load in loads if not low <= load <= high):
+            print(f"{model}: no step times with {missed} running: measure longer, with --duration", file=sys.stderr)
 
 
 def _phases(model: str, histograms: Mapping[Phase, HistogramReading]) -> dict[str, dict[str, float]]:

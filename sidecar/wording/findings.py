@@ -183,7 +183,7 @@ _BIASED: Final = (
     "before it verifies, which biases the tokens that take their place"
 )
 _BY_TIME: Final = "The time per token follows from the acceptance rate by position and the measured step times."
-_BY_ACCEPTANCE: Final = "How much time it saves is not known without a baseline: `specdec-sidecar baseline`."
+_BY_ACCEPTANCE: Final = "How much time it saves is known once there is a speedup, which needs a baseline."
 _KEEP: Final = 'Try `"disable_eagle_block_drop": true` in --speculative-config on one pod, and compare.'
 _CANNOT_KEEP: Final = (
     "Upgrade to vLLM 0.32 or later, which has `disable_eagle_block_drop`, or make shared prefixes longer."

@@ -101,8 +101,7 @@ def model_notes(model: ModelReport) -> list[str]:
 
 def is_plain(model: ModelReport) -> bool:
     """Whether vLLM serves the model without speculation."""
-    limitations = [engine.limitations for engine in model.engines]
-    return bool(limitations) and all(Limitation.NO_SPECULATION in limited for limited in limitations)
+    return bool(model.engines) and all(Limitation.NO_SPECULATION in engine.limitations for engine in model.engines)
 
 
 def _traffic(model: ModelReport) -> str:

@@ -93,6 +93,7 @@ async def test_a_firing_alert_has_its_labels_texts_links_and_times(scene):
     assert alert["labels"] == labels | {"source": "sidecar", "instance": "pod-7", "cluster": "eu"}
     annotations, dashboard = alert["annotations"], "https://g.example/d/specdec-operator?from=now-6h&to=now"
     assert annotations["context"].startswith("Speculation does not pay on average.")
+    assert annotations["context"].endswith("\nDetails: specdec-sidecar report --url http://pod-7:9911")
     assert annotations["runbook_url"] == "https://r.example/SpecDecodeAcceptanceLow.md"
     variables = "var-cluster=eu&var-instance=pod-7&var-source=sidecar&var-model_name=m"
     assert annotations["dashboard_url"] == f"{dashboard}&{variables}"

@@ -14,6 +14,7 @@ from sidecar.commands.arguments import read_input, whole
 from sidecar.errors import InputError, SettingsError
 from sidecar.settings import Settings
 
+_ARGUMENTS: Final = ("model", "temperature", "max_tokens", "stream")  # these have arguments of their own, or must be
 MOST_AT_ONCE: Final = 1024
 ENDPOINTS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}  # by name on the command line
 _MOST_BYTES: Final = 1024**3  # ShareGPT's file is 670 MB
@@ -113,8 +114,8 @@ def _json_object(text: str) -> dict[str, Any]:
         fields = json.loads(text)
     except (ValueError, RecursionError):
         fields = None
-    if not isinstance(fields, dict):
-        raise argparse.ArgumentTypeError("expected a JSON object")
+    if not isinstance(fields, dict) or fields.keys() & _ARGUMENTS:
+        raise argparse.ArgumentTypeError(f"expected a JSON object without {', '.join(_ARGUMENTS)}")
     return fields
 
 

@@ -44,7 +44,7 @@ async def test_the_load_is_as_asked_for(served):
 
     async with served(counting) as url:
         load = {"temperatures": (0.0, 0.5), "concurrency": 3, "count": 10}
-        extra = {"top_k": 20, "temperature": 2}
+        extra = {"top_k": 20, "temperature": 2, "min_tokens": 48}
         result = await measured_sweep(url, ("one", "two"), **load, endpoint="completions", extra_body=extra)
     assert result.complete
     assert in_flight[1] == 3
@@ -53,6 +53,7 @@ async def test_the_load_is_as_asked_for(served):
     for part, temperature in ((asked[2:12], 0.0), (asked[12:], 0.5)):
         assert sorted(part) == [(temperature, 48, "one")] * 5 + [(temperature, 48, "two")] * 5
     assert {path for path, _, _ in seen} == {"/v1/completions"}
+    assert ["min_tokens" in body for _, body, _ in seen] == [False] * 2 + [True] * 20  # not above max_tokens
     assert {(body["top_k"], key) for _, body, key in seen} == {(20, None)}
     assert len(result.levels[0].whole.samples) == 10
 

@@ -45,6 +45,7 @@ def test_exemplars_and_a_family_that_is_cut_off_are_left_out():
     )
     assert own_series(page, 9) == b'# HELP vllm:x X.\n# TYPE vllm:x counter\nvllm:x_total{a="b"} 5.0\n'
     assert own_series(b"\xff<html>\n", 9) == b""
+    assert own_series(f"{GOOD}#a comment\n".encode(), 9) == GOOD.encode()
 
 
 GOOD = "# HELP vllm:x X.\n# TYPE vllm:x counter\nvllm:x_total 5.0\n"

@@ -15,11 +15,11 @@ from dashboards.builders.query import (
     lately,
     least,
     missing,
+    missing_phrase,
     own_threshold,
     reached,
     recorded,
     series,
-    told_missing,
     worst,
 )
 
@@ -93,7 +93,7 @@ def counted(color: str, **counts: str) -> str:
     A count ``missing`` is a phrase, or nothing where it is 0.
     """
     told = [
-        told_missing(expression) if name == "missing" else f'count_values("{name}", {expression})'
+        missing_phrase(expression) if name == "missing" else f'count_values("{name}", {expression})'
         for name, expression in counts.items()
     ]
     joined = told[0]

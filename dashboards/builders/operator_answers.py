@@ -15,12 +15,12 @@ from dashboards.builders.query import (
     lately,
     least,
     missing,
+    missing_phrase,
     number,
     own_threshold,
     rate,
     recorded,
     series,
-    told_missing,
     total,
     who,
     worst,
@@ -45,7 +45,7 @@ _ANSWERS: Final[Mapping] = {
 
 
 _ENGINES: Final = series("engine_verdict", 'verdict="insufficient_data"')  # of all that speculate
-_MISSING: Final = told_missing(number(missing(POD, _ENGINES)))
+_MISSING: Final = missing_phrase(number(missing(POD, _ENGINES)))
 
 
 def with_missing(expression: str) -> str:

@@ -51,10 +51,10 @@ def missing(by: str, selector: str, *, at_once: bool = False) -> str:
     return f"(group by ({by}) (last_over_time({selector}[1h]) unless on ({by}) {here}))"
 
 
-def told_missing(count: str) -> str:
+def missing_phrase(count: str) -> str:
     """1 with the number as a phrase in the label ``missing``, which is empty where nothing is missing."""
-    told = relabelled(f'count_values("missing", {count})', "missing", "", "missing", "0")
-    one = relabelled(told, "missing", ", 1 pod missing", "missing", "1")
+    none = relabelled(f'count_values("missing", {count})', "missing", "", "missing", "0")
+    one = relabelled(none, "missing", ", 1 pod missing", "missing", "1")
     return relabelled(one, "missing", ", $1 pods missing", "missing", "([0-9]+)")
 
 

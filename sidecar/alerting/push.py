@@ -19,7 +19,8 @@ from sidecar.settings.groups import Alerting
 SOURCE: Final = "sidecar"  # a separate identity, so that these alerts and those of Prometheus do not resolve each other
 _ALERTS: Final = "/api/v2/alerts"
 _DASHBOARD: Final = "/d/specdec-operator?from=now-6h&to=now"
-_LIFE: Final = (240.0, 4)  # seconds that an alert lasts unless it is sent again, and intervals: whichever is longer
+_LEAST_LIFE: Final = 240.0  # seconds that an alert lasts at least if it is not sent again
+_LIVES: Final = 4  # intervals that it lasts, if that is longer
 OUTCOMES: Final = ("accepted", "rejected", "failed")
 
 
@@ -52,7 +53,7 @@ class Push:
         self._tracker = Tracker(load_rules(), alerting.pace)
         self._labels = {**alerting.labels, "instance": alerting.instance or socket.gethostname(), "source": SOURCE}
         self._runbooks = alerting.runbooks or f"{own_page}/runbooks"
-        self._life = max(_LIFE[0], _LIFE[1] * alerting.interval)
+        self._life = max(_LEAST_LIFE, _LIVES * alerting.interval)
         self._replicas = [(url.partition("://")[2].rpartition("@")[2], url) for url in alerting.alertmanagers]
         self.sent: Tally[tuple[str, str]] = Tally({(name, kind): 0 for name, _ in self._replicas for kind in OUTCOMES})
 

@@ -75,8 +75,7 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
     """
     names = (str(arguments.before), str(arguments.after))
     comparison = compare(read_saved(arguments.before), read_saved(arguments.after), names=names)
-    as_json = json.dumps(asdict(comparison), indent=2, allow_nan=False) if arguments.json else ""
-    print(as_json or "\n".join(_text(comparison)))
+    print(json.dumps(asdict(comparison), indent=2, allow_nan=False) if arguments.json else "\n".join(_text(comparison)))
     if not comparison.changes:
         return 2
     if arguments.fail_if_slower is None:

@@ -17,10 +17,9 @@ from sidecar.wording.findings import explanations
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
-from sidecar.wording.tables import LOWER, PRICES, UNDER_OTHER_TRAFFIC, lower_rows, price_rows
+from sidecar.wording.tables import LOWER, PRICES, UNDER_OTHER_TRAFFIC, lower_rows, price_rows, shown_quantiles
 
 _WIDTH = 300
-_SHARES = (0.5, 0.95, 0.99)  # quantiles of latencies
 _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
 
 
@@ -76,21 +75,15 @@ def value(text: str) -> str:
 
 def _latencies(latencies: Mapping[Phase, Latency], baselines: Mapping[str, Mapping[float, float]]) -> str:
     rows = [
-        (phase.upper(), *(_quantile(measured, share) for share in _SHARES), _gap(measured, baselines.get(phase, {})))
+        (phase.upper(), *shown_quantiles(measured, latency), _gap(measured, baselines.get(phase, {})))
         for phase, measured in latencies.items()
     ]
     return _table(("", "P50", "P95", "P99", "P99 - P50"), rows) or '<p class="facts">No requests in the window.</p>'
 
 
-def _quantile(measured: Latency, quantile: float) -> str:
-    """The quantile; in vLLM's first bucket, only the bucket's edge is known."""
-    seconds, resolution = measured.quantiles[quantile], measured.resolution
-    return f"<{latency(resolution)}" if seconds < resolution else latency(seconds)
-
-
 def _gap(measured: Latency, baseline: Mapping[float, float]) -> str:
     growth = gap_growth(measured, baseline)
-    gap = _quantile(measured, 0.99) if measured.gap_seconds is None else latency(measured.gap_seconds)
+    gap = shown_quantiles(measured, latency)[-1] if measured.gap_seconds is None else latency(measured.gap_seconds)
     return gap if growth is None else f"{gap} ({growth:.1f} times the baseline)"
 
 

@@ -46,7 +46,7 @@ def answer(report: Report) -> Answer:
     scrape = report.scrape
     if not scrape.up:
         error = scrape.last_error
-        why = f"{error}. {error.remedy}" if error else "No poll has succeeded in time."
+        why = f"{error}. {error.remedy}" if error else "No poll has succeeded recently."
         return Answer("The sidecar cannot read vLLM's metrics.", "bad", why)
     drafting = [model for model in report.models if model.judgement.evidence.window.draft_tokens]
     if report.models and all(map(is_plain, report.models)):

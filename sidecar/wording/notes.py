@@ -249,7 +249,7 @@ def _grounds(judgement: Judgement) -> str:
 
 
 def hints(model: ModelReport) -> list[str]:
-    """Why there is no speedup of a model that speculates, who gets no drafts, and what vLLM's page does not tell."""
+    """Why a model that speculates has no speedup, which requests get no drafts, and what vLLM's page does not tell."""
     withheld = model.speed.withheld if model.speed is not None else None
     speedup = [] if withheld is None else [f"No speedup for {model.model_name}: {WITHHELD[withheld]}."]
     quiet = [f"No drafts in the window for {group_name(group)}." for group in model.groups if group.without_drafts]

@@ -1,6 +1,6 @@
 """A model's tables as rows of text: what ``report`` prints, and some of what the page shows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from sidecar.analysis.engine.cache import sum_caches
@@ -16,6 +16,7 @@ _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 _TEMPERATURES: Final = (
     *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90", "of draft tokens", "requests", *_TIMES),
 )
+_NO_TIMES: Final = ("-",) * 3
 _ENGINES: Final = ("engine", "speculation", "acceptance", "coverage", *_TIMES)
 LOWER: Final = ("lower acceptance rate", "acceptance rate", "below the others by", "share of draft tokens")
 PRICES: Final = ("price", "with speculation", "without (baseline)")
@@ -23,7 +24,6 @@ UNDER_OTHER_TRAFFIC: Final = (
     "The baseline had prompts and a load of its own, on which hits, times to first token and preemptions depend: "
     "`specdec-sidecar compare` has them under the same requests."
 )
-_SHARES: Final = (0.5, 0.95, 0.99)
 _BY: Final = {
     "prompt_tokens": "prompts of {} tokens",
     "output": "{} output",
@@ -81,17 +81,15 @@ def _engine(engine: EngineReport) -> Row:
         f"{how.method}, {how.num_speculative_tokens} tokens" if how else "-",
         ratio(engine.acceptance.rate if engine.acceptance else None),
         ratio(engine.coverage),
-        *_engine_times(times.get(Phase.TTFT)),
-        *_engine_times(times.get(Phase.TPOT)),
+        *(shown_quantiles(times[Phase.TTFT], milliseconds) if Phase.TTFT in times else _NO_TIMES),
+        *(shown_quantiles(times[Phase.TPOT], milliseconds) if Phase.TPOT in times else _NO_TIMES),
     )
 
 
-def _engine_times(measured: Latency | None) -> Row:
-    """Quantiles below the first bucket's edge are mere interpolation, so only the edge is shown."""
-    if measured is None:
-        return ("-",) * len(_SHARES)
-    edge, quantiles = measured.resolution, measured.quantiles
-    return [f"<{milliseconds(edge)}" if quantiles[one] < edge else milliseconds(quantiles[one]) for one in _SHARES]
+def shown_quantiles(measured: Latency, show: Callable[[float], str]) -> list[str]:
+    """P50, P95 and P99; in vLLM's first bucket they would be mere interpolation, so only the bucket's edge is shown."""
+    edge, values = measured.resolution, (measured.quantiles[share] for share in (0.5, 0.95, 0.99))
+    return [f"<{show(edge)}" if seconds < edge else show(seconds) for seconds in values]
 
 
 def price_rows(model: ModelReport) -> list[Row]:

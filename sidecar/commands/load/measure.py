@@ -66,7 +66,7 @@ async def measure_sweep(
                 if not stop.is_set():
                     on_begin(ended, level)
                     measured = await sweep.measure(level)
-                    if not stop.is_set() or not rounds[level]:  # one that was cut short has no error of its own
+                    if not stop.is_set() or not rounds[level]:  # else it was cut short
                         rounds[level].append(measured)
             reached_end = not stop.is_set()
     finally:

@@ -114,8 +114,8 @@ class SweepResult:
     """``complete`` is False if the sweep was stopped, ran out of time, or a level got no answer at all.
 
     ``model`` is None if the sweep ended before the server named one. ``fault`` is the last one of a request, None if
-    none failed. ``requests`` is a digest of the prompts, their number and the endpoint: sweeps with the same one sent
-    the same requests in each round.
+    none failed. ``requests`` is a digest of the prompts, their number, the endpoint and the extra fields: sweeps with
+    the same digest sent the same requests in each round.
     """
 
     format: Literal[4] = 4

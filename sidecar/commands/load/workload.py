@@ -14,7 +14,7 @@ from sidecar.commands.arguments import read_input, whole
 from sidecar.errors import InputError, SettingsError
 from sidecar.settings import Settings
 
-_ARGUMENTS: Final = ("model", "temperature", "max_tokens", "stream")  # these have arguments of their own, or must be
+_ARGUMENTS: Final = ("model", "temperature", "max_tokens", "stream")  # set by other arguments, or always
 MOST_AT_ONCE: Final = 1024
 ENDPOINTS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}  # by name on the command line
 _MOST_BYTES: Final = 1024**3  # ShareGPT's file is 670 MB

@@ -125,7 +125,7 @@ def model_report(
         plain_cache=model.plain_cache,
         plain_steps=model.speed.curve,
         plain_latencies=model.plain_latencies,
-        rejected=dict(model.rejected.sums) if splits and fresh else {},
+        rejected=model.rejected if splits and fresh else {},
         breaches=judged.breaches,
     )
     sampling = model.strata[Table.SAMPLING].sums if splits else {}

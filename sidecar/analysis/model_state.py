@@ -42,6 +42,7 @@ TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 DURATION_EDGES: Final = (2.5, 10.0, 60.0, 300.0)
 ENGINE: Final = "engine"  # divides requests as a table does
 STRUCTURED: Final = "structured"
+_ALL: Final = "all"
 _HOUR: Final = 3600.0
 
 
@@ -126,8 +127,8 @@ class ModelState:
         self.strata = {by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*GROUPED, ENGINE)}
         # Tokens decoded by requests of which no token was drafted, by output.
         self.undrafted = SlidingSums[str, int](settings.latency_window)
-        # Requests with a sampling parameter that vLLM rejects while it speculates, by parameter.
-        self.rejected = SlidingSums[str, int](settings.latency_window)
+        # Finished requests, and those with a sampling parameter that vLLM rejects while it speculates, by parameter.
+        self._parameters = SlidingSums[str, int](settings.latency_window)
         self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
         self._taken: dict[str, tuple[Cut, Tallies]] = {}  # each life's cut and its tallies by label, by ``start``
         self._acceptances = Recent(settings.latency_window, acceptance_bin)
@@ -173,7 +174,7 @@ class ModelState:
             self._latest.extend((at, acceptance) for acceptance in acceptances)
             self._compare(at, engine, label, ended)
             used = {name: sum(name in request.parameters for request in ended) for name in REJECTED}
-            self.rejected.add(at, {name: count for name, count in used.items() if count})
+            self._parameters.add(at, {name: count for name, count in used.items() if count} | {_ALL: len(ended)})
         self.speed.finished(by_temperature)
 
     def _compare(self, at: float, engine: str, temperature: str, requests: Sequence[FinishedRequest]) -> None:
@@ -210,7 +211,13 @@ class ModelState:
         for cells in self.strata.values():
             cells.drop(at)
         self.undrafted.drop(at)
-        self.rejected.drop(at)
+        self._parameters.drop(at)
+
+    @property
+    def rejected(self) -> dict[str, float]:
+        """The share of the window's finished requests with each parameter of ``REJECTED``; without those not used."""
+        sums = self._parameters.sums
+        return {name: sums[name] / sums[_ALL] for name in REJECTED if name in sums}
 
     def windows(self) -> tuple[dict[str, Acceptance], dict[str, Acceptance]]:
         """Every temperature over the sliding window, and over the last hour, each with its share."""

@@ -107,7 +107,7 @@ class ModelReport:
     plain_cache: PlainCache | None = None  # this and the next two are the baseline's
     plain_steps: PlainStepTimes | None = None
     plain_latencies: Mapping[str, Mapping[float, float]] = field(default_factory=dict)  # by phase and quantile
-    rejected: Mapping[str, int] = field(default_factory=dict)  # requests of the window by parameter: see REJECTED
+    rejected: Mapping[str, float] = field(default_factory=dict)  # share of the requests by parameter: see REJECTED
     findings: tuple[Finding, ...] = ()  # why speculation loses, the most expensive first
     breaches: Breaches = field(default_factory=Breaches)  # as of the last good poll, like the judgement
 

@@ -121,7 +121,7 @@ def _traffic(model: ModelReport) -> str:
         f"tokens, {percent(shaped)} with top-k, top-p, min-p or penalties. docs/measure.md says which traffic suits "
         "speculation."
     )
-    used = " and ".join(f"{name} ({percent(count / total)} of the requests)" for name, count in model.rejected.items())
+    used = " and ".join(f"{name} ({percent(share)} of the requests)" for name, share in model.rejected.items())
     return f"{text} While it speculates, vLLM rejects {used} with status 400." if used else text
 
 

@@ -29,11 +29,16 @@ async def test_the_traffic_of_a_vllm_that_does_not_speculate_is_described(lab, f
     settings = load_settings(None, {f"SPECDEC_{name}": value for name, value in given.items()})
     async with running(settings) as address:
         await vllm.start()
+        await until(partial(_is_up, f"http://{address}"), seconds=60)  # the windows begin at the first poll
         await each_sent(range(REQUESTS), partial(_ask, vllm.url), 4)
         await idle(vllm.url)
         note = await until(lambda: _note_on(f"http://{address}", f"{REQUESTS} requests in the last "), seconds=60)
     assert ": 50% at T 0, 25% at T 0.5-0.7, 25% at T 0.7-1; 0% with structured output, 0% with prompts" in note
     assert note.endswith(" vLLM rejects min_p (25% of the requests) with status 400.")
+
+
+async def _is_up(url):
+    return (await sidecar_status(url, tls=False))["scrape"]["up"]
 
 
 async def _note_on(url, beginning):

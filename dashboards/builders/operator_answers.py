@@ -171,7 +171,7 @@ def _configuration() -> stat.Panel:
         "Method and number of draft tokens K of that pod, and how many positions are accepted often enough to be "
         "worth drafting: at least at its break-even, or at acceptance_fewer_tokens where there is none.",
         "If fewer positions than K are worth drafting, lower num_speculative_tokens to their number.",
-        Query(f"{described} or on ({POD}) {unknown}", "{{configuration}}", unit="suffix: positions pay"),
+        Query(f"{described} or on ({POD}) {unknown}", "{{configuration}}", unit="suffix:positions pay"),
         unit=COUNT,
         empty="nothing is drafted",
     )

@@ -38,7 +38,7 @@ def _balance() -> timeseries.Panel:
                 TEMPERATURE,
             )
         ],
-        "suffix: s/s",
+        "suffix:s/s",
         low=None,
     )
 

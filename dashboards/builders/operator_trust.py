@@ -34,7 +34,7 @@ def trust() -> Section:
                 "other_format: rewrite it with this sidecar (specdec-sidecar plugin DIR) and restart vLLM."
             ),
         ),
-        [Label("state"), Label("who"), Label("engine"), Label("version"), Label("vllm_version")],
+        [Label("state"), Label("who", title="Pod"), Label("engine"), Label("version"), Label("vllm_version")],
         [Value(worst("state, who, engine, version, vllm_version", who(series("plugin_info"))))],
         sort="state",
         empty="not connected to any engine",

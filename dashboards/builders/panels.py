@@ -15,9 +15,9 @@ from dashboards.builders.page import SOURCE
 
 SHARE: Final = "percentunit"
 SECONDS: Final = "s"
-PER_SECOND: Final = "suffix: /s"
-TOKENS_PER_SECOND: Final = "suffix: tok/s"  # as vLLM's own dashboards have it
-TIMES: Final = "suffix: x"
+PER_SECOND: Final = "suffix:/s"
+TOKENS_PER_SECOND: Final = "suffix:tok/s"  # as vLLM's own dashboards have it
+TIMES: Final = "suffix:x"
 COUNT: Final = "short"
 AGO: Final = "dateTimeFromNow"
 

@@ -17,6 +17,9 @@ from dashboards.builders.panels import COUNT, SMOOTH, Mapping, mapped, target
 RUNBOOKS: Final = "${runbooks}"
 ALERT_RUNBOOK: Final = f"{RUNBOOKS}/SpecDecode${{__value.text}}.md"  # the tables' names of alerts lack the prefix
 
+# Not the panel's own, which says why the whole table is empty.
+_EMPTY_CELL: Final = [models.DynamicConfigValue(id_val="noValue", value="-")]
+
 
 @dataclass(frozen=True, slots=True)
 class Label:
@@ -73,6 +76,7 @@ def rows(
         panel.with_target(target(index, value.expr).instant().format(PromQueryFormat.TABLE))
     panel.with_transformation(models.DataTransformerConfig(id_val="merge", options={}))
     panel.with_transformation(models.DataTransformerConfig(id_val="organize", options=_columns(labels, values, order)))
+    panel.override_by_regexp("/.*/", _EMPTY_CELL)
     for value in values:
         if value.title:
             panel.override_by_name(value.title, _cells(value))
@@ -92,7 +96,13 @@ def matrix(
     panel.description(f"**Read:** {description[0]}\n\n**Do:** {description[1]}")
     panel.with_target(target(0, expr).instant().format(PromQueryFormat.TABLE))
     grouped = {"rowField": row, "columnField": column, "valueField": "Value"}
+    # Both in the order of their names: columns come in that of the rows, which Prometheus gives in any.
+    panel.with_transformation(models.DataTransformerConfig(id_val="sortBy", options={"sort": [{"field": column}]}))
     panel.with_transformation(models.DataTransformerConfig(id_val="groupingToMatrix", options=grouped))
+    corner = f"{row}\\{column}"  # Grafana's name for the first column
+    panel.override_by_regexp("/.*/", _EMPTY_CELL)
+    panel.override_by_name(corner, _values({"displayName": row.capitalize()}))
+    panel.sort_by([common.TableSortByFieldState().display_name(row.capitalize())])
     panel.override_by_field_type("number", _shaded())
     return panel.cell_height(TableCellHeight.SM)
 

@@ -61,8 +61,10 @@ def _panels(page):
         if any(source.get("datasource") != SOURCE for source in (panel, *targets)):
             yield "panel-datasource-rule", title
         unit = panel.get("fieldConfig", {}).get("defaults", {}).get("unit", "")
-        if unit not in UNITS and not unit.startswith("suffix: "):
+        if unit not in UNITS and not unit.startswith("suffix:"):
             yield "panel-units-rule", title
+        if panel.get("type") == "table" and "noValue" not in str(panel["fieldConfig"]["overrides"]):
+            yield "empty-cell-is-no-empty-table", title
         if not targets:
             yield "panel-no-targets-rule", title
         yield from _twice("unique-references", [target["refId"] for target in targets])

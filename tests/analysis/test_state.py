@@ -209,7 +209,14 @@ def test_a_model_is_judged_over_all_its_engines_on_the_page():
     assert server.model().judgement.acceptance == pytest.approx(810 / 900)
 
 
-def test_running_requests_count_and_an_hour_judges_a_small_pod():
+def test_a_running_request_counts_once_whether_or_not_it_began_in_the_window():
+    server = Server()
+    server.poll(snap(drafts=0))
+    requests = [server.poll(snap(drafts=drafts)).models[0].judgement.evidence.window.requests for drafts in (0, 1, 2)]
+    assert requests == [1, 1, 2]  # one is running all the time
+
+
+def test_an_hour_judges_a_small_pod():
     """Two drafts a second: too few in five minutes, enough in half an hour."""
     server = Server(thresholds={"min_requests": 20, "min_drafts_per_second": 4})
     for second in range(0, 1800, 30):
@@ -217,7 +224,7 @@ def test_running_requests_count_and_an_hour_judges_a_small_pod():
     judgement = server.model().judgement
     assert judgement.evidence.window.seconds == pytest.approx(300, abs=31)
     assert judgement.judged.seconds > 1200
-    assert judgement.judged.requests == judgement.judged.drafts + 1
+    assert judgement.judged.requests == judgement.judged.drafts
     assert judgement.verdict is Verdict.NET_POSITIVE
 
 

@@ -104,6 +104,7 @@ def firing(*labels: str) -> table.Panel:
             Label("alert", ALERT_RUNBOOK, title="Alert", width=210),
             Label("at", title="At", width=80),
             Label("who", title="Pod", width=190),
+            Label("severity", hidden=True),  # the first column shows it in colour
             *map(Label, labels),
         ],
         [

@@ -103,6 +103,13 @@ class Measured(Group):
     """the KV cache without speculation: per model `hit_ratio`, `capacity_tokens` (of one engine) and
     `preemptions_ratio`, all optional, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
 
+    def latencies(self, model: str) -> dict[str, dict[float, float]]:
+        """A model's healthy latencies in seconds, by phase and quantile."""
+        return {
+            phase: {int(name[1:]) / 100: seconds for name, seconds in quantiles.items()}
+            for phase, quantiles in self.baseline.get(model, {}).items()
+        }
+
 
 MeasuredFile = Annotated[
     Measured, from_text(lambda path: read_yaml(Path(path))), WithJsonSchema({"format": "path of a file"})

@@ -18,12 +18,13 @@ LEVEL = b'[{"level":{"temperature":0,"concurrency":1},"rounds":[]}]'
 
 @pytest.fixture
 def saved(tmp_path):
-    """Saves sweeps of one level each; returns the names of their files."""
+    """Saves sweeps, each of one level or of several; returns the names of their files."""
 
-    def save(*levels):
-        for number, level in enumerate(levels):
-            (tmp_path / f"{number}.json").write_bytes(encode(sweep_of(level)))
-        return [str(tmp_path / f"{number}.json") for number in range(len(levels))]
+    def save(*sweeps):
+        for number, levels in enumerate(sweeps):
+            result = sweep_of(*levels) if isinstance(levels, tuple) else sweep_of(levels)
+            (tmp_path / f"{number}.json").write_bytes(encode(result))
+        return [str(tmp_path / f"{number}.json") for number in range(len(sweeps))]
 
     return save
 
@@ -103,11 +104,15 @@ def test_a_p99_has_an_error_with_200_requests_in_each_round(requests, is_known):
     assert of("TPOT P50", comparison).change.error is not None
 
 
-def test_levels_of_one_side_only_are_left_out_with_a_note():
-    before = sweep_of(generated_level(1), generated_level(2, temperature=1.0))
-    comparison = compared(before, sweep_of(generated_level(3)))
-    assert {change.level.temperature for change in comparison.changes} == {0.0}
-    assert "left out, since only one sweep measured them: 1 level" in comparison.notes
+def test_levels_that_only_one_sweep_measured_are_named_and_pass_no_gate(saved, capsys):
+    levels = [generated_level(seed, temperature=temperature) for seed, temperature in ((1, 0.0), (2, 0.5), (3, 1.0))]
+    wide, narrow = saved(tuple(levels), levels[0])
+    for pair in ((wide, narrow), (narrow, wide)):
+        assert command("compare", *pair, "--fail-if-slower", "50%") == 3
+        out, err = capsys.readouterr()
+        line = f"only {wide} measured temperature 0.5, concurrency 4; temperature 1, concurrency 4: not compared"
+        assert f"note: {line}" in out.splitlines()
+        assert err.splitlines() == ["--fail-if-slower: undecided", line]
 
 
 def test_a_faster_server_is_shown_and_described(saved, capsys):

@@ -41,6 +41,8 @@ _MEDIANS: Final = ("TTFT P50", "TPOT P50", _TOKENS)
 _SPEEDS: Final = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", _TOKENS)
 _ACCEPTED: Final = ("acceptance", "length")
 _BALANCE: Final = ("requests/s", "cache hit ratio", "preemptions/request")  # comparable only under the same requests
+_SENT: Final = ("prompts", "requests", "endpoint", "extra_body", "max_tokens", "rounds")  # arguments of ``sweep``
+_LONG: Final = 80  # characters; two digests of prompts have more
 _COMPARED: Final = (*_ACCEPTED, *_SPEEDS, "requests/s", *CACHE)
 
 Effect = Literal["faster", "slower", "higher", "lower"]
@@ -127,7 +129,7 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
     """Compares the levels that both have; the confidence holds for all changes with an error together (Bonferroni)."""
     first, second = ({one.level: one for one in sweep.levels if one.whole.samples} for sweep in (before, after))
     pairs = [(level, second[key]) for key, level in first.items() if key in second]
-    unlike = _BALANCE if _other_requests(before, after) else ()
+    unlike = _BALANCE if any(_other_requests(before, after)) else ()
     uncertain = [one for one in _changes(pairs, unlike, _CONFIDENCE) if one.change is not None and one.change.error]
     changes = tuple(_changes(pairs, unlike, 1 - (1 - _CONFIDENCE) / max(1, len(uncertain))))
     gains = {level: gains_from(token, first) for level, token, first in _times(changes)}
@@ -200,16 +202,17 @@ def _times(changes: Iterable[MetricChange]) -> Iterator[tuple[str, Interval, Int
             yield level, token, first
 
 
-def _other_requests(before: SweepResult, after: SweepResult) -> list[str]:
+def _other_requests(before: SweepResult, after: SweepResult) -> Iterator[str]:
     """In what the requests of the two differ; empty if they sent the same ones."""
-    same = {
-        "other --max-tokens": before.max_tokens == after.max_tokens,
-        "other --rounds": before.rounds == after.rounds,
-        "other prompts, --requests, --endpoint or --extra-body": before.requests == after.requests,
-        "a sweep ended early": before.complete and after.complete,
-        "some failed": not any(level.whole.failed for sweep in (before, after) for level in sweep.levels),
-    }
-    return [reason for reason, is_same in same.items() if not is_same]
+    for argument in _SENT:
+        first, second = getattr(before, argument), getattr(after, argument)
+        if first != second:
+            both = f" ({first} and {second})"
+            yield f"other --{argument.replace('_', '-')}{both if len(both) < _LONG else ''}"
+    if not (before.complete and after.complete):
+        yield "a sweep ended early"
+    if any(level.whole.failed for sweep in (before, after) for level in sweep.levels):
+        yield "some failed"
 
 
 def _result(changes: Sequence[MetricChange]) -> Result:
@@ -227,8 +230,8 @@ def _result(changes: Sequence[MetricChange]) -> Result:
 def _notes(before: SweepResult, after: SweepResult, pairs: Sequence[tuple[LevelResult, LevelResult]]) -> Iterator[str]:
     if before.model != after.model:
         yield f"the model names differ: {before.model} and {after.model}"
-    if reasons := _other_requests(before, after):
-        yield f"not the same requests: {', '.join(reasons)}; times, lengths and acceptance depend on that"
+    if reasons := ", ".join(_other_requests(before, after)):
+        yield f"not the same requests: {reasons}; times, lengths and acceptance depend on that"
     tokens = [{_positions(side) for side in pair} for pair in pairs]
     if any(0 not in numbers and len(numbers) > 1 for numbers in tokens):
         yield "the numbers of speculative tokens differ, which changes the acceptance rate: compare length and TPOT"

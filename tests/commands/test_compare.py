@@ -12,7 +12,8 @@ from sidecar.commands.load.sweep_result import encode
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_level, sweep_of
 
-EMPTY = b'{"format":%d,"model":null,"max_tokens":1,"rounds":1,"complete":true,"fault":null,"levels":[],"requests":""}'
+SENT = b'"prompts":"","requests":1,"endpoint":"chat","extra_body":"{}","max_tokens":1,"rounds":1'
+EMPTY = b'{"format":%d,"model":null,"complete":true,"fault":null,"levels":[],' + SENT + b"}"
 LEVEL = b'[{"level":{"temperature":0,"concurrency":1},"rounds":[]}]'
 
 
@@ -193,9 +194,12 @@ def test_a_length_from_which_a_request_gains_is_named_only_where_both_times_clea
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"requests": "others"}, "other prompts, --requests, --endpoint or --extra-body"),
-        ({"max_tokens": 9}, "other --max-tokens"),
-        ({"rounds": 4}, "other --rounds"),
+        ({"prompts": 64 * "b"}, "other --prompts"),
+        ({"requests": 9}, "other --requests (25 and 9)"),
+        ({"endpoint": "completions"}, "other --endpoint (chat and completions)"),
+        ({"extra_body": '{"top_k": 20}'}, 'other --extra-body ({} and {"top_k": 20})'),
+        ({"extra_body": f'{{"user": "{60 * "x"}"}}'}, "other --extra-body"),
+        ({"max_tokens": 9, "rounds": 4}, "other --max-tokens (100 and 9), other --rounds (8 and 4)"),
         ({"complete": False}, "a sweep ended early"),
         ({"levels": (with_failures(generated_level(2, tpot=0.005, ttft=0.09)),)}, "some failed"),
     ],
@@ -207,12 +211,12 @@ def test_prices_of_other_requests_are_not_compared(change, reason):
     same = compared(before, after)
     assert None not in [of(name, same).change for name in balance]
     assert list(same.gains_from) == ["temperature 0, concurrency 4"]
-    for pair in ((before, replace(after, **change)), (replace(before, **change), after)):
+    for pair in ((replace(before, **change), after), (before, replace(after, **change))):
         comparison = compared(*pair)
         assert [of(name, comparison).change for name in balance] == [None] * 2
         assert of("TPOT P50", comparison).change is not None
         assert (comparison.gains_from, comparison.same_requests) == ({}, False)
-        assert any(note.startswith(f"not the same requests: {reason}; times") for note in comparison.notes)
+    assert any(note.startswith(f"not the same requests: {reason}; times") for note in comparison.notes)
 
 
 def test_a_price_that_one_round_does_not_have_is_unknown():
@@ -275,9 +279,9 @@ def test_the_exit_code_says_whether_a_slowdown_is_within_the_limit(
         (None, "No such file or directory"),
         (b"{", "not a file that `sweep --save` of this version wrote"),
         (b"[" * 100_000, "not a file that `sweep --save` of this version wrote"),
-        (EMPTY % 4, "no request was answered in it"),
-        (EMPTY.replace(b"[]", LEVEL) % 4, "not a file that `sweep --save` of this version wrote"),
-        (EMPTY % 3, "not a file that `sweep --save` of this version wrote"),
+        (EMPTY % 5, "no request was answered in it"),
+        (EMPTY.replace(b"[]", LEVEL) % 5, "not a file that `sweep --save` of this version wrote"),
+        (EMPTY % 4, "not a file that `sweep --save` of this version wrote"),
     ],
 )
 def test_files_that_sweep_did_not_write_are_refused(tmp_path, capsys, content, reason):

@@ -5,7 +5,7 @@ from datetime import datetime
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
@@ -111,6 +111,15 @@ class Measured(Group):
         }
 
 
-MeasuredFile = Annotated[
-    Measured, from_text(lambda path: read_yaml(Path(path))), WithJsonSchema({"format": "path of a file"})
-]
+def _read_measured(path: str) -> dict[str, Any]:
+    remedy = "`specdec-sidecar baseline --out FILE` writes a baseline"
+    try:
+        values = read_yaml(Path(path))
+    except ValueError as error:
+        raise ValueError(f"{error}; {remedy}") from None
+    if values and not values.keys() & Measured.model_fields.keys():  # another program's, or a sweep's
+        raise ValueError(f"not a baseline; {remedy}")
+    return values
+
+
+MeasuredFile = Annotated[Measured, from_text(_read_measured), WithJsonSchema({"format": "path of a file"})]

@@ -16,6 +16,7 @@ EVERY = Path(__file__).with_name("every.yaml")
 CODE, TAG = "python/object/apply:os.getcwd", "could not determine a constructor for the tag"
 MAPPING = "expected at most 1 MiB, with one setting per line, as key: value"
 DURATION = "expected duration, a number of seconds or a number and ms, s, m or h"
+MEASURE = "`specdec-sidecar baseline --out FILE` writes a baseline"
 FILES = {"vllm_ca_file", "web_config_file", "baseline_file"}
 
 
@@ -105,8 +106,10 @@ def test_a_baseline_file_takes_the_place_of_a_baseline(config):
     ("content", "problem"),
     [
         ("baseline: {m: {ttft: {p50: x}}}", f".baseline.m.ttft.p50=x: {DURATION}"),
-        ("model: {ttft: {p50: 1}}", ".model: unknown setting; remove it"),
-        ("baseline: {}\nbaseline: {}", "=base.yaml: line 2 is not valid YAML: duplicate key 'baseline'"),
+        ("baseline: {}\nmodel: {ttft: {p50: 1}}", ".model: unknown setting; remove it"),
+        ("baseline: {}\nbaseline: {}", f"=base.yaml: line 2 is not valid YAML: duplicate key 'baseline'; {MEASURE}"),
+        ("model: m\nport: 8000\nmax-model-len: 8192", f"=base.yaml: not a baseline; {MEASURE}"),
+        ('{"format": 5, "model": "m", "levels": []}', f"=base.yaml: not a baseline; {MEASURE}"),
     ],
 )
 def test_the_message_about_an_invalid_baseline_file_names_the_key_in_it(config, messages, content, problem):

@@ -110,6 +110,11 @@ class Measured(Group):
             for phase, quantiles in self.baseline.get(model, {}).items()
         }
 
+    def others(self, model: str) -> list[str]:
+        """The models that were measured, if this one is not among them."""
+        models = {*self.baseline, *self.plain_steps, *self.plain_cache}
+        return [] if model in models else sorted(models)
+
 
 def _read_measured(path: str) -> dict[str, Any]:
     remedy = "`specdec-sidecar baseline --out FILE` writes a baseline"

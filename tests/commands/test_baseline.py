@@ -89,11 +89,11 @@ def test_a_vllm_that_is_down_is_named_at_once(capsys, socket_path, arguments):
     assert err.splitlines()[-1].startswith(f"cannot read vLLM's metrics at {NOWHERE} (unreachable: ")
 
 
-def test_a_baseline_that_cannot_be_written_is_printed(capsys, monkeypatch, tmp_path):
+def test_a_baseline_that_cannot_be_written_is_printed(capsys, monkeypatch):
     monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
-    assert command("baseline", "--out", str(tmp_path)) == 2
+    assert command("baseline", "--out", "/dev/full") == 2
     printed = capsys.readouterr()
-    assert f"--out={tmp_path}: Is a directory; printed instead" in printed.err
+    assert "--out=/dev/full: No space left on device; printed instead" in printed.err
     (steps,) = yaml.safe_load(printed.out)["plain_steps"].values()
     assert "first_token_seconds" not in steps  # not in this recording
 

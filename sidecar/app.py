@@ -68,7 +68,7 @@ class Sidecar:
         self._settings = settings  # in force: a reload replaces them
         self._supervisor, self._reloader = supervisor, reloader
         self._state = State(settings, time.time())
-        scrapes: ScrapeSink = LoggedState(self._state, _log(), StateLog(_log()))
+        scrapes: ScrapeSink = LoggedState(self._state, _log(), StateLog(_log()), settings.measured)
         requests: PluginSink = self._state.plugin.receive
         if recorder is not None:
             scrapes, requests = recorder.tee_scrapes(scrapes, pages), recorder.tee_requests(requests)

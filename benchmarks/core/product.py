@@ -34,7 +34,7 @@ class Product:
         self.polls = 0
         self.settings = load_settings(None, {})
         self._state = State(self.settings, 0.0)
-        self._sink = LoggedState(self._state, log, StateLog(log))
+        self._sink = LoggedState(self._state, log, StateLog(log), self.settings.measured)
         self._reader, self._snapshots = PageReader(names.wanted(), self.settings.limits), SnapshotReader()
         self._page = page
         self._engines = self._read(page).engines

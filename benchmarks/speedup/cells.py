@@ -12,7 +12,7 @@ from random import Random
 import structlog
 
 from sidecar.commands.load.client import Client, Sample
-from sidecar.commands.load.workload import ENDPOINTS, RequestOptions
+from sidecar.commands.load.workload import RequestOptions
 from sidecar.engine.page_source import PageSource, page_source
 from sidecar.errors import ScrapeError
 from sidecar.recording.recording import PluginLine, Scrape
@@ -111,7 +111,7 @@ class ObservedServer:
 async def observed(url: str, socket: Path) -> AsyncIterator[ObservedServer]:
     """The vLLM at ``url``, whose plug-in will send to ``socket``; it need not be up yet."""
     pages = page_source(ScrapeSettings(vllm_url=url), Limits())
-    async with pages as source, Client(url, RequestOptions(endpoint=ENDPOINTS["completions"])) as client:
+    async with pages as source, Client(url, RequestOptions(endpoint="completions")) as client:
         server = ObservedServer(client, source)
         async with PluginReceiver(socket, server.receive, structlog.get_logger("benchmark")):
             yield server

@@ -74,7 +74,7 @@ class Condition:
 
 def conditions(report: Report) -> Iterator[Condition]:
     """Every condition that holds: on vLLM as a whole, on a model, or on one of a model's temperatures."""
-    if not report.scrape.up:
+    if not report.scrape.up and (report.scrape.last_scrape or report.scrape.last_error):  # else no poll has ended yet
         rule = "SpecDecodeVLLMNeverUp" if report.scrape.last_scrape is None else "SpecDecodeVLLMDown"
         yield Condition(rule, {}, context=_page_answer(report))
     for model in report.models:

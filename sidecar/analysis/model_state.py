@@ -110,12 +110,10 @@ class ModelState:
         self.name = name
         self._settings = settings
         self._buckets = TemperatureBuckets(settings.temperature_buckets)
-        curves = settings.plain_step_times
-        self.plain_latencies = settings.baselines.get(name, {})
-        self.plain_cache = (settings.baseline_file or settings).plain_cache.get(name)
-        missing = Withheld.OTHER_MODEL if curves else Withheld.NO_REFERENCE
-        self.speed = ModelSpeed(curves.get(name), missing, window=settings.latency_window, history=settings.history)
-        window = settings.latency_window
+        window, measured = settings.latency_window, settings.measured
+        self.plain_latencies, self.plain_cache = measured.latencies(name), measured.plain_cache.get(name)
+        missing = Withheld.OTHER_MODEL if measured.plain_steps else Withheld.NO_REFERENCE
+        self.speed = ModelSpeed(measured.plain_steps.get(name), missing, window=window, history=settings.history)
         self.temperatures = {label: TemperatureState(window) for label in (*self._buckets.labels, OTHER)}
         names = {Table.TEMPERATURE: self._buckets.labels, **GROUPED}
         known = [(by, name) for by, some in names.items() for name in some]

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -69,10 +70,12 @@ def share_of_one(text: str) -> float:
 
 
 def file_to_write(text: str) -> Path:
-    """A file in a directory that exists, so that no measurement is wasted on a file that cannot be written."""
-    path = Path(text)
-    if not path.absolute().parent.is_dir():
+    """A file that can be written, as far as one can tell, so that no measurement is wasted on one that cannot."""
+    path, folder = Path(text), Path(text).absolute().parent
+    if not folder.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: no such directory")
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text}: {'is a directory' if path.is_dir() else 'not writable'}")
     return path
 
 

@@ -54,7 +54,7 @@ async def _check(settings: Settings) -> int:
         await Poller(source, settings, state).poll()
     report = state.report(time.time())
     print(f"\nvLLM: {redacted(settings.vllm_url)}")
-    for line in _page(report, settings.vllm_url):
+    for line in _page(report, settings):
         print(f"  {line}")
     plugin = await _running(settings)
     if plugin is None and report.scrape.last_error is None:
@@ -98,11 +98,11 @@ async def _listen(state: State, settings: Settings) -> tuple[bool, str]:
         return False, f"{plugin_sentence(plugin)}{listened}"
 
 
-def _page(report: Report, url: str) -> Iterator[str]:
+def _page(report: Report, settings: Settings) -> Iterator[str]:
     error = report.scrape.last_error
     if error is not None:
         yield f"no usable metrics ({error.reason}): {error}"
-        yield _remedy(error, url)
+        yield _remedy(error, settings.vllm_url)
         return
     if report.scrape.malformed_lines:
         yield f"skipped {report.scrape.malformed_lines} malformed lines or histograms"
@@ -111,6 +111,8 @@ def _page(report: Report, url: str) -> Iterator[str]:
         yield f"  speculative decoding: {_speculation(engine)}"
         if engine.kv_cache_capacity_tokens is not None:
             yield f"  KV cache: {engine.kv_cache_capacity_tokens:,} tokens"
+        if others := ", ".join(settings.measured.others(engine.key.model_name)):
+            yield f"  baseline: of other models ({others}), so this model has no speedup and no prices"
         for limitation in sorted(engine.limitations):
             yield f"  limitation ({limitation}): {LIMITATIONS[limitation]}"
 

@@ -8,7 +8,7 @@ claimed from them. Acceptance does not depend on the machine's speed: its error 
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from math import ceil
@@ -41,6 +41,8 @@ _MEDIANS: Final = ("TTFT P50", "TPOT P50", _TOKENS)
 _SPEEDS: Final = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", _TOKENS)
 _ACCEPTED: Final = ("acceptance", "length")
 _BALANCE: Final = ("requests/s", "cache hit ratio", "preemptions/request")  # comparable only under the same requests
+_SENT: Final = ("prompts", "requests", "endpoint", "extra_body", "max_tokens", "rounds")  # arguments of ``sweep``
+_LONG: Final = 80  # characters; two digests of prompts have more
 _COMPARED: Final = (*_ACCEPTED, *_SPEEDS, "requests/s", *CACHE)
 
 Effect = Literal["faster", "slower", "higher", "lower"]
@@ -62,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
     slower = (
         "such as 5%%: exit with 1 if median TTFT, median TPOT or tokens/s is significantly slower by that much, "
-        "with 3 if the sweeps are not precise enough to rule it out"
+        "with 3 if the sweeps cannot rule it out at every level"
     )
     parser.add_argument("--fail-if-slower", type=share_of_one, metavar="SHARE", help=slower)
 
@@ -109,7 +111,8 @@ class Comparison:
     """The comparison of the sweep named ``after`` with the one named ``before``; ``notes`` are its caveats.
 
     ``gains_from`` is the number of output tokens from which on a request gains time, with its range, by level; a level
-    is absent where requests gain or lose at any length, and where that is not clear.
+    is absent where requests gain or lose at any length, and where that is not clear. ``left_out`` names the levels that
+    only one of the two measured.
     """
 
     before: str
@@ -118,14 +121,15 @@ class Comparison:
     changes: tuple[MetricChange, ...]  # level by level
     same_requests: bool
     gains_from: Mapping[str, tuple[int, int, int]]  # empty unless they are the same
+    left_out: tuple[str, ...]
     notes: tuple[str, ...]
 
 
 def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) -> Comparison:
     """Compares the levels that both have; the confidence holds for all changes with an error together (Bonferroni)."""
-    known = {level.level: level for level in after.levels if level.whole.samples}
-    pairs = [(level, known[level.level]) for level in before.levels if level.whole.samples and level.level in known]
-    unlike = _BALANCE if _other_requests(before, after) else ()
+    first, second = ({one.level: one for one in sweep.levels if one.whole.samples} for sweep in (before, after))
+    pairs = [(level, second[key]) for key, level in first.items() if key in second]
+    unlike = _BALANCE if any(_other_requests(before, after)) else ()
     uncertain = [one for one in _changes(pairs, unlike, _CONFIDENCE) if one.change is not None and one.change.error]
     changes = tuple(_changes(pairs, unlike, 1 - (1 - _CONFIDENCE) / max(1, len(uncertain))))
     gains = {level: gains_from(token, first) for level, token, first in _times(changes)}
@@ -136,8 +140,14 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
         changes=changes,
         same_requests=not unlike,
         gains_from={level: gain for level, gain in gains.items() if gain is not None and not unlike},
+        left_out=(*_left_out(names[0], first, second), *_left_out(names[1], second, first)),
         notes=tuple(_notes(before, after, pairs)),
     )
+
+
+def _left_out(name: str, levels: Iterable[SweepLevel], others: Container[SweepLevel]) -> Iterator[str]:
+    if alone := "; ".join(str(level) for level in levels if level not in others):
+        yield f"only {name} measured {alone}: not compared"
 
 
 def _changes(
@@ -192,16 +202,17 @@ def _times(changes: Iterable[MetricChange]) -> Iterator[tuple[str, Interval, Int
             yield level, token, first
 
 
-def _other_requests(before: SweepResult, after: SweepResult) -> list[str]:
+def _other_requests(before: SweepResult, after: SweepResult) -> Iterator[str]:
     """In what the requests of the two differ; empty if they sent the same ones."""
-    same = {
-        "other --max-tokens": before.max_tokens == after.max_tokens,
-        "other --rounds": before.rounds == after.rounds,
-        "other prompts, --requests, --endpoint or --extra-body": before.requests == after.requests,
-        "a sweep ended early": before.complete and after.complete,
-        "some failed": not any(level.whole.failed for sweep in (before, after) for level in sweep.levels),
-    }
-    return [reason for reason, is_same in same.items() if not is_same]
+    for argument in _SENT:
+        first, second = getattr(before, argument), getattr(after, argument)
+        if first != second:
+            both = f" ({first} and {second})"
+            yield f"other --{argument.replace('_', '-')}{both if len(both) < _LONG else ''}"
+    if not (before.complete and after.complete):
+        yield "a sweep ended early"
+    if any(level.whole.failed for sweep in (before, after) for level in sweep.levels):
+        yield "some failed"
 
 
 def _result(changes: Sequence[MetricChange]) -> Result:
@@ -219,11 +230,8 @@ def _result(changes: Sequence[MetricChange]) -> Result:
 def _notes(before: SweepResult, after: SweepResult, pairs: Sequence[tuple[LevelResult, LevelResult]]) -> Iterator[str]:
     if before.model != after.model:
         yield f"the model names differ: {before.model} and {after.model}"
-    if reasons := _other_requests(before, after):
-        yield f"not the same requests: {', '.join(reasons)}; times, lengths and acceptance depend on that"
-    missing = len(before.levels) + len(after.levels) - 2 * len(pairs)
-    if missing:
-        yield f"left out, since only one sweep measured them: {missing} level{'' if missing == 1 else 's'}"
+    if reasons := ", ".join(_other_requests(before, after)):
+        yield f"not the same requests: {reasons}; times, lengths and acceptance depend on that"
     tokens = [{_positions(side) for side in pair} for pair in pairs]
     if any(0 not in numbers and len(numbers) > 1 for numbers in tokens):
         yield "the numbers of speculative tokens differ, which changes the acceptance rate: compare length and TPOT"
@@ -247,7 +255,7 @@ def _text(comparison: Comparison) -> Iterator[str]:
         yield ""
         yield f"verdict: {_VERDICTS[comparison.result].format(before=comparison.before, after=comparison.after)}"
         yield from _balance(comparison) if comparison.same_requests else ()
-    yield from (f"note: {note}" for note in comparison.notes)
+    yield from (f"note: {note}" for note in (*comparison.notes, *comparison.left_out))
 
 
 def _balance(comparison: Comparison) -> Iterator[str]:
@@ -278,6 +286,7 @@ def _gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
     """
     failed: list[str] = []
     undecided = [] if comparison.same_requests else ["the sweeps did not send the same requests, or some failed"]
+    undecided += comparison.left_out
     for one in comparison.changes:
         if one.change is None or one.metric not in _MEDIANS:
             continue

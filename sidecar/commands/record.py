@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import structlog
 from sidecar.app import running
 from sidecar.commands.arguments import add_duration
 from sidecar.commands.waiting import stop_on_signals, stopped
-from sidecar.errors import ListenError
+from sidecar.errors import InputError, ListenError
 from sidecar.recording.recording import Recorder
 from sidecar.settings import Settings
 from sidecar.wording.numbers import counted
@@ -27,9 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 when stopped, 1 if the directory cannot be used.
+    """Returns 0 when stopped.
 
     Raises:
+        InputError: the directory cannot be used.
         ListenError: the sidecar cannot listen on its address; nothing is recorded.
     """
     # A recording holds whole pages only; pacing still keeps polling below its share of vLLM's CPU.
@@ -43,11 +43,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         hint = "if a sidecar is running here, stop it first: only one process can listen for the plug-in"
         raise ListenError(f"{error}; {hint}") from error
     except OSError as error:
-        fault = f"{error.strerror or error}; choose a writable directory"
-        if isinstance(error, FileExistsError):
-            fault = f"{error.filename} already exists; choose another directory"
-        print(f"--out={arguments.out}: {fault}", file=sys.stderr)
-        return 1
+        raise InputError(f"--out={arguments.out}: {error.strerror or error}; choose a writable directory") from error
     print(
         f"recorded {counted(recorder.requests, 'request')} and {counted(recorder.scrapes, 'poll')} in {arguments.out}, "
         f"{recorder.written:,} bytes; to analyse them: specdec-sidecar replay {arguments.out}"

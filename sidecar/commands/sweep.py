@@ -16,7 +16,7 @@ from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.verdict import Judgement, Verdict, judge
 from sidecar.commands.arguments import base_url, duration, file_to_write, listed, number_up_to, whole, written
 from sidecar.commands.load.measure import SweepOptions, measure_sweep
-from sidecar.commands.load.metrics import ACCEPTANCE, METRICS, TIMES, Values, values
+from sidecar.commands.load.metrics import ACCEPTANCE, METRICS, TIMES
 from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult, encode
 from sidecar.commands.load.workload import MOST_AT_ONCE, add_request_arguments, request_options
 from sidecar.commands.waiting import stop_on_signals
@@ -113,7 +113,7 @@ class LevelSummary:
     level: SweepLevel
     acceptance_from: Literal["replies", "counters", "none"]
     position_rates: tuple[float, ...]
-    metrics: Values
+    metrics: Mapping[str, float | None]  # by name
     verdict: Verdict
     advice: str | None
     caveats: tuple[str, ...]
@@ -131,7 +131,7 @@ def summarize(result: LevelResult, thresholds: Thresholds) -> LevelSummary:
         level=result.level,
         acceptance_from=measured.source,
         position_rates=measured.acceptance.position_rates,
-        metrics=values(measured),
+        metrics={name: metric.value(measured) for name, metric in METRICS.items()},
         verdict=judgement.verdict,
         advice=advice_sentences(advice) or None,
         caveats=tuple(_caveats(measured, judgement)),

@@ -6,14 +6,16 @@ from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import Logger, StateLog
+from sidecar.settings.baselines import Measured
 from sidecar.wording.plugin import plugin_sentence
 
 
 class LoggedState:
     """A scrape sink that passes everything to a state and logs what changed."""
 
-    def __init__(self, state: State, log: Logger, changes: StateLog) -> None:
+    def __init__(self, state: State, log: Logger, changes: StateLog, measured: Measured) -> None:
         self._state = state
+        self._measured = measured
         self._log = log
         self._changes = changes
         self._known: set[EngineKey] = set()  # on the last page
@@ -28,8 +30,10 @@ class LoggedState:
             self._restarts = self._state.restarts
             self._log.info("vLLM restarted; its counters start again at 0")
         shown = {engine.key for engine in page.engines}
-        for key in sorted(shown - self._known):
-            self._log.info("engine found", model=key.model_name, engine=key.engine)
+        for model, engine in sorted(shown - self._known):
+            self._log.info("engine found", model=model, engine=engine)
+            if others := self._measured.others(model):
+                self._changes.fault("baseline", "the baseline is of other models", model=model, measured=others)
         self._known = shown
         plugin = self._state.plugin.report("")
         meaning = plugin_sentence(plugin)

@@ -95,10 +95,13 @@ class Recorder:
         """Creates the directory and its files.
 
         Raises:
-            FileExistsError: there already is a recording.
+            InputError: there already is a recording, or one of its files.
             OSError: they cannot be created.
         """
         directory.mkdir(parents=True, exist_ok=True)
+        for path in (directory / _PAGES, directory / _MESSAGES):
+            if path.exists():
+                raise InputError(f"{path} already exists; choose another directory")
         self._max_bytes = max_bytes
         self._log = log
         self._pages, self._plugin = (FileIO(directory / name, "xb") for name in (_PAGES, _MESSAGES))

@@ -5,7 +5,7 @@ from datetime import datetime
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
@@ -103,7 +103,28 @@ class Measured(Group):
     """the KV cache without speculation: per model `hit_ratio`, `capacity_tokens` (of one engine) and
     `preemptions_ratio`, all optional, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
 
+    def latencies(self, model: str) -> dict[str, dict[float, float]]:
+        """A model's healthy latencies in seconds, by phase and quantile."""
+        return {
+            phase: {int(name[1:]) / 100: seconds for name, seconds in quantiles.items()}
+            for phase, quantiles in self.baseline.get(model, {}).items()
+        }
 
-MeasuredFile = Annotated[
-    Measured, from_text(lambda path: read_yaml(Path(path))), WithJsonSchema({"format": "path of a file"})
-]
+    def others(self, model: str) -> list[str]:
+        """The models that were measured, if this one is not among them."""
+        models = {*self.baseline, *self.plain_steps, *self.plain_cache}
+        return [] if model in models else sorted(models)
+
+
+def _read_measured(path: str) -> dict[str, Any]:
+    remedy = "`specdec-sidecar baseline --out FILE` writes a baseline"
+    try:
+        values = read_yaml(Path(path))
+    except ValueError as error:
+        raise ValueError(f"{error}; {remedy}") from None
+    if values and not values.keys() & Measured.model_fields.keys():  # another program's, or a sweep's
+        raise ValueError(f"not a baseline; {remedy}")
+    return values
+
+
+MeasuredFile = Annotated[Measured, from_text(_read_measured), WithJsonSchema({"format": "path of a file"})]

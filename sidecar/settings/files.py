@@ -58,7 +58,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
-        values = yaml.load(content.decode(), _Loader)  # noqa: S506 - _Loader is a SafeLoader
+        is_short = len(content) <= _MAX_BYTES
+        values = yaml.load(content.decode(), _Loader) if is_short else None  # noqa: S506 - _Loader is a SafeLoader
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     except yaml.MarkedYAMLError as error:
@@ -66,7 +67,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ValueError(f"line {line} is not valid YAML: {error.problem}") from None
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError):  # control characters, deeply nested brackets
         raise ValueError("not valid YAML in UTF-8") from None
-    if len(content) > _MAX_BYTES or not isinstance(values, dict | None):
+    if not is_short or not isinstance(values, dict | None):
         raise ValueError("expected at most 1 MiB, with one setting per line, as key: value")
     return {str(key): value for key, value in (values or {}).items()}
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from sidecar.settings.baselines import Measured, MeasuredFile, PlainStepTimes
+from sidecar.settings.baselines import Measured, MeasuredFile
 from sidecar.settings.field_types import (
     Address,
     BaseUrl,
@@ -57,17 +57,6 @@ class Scrape(Group):
         if self.vllm_ca_file is None:
             return self.vllm_tls_verify
         return ssl.create_default_context(cafile=self.vllm_ca_file)
-
-
-class Windows(Group):
-    """How far back the sidecar looks; these settings are in no group."""
-
-    latency_window: Duration = Field(300.0, ge=10, le=3600)
-    """sliding window of latency quantiles"""
-    kv_peak_window: Duration = Field(60.0, ge=1, le=3600)
-    """sliding window of the KV cache's peak usage"""
-    history: Duration = Field(900.0, ge=10, le=7200)
-    """how long counter values are kept; at least `latency_window`"""
 
 
 class Plugin(Group):
@@ -180,11 +169,17 @@ class Alerting(Group):
     """factor for how long conditions must hold; 0: alerts are sent immediately"""
 
 
-class Settings(Measured, Windows, Scrape):
+class Settings(Measured, Scrape):
     """All settings. Times are in seconds, sizes in bytes, shares from 0 to 1."""
 
     baseline_file: MeasuredFile | None = None
     """YAML file with `baseline`, `plain_steps`, `plain_cache` or several, as `specdec-sidecar baseline` writes it"""
+    latency_window: Duration = Field(300.0, ge=10, le=3600)
+    """sliding window of latency quantiles"""
+    kv_peak_window: Duration = Field(60.0, ge=1, le=3600)
+    """sliding window of the KV cache's peak usage"""
+    history: Duration = Field(900.0, ge=10, le=7200)
+    """how long counter values are kept; at least `latency_window`"""
     listen: ListenAddress = Address("0.0.0.0", 9911)  # noqa: S104 - Prometheus scrapes from another Pod
     """where `/metrics` and the status page are served"""
     web_config_file: WebConfigFile | None = None
@@ -207,20 +202,9 @@ class Settings(Measured, Windows, Scrape):
         return "http" if web is None or web.tls is None else "https"
 
     @property
-    def baselines(self) -> dict[str, dict[str, dict[float, float]]]:
-        """The baseline in seconds, by model, phase and quantile; from its file, if there is one."""
-        return {
-            model: {
-                phase: {int(name[1:]) / 100: seconds for name, seconds in quantiles.items()}
-                for phase, quantiles in phases.items()
-            }
-            for model, phases in (self.baseline_file or self).baseline.items()
-        }
-
-    @property
-    def plain_step_times(self) -> dict[str, PlainStepTimes]:
-        """How long a step takes without speculation, by model; from its file, if there is one."""
-        return (self.baseline_file or self).plain_steps
+    def measured(self) -> Measured:
+        """What was measured of healthy models; from its file, if there is one."""
+        return self.baseline_file or self
 
 
 def groups() -> dict[str, type[Group]]:

@@ -46,9 +46,7 @@ def _explanation(finding: Finding, model: ModelReport) -> Explanation:
     if finding.code is FindingCode.STRUCTURED_OUTPUT and finding.error is None:
         text = _FORBIDDEN
     what, remedy, expect = (part.format(**facts) for part in (text.what, text.remedy, text.expect))
-    return Explanation(
-        code=str(finding.code), what=what.strip(), remedy=remedy.strip(), expect=expect, verify=text.verify
-    )
+    return replace(text, code=str(finding.code), what=what.strip(), remedy=remedy.strip(), expect=expect)
 
 
 # ``_facts`` has what is in braces; some of it may be empty.

@@ -6,7 +6,7 @@ from random import Random
 from sidecar.commands.load.client import Sample
 from sidecar.commands.load.measure import SweepOptions, measure_sweep
 from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
-from sidecar.commands.load.workload import BUILT_IN, ENDPOINTS, RequestOptions
+from sidecar.commands.load.workload import BUILT_IN, RequestOptions
 from sidecar.commands.sweep import summarize, text
 from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.settings import load_settings
@@ -18,11 +18,11 @@ LEVEL = SweepLevel(0.0, 4)
 
 async def measured_sweep(url, prompts=BUILT_IN, stop=None, *, concurrency=4, temperatures=(0.0, 1.2), **options):
     given = {"count": 24, "rounds": 1, "seconds": 1800.0, "max_tokens": 48} | options
-    sending = {name: given.pop(name) for name in ("max_tokens", "api_key", "extra_body") if name in given}
+    sending = {name: given.pop(name) for name in ("max_tokens", "api_key", "extra_body", "endpoint") if name in given}
     on_begin = given.pop("on_begin", lambda _ended, _level: None)
     asked = SweepOptions(
         url=url,
-        requests=RequestOptions(prompts=prompts, endpoint=ENDPOINTS[given.pop("endpoint", "chat")], **sending),
+        requests=RequestOptions(prompts=prompts, **sending),
         levels=tuple(SweepLevel(temperature, concurrency) for temperature in temperatures),
         settings=load_settings(None, {"SPECDEC_SCRAPE_TIMEOUT": "60s"}),
         **given,
@@ -82,8 +82,7 @@ def generated_level(
     return LevelResult(level=SweepLevel(temperature, concurrency), rounds=measurements)
 
 
-def sweep_of(*levels, requests="the same"):
+def sweep_of(*levels):
+    sent = {"prompts": 64 * "a", "requests": 25, "endpoint": "chat", "extra_body": "{}", "max_tokens": 100}
     rounds = len(levels[0].rounds)
-    return SweepResult(
-        model="m", max_tokens=100, rounds=rounds, complete=True, fault=None, levels=levels, requests=requests
-    )
+    return SweepResult(model="m", **sent, rounds=rounds, complete=True, fault=None, levels=levels)

@@ -32,7 +32,7 @@ async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(fi
     assert set(written) == {"baseline"}
     phases = written["baseline"]["demo"]
     assert set(phases) == {"ttft", "itl", "tpot", "e2e", "queue"}
-    loaded = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).baselines["demo"]
+    loaded = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).measured.latencies("demo")
     assert loaded["tpot"][0.99] == phases["tpot"]["p99"] > 0
     coarse = re.search("^demo: (.*): interpolated, since P99 is in vLLM's first bucket$", err, re.MULTILINE)
     in_first = phases["queue"]["p99"] <= 0.3  # where no request had to wait for a busy machine
@@ -89,11 +89,11 @@ def test_a_vllm_that_is_down_is_named_at_once(capsys, socket_path, arguments):
     assert err.splitlines()[-1].startswith(f"cannot read vLLM's metrics at {NOWHERE} (unreachable: ")
 
 
-def test_a_baseline_that_cannot_be_written_is_printed(capsys, monkeypatch, tmp_path):
+def test_a_baseline_that_cannot_be_written_is_printed(capsys, monkeypatch):
     monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
-    assert command("baseline", "--out", str(tmp_path)) == 2
+    assert command("baseline", "--out", "/dev/full") == 2
     printed = capsys.readouterr()
-    assert f"--out={tmp_path}: Is a directory; printed instead" in printed.err
+    assert "--out=/dev/full: No space left on device; printed instead" in printed.err
     (steps,) = yaml.safe_load(printed.out)["plain_steps"].values()
     assert "first_token_seconds" not in steps  # not in this recording
 
@@ -116,10 +116,10 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
         often = {"SPECDEC_SCRAPE_INTERVAL": "150ms", "SPECDEC_SCRAPE_CPU_SHARE": "1"}  # a slow machine polls less
         code, out, err = await finished("baseline", *argv, "--out", str(file), **often)
     assert (code, out) == (0, ""), err
-    steps = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).plain_step_times["demo"]
+    written = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).measured
+    steps, cache = written.plain_steps["demo"], written.plain_cache["demo"]
     assert all(0 < seconds < 5 for seconds in steps.first_token_seconds)
     assert len(steps.first_token_seconds) == len(steps.running)
-    cache = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).baseline_file.plain_cache["demo"]
     assert (cache.capacity_tokens, cache.preemptions_ratio) == (4096 * 16, 0)
     assert 0 < cache.hit_ratio < 0.5
     assert 0 < steps.running[0] <= 1.1  # less where a busy machine is late with the next request

@@ -92,10 +92,13 @@ async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_
     assert lines[-1].endswith(f" (from the sidecar at http://{listen}, which watches {watched})")
 
 
-async def test_check_lists_what_the_page_cannot_tell(checked):
+async def test_check_lists_what_the_page_and_a_baseline_of_other_models_cannot_tell(checked):
     async with HttpVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
-        code, lines = await checked(vllm.url)
+        code, lines = await checked(vllm.url, BASELINE='{"n": {}, "o": {}}')
+        _, own = await checked(vllm.url, BASELINE='{"n": {}, "demo": {}}')
     assert code == 0
+    assert "    baseline: of other models (n, o), so this model has no speedup and no prices" in lines
+    assert not any("baseline" in line for line in own)
     assert any(line.startswith("    limitation (no_speculation): vLLM exports no ") for line in lines)
 
 

@@ -36,6 +36,7 @@ def test_each_command_explains_itself(capsys, name):
     ("arguments", "reason"),
     [
         ("baseline --out /none/baseline.yaml", "--out: /none/baseline.yaml: no such directory"),
+        ("sweep --save /dev", "--save: /dev: is a directory"),
         *(
             (f"compare a b --fail-if-slower {limit}", "--fail-if-slower: expected a share such as 5%")
             for limit in ("0", "x", "101%", "nan")
@@ -55,6 +56,14 @@ def test_unreadable_arguments_are_refused_without_repeating_a_password(capsys, a
     err = capsys.readouterr().err
     assert reason in err
     assert "secret" not in err
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/dev/new"])
+def test_a_file_that_may_not_be_written_is_refused_before_the_measurement(capsys, monkeypatch, path):
+    monkeypatch.setattr("os.access", lambda asked, _mode: str(asked) not in ("/dev/null", "/dev"))  # root may always
+    with pytest.raises(SystemExit) as ended:
+        command("sweep", "--save", path)
+    assert (ended.value.code, f"--save: {path}: not writable" in capsys.readouterr().err) == (2, True)
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

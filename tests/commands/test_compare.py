@@ -12,18 +12,20 @@ from sidecar.commands.load.sweep_result import encode
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_level, sweep_of
 
-EMPTY = b'{"format":%d,"model":null,"max_tokens":1,"rounds":1,"complete":true,"fault":null,"levels":[],"requests":""}'
+SENT = b'"prompts":"","requests":1,"endpoint":"chat","extra_body":"{}","max_tokens":1,"rounds":1'
+EMPTY = b'{"format":%d,"model":null,"complete":true,"fault":null,"levels":[],' + SENT + b"}"
 LEVEL = b'[{"level":{"temperature":0,"concurrency":1},"rounds":[]}]'
 
 
 @pytest.fixture
 def saved(tmp_path):
-    """Saves sweeps of one level each; returns the names of their files."""
+    """Saves sweeps, each of one level or of several; returns the names of their files."""
 
-    def save(*levels):
-        for number, level in enumerate(levels):
-            (tmp_path / f"{number}.json").write_bytes(encode(sweep_of(level)))
-        return [str(tmp_path / f"{number}.json") for number in range(len(levels))]
+    def save(*sweeps):
+        for number, levels in enumerate(sweeps):
+            result = sweep_of(*levels) if isinstance(levels, tuple) else sweep_of(levels)
+            (tmp_path / f"{number}.json").write_bytes(encode(result))
+        return [str(tmp_path / f"{number}.json") for number in range(len(sweeps))]
 
     return save
 
@@ -103,11 +105,15 @@ def test_a_p99_has_an_error_with_200_requests_in_each_round(requests, is_known):
     assert of("TPOT P50", comparison).change.error is not None
 
 
-def test_levels_of_one_side_only_are_left_out_with_a_note():
-    before = sweep_of(generated_level(1), generated_level(2, temperature=1.0))
-    comparison = compared(before, sweep_of(generated_level(3)))
-    assert {change.level.temperature for change in comparison.changes} == {0.0}
-    assert "left out, since only one sweep measured them: 1 level" in comparison.notes
+def test_levels_that_only_one_sweep_measured_are_named_and_pass_no_gate(saved, capsys):
+    levels = [generated_level(seed, temperature=temperature) for seed, temperature in ((1, 0.0), (2, 0.5), (3, 1.0))]
+    wide, narrow = saved(tuple(levels), levels[0])
+    for pair in ((wide, narrow), (narrow, wide)):
+        assert command("compare", *pair, "--fail-if-slower", "50%") == 3
+        out, err = capsys.readouterr()
+        line = f"only {wide} measured temperature 0.5, concurrency 4; temperature 1, concurrency 4: not compared"
+        assert f"note: {line}" in out.splitlines()
+        assert err.splitlines() == ["--fail-if-slower: undecided", line]
 
 
 def test_a_faster_server_is_shown_and_described(saved, capsys):
@@ -188,9 +194,12 @@ def test_a_length_from_which_a_request_gains_is_named_only_where_both_times_clea
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"requests": "others"}, "other prompts, --requests, --endpoint or --extra-body"),
-        ({"max_tokens": 9}, "other --max-tokens"),
-        ({"rounds": 4}, "other --rounds"),
+        ({"prompts": 64 * "b"}, "other --prompts"),
+        ({"requests": 9}, "other --requests (25 and 9)"),
+        ({"endpoint": "completions"}, "other --endpoint (chat and completions)"),
+        ({"extra_body": '{"top_k": 20}'}, 'other --extra-body ({} and {"top_k": 20})'),
+        ({"extra_body": f'{{"user": "{60 * "x"}"}}'}, "other --extra-body"),
+        ({"max_tokens": 9, "rounds": 4}, "other --max-tokens (100 and 9), other --rounds (8 and 4)"),
         ({"complete": False}, "a sweep ended early"),
         ({"levels": (with_failures(generated_level(2, tpot=0.005, ttft=0.09)),)}, "some failed"),
     ],
@@ -202,12 +211,12 @@ def test_prices_of_other_requests_are_not_compared(change, reason):
     same = compared(before, after)
     assert None not in [of(name, same).change for name in balance]
     assert list(same.gains_from) == ["temperature 0, concurrency 4"]
-    for pair in ((before, replace(after, **change)), (replace(before, **change), after)):
+    for pair in ((replace(before, **change), after), (before, replace(after, **change))):
         comparison = compared(*pair)
         assert [of(name, comparison).change for name in balance] == [None] * 2
         assert of("TPOT P50", comparison).change is not None
         assert (comparison.gains_from, comparison.same_requests) == ({}, False)
-        assert any(note.startswith(f"not the same requests: {reason}; times") for note in comparison.notes)
+    assert any(note.startswith(f"not the same requests: {reason}; times") for note in comparison.notes)
 
 
 def test_a_price_that_one_round_does_not_have_is_unknown():
@@ -270,9 +279,9 @@ def test_the_exit_code_says_whether_a_slowdown_is_within_the_limit(
         (None, "No such file or directory"),
         (b"{", "not a file that `sweep --save` of this version wrote"),
         (b"[" * 100_000, "not a file that `sweep --save` of this version wrote"),
-        (EMPTY % 4, "no request was answered in it"),
-        (EMPTY.replace(b"[]", LEVEL) % 4, "not a file that `sweep --save` of this version wrote"),
-        (EMPTY % 3, "not a file that `sweep --save` of this version wrote"),
+        (EMPTY % 5, "no request was answered in it"),
+        (EMPTY.replace(b"[]", LEVEL) % 5, "not a file that `sweep --save` of this version wrote"),
+        (EMPTY % 4, "not a file that `sweep --save` of this version wrote"),
     ],
 )
 def test_files_that_sweep_did_not_write_are_refused(tmp_path, capsys, content, reason):

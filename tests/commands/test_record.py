@@ -62,13 +62,13 @@ async def test_a_replay_equals_the_live_numbers_and_no_text_of_a_prompt_or_an_an
     assert ANSWER not in written
 
 
-async def test_a_recording_is_never_overwritten(tmp_path, finished):
-    (tmp_path / "plugin.jsonl.gz").write_bytes(b"mine")
-    given = sidecar_settings("http://127.0.0.1:1")
-    code, out, err = await finished("record", "--out", str(tmp_path), **given)
-    assert (code, out) == (1, "")
-    assert err == f"--out={tmp_path}: {tmp_path}/plugin.jsonl.gz already exists; choose another directory\n"
-    assert (tmp_path / "plugin.jsonl.gz").read_bytes() == b"mine"
+@pytest.mark.parametrize("name", ["plugin.jsonl.gz", "scrapes.jsonl.gz"])
+def test_a_recording_is_never_overwritten_nor_added_to(tmp_path, capsys, name):
+    file = tmp_path / name
+    file.write_bytes(b"mine")
+    assert command("record", "--out", str(tmp_path)) == 2
+    assert capsys.readouterr() == ("", f"{file} already exists; choose another directory\n")
+    assert (list(tmp_path.iterdir()), file.read_bytes()) == ([file], b"mine")
 
 
 def test_an_address_in_use_leaves_no_recording(tmp_path, socket_path, capsys):

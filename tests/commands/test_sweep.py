@@ -74,16 +74,16 @@ async def test_ctrl_c_prints_the_part_that_was_measured(program, eventually):
     assert 0 < result["levels"][0]["metrics"]["requests"] < 5000
 
 
-async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_an_unwritable_file_loses_nothing(finished, tmp_path):
+async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_a_full_disk_loses_nothing(finished, tmp_path):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text(f"{MARKER} one\n{MARKER} two\n")
     async with simulated() as vllm:
         url = vllm.url
         arguments = ("--url", url, "--temperatures", "0", "--concurrency", "8", "--requests", "24")
-        code, out, err = await finished("sweep", *arguments, "--prompts", str(prompts), "--save", str(tmp_path))
+        code, out, err = await finished("sweep", *arguments, "--prompts", str(prompts), "--save", "/dev/full")
         failed = await finished("sweep", *arguments, "--model", "other")
     progress = "measuring temperature 0, concurrency 8 (1 of 1)"
-    assert (code, err) == (1, f"{progress}\n--save={tmp_path}: Is a directory; printed instead\n")
+    assert (code, err) == (1, f"{progress}\n--save=/dev/full: No space left on device; printed instead\n")
     assert "Verdicts go by the acceptance rate, not by time: a rule of thumb" in out
     assert out.splitlines()[-1].endswith("then `specdec-sidecar compare WITHOUT.json WITH.json`.")
     assert MARKER not in out

@@ -4,16 +4,17 @@ from sidecar.errors import TimedOut, Unreachable
 from sidecar.export.changes import LoggedState
 from sidecar.log import StateLog
 from sidecar.requests.messages import HelloState
+from sidecar.settings.baselines import Measured
 from tests.analysis.analysis_tools import PluginEnd, Server, snap
 
 
 class Logged(Server):
     """A vLLM whose log lines are kept: (level, event, fields)."""
 
-    def __init__(self):
+    def __init__(self, **measured):
         super().__init__()
         self.lines = []
-        self.sink = LoggedState(self.state, self, StateLog(self))
+        self.sink = LoggedState(self.state, self, StateLog(self), Measured(**measured))
 
     def info(self, event, **fields):
         self.lines.append(("info", event, fields))
@@ -43,6 +44,16 @@ def test_only_changes_are_logged():
     assert log.polls(10, snap(drafts=6)) == [("info", "vLLM responds again")]
     assert len(log.polls(10, snap(drafts=1), start=2.0)) == 1  # it restarted
     assert log.polls(10, snap(drafts=2), snap("1"), start=2.0) == [("info", "engine found")]
+
+
+def test_a_baseline_of_other_models_is_logged_once():
+    found, other = ("info", "engine found"), ("warning", "the baseline is of other models")
+    times = {"ttft": {"p50": 0.1}}
+    log = Logged(baseline={"n": times})
+    assert log.polls(5, snap(drafts=5)) == [found, other]
+    assert log.lines[1][2] == {"model": "m", "measured": ["n"]}
+    assert log.polls(5, snap(drafts=5), snap("1")) == [found]
+    assert Logged(baseline={"m": times}).polls(5, snap(drafts=5)) == [found]
 
 
 def test_what_the_plugin_does_is_logged_when_it_changes():

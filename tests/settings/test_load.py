@@ -16,6 +16,7 @@ EVERY = Path(__file__).with_name("every.yaml")
 CODE, TAG = "python/object/apply:os.getcwd", "could not determine a constructor for the tag"
 MAPPING = "expected at most 1 MiB, with one setting per line, as key: value"
 DURATION = "expected duration, a number of seconds or a number and ms, s, m or h"
+MEASURE = "`specdec-sidecar baseline --out FILE` writes a baseline"
 FILES = {"vllm_ca_file", "web_config_file", "baseline_file"}
 
 
@@ -54,9 +55,8 @@ def test_an_empty_variable_and_an_empty_key_count_as_not_set(config):
 
 def test_a_mapping_from_the_environment_replaces_that_of_the_file(config):
     path = config("baseline: {a: {itl: {p50: 1}}}")
-    assert load_settings(path, {"SPECDEC_BASELINE": '{"b": {"itl": {"p50": "20ms"}}}'}).baselines == {
-        "b": {"itl": {0.5: 0.02}}
-    }
+    given = {"SPECDEC_BASELINE": '{"b": {"itl": {"p50": "20ms"}}}'}
+    assert load_settings(path, given).baseline == {"b": {"itl": {"p50": 0.02}}}
 
 
 @pytest.mark.parametrize("text", ["0, 0.5,1", "[0, 0.5, 1.0]"])
@@ -97,17 +97,19 @@ def test_yaml_anchors_and_merge_keys_work(config):
 def test_a_baseline_file_takes_the_place_of_a_baseline(config):
     steps = "plain_steps: {m: {running: [1], seconds: [0.01], errors: [0], measured: }}"
     config(f"baseline: {{m: {{ttft: {{p50: 100ms, p99: 2}}}}}}\n{steps}", "base.yaml")
-    settings = load_settings(config("baseline_file: base.yaml"), {})
-    assert settings.baselines == {"m": {"ttft": {0.5: 0.1, 0.99: 2}}}
-    assert settings.plain_step_times == {"m": PlainStepTimes(running=(1.0,), seconds=(0.01,), errors=(0.0,))}
+    measured = load_settings(config("baseline_file: base.yaml"), {}).measured
+    assert (measured.latencies("m"), measured.latencies("n")) == ({"ttft": {0.5: 0.1, 0.99: 2}}, {})
+    assert measured.plain_steps == {"m": PlainStepTimes(running=(1.0,), seconds=(0.01,), errors=(0.0,))}
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
         ("baseline: {m: {ttft: {p50: x}}}", f".baseline.m.ttft.p50=x: {DURATION}"),
-        ("model: {ttft: {p50: 1}}", ".model: unknown setting; remove it"),
-        ("baseline: {}\nbaseline: {}", "=base.yaml: line 2 is not valid YAML: duplicate key 'baseline'"),
+        ("baseline: {}\nmodel: {ttft: {p50: 1}}", ".model: unknown setting; remove it"),
+        ("baseline: {}\nbaseline: {}", f"=base.yaml: line 2 is not valid YAML: duplicate key 'baseline'; {MEASURE}"),
+        ("model: m\nport: 8000\nmax-model-len: 8192", f"=base.yaml: not a baseline; {MEASURE}"),
+        ('{"format": 5, "model": "m", "levels": []}', f"=base.yaml: not a baseline; {MEASURE}"),
     ],
 )
 def test_the_message_about_an_invalid_baseline_file_names_the_key_in_it(config, messages, content, problem):

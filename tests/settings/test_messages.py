@@ -26,6 +26,7 @@ STEPS = "{running: [1], seconds: [1], errors: [0]}"
 SECONDS = "seconds must be above 0 and errors at least 0, both at most 3600"
 FIRST = "first_token_seconds must be from 0 to 3600"
 VARIABLE, COLON = "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE", "mapping values are not allowed here"
+MEASURE = "`specdec-sidecar baseline --out FILE` writes a baseline"
 EXCLUSIVE = "mutually exclusive; keep one of them"
 
 
@@ -70,8 +71,8 @@ def test_an_invalid_variable_is_named_with_its_value_and_what_is_expected(config
         ("scrape_interval: [1]", "scrape_interval", "=[…]: input should be a valid number"),
         ("vllm_ca_file: config.yaml", "vllm_ca_file", f"=config.yaml: no certificate in this file; {PEM}"),
         (f"plugin: {{socket: /{'x' * 107}}}", "plugin.socket", f"=/{'x' * 78}…: {PATH}"),
-        ('baseline_file: "a\\0b"', "baseline_file", "=a\\x00b: embedded null byte"),
-        ("baseline_file: gone", "baseline_file", "=gone: cannot be read: No such file or directory"),
+        ('baseline_file: "a\\0b"', "baseline_file", f"=a\\x00b: embedded null byte; {MEASURE}"),
+        ("baseline_file: gone", "baseline_file", f"=gone: cannot be read: No such file or directory; {MEASURE}"),
         ("baseline: {m: {ttft: {p50: 0.2, p90: 0.1}}}", "baseline.m.ttft", f"={{…}}: {RISING}"),
         ("baseline: {m: {tttf: {}}}", "baseline.m.tttf.[key]", f"=tttf: input should be {PHASES}"),
         ("baseline: {'': {}}", "baseline..[key]", "=: string should match pattern '^[^\\x00-\\x1f\\x7f]+$'"),

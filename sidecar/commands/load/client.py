@@ -167,14 +167,14 @@ class Client:
         }
         if max_tokens is not None:
             body.pop("min_tokens", None)  # vLLM refuses a request for more of these
-        if options.endpoint == ENDPOINTS["chat"]:
+        if options.endpoint == "chat":
             body["messages"] = [{"role": "user", "content": prompt}]
         else:
             body["prompt"] = prompt
-        begun = time.monotonic()
+        url, begun = self._url + ENDPOINTS[options.endpoint], time.monotonic()
         try:
             # Redirects are not followed: prompts go only to the named server.
-            async with self._session.post(self._url + options.endpoint, json=body, allow_redirects=False) as response:
+            async with self._session.post(url, json=body, allow_redirects=False) as response:
                 if response.status != 200:
                     raise BadReply(f"status {response.status}")
                 return await read_reply(response.content, temperature, begun)

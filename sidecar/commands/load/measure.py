@@ -1,6 +1,7 @@
 """Measures a sweep: each round goes through all levels, so that a drift of the machine affects all of them."""
 
 import asyncio
+import json
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
@@ -73,15 +74,17 @@ async def measure_sweep(
         timer.cancel()
     levels = tuple(LevelResult(level=level, rounds=tuple(parts)) for level, parts in rounds.items())
     sent = options.requests
-    asked = (sent.prompts, sent.endpoint, sent.extra_body, options.count)
     return SweepResult(
         model=client.model or None,
+        prompts=sha256(repr(sent.prompts).encode()).hexdigest(),
+        requests=options.count,
+        endpoint=sent.endpoint,
+        extra_body=json.dumps(sent.extra_body, sort_keys=True),
         max_tokens=sent.max_tokens,
         rounds=options.rounds,
         complete=reached_end and all(level.whole.samples for level in levels),
         fault=client.last_fault or None,
         levels=levels,
-        requests=sha256(repr(asked).encode()).hexdigest()[:16],
     )
 
 

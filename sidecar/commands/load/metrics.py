@@ -80,10 +80,6 @@ def gains_from(token: Interval, first: Interval) -> tuple[int, int, int] | None:
     return one, low, high
 
 
-Values = Mapping[str, float | None]
-"""Metrics by name."""
-
-
 @dataclass(frozen=True, slots=True)
 class SweepMetric:
     """Its value (None if unknown) and how to show it; ``share``: which quantile it is, if it is one."""
@@ -141,8 +137,3 @@ CACHE: Final = _by_name(
     SweepMetric("preemptions/request", lambda measured: _ratio(measured.preemptions, len(measured.samples)), ratio),
 )
 METRICS: Final = {**TIMES, **ACCEPTANCE, **CACHE}
-
-
-def values(measured: Measurement) -> Values:
-    """All metrics."""
-    return {name: metric.value(measured) for name, metric in METRICS.items()}

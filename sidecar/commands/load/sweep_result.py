@@ -114,18 +114,21 @@ class SweepResult:
     """``complete`` is False if the sweep was stopped, ran out of time, or a level got no answer at all.
 
     ``model`` is None if the sweep ended before the server named one. ``fault`` is the last one of a request, None if
-    none failed. ``requests`` is a digest of the prompts, their number, the endpoint and the extra fields: sweeps with
-    the same digest sent the same requests in each round.
+    none failed. The fields from ``prompts``, which is a digest, to ``rounds`` are arguments of ``sweep``: with the same
+    ones, the same requests are sent.
     """
 
-    format: Literal[4] = 4
+    format: Literal[5] = 5
     model: str | None
+    prompts: str
+    requests: int
+    endpoint: str
+    extra_body: str  # JSON
     max_tokens: int
     rounds: PositiveInt
     complete: bool
     fault: str | None
     levels: tuple[LevelResult, ...]
-    requests: str
 
 
 _FILE: Final = TypeAdapter(SweepResult)

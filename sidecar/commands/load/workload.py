@@ -89,7 +89,7 @@ class RequestOptions:
 
     prompts: tuple[str, ...] = BUILT_IN
     model: str | None = None  # None: the first that the server names
-    endpoint: str = ENDPOINTS["chat"]
+    endpoint: str = "chat"  # a key of ``ENDPOINTS``
     max_tokens: int = 128
     extra_body: Mapping[str, Any] = field(default_factory=dict)  # more fields of each request's JSON
     api_key: str | None = field(default=None, repr=False)
@@ -134,7 +134,7 @@ def request_options(arguments: argparse.Namespace, settings: Settings) -> Reques
     return RequestOptions(
         prompts=BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts),
         model=arguments.model,
-        endpoint=ENDPOINTS[arguments.endpoint],
+        endpoint=arguments.endpoint,
         max_tokens=arguments.max_tokens,
         extra_body=arguments.extra_body,
         api_key=key,

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import cycle
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -183,7 +183,9 @@ async def _send(url: str, seconds: float, loads: Sequence[int], options: Request
         await client.connect(options.prompts[0])
         prompts = cycle(options.prompts)
 
-        async def worker() -> None:
+        async def worker(part: float) -> None:
+            # Clients in step with each other would prefill while nobody decodes, and S0 would lack what prefill costs.
+            await client.ask(next(prompts), _TEMPERATURE, max_tokens=ceil(part * options.max_tokens))
             while True:
                 if await client.ask(next(prompts), _TEMPERATURE) is None:
                     await asyncio.sleep(_AFTER_FAILURE)
@@ -191,7 +193,7 @@ async def _send(url: str, seconds: float, loads: Sequence[int], options: Request
         levels = sorted(set(loads)) * _ROUNDS
         for at_once in levels:
             print(f"concurrency {at_once}", file=sys.stderr)
-            tasks = [asyncio.create_task(worker()) for _ in range(at_once)]
+            tasks = [asyncio.create_task(worker((place + 1) / at_once)) for place in range(at_once)]
             await asyncio.sleep(seconds / len(levels))
             for task in tasks:  # what they have decoded so far is already counted
                 task.cancel()

@@ -32,14 +32,14 @@ def test_a_curve_of_any_shape_is_exact_at_the_loads_measured_and_linear_between_
 def test_times_to_first_token_are_means_by_load_and_absent_where_a_load_has_none():
     periods = [period(load, 0.01)._replace(first_tokens=2, first_token_seconds=0.2 * load) for load in (1, 8)]
     curve = fit(periods * 20)
-    assert beside(curve, curve.running[0]) == pytest.approx((0.1, 100), rel=0.05)
-    assert beside(curve, curve.running[1]) == pytest.approx((0.8, 800), rel=0.05)
+    assert beside(curve, curve.running[0]) == pytest.approx((0.01, 0.1, 100), rel=0.05)
+    assert beside(curve, curve.running[1]) == pytest.approx((0.01, 0.8, 800), rel=0.05)
     assert fit([*periods, period(2, 0.01)] * 20).first_token_seconds == ()
     spread = [
         period(load, 0.01)._replace(first_tokens=load, first_token_seconds=0.1 * load**2) for load in (6, 8, 10, 32)
     ]
-    assert beside(fit(spread * 20), 6)[0] == pytest.approx(0.6, rel=0.01)  # at the outer end as on the way to it
-    assert beside(curve, 20) == beside(None, 1) == (None, None)
+    assert beside(fit(spread * 20), 6)[1] == pytest.approx(0.6, rel=0.01)  # at the outer end as on the way to it
+    assert beside(curve, 20) == beside(None, 1) == (None, None, None)
 
 
 @pytest.mark.parametrize("load", [0.5, 17.5, 100])

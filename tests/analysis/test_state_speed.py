@@ -95,12 +95,13 @@ def test_the_report_has_speedup_loads_and_time_saved():
 
 
 def test_first_tokens_and_throughput_stand_beside_plain_decoding_at_the_same_load():
-    plain = replace(PLAIN["m"], first_token_seconds=(0.1, 0.25))
+    plain = replace(PLAIN["m"], seconds=(0.02, 0.05), first_token_seconds=(0.1, 0.25))
     server = Decoding(plain_steps={"m": plain}).decode(20)
     (load,) = [load for load in server.model().loads if load.steps]
     assert (load.first_token_seconds, load.plain_first_token_seconds) == pytest.approx((0.3, 0.13), rel=0.01)
+    assert load.plain_seconds == pytest.approx(0.02605)  # with 4.025 requests, not the 3.5 in the middle of the label
     # Four requests get 2.5 tokens from each of 40 steps a second, and one gets its first.
-    assert (load.tokens_per_second, load.plain_tokens_per_second) == pytest.approx((401, 4.025 / 0.02))
+    assert (load.tokens_per_second, load.plain_tokens_per_second) == pytest.approx((401, 4.025 / 0.02605))
 
 
 def test_where_drafting_pays_only_at_light_load_the_advice_is_a_schedule():

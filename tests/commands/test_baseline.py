@@ -112,10 +112,14 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
     """The command sends the requests itself, and the settings read the file that it writes."""
     file = tmp_path / "baseline.yaml"
     async with HttpVllm(SimulatorOptions(num_speculative_tokens=0, speed=8)) as vllm:
+        submit, lengths = vllm.engine.submit, []
+        vllm.engine.submit = lambda request: lengths.append(request.max_tokens) or submit(request)
         argv = ("--url", vllm.url, "--load", "1,4", "--duration", "12s", "--max-tokens", "40")
         often = {"SPECDEC_SCRAPE_INTERVAL": "150ms", "SPECDEC_SCRAPE_CPU_SHARE": "1"}  # a slow machine polls less
         code, out, err = await finished("baseline", *argv, "--out", str(file), **often)
     assert (code, out) == (0, ""), err
+    # Clients that began in step with each other would stay so, and nobody would decode while they prefill.
+    assert {10, 20, 30} <= set(lengths)
     written = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).measured
     steps, cache = written.plain_steps["demo"], written.plain_cache["demo"]
     assert all(0 < seconds < 5 for seconds in steps.first_token_seconds)

@@ -76,11 +76,11 @@ def by_load(times: PlainStepTimes) -> dict[str, float]:
     return {label: step.seconds for label, step in found.items() if step is not None}
 
 
-def beside(times: PlainStepTimes | None, running: float) -> tuple[float | None, float | None]:
-    """Plain decoding at a load: mean seconds to the first token, and an engine's tokens per second; None if unknown."""
-    if times is None or not covers(times, running):
-        return None, None
-    return _first_token(times, running), running / line(times, running).seconds
+def beside(times: PlainStepTimes | None, running: float) -> tuple[float | None, float | None, float | None]:
+    """Plain decoding at a load: S0, mean seconds to the first token, an engine's tokens per second; None if unknown."""
+    if times is None or (step := plain_step(times, running)) is None:
+        return None, None, None
+    return step.seconds, _first_token(times, running), running / step.seconds
 
 
 def _first_token(times: PlainStepTimes, running: float) -> float | None:

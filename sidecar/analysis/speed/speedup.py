@@ -115,8 +115,9 @@ _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
 class LoadReport:
     """What was decoded while ``running`` requests ran (a label: 1, 2, 3-4, …), since the start.
 
-    ``plain_seconds`` is S0 at this load, the time of a step without speculation; None if unknown, as for one engine.
-    The times to first token are means and, like the tokens per second of one engine, of the load that there was.
+    ``plain_seconds`` is S0, the time of a step without speculation; None if unknown, as for one engine. It is, like the
+    mean times to first token and the tokens per second of one engine, of the mean load that there was; without any, it
+    is of the middle of the label's loads.
     """
 
     running: str
@@ -154,17 +155,18 @@ class LoadTotals:
 
     def report(self, curve: PlainStepTimes | None = None) -> tuple[LoadReport, ...]:
         """Every load, with what ``curve`` says of plain decoding there."""
-        plain = {} if curve is None else by_load(curve)
-        return tuple(_load_report(label, total, plain.get(label), curve) for label, total in self._totals.items())
+        middles = {} if curve is None else by_load(curve)
+        return tuple(_load_report(label, total, middles.get(label), curve) for label, total in self._totals.items())
 
 
-def _load_report(label: str, total: Steps, plain: float | None, curve: PlainStepTimes | None) -> LoadReport:
+def _load_report(label: str, total: Steps, middle: float | None, curve: PlainStepTimes | None) -> LoadReport:
     if not total.decode_steps:
-        return LoadReport(label, plain_seconds=plain)
+        return LoadReport(label, plain_seconds=middle)
+    plain, *plain_rates = beside(curve, total.running)
     timed = min(total.first_tokens, total.first_token_seconds) > 0
     first = total.first_token_seconds / total.first_tokens if timed else None
     decoded = (total.seconds, total.decode_steps, total.tokens)
-    return LoadReport(label, *decoded, plain, first, total.tokens_per_second, *beside(curve, total.running))
+    return LoadReport(label, *decoded, plain, first, total.tokens_per_second, *plain_rates)
 
 
 class EngineSpeedWindow:

@@ -77,11 +77,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if not document:
         print("no requests finished, so there is nothing to write; watch longer, or send traffic", file=sys.stderr)
         return 1
-    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None)
-    return _write(f"# Measured over {measured.until - measured.began:.0f} s.\n{text}", arguments.out)
-
-
-def _write(text: str, out: Path | None) -> int:
+    text = f"# Measured over {measured.until - measured.began:.0f} s.\n"
+    text += yaml.safe_dump(document, sort_keys=False, default_flow_style=None)
+    out: Path | None = arguments.out
     if out is None or not written("--out", out, text.encode()):
         print(text, end="")  # do not lose what took so long to measure
         return 0 if out is None else 2

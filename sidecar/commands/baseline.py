@@ -26,7 +26,7 @@ from sidecar.commands.load.workload import MOST_AT_ONCE, RequestOptions, add_req
 from sidecar.commands.waiting import stop_on_signals, unless_stopped
 from sidecar.engine.merge import merge
 from sidecar.engine.names import Counter, Phase, Trait
-from sidecar.engine.page_source import PageSource, page_source
+from sidecar.engine.page_source import page_source
 from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.errors import MeasurementError, ScrapeError
@@ -77,11 +77,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if not document:
         print("no requests finished, so there is nothing to write; watch longer, or send traffic", file=sys.stderr)
         return 1
-    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None)
-    return _write(f"# Measured over {measured.until - measured.began:.0f} s.\n{text}", arguments.out)
-
-
-def _write(text: str, out: Path | None) -> int:
+    text = f"# Measured over {measured.until - measured.began:.0f} s.\n"
+    text += yaml.safe_dump(document, sort_keys=False, default_flow_style=None)
+    out: Path | None = arguments.out
     if out is None or not written("--out", out, text.encode()):
         print(text, end="")  # do not lose what took so long to measure
         return 0 if out is None else 2
@@ -148,7 +146,12 @@ async def measure(
     """
     measured = BaselineRun()
     async with page_source(settings.model_copy(update={"vllm_url": url}), settings.limits) as source:
-        page = await _first_page(source, url)
+        try:  # before it waits or sends requests in vain
+            page = await source.next()
+        except ScrapeError as error:
+            fault = f"cannot read vLLM's metrics at {redacted(url)} ({error.reason}: {error})"
+            remedy = f"`SPECDEC_VLLM_URL={redacted(url)} specdec-sidecar check` shows why"
+            raise MeasurementError(f"{fault}; {remedy}") from None
         if loads and any(engine.speculates for engine in page.engines):
             raise MeasurementError(f"{redacted(url)} speculates: --load needs a vLLM that does not")
         poller = Poller(source, settings, measured)
@@ -162,15 +165,6 @@ async def measure(
                 await polls  # an error that ended them is raised here
         await poller.poll()  # once more, at the very end
     return measured
-
-
-async def _first_page(source: PageSource, url: str) -> PageSnapshot:
-    """Reads the first page of the vLLM at ``url``, before the command waits or sends requests in vain."""
-    try:
-        return await source.next()
-    except ScrapeError as error:
-        fault = f"cannot read vLLM's metrics at {redacted(url)} ({error.reason}: {error})"
-        raise MeasurementError(f"{fault}; `SPECDEC_VLLM_URL={redacted(url)} specdec-sidecar check` shows why") from None
 
 
 async def _send(url: str, seconds: float, loads: Sequence[int], options: RequestOptions) -> None:

@@ -71,19 +71,15 @@ async def _run(settings: Settings, seconds: float | None, options: SimulatorOpti
         socket = Path(folder) / "plugin.sock"
         async with SimulatedVllm(options, plugin_socket=socket) as vllm:
             traffic = Traffic(vllm, traffic_options)
-            async with running(_watching(settings, vllm.url, socket)) as address:
+            steps = {options.model_name: _plain_steps(options)}
+            watching = {"vllm_url": vllm.url, "plugin": Plugin(socket=socket), "plain_steps": steps}
+            async with running(settings.model_copy(update=watching)) as address:
                 print(_WHERE.format(address=address.local, vllm=vllm.url, course=course), flush=True)
                 sending = asyncio.create_task(traffic.run())
                 await stopped(stop, seconds)
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
     print(f"{traffic.completed} requests completed, {traffic.failed} failed")
-
-
-def _watching(settings: Settings, vllm_url: str, socket: Path) -> Settings:
-    """The settings, pointed at the simulated vLLM and its plug-in."""
-    steps = {_GAINING.model_name: _plain_steps(_GAINING)}
-    return settings.model_copy(update={"vllm_url": vllm_url, "plugin": Plugin(socket=socket), "plain_steps": steps})
 
 
 def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:

@@ -64,7 +64,7 @@ def engine_section(engine: EngineReport, baselines: Mapping[str, Mapping[float, 
         f'{length}<div class="facts">{by_position(acceptance, "out of all drafts")}</div></div>'
         f'<div class="panel"><h3>KV-cache usage, peak</h3>{value(percent(engine.kv_cache_peak))}{tokens}'
         f'<div class="facts">{load}</div></div>'
-        f'<div class="panel"><h3>Latency</h3>{_latencies(engine.latencies, baselines)}</div></div>'
+        f'<div class="panel"><h3>Latency by bucket</h3>{_latencies(engine.latencies, baselines)}</div></div>'
     )
 
 

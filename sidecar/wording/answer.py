@@ -11,7 +11,7 @@ from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.analysis.verdict import Judgement, Verdict
-from sidecar.wording.notes import COLLAPSED, LIMITATIONS, is_plain
+from sidecar.wording.notes import LIMITATIONS, is_plain
 from sidecar.wording.numbers import counted, latency, percent
 from sidecar.wording.plugin import no_split_sentence
 
@@ -23,6 +23,7 @@ TONES: Final = {
 }  # worst first
 _WORST_FIRST: Final = tuple(TONES.values())
 _ALMOST_ALL: Final = 0.95
+_COLLAPSED: Final = "High temperatures alone do not cause this. Restart vLLM; check that the draft matches its target."
 _ON_AVERAGE: Final = {
     Verdict.NET_NEGATIVE: "does not pay",
     Verdict.BREAK_EVEN: "roughly breaks even",
@@ -61,7 +62,7 @@ def answer(report: Report) -> Answer:
 
 def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     if model.judgement.has_collapsed:
-        return Answer("Almost no draft tokens are accepted.", "bad", COLLAPSED)
+        return Answer("Almost no draft tokens are accepted.", "bad", _COLLAPSED)
     split = [bucket for bucket in model.temperatures if bucket.judgement.verdict is not Verdict.INSUFFICIENT_DATA]
     if not split:
         return _overall(model, plugin)

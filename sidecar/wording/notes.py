@@ -77,10 +77,6 @@ _GIVEN_UP: Final = (
     "With method {}, vLLM does not use {}, which it uses by default without speculation (on GPUs). That is part of the "
     "method's price, and only a baseline shows it."
 )
-COLLAPSED: Final = (
-    "Almost no draft tokens are accepted, at any temperature and from the first position on. High temperatures alone "
-    "do not cause this. Restart vLLM, and check that the draft model matches the target model."
-)
 _UNKNOWN: Final = Configuration()
 # vLLM cannot turn speculation off for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
 _LOSING: Final = "Route this traffic to pods that do not speculate."

@@ -17,7 +17,8 @@ _TEMPERATURES: Final = (
     *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90", "of draft tokens", "requests", *_TIMES),
 )
 _NO_TIMES: Final = ("-",) * 3
-_ENGINES: Final = ("engine", "speculation", "acceptance", "coverage", *_TIMES)
+_BY_BUCKET: Final = tuple(name.replace(" ", " by bucket ") for name in _TIMES)  # of vLLM's histograms, not by request
+_ENGINES: Final = ("engine", "speculation", "acceptance", "coverage", *_BY_BUCKET)
 LOWER: Final = ("lower acceptance rate", "acceptance rate", "below the others by", "share of draft tokens")
 PRICES: Final = ("price", "with speculation", "without (baseline)")
 UNDER_OTHER_TRAFFIC: Final = (

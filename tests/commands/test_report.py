@@ -87,10 +87,12 @@ async def test_why_it_loses_and_what_to_change(reported):
     assert after[1].startswith("  To verify: `specdec-sidecar sweep --url URL --prompts FILE")
 
 
-async def test_times_below_vllms_first_bucket_are_bounds(reported):
+async def test_times_by_vllms_buckets_say_so_and_are_bounds_below_the_first(reported):
     fine = engine()
     coarse = {phase: replace(known, resolution=0.05) for phase, known in fine.latencies.items()}
     text = await reported(report(model(temperature("0"), engines=(engine(latencies=coarse),))))
+    (header,) = [" ".join(line.split()) for line in text.splitlines() if line.startswith("engine ")]
+    assert header.endswith("coverage TTFT by bucket P50 P95 P99 TPOT by bucket P50 P95 P99")
     assert " <50.0  60.0  100.0 " in text
 
 

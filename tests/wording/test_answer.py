@@ -124,7 +124,7 @@ def test_of_several_models_the_worst_is_named():
 def test_a_collapse_is_told_from_hot_traffic():
     collapsed = model(temperature("0", BAD, 0.01), judgement=judgement(BAD, 0.01, has_collapsed=True))
     assert text_and_tone(collapsed) == ("Almost no draft tokens are accepted.", "bad")
-    assert why(collapsed).endswith("Restart vLLM, and check that the draft model matches the target model.")
+    assert why(collapsed).endswith("Restart vLLM; check that the draft matches its target.")
 
 
 @pytest.mark.parametrize(

@@ -76,22 +76,6 @@ class Measurement:
         return "replies" if any(sample.drafts is not None for sample in self.samples) else "counters"
 
 
-def joined(rounds: Sequence[Measurement]) -> Measurement:
-    """All rounds of one level as one."""
-    counted = [part.counted for part in rounds if part.counted is not None]
-    return Measurement(
-        samples=tuple(sample for part in rounds for sample in part.samples),
-        failed=sum(part.failed for part in rounds),
-        seconds=sum(part.seconds for part in rounds),
-        others=any(part.others for part in rounds),
-        counted=sum_windows(counted) if len(counted) == len(rounds) else None,
-        queries=_total([part.queries for part in rounds]),
-        hits=_total([part.hits for part in rounds]),
-        preemptions=_total([part.preemptions for part in rounds]),
-        capacity_tokens=rounds[-1].capacity_tokens,
-    )
-
-
 def _total(parts: Sequence[float | None]) -> float | None:
     return None if None in parts else sum(filter(None, parts))
 
@@ -106,7 +90,18 @@ class LevelResult:
     @property
     def whole(self) -> Measurement:
         """All rounds as one."""
-        return joined(self.rounds)
+        counted = [part.counted for part in self.rounds if part.counted is not None]
+        return Measurement(
+            samples=tuple(sample for part in self.rounds for sample in part.samples),
+            failed=sum(part.failed for part in self.rounds),
+            seconds=sum(part.seconds for part in self.rounds),
+            others=any(part.others for part in self.rounds),
+            counted=sum_windows(counted) if len(counted) == len(self.rounds) else None,
+            queries=_total([part.queries for part in self.rounds]),
+            hits=_total([part.hits for part in self.rounds]),
+            preemptions=_total([part.preemptions for part in self.rounds]),
+            capacity_tokens=self.rounds[-1].capacity_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,7 +173,7 @@ def test_latencies_below_vllm_s_first_bucket_are_bounds_and_gaps_are_compared_wi
     low = Latency({0.5: 0.0005, 0.9: 0.0009, 0.95: 0.002, 0.99: 0.003}, 40.0, 0.001)
     first = Latency({0.5: 0.0005, 0.9: 0.0006, 0.95: 0.0007, 0.99: 0.0008}, 40.0, 0.001)
     page = text(model(engines=(engine(latencies={Phase.TTFT: low, Phase.ITL: first}),)))
-    assert "TTFT <1 ms 2 ms 3 ms 2.5 ms" in page
+    assert "Latency by bucket P50 P95 P99 P99 - P50 TTFT <1 ms 2 ms 3 ms 2.5 ms" in page
     assert "ITL <1 ms <1 ms <1 ms <1 ms" in page
     compared = model(plain_latencies={"ttft": {0.5: 0.02, 0.99: 0.06}})
     assert "TTFT 20 ms 60 ms 100 ms 80 ms (2.0 times the baseline)" in text(compared)

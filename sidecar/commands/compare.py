@@ -221,8 +221,8 @@ def _notes(before: SweepResult, after: SweepResult, pairs: Sequence[tuple[LevelR
         yield f"the model names differ: {before.model} and {after.model}"
     if reasons := _other_requests(before, after):
         yield f"not the same requests: {', '.join(reasons)}; times, lengths and acceptance depend on that"
-    missing = len(before.levels) + len(after.levels) - 2 * len(pairs)
-    if missing:
+    known = {level.level for sweep in (before, after) for level in sweep.levels if level.whole.samples}
+    if missing := len(known) - len(pairs):
         yield f"left out, since only one sweep measured them: {missing} level{'' if missing == 1 else 's'}"
     tokens = [{_positions(side) for side in pair} for pair in pairs]
     if any(0 not in numbers and len(numbers) > 1 for numbers in tokens):

@@ -10,7 +10,7 @@ from sidecar.commands.compare import compare
 from sidecar.commands.load.metrics import confidence_factor
 from sidecar.commands.load.sweep_result import encode
 from tests.commands.commands_tools import command
-from tests.commands.sweep_tools import generated_level, sweep_of
+from tests.commands.sweep_tools import generated_level, level_of, sweep_of
 
 EMPTY = b'{"format":%d,"model":null,"max_tokens":1,"rounds":1,"complete":true,"fault":null,"levels":[],"requests":""}'
 LEVEL = b'[{"level":{"temperature":0,"concurrency":1},"rounds":[]}]'
@@ -104,10 +104,13 @@ def test_a_p99_has_an_error_with_200_requests_in_each_round(requests, is_known):
 
 
 def test_levels_of_one_side_only_are_left_out_with_a_note():
-    before = sweep_of(generated_level(1), generated_level(2, temperature=1.0))
-    comparison = compared(before, sweep_of(generated_level(3)))
-    assert {change.level.temperature for change in comparison.changes} == {0.0}
-    assert "left out, since only one sweep measured them: 1 level" in comparison.notes
+    """Also where the other one has no answer at that level."""
+    hot = generated_level(2, temperature=1.0)
+    before, unanswered = sweep_of(generated_level(1), hot), level_of([], hot.level)
+    for after in (sweep_of(generated_level(3)), sweep_of(generated_level(3), unanswered)):
+        comparison = compared(before, after)
+        assert {change.level.temperature for change in comparison.changes} == {0.0}
+        assert "left out, since only one sweep measured them: 1 level" in comparison.notes
 
 
 def test_a_faster_server_is_shown_and_described(saved, capsys):

@@ -113,7 +113,7 @@ def _each(split: Split) -> str:
 def _overall(model: ModelReport, plugin: PluginReport) -> Answer:
     """The verdict on the model as a whole."""
     judged, speedup = model.judgement, model.speed.speedup if model.speed else None
-    window, is_ruled, verdict = judged.evidence.window, judged.evidence.is_ruled, judged.verdict
+    window, is_ruled, verdict = seen(judged), judged.evidence.is_ruled, judged.verdict
     split = "No temperature has enough traffic for a verdict." if is_ruled else ""
     if model.no_split is not None:
         split = no_split_sentence(model.no_split, plugin)

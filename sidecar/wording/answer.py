@@ -5,15 +5,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.evidence import CONFIDENCE, Acceptance
+from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.split.plugin_state import PluginReport
-from sidecar.analysis.verdict import Judgement, Verdict
+from sidecar.analysis.verdict import Verdict
 from sidecar.wording.notes import COLLAPSED, LIMITATIONS, is_plain
 from sidecar.wording.numbers import counted, latency, percent
 from sidecar.wording.plugin import no_split_sentence
+from sidecar.wording.tables import seen
 
 TONES: Final = {
     Verdict.NET_NEGATIVE: "bad",
@@ -151,11 +152,6 @@ def per_step(steps: Steps) -> str:
 def _listed(split: Split) -> str:
     parts = [f"{percent(bucket.judgement.acceptance)} at T {bucket.temperature}" for bucket in split]
     return f"Acceptance rate by temperature: {', '.join(parts)}."
-
-
-def seen(judgement: Judgement) -> Acceptance:
-    """The window that was judged or, below the gates, the recent one."""
-    return judgement.judged or judgement.evidence.window
 
 
 def times_as_fast(speedup: Speedup) -> str:

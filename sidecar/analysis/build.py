@@ -39,7 +39,7 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thre
     loads = model.speed.loads.report(model.speed.curve)
     splits = bool(present) and _splits(model, plugin)
     short, hour = model.windows() if splits else ({}, {})
-    peaks = (state.kv_cache.peak(at) for state in present)
+    peaks = (state.kv_cache.peak(at) for state in present if state.waiting > 0)
     whole = Evidence(
         window=_at_positions(sum_windows([state.window for state in shown]), short.values()),
         hour=_at_positions(sum_windows([state.hour for state in shown]), hour.values()),
@@ -75,7 +75,6 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thre
         acceptance_p10=model.acceptance_p10(at, thresholds.min_requests) if splits else None,
         latency_gap_growth=_gap_growth(present, model.plain_latencies.get(Phase.TPOT)),
         kv_cache_peak=max((peak for peak in peaks if peak is not None), default=None),
-        waiting=sum(state.waiting for state in present),
     )
 
 

@@ -129,7 +129,7 @@ class ModelEvidence:
 
     ``temperatures`` is empty while the split is withheld. ``acceptance_p10`` is of single requests;
     ``latency_gap_growth`` is P99 - P50 of the time per output token / the baseline's, where it is widest;
-    ``kv_cache_peak`` is the fullest engine's; each is None if unknown. ``waiting`` requests wait for capacity.
+    ``kv_cache_peak`` is the fullest engine's of those where requests wait for capacity; each is None if unknown.
     """
 
     model_name: str
@@ -139,4 +139,3 @@ class ModelEvidence:
     acceptance_p10: float | None = None
     latency_gap_growth: float | None = None
     kv_cache_peak: float | None = None
-    waiting: float = 0.0

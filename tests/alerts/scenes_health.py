@@ -57,6 +57,7 @@ def kv_cache():
         pod("waits", 0.91, 9, capacity=1).fires(0.91),
         pod("waits-for-else", 0.99, 9, capacity=0),
         pod("lenient", 0.91, 2, kv_cache_usage=0.95),
+        two("apart", (0.99, 0), (0.5, 9)),  # they wait for the engine that has room
     )
     yield Scene("on the average of five minutes", KV_CACHE, at=(9, 15, 27, 40), needs_prometheus=True).with_pods(
         pod("now-and-then", 0.91, plan(*[(2, 0), (2, 3)] * 15)).fires(0.91),
@@ -67,8 +68,7 @@ def kv_cache():
         pod("failing", 0.91, 2).failing(lambda number: number % 5 == 4).fires(0.91),
         pod("ended", 0.91, plan((20, 2), (0, 0))).fires(0.91, until=27),
         two("several", (0.5, 1), (0.95, 3)).fires(0.95),
-        two("together", (0.95, 0.4), (0.5, 0.4)).fires(0.95),
-        two("parts", (0.91, 9), (0.5, 9), capacity=0.3).fires(0.91),
+        two("parts", (0.91, 9), (0.5, 9), capacity=0.6).fires(0.91),
     )
 
 

@@ -128,7 +128,7 @@ class ModelEvidence:
     """What is known about one model: over all its engines, by engine, and by temperature if the plug-in is connected.
 
     ``temperatures`` is empty while the split is withheld. ``acceptance_p10`` is of single requests;
-    ``latency_gap_growth`` is P99 - P50 of the time per output token / the baseline's, where it is widest;
+    ``latency_gap_growth`` is P99 - P50 of the time per output token / the baseline's, of the engine where it is widest;
     ``kv_cache_peak`` is the fullest engine's of those where requests wait for capacity; each is None if unknown.
     """
 

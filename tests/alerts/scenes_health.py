@@ -17,10 +17,15 @@ def gap_wide():
         made = Pod(instance, **own).drafting(drafts, 0.8, requests=requests)
         return made.baseline(0.02, 0.04).tpot(0.02, p99, minutes=20, then=then)
 
-    engines = pod("engines", requests=2.1).drafting(5, 0.8, requests=2.1, engine="1").tpot(0.02, 0.03, engine="1")
+    def engines(instance, second, requests=4.2):
+        """The first one's gap is wide; the second has other quantiles."""
+        return pod(instance, requests=requests).drafting(5, 0.8, requests=4.2, engine="1").tpot(*second, engine="1")
+
     yield Scene("against the baseline, with enough requests", GAP, at=(14, 27, 43)).with_pods(
         pod("wide").fires(1.55),
-        engines.fires(1.55),
+        engines("engines", (0.02, 0.03)).fires(1.55),
+        engines("slower", (0.045, 0.05)).fires(1.55),
+        engines("few-of-one", (0.02, 0.03), requests=3.8),
         pod("less", 0.049),
         pod("idle", 0.06, drafts=0.05),
         pod("few", 0.06, requests=3.8),

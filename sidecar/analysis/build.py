@@ -39,7 +39,7 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thre
     loads = model.speed.loads.report(model.speed.curve)
     splits = bool(present) and _splits(model, plugin)
     short, hour = model.windows() if splits else ({}, {})
-    peaks = (state.kv_cache.peak(at) for state in present)
+    peaks = (state.kv_cache.peak(at) for state in present if state.waiting > 0)
     whole = Evidence(
         window=_at_positions(sum_windows([state.window for state in shown]), short.values()),
         hour=_at_positions(sum_windows([state.hour for state in shown]), hour.values()),
@@ -73,18 +73,17 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thre
             for state in shown
         },
         acceptance_p10=model.acceptance_p10(at, thresholds.min_requests) if splits else None,
-        latency_gap_growth=_gap_growth(present, model.plain_latencies.get(Phase.TPOT)),
+        latency_gap_growth=_gap_growth(present, model.plain_latencies.get(Phase.TPOT), thresholds.min_requests),
         kv_cache_peak=max((peak for peak in peaks if peak is not None), default=None),
-        waiting=sum(state.waiting for state in present),
     )
 
 
-def _gap_growth(present: Iterable[EngineState], baseline: Mapping[float, float] | None) -> float | None:
-    """See ``ModelEvidence``; None without a baseline."""
+def _gap_growth(present: Iterable[EngineState], baseline: Mapping[float, float] | None, least: int) -> float | None:
+    """See ``ModelEvidence``; None without a baseline. P99 of fewer than ``least`` requests is just the slowest one."""
     if baseline is None:
         return None
     measured = (state.latencies.get(Phase.TPOT) for state in present)
-    growths = (gap_growth(latency, baseline) for latency in measured if latency is not None)
+    growths = (gap_growth(latency, baseline) for latency in measured if latency and latency.count >= least)
     return max((growth for growth in growths if growth is not None), default=None)
 
 

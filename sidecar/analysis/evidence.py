@@ -129,8 +129,8 @@ class ModelEvidence:
     """What is known about one model: over all its engines, by engine, and by temperature if the plug-in is connected.
 
     ``temperatures`` is empty while the split is withheld. ``acceptance_p10`` is of single requests;
-    ``latency_gap_growth`` is P99 - P50 of the time per output token / the baseline's, where it is widest;
-    ``kv_cache_peak`` is the fullest engine's; each is None if unknown. ``waiting`` requests wait for capacity.
+    ``latency_gap_growth`` is P99 - P50 of the time per output token / the baseline's, of the engine where it is widest;
+    ``kv_cache_peak`` is the fullest engine's of those where requests wait for capacity; each is None if unknown.
     """
 
     model_name: str
@@ -140,4 +140,3 @@ class ModelEvidence:
     acceptance_p10: float | None = None
     latency_gap_growth: float | None = None
     kv_cache_peak: float | None = None
-    waiting: float = 0.0

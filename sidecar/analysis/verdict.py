@@ -147,11 +147,10 @@ class Judge:
 
 
 def _breaches(model: ModelEvidence, whole: Judgement, thresholds: Thresholds) -> Breaches:
-    """A P10 counts where the acceptance rate decides; P99 of fewer than ``min_requests`` is just the slowest one."""
-    is_judged, requests = whole.judged is not None, model.whole.window.requests or 0
+    """A P10 counts where the acceptance rate decides."""
+    is_judged, peak = whole.judged is not None, model.kv_cache_peak
     p10 = model.acceptance_p10 if is_judged and model.whole.is_ruled else None
-    growth = model.latency_gap_growth if is_judged and requests >= thresholds.min_requests else None
-    peak = model.kv_cache_peak if model.waiting > 0 else None
+    growth = model.latency_gap_growth if is_judged else None
     return Breaches(
         acceptance_p10=p10 if p10 is not None and p10 < thresholds.acceptance_p10 else None,
         latency_gap_growth=growth if growth is not None and growth > thresholds.latency_gap_growth else None,

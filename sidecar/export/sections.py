@@ -12,12 +12,12 @@ from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.verdict import Basis, Judgement
 from sidecar.engine.names import Gauge, Phase
 from sidecar.settings.groups import Thresholds
-from sidecar.wording.answer import TONES, effect, per_step, seen, times_as_fast
+from sidecar.wording.answer import TONES, effect, per_step, times_as_fast
 from sidecar.wording.findings import explanations
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
-from sidecar.wording.tables import LOWER, PRICES, UNDER_OTHER_TRAFFIC, lower_rows, price_rows, shown_quantiles
+from sidecar.wording.tables import LOWER, PRICES, UNDER_OTHER_TRAFFIC, lower_rows, price_rows, seen, shown_quantiles
 
 _WIDTH = 300
 _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}

@@ -5,15 +5,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.evidence import CONFIDENCE, Acceptance
+from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.split.plugin_state import PluginReport
-from sidecar.analysis.verdict import Judgement, Verdict
+from sidecar.analysis.verdict import Verdict
 from sidecar.wording.notes import LIMITATIONS, is_plain
 from sidecar.wording.numbers import counted, latency, percent
 from sidecar.wording.plugin import no_split_sentence
+from sidecar.wording.tables import seen
 
 TONES: Final = {
     Verdict.NET_NEGATIVE: "bad",
@@ -114,7 +115,7 @@ def _each(split: Split) -> str:
 def _overall(model: ModelReport, plugin: PluginReport) -> Answer:
     """The verdict on the model as a whole."""
     judged, speedup = model.judgement, model.speed.speedup if model.speed else None
-    window, is_ruled, verdict = judged.evidence.window, judged.evidence.is_ruled, judged.verdict
+    window, is_ruled, verdict = seen(judged), judged.evidence.is_ruled, judged.verdict
     split = "No temperature has enough traffic for a verdict." if is_ruled else ""
     if model.no_split is not None:
         split = no_split_sentence(model.no_split, plugin)
@@ -152,11 +153,6 @@ def per_step(steps: Steps) -> str:
 def _listed(split: Split) -> str:
     parts = [f"{percent(bucket.judgement.acceptance)} at T {bucket.temperature}" for bucket in split]
     return f"Acceptance rate by temperature: {', '.join(parts)}."
-
-
-def seen(judgement: Judgement) -> Acceptance:
-    """The window that was judged or, below the gates, the recent one."""
-    return judgement.judged or judgement.evidence.window
 
 
 def times_as_fast(speedup: Speedup) -> str:

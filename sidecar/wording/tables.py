@@ -5,9 +5,10 @@ from typing import Final
 
 from sidecar.analysis.engine.cache import sum_caches
 from sidecar.analysis.engine.engine_state import Latency
-from sidecar.analysis.evidence import CONFIDENCE
+from sidecar.analysis.evidence import CONFIDENCE, Acceptance
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.split.tallies import GroupReport
+from sidecar.analysis.verdict import Judgement
 from sidecar.engine.names import Phase
 from sidecar.settings.baselines import PlainCache
 from sidecar.wording.numbers import count, latency, milliseconds, percent, ratio, share
@@ -47,12 +48,17 @@ def tables(model: ModelReport) -> list[tuple[Row, Sequence[Row]]]:
     return [(header, rows) for header, rows in named if rows]
 
 
+def seen(judgement: Judgement) -> Acceptance:
+    """The window that was judged or, below the gates, the recent one."""
+    return judgement.judged or judgement.evidence.window
+
+
 def _temperature(part: TemperatureReport) -> Row:
     return (
         part.temperature,
         part.judgement.verdict,
         ratio(part.speedup.ratio if part.speedup else None),
-        ratio(part.window.rate),
+        ratio(seen(part.judgement).rate),
         *map(ratio, part.acceptance_quantiles.values()),
         share(part.window.share),
         count(part.window.requests),

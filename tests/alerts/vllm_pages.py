@@ -67,7 +67,7 @@ class Engine:
             step_seconds=steps * step_seconds, engine_steps=steps / self.at_once(minute),
         )  # fmt: skip
         if self.tpot and seconds:
-            self.counts.update(("tpot", quantile) for quantile in plan(*self.tpot)(minute))
+            self.counts.update({("tpot", quantile): requests / 100 for quantile in plan(*self.tpot)(minute)})
 
     def lines(self, minute, labels):
         """The page's samples."""
@@ -96,10 +96,10 @@ class Engine:
             yield from self._tpot(labels)
 
     def _tpot(self, labels):
-        """A histogram whose quantiles are exactly the plan's, by edges at these."""
+        """A histogram whose quantiles are the plan's, by edges at these, but for a hair that absorbs rounding."""
         edges = sorted({quantile for _, pair in self.tpot for quantile in pair})
         halves = {pair[0] for _, pair in self.tpot}
-        weights = [(50 if edge in halves else 49) * self.counts["tpot", edge] for edge in edges]
+        weights = [(50.0001 if edge in halves else 49) * self.counts["tpot", edge] for edge in edges]
         total = sum(self.counts["tpot", edge] for edge in halves) * 100
         name = "request_time_per_output_token_seconds"
         for edge, count in zip((*edges, "+Inf"), (*accumulate(weights), total), strict=True):

@@ -45,7 +45,7 @@ def test_each_command_explains_itself(capsys, name):
         ("sweep --concurrency 0", "--concurrency: expected a whole number from 1 to 1024"),
         ("sweep --temperatures 0,11", "--temperatures: expected temperatures from 0 to 10"),
         ("sweep --temperatures -0.1", "--temperatures: expected temperatures from 0 to 10"),
-        ("sweep --extra-body [1]", "--extra-body: expected a JSON object"),
+        *((f"sweep --extra-body {text}", "--extra-body: expected a JSON object") for text in ("[1]", '{"n":2}')),
         ("sweep --duration soon", "--duration: expected duration, a number of seconds or"),
     ],
 )

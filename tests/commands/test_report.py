@@ -24,6 +24,7 @@ from tests.export.reports import (
     temperature,
     timed,
     timed_model,
+    window,
 )
 
 
@@ -43,7 +44,8 @@ def reported(capsys, served):
 
 
 async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
-    losing = temperature("1+", Verdict.NET_NEGATIVE, 0.3, share=0.5)
+    over_an_hour = judgement(Verdict.NET_NEGATIVE, 0.6, judged=window(0.3))
+    losing = temperature("1+", Verdict.NET_NEGATIVE, 0.6, share=0.5, judgement=over_an_hour)
     by_time = timed("0", Verdict.NET_POSITIVE, 0.7, 30.0, 20.0)
     little = judgement(Verdict.INSUFFICIENT_DATA, 0.3, gate=Gate("min_requests", 20))
     tree = report(timed_model(by_time, losing, temperature("0.7-1", judgement=little), engines=()))
@@ -51,7 +53,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith(("0 ", "1+ "))}
     times = ["80.0", "200.0", "300.0", "20.0", "30.0", "40.0"]
     assert rows["0"] == ["0", "net_positive", "1.500", "0.700", "0.500", "0.700", "0.800", "50%", "40", *times]
-    assert rows["1+"] == ["1+", "net_negative", "-", "0.300", "0.100", "0.300", "0.400", "50%", "40", *times]
+    assert rows["1+"] == ["1+", "net_negative", "-", "0.300", "0.400", "0.600", "0.700", "50%", "40", *times]
     assert {
         "  temperature 1+: Route this traffic to pods that do not speculate, or speculate fewer tokens.",
         "  temperature 0.7-1: No verdict: below thresholds.min_requests (20).",

@@ -62,6 +62,11 @@ def test_acceptance_is_of_tokens_its_quantiles_of_requests_and_position_rates_of
     assert judged.position_rates == (15 / 40, 5 / 40)
 
 
+def test_throughput_is_unknown_where_a_reply_does_not_tell_its_tokens():
+    judged = summary(level_of([sample(), sample(tpot=None, tokens=None)]))
+    assert (judged.metrics["requests/s"], judged.metrics["tokens/s"]) == (1.0, None)
+
+
 def test_a_vllm_without_speculation_has_times_and_no_verdict():
     level = level_of([sample()])
     judged = summary(level)

@@ -19,6 +19,7 @@ from tests.export.reports import (
     temperature,
     timed,
     timed_model,
+    window,
 )
 
 GOOD, EVEN, BAD, NONE = Verdict.NET_POSITIVE, Verdict.BREAK_EVEN, Verdict.NET_NEGATIVE, Verdict.INSUFFICIENT_DATA
@@ -96,6 +97,12 @@ def test_without_a_split_it_answers_for_all_requests(verdict, expected):
     assert text_and_tone(whole) == expected
     reason = "The acceptance rate over all requests is 50%. No plug-in has connected yet,"
     assert why(whole, plugin=NEVER_CONNECTED).startswith(reason)
+
+
+def test_the_rate_beside_a_verdict_is_of_the_window_that_was_judged():
+    """Over the last five minutes it was another than over the hour."""
+    whole = model(judgement=judgement(GOOD, 0.2, judged=window(0.7)))
+    assert why(whole, plugin=NEVER_CONNECTED).startswith("The acceptance rate over all requests is 70%.")
 
 
 def test_without_a_split_but_with_a_baseline_it_answers_in_milliseconds():

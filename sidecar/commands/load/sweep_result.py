@@ -49,9 +49,9 @@ class Measurement:
     capacity_tokens: int | None = None  # of the KV cache
 
     @property
-    def tokens(self) -> int:
-        """Output tokens of all requests."""
-        return sum(sample.tokens or 0 for sample in self.samples)
+    def tokens(self) -> float | None:
+        """Output tokens of all requests; None if a reply does not tell its own."""
+        return _total([sample.tokens for sample in self.samples])
 
     @property
     def acceptance(self) -> Acceptance:

@@ -14,7 +14,8 @@ from sidecar.commands.arguments import read_input, whole
 from sidecar.errors import InputError, SettingsError
 from sidecar.settings import Settings
 
-_ARGUMENTS: Final = ("model", "temperature", "max_tokens", "stream")  # set by other arguments, or always
+# Set by other arguments, or always; ``n``: the tokens of several choices over their time are no request's speed.
+_ARGUMENTS: Final = ("model", "temperature", "max_tokens", "stream", "n")
 MOST_AT_ONCE: Final = 1024
 ENDPOINTS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}  # by name on the command line
 _MOST_BYTES: Final = 1024**3  # ShareGPT's file is 670 MB

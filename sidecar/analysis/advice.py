@@ -104,7 +104,10 @@ class Finding:
 
 
 def advise(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> Advice:
-    """Advises by time per token if step times are known, else by acceptance; only on the schedule if there is one."""
+    """Advises by time per token if step times are known, else by acceptance; only on the schedule if there is one.
+
+    The step times are of the recent window, so what was accepted in them is, too.
+    """
     if not evidence.is_ruled:
         return Advice()
     rates, acceptance = judged.position_rates, judged.rate or 0.0
@@ -113,7 +116,8 @@ def advise(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> Ad
     fewer, more = thresholds.acceptance_fewer_tokens, thresholds.acceptance_more_tokens
     tokens = None
     if not evidence.has_schedule:
-        tokens = timed_advice(rates, evidence.costs) if evidence.costs is not None else None
+        recent = evidence.window.position_rates
+        tokens = timed_advice(recent, evidence.costs) if evidence.costs is not None else None
         tokens = tokens or tokens_advice(acceptance, rates, fewer=fewer if evidence.costs is None else 0.0, more=more)
     return Advice(tokens=tokens, schedule=entries, can_schedule=evidence.can_schedule)
 

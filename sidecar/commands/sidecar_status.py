@@ -61,7 +61,8 @@ def status_lines(status: _Json, origin: str, *, is_markdown: bool = False) -> It
 def _model(model: _Json, table: _Table, item: str, shown: str) -> Iterator[str]:
     """All about one model; does not repeat notes that are ``shown`` already."""
     judgement = model["judgement"]
-    window = judgement["judged"] or judgement["evidence"]["window"]
+    recent = judgement["evidence"]["window"]
+    window = recent if judgement["by_speedup"] else judgement["judged"] or recent
     over = f" over {window['seconds']:,.0f} s" if window["seconds"] else ""
     yield ""
     yield f"model {model['model_name']}: {judgement['verdict']} by {judgement['basis']}{over}"

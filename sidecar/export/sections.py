@@ -135,7 +135,9 @@ def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
         return "No draft tokens in the window."
     accepted = f"{percent(window.rate)} of {counted(window.draft_tokens, 'draft token')} accepted"
     length = f", {window.length:.2f} tokens per draft" if window.length else ""
-    steps = f"; {per_step(speed.steps)}" if speed and speed.steps else ""
+    recent = judgement.evidence.window  # of which the steps are
+    span = "" if window == recent else f" in the last {duration(recent.seconds)}"
+    steps = f"; {per_step(speed.steps)}{span}" if speed and speed.steps else ""
     faster = f"; {times_as_fast(speed.speedup)}, {effect(speed.speedup)}" if speed and speed.speedup else ""
     return f"{accepted} in the last {duration(window.seconds)}{length}{steps}{faster}"
 

@@ -65,11 +65,17 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     if model.judgement.has_collapsed:
         return Answer("Almost no draft tokens are accepted.", "bad", _COLLAPSED)
     split = [bucket for bucket in model.temperatures if bucket.judgement.verdict is not Verdict.INSUFFICIENT_DATA]
-    if not split:
-        return _overall(model, plugin)
+    verdict = model.judgement.verdict
+    if all(_is_worse(verdict, bucket.judgement.verdict) for bucket in split):  # also if there are none
+        return _overall(model, plugin, split)
     if all(bucket.judgement.by_speedup is not None and bucket.speedup is not None for bucket in split):
         return _by_time(split, _at_load(model))
     return _by_temperature(split, _drafted(model))
+
+
+def _is_worse(verdict: Verdict, than: Verdict) -> bool:
+    """Whether a verdict is worse than another, as that of all requests where a temperature without its own loses."""
+    return Verdict.INSUFFICIENT_DATA is not verdict and list(TONES).index(verdict) < list(TONES).index(than)
 
 
 def _with(split: Split, verdict: Verdict) -> Split:
@@ -112,12 +118,14 @@ def _each(split: Split) -> str:
     return ", ".join(f"{_gained(bucket.speedup)} at T {bucket.temperature}" for bucket in split if bucket.speedup)
 
 
-def _overall(model: ModelReport, plugin: PluginReport) -> Answer:
-    """The verdict on the model as a whole."""
+def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> Answer:
+    """The verdict on the model as a whole, where no temperature's is as bad."""
     judged, speedup = model.judgement, model.speed.speedup if model.speed else None
     window, is_ruled, verdict = seen(judged), judged.evidence.is_ruled, judged.verdict
     split = "No temperature has enough traffic for a verdict." if is_ruled else ""
-    if model.no_split is not None:
+    if temperatures:
+        split = _listed(temperatures)
+    elif model.no_split is not None:
         split = no_split_sentence(model.no_split, plugin)
     why = f"The acceptance rate over all requests is {percent(window.rate)}. {split}".strip()
     if verdict is Verdict.INSUFFICIENT_DATA:

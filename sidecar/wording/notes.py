@@ -122,14 +122,23 @@ def _traffic(model: ModelReport) -> str:
 
 
 def judgement_note(judgement: Judgement, *, is_explained: bool = False) -> str:
-    """What keeps a verdict from being reached or from rising, and what to do where it is net negative.
+    """What a verdict is of, what keeps it from being reached or from rising, and what to do where it is net negative.
 
     ``is_explained``: findings say what to do. Empty if there is nothing to say.
     """
     if judgement.gate is not None:
         return f"No verdict: below thresholds.{judgement.gate.threshold} ({judgement.gate.value:g})."
     loses = judgement.verdict is Verdict.NET_NEGATIVE and not is_explained
-    return " ".join(filter(None, (_held(judgement), _remedy(judgement) if loses else "")))
+    return " ".join(filter(None, (_hour(judgement), _held(judgement), _remedy(judgement) if loses else "")))
+
+
+def _hour(judgement: Judgement) -> str:
+    """That it is not the recent window that was judged, of which the numbers beside it are."""
+    judged, window = judgement.judged, judgement.evidence.window
+    if judged is None or judged == window:
+        return ""
+    recent = f"the last {duration(window.seconds)} had too little traffic"
+    return f"The acceptance rate is of the last {duration(judged.seconds)}, since {recent}."
 
 
 def _held(judgement: Judgement) -> str:

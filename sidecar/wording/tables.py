@@ -86,7 +86,7 @@ def _engine(engine: EngineReport) -> Row:
     return (
         engine.key.engine,
         f"{how.method}, {how.num_speculative_tokens} tokens" if how else "-",
-        ratio(engine.acceptance.rate if engine.acceptance else None),
+        ratio(seen(engine.judgement).rate),
         ratio(engine.coverage),
         *(shown_quantiles(times[Phase.TTFT], milliseconds) if Phase.TTFT in times else _NO_TIMES),
         *(shown_quantiles(times[Phase.TPOT], milliseconds) if Phase.TPOT in times else _NO_TIMES),

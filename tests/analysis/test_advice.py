@@ -121,6 +121,13 @@ def advice_on(evidence_):
     return advise(evidence_, evidence_.window, Thresholds())
 
 
+def test_by_time_the_advice_is_on_the_requests_that_were_timed_even_if_an_hour_is_judged():
+    recent = evidence(0.7, costs=load(0.015), accepted_per_position=(840, 720, 610))
+    hour = window(0.4, accepted_per_position=(700, 300, 100))
+    assert advise(recent, hour, Thresholds()).tokens is None
+    assert timed_advice(hour.position_rates, load(0.015)) is not None
+
+
 @pytest.mark.parametrize(("rate", "direction"), [(0.85, Direction.MORE), (0.75, None), (0.2, None)])
 def test_where_time_advises_no_fewer_tokens_acceptance_may_advise_more_but_not_fewer(rate, direction):
     tokens = advice_on(evidence(rate, costs=CHEAP, accepted_per_position=(900, 850, 800))).tokens

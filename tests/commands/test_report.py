@@ -44,18 +44,22 @@ def reported(capsys, served):
 
 
 async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
-    over_an_hour = judgement(Verdict.NET_NEGATIVE, 0.6, judged=window(0.3))
+    over_an_hour = judgement(Verdict.NET_NEGATIVE, 0.6, judged=replace(window(0.3), seconds=3000.0))
     losing = temperature("1+", Verdict.NET_NEGATIVE, 0.6, share=0.5, judgement=over_an_hour)
     by_time = timed("0", Verdict.NET_POSITIVE, 0.7, 30.0, 20.0)
     little = judgement(Verdict.INSUFFICIENT_DATA, 0.3, gate=Gate("min_requests", 20))
     tree = report(timed_model(by_time, losing, temperature("0.7-1", judgement=little), engines=()))
     text = await reported(tree)
+    over = (
+        "The acceptance rate is of the last 50 min, since the last 5 min had too little traffic. Route this traffic to "
+        "pods that do not speculate, or speculate fewer tokens."
+    )
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith(("0 ", "1+ "))}
     times = ["80.0", "200.0", "300.0", "20.0", "30.0", "40.0"]
     assert rows["0"] == ["0", "net_positive", "1.500", "0.700", "0.500", "0.700", "0.800", "50%", "40", *times]
     assert rows["1+"] == ["1+", "net_negative", "-", "0.300", "0.400", "0.600", "0.700", "50%", "40", *times]
     assert {
-        "  temperature 1+: Route this traffic to pods that do not speculate, or speculate fewer tokens.",
+        f"  temperature 1+: {over}",
         "  temperature 0.7-1: No verdict: below thresholds.min_requests (20).",
         "  speedup 1.500 ± 0.020; break-even acceptance rate 0.310",
     } <= set(text.splitlines())
@@ -65,7 +69,8 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
 
 
 async def test_who_accepts_less_and_what_each_engine_does(reported):
-    nothing = {"acceptance": None, "latencies": {}, "speculation": None, "coverage": None}
+    unjudged = judgement(Verdict.INSUFFICIENT_DATA)
+    nothing = {"judgement": unjudged, "latencies": {}, "speculation": None, "coverage": None}
     limited = engine(limitations=frozenset({Limitation.NO_POSITIONS}), **nothing)
     groups = (group("prompt_tokens", "8k-32k", 0.4, difference=difference(0.4, 0.65)), group("output", "free"))
     groups += (group("output", "structured", without_drafts=True),)

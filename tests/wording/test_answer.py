@@ -63,6 +63,13 @@ def test_by_acceptance_it_names_the_temperatures_that_lose(temperatures, expecte
     assert why(split) == f"Acceptance rate by temperature: {', '.join(judged)}."
 
 
+def test_temperatures_that_pay_are_no_answer_where_all_requests_together_lose():
+    """Those that lose had too little traffic for a verdict of their own, or none lately."""
+    split = model(temperature("0", GOOD, 0.8), temperature("1+", NONE, 0.1), judgement=judgement(BAD, 0.4))
+    assert text_and_tone(split) == ("Speculation does not pay on average.", "bad")
+    assert why(split) == "The acceptance rate over all requests is 40%. Acceptance rate by temperature: 80% at T 0."
+
+
 def test_a_share_is_of_one_window_whichever_each_temperature_was_judged_over():
     """One was judged over five minutes, the other over an hour."""
     over_an_hour = temperature("1+", BAD, 0.3, 0.13, judgement=judgement(BAD, 0.3, share=0.9))

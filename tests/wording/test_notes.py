@@ -26,6 +26,7 @@ from tests.export.reports import STRUCTURED, engine, judgement, model, speed, ti
 NEGATIVE, EVEN, POSITIVE = Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE
 NONE = Verdict.INSUFFICIENT_DATA
 ELSEWHERE = "Route this traffic to pods that do not speculate."
+HOUR = "The acceptance rate is of the last 5 min, since the last 5 min had too little traffic."
 OR_FEWER = "Route this traffic to pods that do not speculate, or speculate fewer tokens."
 BACK_ABOVE = "2 standard errors is back above"
 SCHEDULED = Speculation("eagle3", 3, per_batch_size=True)
@@ -64,7 +65,7 @@ def test_a_verdict_that_only_the_margin_keeps_says_when_it_rises(verdict, by_spe
     [
         (judgement(NEGATIVE, 0.45), OR_FEWER),
         (judgement(NEGATIVE, 0.7, by_speedup=True), OR_FEWER),
-        (judgement(NEGATIVE, judged=window(0.45, tokens=1)), ELSEWHERE),  # there are no fewer tokens
+        (judgement(NEGATIVE, 0.45, judged=window(0.45, tokens=1)), f"{HOUR} {ELSEWHERE}"),  # there are no fewer tokens
         (judgement(NEGATIVE, 0.2, speculation=SCHEDULED), ELSEWHERE),
         (judgement(NEGATIVE, 0.2, speculation=ADAPTIVE, by_speedup=True), ELSEWHERE),
         (judgement(EVEN, 0.55), ""),

@@ -169,11 +169,5 @@ def authority(tmp_path):
     return Authority(tmp_path)
 
 
-@pytest.fixture
-def update_golden(request):
-    """Whether to rewrite golden files instead of comparing with them."""
-    return request.config.getoption("--update-golden")
-
-
 def pytest_addoption(parser):
     parser.addoption("--update-golden", action="store_true", help="rewrite golden files")

@@ -10,6 +10,7 @@ from sidecar.wording.findings import explanations
 from sidecar.wording.notes import model_notes
 from tests.alerts.pods import DAY, Pod
 from tests.alerts.scene import RULES, all_scenes
+from tests.analysis.analysis_tools import Server
 
 README = (RULES / "README.md").read_text()
 PUSHED = {
@@ -66,6 +67,12 @@ def test_failed_polls_leave_conditions_on_models_in_force_for_a_minute():
     assert rules[10] == {"SpecDecodeAcceptanceLow"}
     assert rules[11] == {"SpecDecodeAcceptanceLow", "SpecDecodeVLLMDown"}
     assert rules[12] == {"SpecDecodeVLLMDown"}
+
+
+def test_that_vllm_was_never_up_is_known_once_a_poll_has_failed():
+    vllm = Server()
+    assert list(conditions(vllm.report())) == []
+    assert [condition.rule for condition in conditions(vllm.fail())] == ["SpecDecodeVLLMNeverUp"]
 
 
 def test_the_context_is_what_the_status_page_says():

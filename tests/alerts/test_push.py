@@ -11,11 +11,9 @@ from aiohttp import web
 from structlog.testing import CapturingLogger
 
 from sidecar.alerting.push import Push
-from sidecar.analysis.state import State
 from sidecar.analysis.verdict import Verdict
-from sidecar.errors import TimedOut
 from sidecar.log import StateLog
-from sidecar.settings import Settings, load_settings
+from sidecar.settings import load_settings
 from tests.export import reports
 
 WALL = 1_700_000_000.0
@@ -121,16 +119,6 @@ async def test_it_is_sent_at_every_interval_and_resolved_at_once(scene, interval
     ended = replica.posts[-1][0]
     assert ended["labels"] == replica.posts[0][0]["labels"]
     assert at(ended["startsAt"]) == 1015
-
-
-async def test_that_vllm_was_never_up_is_sent_after_a_failed_poll_not_before_the_first(scene):
-    replica, state = Replica(), State(Settings(), 0.0)
-    pushed = await scene(replica)
-    await pushed.evaluate(state.report(0.0))
-    state.failed(1.0, TimedOut("x"))
-    await pushed.evaluate(state.report(1.0), after=15)
-    before, (alert,) = replica.posts
-    assert (before, alert["labels"]["alertname"]) == ([], "SpecDecodeVLLMNeverUp")
 
 
 async def test_a_firing_alert_is_renewed_and_resolved_though_the_clock_was_set_back(scene):

@@ -16,9 +16,14 @@ def command(*argv, **environment):
     return run_command(parser(argv).parse_args(argv), settings)
 
 
+def watched(scrapes):
+    """What ``baseline`` would have measured at these polls."""
+    measured = BaselineRun()
+    for scrape in scrapes:
+        measured.scraped(scrape.at, scrape.duration, 0.0, scrape.snapshot)
+    return measured
+
+
 async def measured_plain(*_):
     """What ``baseline`` would have measured while the levels without speculation were recorded."""
-    measured = BaselineRun()
-    for scrape in read_scrapes(LEVELS / "plain"):
-        measured.scraped(scrape.at, 0.0, 0.0, scrape.snapshot)
-    return measured
+    return watched(read_scrapes(LEVELS / "plain"))

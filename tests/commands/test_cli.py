@@ -11,6 +11,7 @@ from sidecar import __version__, commands
 from sidecar.cli import parser
 from tests.commands.commands_tools import command
 
+NOWHERE = "http://127.0.0.1:1"
 COMMANDS = next(action for action in parser([])._actions if action.dest == "command").choices
 
 
@@ -37,6 +38,7 @@ def test_each_command_explains_itself(capsys, name):
     [
         ("baseline --out /none/baseline.yaml", "--out: /none/baseline.yaml: no such directory"),
         ("sweep --save /dev", "--save: /dev: is a directory"),
+        *((f"sweep --save {path}", f"--save: {path}: not writable") for path in ("/dev/null", "/dev/new")),
         *(
             (f"compare a b --fail-if-slower {limit}", "--fail-if-slower: expected a share such as 5%")
             for limit in ("0", "x", "101%", "nan")
@@ -49,7 +51,8 @@ def test_each_command_explains_itself(capsys, name):
         ("sweep --duration soon", "--duration: expected duration, a number of seconds or"),
     ],
 )
-def test_unreadable_arguments_are_refused_without_repeating_a_password(capsys, arguments, reason):
+def test_unusable_arguments_are_refused_without_repeating_a_password(capsys, monkeypatch, arguments, reason):
+    monkeypatch.setattr("os.access", lambda path, _mode: str(path) not in {"/dev", "/dev/null"})  # root may always
     with pytest.raises(SystemExit) as ended:
         command(*arguments.split())
     assert ended.value.code == 2
@@ -58,12 +61,18 @@ def test_unreadable_arguments_are_refused_without_repeating_a_password(capsys, a
     assert "secret" not in err
 
 
-@pytest.mark.parametrize("path", ["/dev/null", "/dev/new"])
-def test_a_file_that_may_not_be_written_is_refused_before_the_measurement(capsys, monkeypatch, path):
-    monkeypatch.setattr("os.access", lambda asked, _mode: str(asked) not in ("/dev/null", "/dev"))  # root may always
-    with pytest.raises(SystemExit) as ended:
-        command("sweep", "--save", path)
-    assert (ended.value.code, f"--save: {path}: not writable" in capsys.readouterr().err) == (2, True)
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        *((f"baseline {load}", f"cannot read vLLM's metrics at {NOWHERE} (unreach") for load in ("", "--load 1")),
+        ("sweep", f"{NOWHERE}: cannot connect (ClientConnectorError); is vLLM running, and is this its address?"),
+    ],
+)
+def test_a_vllm_that_is_down_is_named_at_once(capsys, arguments, reason):
+    """Waiting takes longer than a test may."""
+    assert command(*arguments.split(), "--duration", "1h", VLLM_URL=NOWHERE) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines()[-1].startswith(reason)) == ("", True)
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

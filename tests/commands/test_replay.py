@@ -1,4 +1,3 @@
-import gzip
 import json
 import os
 import subprocess
@@ -10,7 +9,7 @@ from operator import add
 import pytest
 
 from tests.commands.commands_tools import LEVELS, command, measured_plain
-from tests.recording.recorder_tools import PAGE, write
+from tests.recording.recorder_tools import PAGE, lines_of, write
 
 KEYS = ("requests", "draft_tokens", "accepted_tokens")
 K3 = str(LEVELS / "k3")
@@ -19,11 +18,10 @@ K3 = str(LEVELS / "k3")
 def sums():
     """The truth by temperature, computed independently: vLLM's own numbers for each request, summed."""
     tallies = defaultdict(lambda: [0, 0, 0])
-    with gzip.open(LEVELS / "k3" / "requests.jsonl.gz", "rt") as lines:
-        for line in map(json.loads, lines):
-            numbers = line["speculative_decoding"]
-            counts = (1, numbers["num_draft_tokens"], numbers["num_accepted_draft_tokens"])
-            tallies[line["temperature"]] = list(map(add, tallies[line["temperature"]], counts))
+    for line in lines_of(LEVELS / "k3", "requests"):
+        numbers = line["speculative_decoding"]
+        counts = (1, numbers["num_draft_tokens"], numbers["num_accepted_draft_tokens"])
+        tallies[line["temperature"]] = list(map(add, tallies[line["temperature"]], counts))
     return tallies
 
 

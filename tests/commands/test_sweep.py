@@ -90,12 +90,6 @@ async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_a_full_disk_loses
     assert failed == (1, "", f"{url}: a request for other failed: status 404\n")
 
 
-def test_a_vllm_that_is_down_is_named(capsys):
-    assert command("sweep", VLLM_URL="http://127.0.0.1:1") == 1
-    reason = "cannot connect (ClientConnectorError); is vLLM running, and is this its address?"
-    assert capsys.readouterr().err == f"http://127.0.0.1:1: {reason}\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -42,11 +42,11 @@ def everything():
     return reports.report(model, failures={"scrape": 0}, label_overflow={"engine": 0})
 
 
-def test_the_exposition_is_the_golden_page(update_golden):
+def test_the_exposition_is_the_golden_page(request):
     shown = reports.shown(everything(), ALERTING__RUNBOOKS="https://runbooks.example/")
     others = {"specdec_build_info", "specdec_threshold"}  # they vary with what is not exporting
     page = generate_latest(Families(family for family in families(shown) if family.name not in others)).decode()
-    if update_golden:
+    if request.config.getoption("--update-golden"):
         GOLDEN.write_text(page)
     assert page == GOLDEN.read_text(), "if the change is right: pytest tests/export --update-golden"
 

@@ -1,10 +1,7 @@
 """Speedup from recordings of a real vLLM, against the clients' own times with and without speculation."""
 
-import gzip
-import json
 import math
 from collections import defaultdict
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -12,23 +9,22 @@ import pytest
 from sidecar.analysis.speed.plain import fit, plain_step
 from sidecar.analysis.speed.speedup import SlidingTimes
 from sidecar.analysis.split.tallies import TemperatureBuckets
-from sidecar.commands.baseline import BaselineRun
 from sidecar.recording.recording import read_plugin, read_scrapes, replay, replay_events
 from sidecar.settings import Settings
+from tests.commands.commands_tools import LEVELS, watched
+from tests.recording.recorder_tools import lines_of
 
-LEVELS = Path(__file__).parents[1] / "data" / "levels"
 BUCKETS = TemperatureBuckets()
 
 
 def client_times(name):
     """[seconds after the first token, tokens after it] by level and bucket, as the clients of streams saw them."""
     times = defaultdict(lambda: [0.0, 0])
-    with gzip.open(LEVELS / name / "requests.jsonl.gz", "rt") as lines:
-        for request in map(json.loads, lines):
-            if request["stream"]:
-                total = times[request["level"], BUCKETS.label(round(100 * request["temperature"]))]
-                total[0] += request["chunks"][-1] - request["chunks"][0]
-                total[1] += request["usage"]["completion_tokens"] - 1
+    for request in lines_of(LEVELS / name, "requests"):
+        if request["stream"]:
+            total = times[request["level"], BUCKETS.label(round(100 * request["temperature"]))]
+            total[0] += request["chunks"][-1] - request["chunks"][0]
+            total[1] += request["usage"]["completion_tokens"] - 1
     return times
 
 
@@ -51,13 +47,6 @@ def truth():
 @pytest.fixture(scope="module")
 def curve():
     return watched(read_scrapes(LEVELS / "plain")).curves()["lab"]
-
-
-def watched(scrapes):
-    sink = BaselineRun()
-    for scrape in scrapes:
-        sink.scraped(scrape.at, scrape.duration, 0.0, scrape.snapshot)
-    return sink
 
 
 def against(curve):

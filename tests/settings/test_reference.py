@@ -42,11 +42,8 @@ def attributes(path):
 
 MODULES = [attributes(path) for path in (ROOT / "sidecar").rglob("*.py") if not path.is_relative_to(OWN)]
 DERIVED = {name for file in ("baselines.py", "groups.py") for name in attributes(OWN / file)[0]}  # read by the models
-IN_RULES = set(
-    re.findall(
-        r'specdec_threshold\{name="(\w+)"', "".join(path.read_text() for path in (ROOT / "alerts").glob("*.yaml"))
-    )
-)
+RULES = "".join(path.read_text() for path in (ROOT / "alerts").glob("*.yaml"))
+IN_RULES = set(re.findall(r'specdec_threshold\{name="(\w+)"', RULES))
 
 
 def is_read(key):

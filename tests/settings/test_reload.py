@@ -34,11 +34,8 @@ async def test_certificates_that_a_new_web_configuration_names_are_watched(autho
         authority.issue("new")
         path.write_text(path.read_text().replace("server.", "new."))
         await until(lambda: len(applied), 1)
-        assert {file.name for file in applied[0].web_config_file.files} == {
-            "web.yaml",
-            "new.certificate.pem",
-            "new.key.pem",
-        }
+        names = {"web.yaml", "new.certificate.pem", "new.key.pem"}
+        assert {file.name for file in applied[0].web_config_file.files} == names
         authority.issue("new")
         await until(lambda: reloader.outcomes["applied"] >= 2)
     reloaded = next(line for line in logs if line["event"] == "settings reloaded")

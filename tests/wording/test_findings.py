@@ -54,10 +54,8 @@ def test_too_many_tokens_by_time():
     tokens = TokensAdvice(direction=Direction.FEWER, now=3, best=1, best_seconds=0.021, now_seconds=0.03)
     advice = Advice(tokens=tokens, schedule=((1, 4, 3), (5, 16, 1)), can_schedule=True)
     many = explained(FindingCode.TOO_MANY_TOKENS, advice=advice, value=0.03, other=0.021)
-    assert (
-        many.what
-        == "Set num_speculative_tokens to 1 instead of 3: about 21 ms per token instead of 30 ms at this load."
-    )
+    what = "Set num_speculative_tokens to 1 instead of 3: about 21 ms per token instead of 30 ms at this load."
+    assert many.what == what
     assert many.remedy.startswith('Set `"num_speculative_tokens": 1` in --speculative-config. To follow the load, set')
     assert "[[1, 4, 3], [5, 16, 1]]" in many.remedy
 

@@ -1,6 +1,6 @@
 """The state of one model: its speed and, where the plug-in is connected, its requests by temperature and group."""
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -91,12 +91,14 @@ class TemperatureState:
         for recent in (self.recent_acceptances, self.recent_ttft, self.recent_tpot):
             recent.drop(at)
 
-    def finished(self, at: float, numbers: Sequence[RequestNumbers]) -> None:
-        """Adds requests that finished before ``at``."""
+    def finished(self, at: float, numbers: Sequence[RequestNumbers], *, are_recent: bool) -> None:
+        """Adds requests that finished before ``at``, to the windows only if they ``are_recent``."""
         columns = [[value for value in column if value is not None] for column in zip(*numbers, strict=True)]
         histograms = (self.acceptances, self.lengths, self.ttft, self.tpot, self.durations)
         for histogram, values in zip(histograms, columns, strict=True):
             histogram.observe(*values)
+        if not are_recent:
+            return
         acceptances, _, ttft, tpot, _ = columns
         self.recent_acceptances.add(at, acceptances)
         self.recent_ttft.add(at, ttft)
@@ -118,9 +120,8 @@ class ModelState:
         names = {Table.TEMPERATURE: self._buckets.labels, **GROUPED}
         known = [(by, name) for by, some in names.items() for name in some]
         # What was drafted at each temperature and in each group.
-        self.tallies = defaultdict[Label, LiveTally](
-            lambda: LiveTally(window), {key: LiveTally(window) for key in known}
-        )
+        self.tallies = {key: LiveTally(window) for key in known}
+        self._marked = 0.0  # the last good poll's time
         # Finished requests of the window by stratum and group, for each way of grouping them.
         self.strata = {by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*GROUPED, ENGINE)}
         # Tokens decoded by requests of which no token was drafted, by output.
@@ -132,11 +133,16 @@ class ModelState:
         self._acceptances = Recent(settings.latency_window, acceptance_bin)
         self._latest: deque[tuple[float, float]] = deque(maxlen=MOST_MIN_REQUESTS)  # for a slow hour
 
-    def count(self, lives: Sequence[Life]) -> int:
-        """Takes in the confirmed cuts of the model's lives; returns how many more adapters have become "other"."""
+    def count(self, at: float, lives: Sequence[Life]) -> int:
+        """Takes in the confirmed cuts of the model's lives by ``at``, a good poll's time.
+
+        Returns how many more adapters have become "other".
+        """
         overflowed = self._labels.overflowed
         is_renamed = self._labels.name_adapters(lives)
         before, self._taken = self._taken, {}
+        if lives and not before:
+            self._begin(at, lives)
         for life in lives:
             start, cut = life.hello.start, life.confirmed
             if cut is None or life.first is None:
@@ -148,25 +154,44 @@ class ModelState:
                 known, tallies = tallies, self._labels.sums(cut.tables)
                 for label, tally in tallies.items():
                     if not tally.has_fallen(earlier := known.get(label, NOTHING)):
-                        self.tallies[label].grow(tally - earlier)
+                        self._tally(label).grow(tally - earlier)
             self._taken[start] = (cut, tallies)
         totals = sum_by_label(tallies for _, tallies in self._taken.values())
         for label in [label for label in self.tallies if label[0] is Table.ADAPTER and label not in totals]:
             del self.tallies[label]  # of a process of vLLM that has ended
         for label in {*self.tallies, *totals}:
-            self.tallies[label].total = totals.get(label, NOTHING)
+            self._tally(label).total = totals.get(label, NOTHING)
         return max(self._labels.overflowed - overflowed, 0)
 
-    def finished(self, at: float, engine: str, requests: Iterable[FinishedRequest]) -> None:
-        """Takes in an engine's requests that finished since the last poll, after that poll's ``speed.polled``."""
+    def _begin(self, at: float, lives: Sequence[Life]) -> None:
+        """The tallies' windows begin where the ``lives`` do, not with vLLM's first page."""
+        polled = self._marked or at
+        self._marked = min(at, *(life.hello.started if life.from_start else polled for life in lives))
+        for tally in self.tallies.values():
+            tally.mark(self._marked)
+
+    def _tally(self, label: Label) -> LiveTally:
+        """A label's, new on first use: its window then begins with the last poll."""
+        if label not in self.tallies:
+            self.tallies[label] = LiveTally(self._settings.latency_window)
+            self.tallies[label].mark(self._marked)
+        return self.tallies[label]
+
+    def finished(
+        self, at: float, engine: str, early: Iterable[FinishedRequest], recent: Iterable[FinishedRequest]
+    ) -> None:
+        """Takes in an engine's requests that finished since the last poll, after that poll's ``speed.polled``.
+
+        ``early`` ones did before this sidecar listened, at any time: they are in no window, as in no tally's.
+        """
+        for label, ended in self._by_temperature(early).items():
+            self.temperatures[label].finished(at, [request_numbers(request) for request in ended], are_recent=False)
         if self._latest and at < self._latest[-1][0]:  # the clock was set back
             self._latest.clear()
-        by_temperature: dict[str, list[FinishedRequest]] = {}
-        for request in requests:
-            by_temperature.setdefault(self._buckets.label(request.temperature), []).append(request)
+        by_temperature = self._by_temperature(recent)
         for label, ended in by_temperature.items():
             numbers = [request_numbers(request) for request in ended]
-            self.temperatures[label].finished(at, numbers)
+            self.temperatures[label].finished(at, numbers, are_recent=True)
             acceptances = [one.acceptance for one in numbers if one.acceptance is not None]
             self._acceptances.add(at, acceptances)
             self._latest.extend((at, acceptance) for acceptance in acceptances)
@@ -174,6 +199,12 @@ class ModelState:
             used = {name: sum(name in request.parameters for request in ended) for name in REJECTED}
             self._parameters.add(at, {name: count for name, count in used.items() if count} | {_ALL: len(ended)})
         self.speed.finished(by_temperature)
+
+    def _by_temperature(self, requests: Iterable[FinishedRequest]) -> dict[str, list[FinishedRequest]]:
+        by_temperature: dict[str, list[FinishedRequest]] = {}
+        for request in requests:
+            by_temperature.setdefault(self._buckets.label(request.temperature), []).append(request)
+        return by_temperature
 
     def _compare(self, at: float, engine: str, temperature: str, requests: Sequence[FinishedRequest]) -> None:
         """Adds requests to the cells in which they are compared, between engines also at one prompt length."""
@@ -202,8 +233,9 @@ class ModelState:
         """Timestamps all totals with ``at``, a good poll's time."""
         for state in self.temperatures.values():
             state.drop(at)
-        for tally in self.tallies.values():
+        for tally in self.tallies.values() if self._taken else ():
             tally.mark(at)
+        self._marked = at
         self._acceptances.drop(at)
         self.speed.mark(at)
         for cells in self.strata.values():

@@ -9,6 +9,7 @@ from sidecar.analysis.build import Moment, evidence, model_report
 from sidecar.analysis.engine.engines import Engines, ScrapeReport, shown_positions
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import OwnReport, Report
+from sidecar.analysis.speed.speedup import LoadTotals
 from sidecar.analysis.speed.steps import Steps, reported_steps
 from sidecar.analysis.split.life import NO_STEPS
 from sidecar.analysis.split.lives import Lives
@@ -59,15 +60,15 @@ class State:
         past = max((len(engine.accepted_per_position) - most for engine in page.engines), default=0)
         self._overflow["position"] = max(self._overflow["position"], past)
         self.plugin.polled(at, page, has_restarted=restarts.vllm, reset=restarts.engines)
-        self._keep_models()
-        reported = self._take_counts()
+        self._keep_models(has_restarted=restarts.vllm)
+        reported = self._take_counts(at)
         if before is not None and before < at:
             self._take_steps(before, at, reported)
-        for key, requests in self.plugin.take_finished().items():
+        for key, early, recent in self.plugin.take_finished():
             if key.model_name in self._models:
-                self._models[key.model_name].finished(at, key.engine, requests)
+                self._models[key.model_name].finished(at, key.engine, early, recent)
             else:  # past ``limits.models``
-                self.plugin.leave_out(len(requests))
+                self.plugin.leave_out(len(early) + len(recent))
         for model in self._models.values():
             model.mark(at)
         thresholds, models = self._settings.thresholds, self._models.values()
@@ -98,7 +99,7 @@ class State:
             own=replace(own, label_overflow={"engine": self._engines.overflowed, **self._overflow}),
         )
 
-    def _keep_models(self) -> None:
+    def _keep_models(self, *, has_restarted: bool) -> None:
         """Keeps a state for each model with an engine; drops it with the last one, a while after that left the page."""
         known, self._models = self._models, {}
         for key in self._engines.states:
@@ -107,13 +108,15 @@ class State:
             self._models[name] = model or ModelState(name, self._settings)
         for model in self._models.values():
             model.speed.forget_all_but(self._engines.states.keys())
+            if has_restarted:  # it may speculate in another way
+                model.speed.loads = LoadTotals()
 
-    def _take_counts(self) -> Mapping[EngineKey, StepTally]:
+    def _take_counts(self, at: float) -> Mapping[EngineKey, StepTally]:
         """Passes what the plug-ins have counted on to the models; returns the growth of their steps, by engine."""
         steps: dict[EngineKey, StepTally] = {}
         for model in self._models.values():
             lives = self.plugin.counting(model.name)
-            self._overflow["group"] += model.count(lives)
+            self._overflow["group"] += model.count(at, lives)
             for life in lives:
                 steps[life.key] = steps.get(life.key, NO_STEPS) + life.take_steps()
         return steps

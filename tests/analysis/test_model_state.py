@@ -4,9 +4,10 @@ import pytest
 
 from sidecar.analysis.model_state import request_numbers
 from sidecar.analysis.verdict import Verdict
+from sidecar.requests.messages import Table
 from sidecar.requests.tally import Outcome
 from sidecar.settings import Settings
-from tests.analysis.analysis_tools import Pod, finished, snap
+from tests.analysis.analysis_tools import PluginEnd, Pod, Server, finished, snap
 
 
 def test_each_temperature_is_judged_by_its_own_live_acceptance():
@@ -89,6 +90,20 @@ def test_distributions_and_quantiles_are_of_finished_requests():
     pod.poll(snap(), seconds=301)
     hot = pod.temperature("0.7-1")
     assert (hot.ttft_quantiles[0.5], hot.ttft.count) == (None, 31)
+
+
+@pytest.mark.parametrize(("age", "known"), [(0, 1), (1e6, 0)])
+def test_all_numbers_of_a_window_are_of_the_same_requests(age, known):
+    """Of those before the first poll, unless the plug-in had begun to count before this sidecar listened."""
+    server = Server(plugin={"adapters": True})
+    plugin = PluginEnd(server, started=server.at - age)
+    for ended in range(2):
+        plugin.finish(table=Table.ADAPTER, key=f"adapter-{ended}")
+        server.poll(plugin.counted())
+        cold, adapter = server.temperature("0"), server.group(f"adapter-{ended}")
+        assert cold.window.requests == sum(cold.acceptance_bins) == ended + known
+        assert adapter.window.requests == (known if ended == 0 else 1)
+        assert (cold.window.seconds, cold.acceptances.count) == (ended + known, ended + 1)
 
 
 def test_quantiles_are_over_the_whole_window_at_any_rate():

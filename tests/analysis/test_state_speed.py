@@ -104,6 +104,12 @@ def test_first_tokens_and_throughput_stand_beside_plain_decoding_at_the_same_loa
     assert (load.tokens_per_second, load.plain_tokens_per_second) == pytest.approx((401, 4.025 / 0.02605))
 
 
+def test_times_by_load_start_again_with_vllm_which_may_now_speculate_in_another_way():
+    server = Decoding().decode(10)
+    server.poll(replace(server.engine.polls[-1], counters=dict.fromkeys(server.engine.counters, 0.0)), start=2.0)
+    assert not any(load.steps for load in server.model().loads)
+
+
 def test_where_drafting_pays_only_at_light_load_the_advice_is_a_schedule():
     server = Decoding()
     plugin = PluginEnd(server, speculation=Speculation("eagle", 3, per_batch_size=True))

@@ -186,13 +186,13 @@ def test_a_vllm_that_does_not_speculate_is_described_by_its_traffic():
     plugin = PluginEnd(server, speculation=None)
     plain = snap(counters={Counter.FIRST_TOKENS: 4.0})
     nothing = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
-    # The first of five ends before the first poll, at which the windows of what grows begin.
+    # The first of five ends before the first poll.
     for temperature, used in ((0, ("min_p",)), (0, ()), (0, ("min_p", "logprobs")), (70, ()), (100, ("min_p",))):
         plugin.finish(temperature, table=Table.PROMPT_TOKENS, key=14 if temperature else 7, parameters=used, **nothing)
         server.poll(plain)
     (note,) = model_notes(server.model())
     assert note == (
-        "4 requests in the last 4 s: 50% at T 0, 25% at T 0.5-0.7, 25% at T 0.7-1; 0% with structured output, 50% with "
+        "5 requests in the last 5 s: 60% at T 0, 20% at T 0.5-0.7, 20% at T 0.7-1; 0% with structured output, 40% with "
         "prompts above 8k tokens, 0% with top-k, top-p, min-p or penalties. docs/measure.md says which traffic suits "
         "speculation. While it speculates, vLLM rejects min_p (60% of the requests) with status 400."
     )

@@ -113,7 +113,7 @@ _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What was decoded while ``running`` requests ran (a label: 1, 2, 3-4, …), since the start.
+    """What was decoded while ``running`` requests ran (a label: 1, 2, 3-4, …) since the start, a model's since vLLM's.
 
     ``plain_seconds`` is S0, the time of a step without speculation; None if unknown, as for one engine. It is, like the
     mean times to first token and the tokens per second of one engine, of the mean load that there was; without any, it

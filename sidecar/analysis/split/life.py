@@ -56,6 +56,7 @@ class Life:
         self.latest = self.first
         self.confirmed: Cut | None = None  # the latest cut that vLLM's counters confirmed
         self.finished: list[FinishedRequest] = []  # up to the latest cut
+        self.early = 0  # how many of them are in the first cut, so from before this sidecar listened
         self._finished_sum = NOTHING  # of all of them
         self._steps: dict[int, StepTally] = {}
         self._taken: Cut | None = None  # of which the steps have been taken
@@ -135,6 +136,7 @@ class Life:
             self._adds_up &= bool(tables[Table.TEMPERATURE]) or total == NOTHING  # it is what the split is made of
         self._has_fallen |= total.has_fallen(before.total)
         self.finished += self._arriving_finished
+        self.early = self.early if self.first else len(self.finished)
         self._finished_sum += _sum(self._arriving_finished)
         self.is_consistent = self._adds_up and not (self._has_fallen or total.has_fallen(self._finished_sum))
         self._arriving.clear()

@@ -165,19 +165,19 @@ class Lives:
             if life.key not in self._disputed
         ]
 
-    def take_finished(self) -> dict[EngineKey, list[FinishedRequest]]:
-        """The requests that finished since the last call, by engine, of lives that count."""
-        taken: dict[EngineKey, list[FinishedRequest]] = {}
+    def take_finished(self) -> list[tuple[EngineKey, list[FinishedRequest], list[FinishedRequest]]]:
+        """The requests that finished since the last call, of lives that count: of the first cut, and after it."""
+        taken = []
         for life in self._lives.values() if self._counted else ():
             if self._is_elsewhere(life):
                 self._dropped[OTHER_ENGINE] += len(life.finished)
             elif life.trust.standing is Standing.DIFFERS or life.key in self._disputed:
                 self._dropped[UNCONFIRMED] += len(life.finished)
             elif life.latest is life.confirmed:
-                taken.setdefault(life.key, []).extend(life.finished)
+                taken.append((life.key, life.finished[: life.early], life.finished[life.early :]))
             else:
                 continue
-            life.finished = []
+            life.finished, life.early = [], 0
         current = [life for key in self._counted for life in self._current(key)]
         for life in self._lives.values() if self._counted else ():
             if life not in current and not self._is_elsewhere(life):  # its report will not be completed

@@ -22,9 +22,10 @@ def token_seconds(rates: Sequence[float], costs: StepCosts) -> list[float]:
     """The expected seconds per token with 0, 1, 2, … draft tokens.
 
     ``rates[i]`` is the share of drafts that accept the token at position i, so k tokens give 1 + rates[0] + … +
-    rates[k - 1] per step, if every step has a draft.
+    rates[k - 1] per step, if every step has a draft. A rate above the one before it is of other requests, which had
+    longer drafts under a schedule: in one draft, no token is accepted after one that is not.
     """
-    lengths = accumulate(rates, initial=1.0)
+    lengths = accumulate(accumulate(rates, min), initial=1.0)
     return [costs.step(tokens) / length for tokens, length in enumerate(lengths)]
 
 

@@ -84,4 +84,6 @@ def _speedup(model: _Json) -> str:
         return ""
     speedup, break_even = speed["speedup"], speed["break_even_acceptance"]
     text = f"speedup {speedup['ratio']:.3f} ± {CONFIDENCE * speedup['error']:.3f}"
-    return text if break_even is None else f"{text}; break-even acceptance rate {ratio(break_even)}"
+    if break_even is None:
+        return text
+    return f"{text}; " + (f"break-even acceptance rate {ratio(break_even)}" if break_even <= 1 else "no rate breaks even")

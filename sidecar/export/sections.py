@@ -205,6 +205,7 @@ def _speed(model: ModelReport) -> str:
         return ""
     break_even = model.speed.break_even_acceptance
     least = "" if break_even is None else f"Break-even acceptance rate at this load: {percent(break_even)}."
+    least = least if (break_even or 0) <= 1 else "No acceptance rate breaks even at this load."
     rows = [
         (load.running, _time(load.actual_seconds, "no traffic"), _time(load.plain_seconds, "not measured"))
         for load in model.loads

@@ -143,14 +143,15 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
 def _at_load(model: ModelReport) -> str:
     """The load for which the answer holds."""
     steps = model.speed.steps if model.speed else None
-    return f", with {counted(round(steps.running), 'request')} running" if steps else ""
+    each = f" on each of {len(model.engines)} engines" if len(model.engines) > 1 else ""
+    return f", with {counted(round(steps.running), 'request')} running{each}" if steps else ""
 
 
 def _drafted(model: ModelReport) -> str:
     """For a verdict by acceptance, which is about drafts alone: how many steps have one, unless almost all do."""
     steps = model.speed.steps if model.speed else None
     share = steps.drafted_share if steps else 1.0
-    return f", but only {percent(share)} of the steps have a draft" if share < _ALMOST_ALL else ""
+    return f"; only {percent(share)} of all requests' steps have a draft" if share < _ALMOST_ALL else ""
 
 
 def per_step(steps: Steps) -> str:

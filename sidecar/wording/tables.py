@@ -11,7 +11,7 @@ from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Judgement
 from sidecar.engine.names import Phase
 from sidecar.settings.baselines import PlainCache
-from sidecar.wording.numbers import count, latency, milliseconds, percent, ratio, share
+from sidecar.wording.numbers import count, counted, latency, milliseconds, percent, ratio, share
 
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 _TEMPERATURES: Final = (
@@ -85,7 +85,7 @@ def _engine(engine: EngineReport) -> Row:
     how, times = engine.speculation, engine.latencies
     return (
         engine.key.engine,
-        f"{how.method}, {how.num_speculative_tokens} tokens" if how else "-",
+        f"{how.method}, {counted(how.num_speculative_tokens, 'token')}" if how else "-",
         ratio(seen(engine.judgement).rate),
         ratio(engine.coverage),
         *(shown_quantiles(times[Phase.TTFT], milliseconds) if Phase.TTFT in times else _NO_TIMES),

@@ -78,6 +78,11 @@ def test_by_time_the_number_of_tokens_that_takes_the_least_is_advised(position_r
     assert (advice.best_seconds, advice.now_seconds) == pytest.approx(seconds, rel=0.01)
 
 
+def test_a_token_is_never_accepted_more_often_than_the_one_before_it():
+    """With a schedule, the rates of later positions are of other requests."""
+    assert token_seconds([0.5, 0.8, 0.3], load(0.02)) == token_seconds([0.5, 0.5, 0.3], load(0.02))
+
+
 @pytest.mark.parametrize("position_rates", [[0.8, 0.6, 0.5], []])
 def test_a_change_that_saves_little_time_is_not_advised(position_rates):
     assert timed_advice(position_rates, load(0.015)) is None

@@ -115,6 +115,10 @@ def test_the_rate_beside_a_verdict_is_of_the_window_that_was_judged():
 def test_without_a_split_but_with_a_baseline_it_answers_in_milliseconds():
     text = "Speculation saves 10 ms per token on average, with 9 requests running."
     assert text_and_tone(timed_model()) == (text, "good")
+    assert text_and_tone(timed_model(engines=(engine(), engine(index="1")))) == (
+        f"{text[:-1]} on each of 2 engines.",
+        "good",
+    )
     assert why(timed_model()).startswith(
         "Decoding is 1.50 ± 0.02 times as fast as without speculation. The acceptance rate over all requests is 50%."
     )
@@ -122,10 +126,11 @@ def test_without_a_split_but_with_a_baseline_it_answers_in_milliseconds():
 
 def test_a_verdict_on_drafts_says_how_few_of_the_steps_have_one():
     engine = speed(withheld=Withheld.NO_REFERENCE)
-    seldom, share = replace(engine, steps=engine.steps._replace(drafts=120.0)), "only 13% of the steps have a draft."
+    seldom = replace(engine, steps=engine.steps._replace(drafts=120.0))
+    share = "only 13% of all requests' steps have a draft."
     hot = temperature("1+", GOOD, 0.7)
-    assert text_and_tone(model(hot, speed=seldom)) == (f"{WINS}, but {share}", "good")
-    assert text_and_tone(model(speed=seldom)) == (f"Speculation pays on average, but {share}", "good")
+    assert text_and_tone(model(hot, speed=seldom)) == (f"{WINS}; {share}", "good")
+    assert text_and_tone(model(speed=seldom)) == (f"Speculation pays on average; {share}", "good")
 
 
 def test_of_several_models_the_worst_is_named():

@@ -153,6 +153,8 @@ def test_with_a_baseline_there_is_time_per_token_by_load():
     assert "demo: time per token requests running" in page
     assert "with speculation without (baseline) 1 no traffic 20 ms 5-8 20 ms 30 ms 9-16 30 ms not measured" in page
     assert "Break-even acceptance rate at this load: 31%." in page
+    none = replace(speed(), break_even_acceptance=2.0)
+    assert "No acceptance rate breaks even at this load." in text(reports.timed_model(speed=none))
     assert "demo: time per token" not in text(model(speed=speed(withheld=Withheld.NO_REFERENCE)))
 
 

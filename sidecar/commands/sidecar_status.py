@@ -86,4 +86,4 @@ def _speedup(model: _Json) -> str:
     text = f"speedup {speedup['ratio']:.3f} ± {CONFIDENCE * speedup['error']:.3f}"
     if break_even is None:
         return text
-    return f"{text}; " + (f"break-even acceptance rate {ratio(break_even)}" if break_even <= 1 else "no rate breaks even")
+    return f"{text}; {f'break-even acceptance rate {ratio(break_even)}' if break_even <= 1 else 'no rate breaks even'}"

@@ -18,7 +18,7 @@ from sidecar.engine.merge import OTHER
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
-from sidecar.requests.messages import StepTally
+from sidecar.requests.messages import Speculation, StepTally
 from sidecar.settings import Settings
 
 _NO_OWN: Final = OwnReport()
@@ -35,6 +35,7 @@ class State:
         self._settings = settings
         self._scrape = ScrapeReport(interval=settings.scrape_interval)
         self._engines = Engines(settings)
+        self._speculation: dict[str, Speculation] = {}  # by model, as the plug-in said last
         self._models: dict[str, ModelState] = {}
         self._overflow = Counter(position=0, group=0)
         self._judge = Judge(settings.thresholds, settings.latency_window)
@@ -60,6 +61,7 @@ class State:
         past = max((len(engine.accepted_per_position) - most for engine in page.engines), default=0)
         self._overflow["position"] = max(self._overflow["position"], past)
         self.plugin.polled(at, page, has_restarted=restarts.vllm, reset=restarts.engines)
+        self._forget_other_speculation(at)
         self._keep_models(has_restarted=restarts.vllm)
         reported = self._take_counts(at)
         if before is not None and before < at:
@@ -98,6 +100,19 @@ class State:
             ),
             own=replace(own, label_overflow={"engine": self._engines.overflowed, **self._overflow}),
         )
+
+    def _forget_other_speculation(self, at: float) -> None:
+        """Judges a model from now on by what its engines do since they speculate in another way, as after a restart."""
+        before, self._speculation = self._speculation, {}
+        for name in [*self._models]:
+            engines = self._engines.of(name)
+            now = next(filter(None, (self.plugin.speculation(state.key) for state in engines)), before.get(name))
+            if now is not None:
+                self._speculation[name] = now
+                if now != before.get(name, now):
+                    del self._models[name]
+                    for state in engines:
+                        state.judge_from(at)
 
     def _keep_models(self, *, has_restarted: bool) -> None:
         """Keeps a state for each model with an engine; drops it with the last one, a while after that left the page."""

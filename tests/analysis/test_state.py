@@ -9,7 +9,7 @@ from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter
 from sidecar.engine.plan import EngineKey
 from sidecar.errors import TimedOut
-from tests.analysis.analysis_tools import PluginEnd, Server, page, snap
+from tests.analysis.analysis_tools import EAGLE, PluginEnd, Pod, Server, page, snap
 
 
 def engine_of(report):
@@ -226,6 +226,22 @@ def test_an_hour_judges_a_small_pod():
     assert judgement.judged.seconds > 1200
     assert judgement.judged.requests == judgement.judged.drafts
     assert judgement.verdict is Verdict.NET_POSITIVE
+
+
+def test_a_vllm_that_speculates_in_another_way_since_its_restart_is_judged_by_what_it_has_done_since():
+    pod = Pod()
+    pod.serve((0, 10, 6), polls=30)
+    pod.plugin.finish(accepted_tokens=3)
+    pod.serve((0, 10, 6))
+    fewer = replace(EAGLE, num_speculative_tokens=1)
+    for start, speculation, expected in ((2.0, EAGLE, (340, 1, 340)), (3.0, fewer, (20, 0, 10))):
+        pod.plugin.close()
+        pod.plugin = PluginEnd(pod, int(start), speculation=speculation)
+        for _ in range(2):
+            pod.plugin.serve(accepted=15).tick()
+            pod.poll(pod.plugin.counted(), start=start)
+        cold, window = pod.temperature("0"), pod.model().judgement.evidence.window
+        assert (cold.window.drafts, sum(cold.acceptance_bins), window.drafts) == expected
 
 
 def test_verdicts_hold_from_one_poll_to_the_next_and_outlast_a_minute_of_failed_ones():

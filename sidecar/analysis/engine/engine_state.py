@@ -125,6 +125,13 @@ class EngineState:
         self._window, self._hour = CounterWindow(self._window_seconds), CounterWindow(HOUR)
         self.held: EngineSnapshot | None = None  # the last snapshot, with counters that never fell
 
+    def judge_from(self, at: float) -> None:
+        """Acceptance before ``at``, the last poll's time, is in no window."""
+        self._window, self._hour = CounterWindow(self._window_seconds), CounterWindow(HOUR)
+        if self.latest is not None and self.held is not None:
+            for window in (self._window, self._hour):
+                window.count(at, _row(self.latest, self.held), has_restarted=False)
+
     def observe(self, at: float, snapshot: EngineSnapshot, *, restarted: bool | None, several: bool) -> bool:
         """Takes in a poll at ``at``, Unix seconds; returns whether vLLM restarted before it.
 

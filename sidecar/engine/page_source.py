@@ -148,8 +148,7 @@ class PageSource:
         self._process_start: float | None = None  # on the last whole page
         self._newest: float | None = None  # the start of the newest process that answered
         self._refused = 0
-        self._filtered_left = 0
-        self._whole_left = 0
+        self._filtered_left = self._whole_left = 0
         self.whole_page = b""  # the last one, for re-exporting; empty after a failed poll
 
     async def next(self) -> PageSnapshot:

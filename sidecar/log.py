@@ -33,22 +33,19 @@ class _Formatter(structlog.stdlib.ProcessorFormatter):
 
 
 class _AtMost(logging.Filter):
-    """Lets ``most`` lines of a minute pass. The first line after such a minute says how many were left out."""
+    """Lets ``_MOST_LINES`` of a minute pass. The first line after such a minute says how many were left out."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
-        self._minute = self._lines = 0
+    _minute = _lines = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
         minute = int(record.created // 60)
         if minute != self._minute:
-            left_out, self._minute, self._lines = self._lines - self._most, minute, 0
+            left_out, self._minute, self._lines = self._lines - _MOST_LINES, minute, 0
             if left_out > 0:
                 log = structlog.get_logger("sidecar.log")
-                log.warning("log lines left out", lines=left_out, most_per_minute=self._most)
+                log.warning("log lines left out", lines=left_out, most_per_minute=_MOST_LINES)
         self._lines += 1
-        return self._lines <= self._most
+        return self._lines <= _MOST_LINES
 
 
 def configure_logging(stream: TextIO, *, level: str, format: str) -> None:  # noqa: A002 - the settings' name
@@ -70,18 +67,14 @@ def configure_logging(stream: TextIO, *, level: str, format: str) -> None:  # no
         *([_console(stream)] if console else [_ordered, structlog.processors.JSONRenderer(default=str)]),
     ]
     handler = logging.StreamHandler(stream)
-    handler.addFilter(_AtMost(_MOST_LINES))
+    handler.addFilter(_AtMost())
     handler.setFormatter(_Formatter(foreign_pre_chain=shared, processors=ending))
     # Otherwise a line that cannot be formatted or written goes to stderr as it is, credentials included.
     logging.raiseExceptions = False
     logging.getLogger().handlers = [handler]
     set_log_level(level)
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
+        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,

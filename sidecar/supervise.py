@@ -3,7 +3,6 @@
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Self
 
 from sidecar.log import StateLog
@@ -25,9 +24,7 @@ class Supervisor:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

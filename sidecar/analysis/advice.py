@@ -123,26 +123,22 @@ def advise(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> Ad
     return Advice(tokens=tokens, schedule=entries, can_schedule=evidence.can_schedule)
 
 
-def tokens_advice(
-    acceptance: float, position_rates: Sequence[float], *, fewer: float, more: float
-) -> TokensAdvice | None:
+def tokens_advice(acceptance: float, rates: Sequence[float], *, fewer: float, more: float) -> TokensAdvice | None:
     """What to change about the number of speculative tokens; None if it fits.
 
-    ``position_rates[p]`` is the acceptance rate at draft position p; empty if unknown. Below an acceptance rate of
+    ``rates[p]`` is the acceptance rate at draft position p; empty if unknown. Below an acceptance rate of
     ``fewer`` the advice is fewer tokens, above ``more`` it is more.
     """
-    now = len(position_rates)
+    now = len(rates)
     if acceptance > more:
         return TokensAdvice(direction=Direction.MORE, now=now, acceptance=acceptance)
     if acceptance >= fewer:
         return None
-    worth = sum(1 for rate in position_rates if rate >= fewer)  # rates fall from position to position
+    worth = sum(1 for rate in rates if rate >= fewer)  # rates fall from position to position
     if worth == now:
         return TokensAdvice(direction=Direction.FEWER, now=now, acceptance=acceptance)
     direction = Direction.FEWER if worth else Direction.NONE
-    return TokensAdvice(
-        direction=direction, now=now, best=worth, acceptance=acceptance, next_rate=position_rates[worth]
-    )
+    return TokensAdvice(direction=direction, now=now, best=worth, acceptance=acceptance, next_rate=rates[worth])
 
 
 def timed_advice(rates: Sequence[float], costs: StepCosts) -> TokensAdvice | None:

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from sidecar.demo.scheduler import Request, Scheduler, SimulatorOptions, StepReport
+from sidecar.demo.scheduler import Scheduler, SimulatorOptions, StepReport
 
 _SECONDS: Final = (1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _TOKEN: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, *_SECONDS)
@@ -81,7 +81,10 @@ class MetricsPage:
         self._observe("time_to_first_token_seconds", *report.first_token_seconds)
         self._observe("inter_token_latency_seconds", *report.inter_token_seconds)
         for request in report.finished:
-            self._record_finished(request)
+            self._count("request_success", 1, request.status)
+            self._observe("request_time_per_output_token_seconds", request.time_per_output_token)
+            self._observe("e2e_request_latency_seconds", request.last_token - request.arrived)
+            self._observe("request_queue_time_seconds", request.scheduled - request.arrived)
         self.record_load(scheduler)
 
     def record_load(self, scheduler: Scheduler) -> None:
@@ -90,12 +93,6 @@ class MetricsPage:
         self._series["num_requests_waiting", ""].set(len(scheduler.waiting))
         self._series["num_requests_waiting_by_reason", "capacity"].set(len(scheduler.waiting))
         self._series["kv_cache_usage_perc", ""].set(scheduler.kv_cache_usage)
-
-    def _record_finished(self, request: Request) -> None:
-        self._count("request_success", 1, request.status)
-        self._observe("request_time_per_output_token_seconds", request.time_per_output_token)
-        self._observe("e2e_request_latency_seconds", request.last_token - request.arrived)
-        self._observe("request_queue_time_seconds", request.scheduled - request.arrived)
 
     def _count(self, name: str, by: float, label: str = "") -> None:
         self._series[name, label].inc(by)

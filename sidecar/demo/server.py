@@ -4,7 +4,6 @@ import asyncio
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from aiohttp import web
@@ -122,9 +121,7 @@ class SimulatedVllm:
         await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.engine.stop()
         await self._runner.cleanup()
 

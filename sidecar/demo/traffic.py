@@ -57,8 +57,7 @@ class Traffic:
         self._random = Random(0)
         self._begun = 0.0
         self._sent = 0
-        self.completed = 0
-        self.failed = 0
+        self.completed = self.failed = 0
 
     async def run(self) -> None:
         """Sends everything."""

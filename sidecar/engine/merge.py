@@ -1,14 +1,16 @@
 """Makes one snapshot of an engine from two or more: of several engines, or of one engine's past and present."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from typing import TypeVar
 
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 
 OTHER = EngineKey("other", "other")  # engines past the limit on label values
+_Quantity = TypeVar("_Quantity", Counter, Gauge)
 
 
 def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSnapshot:
@@ -17,13 +19,9 @@ def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSn
     known = [capacity for capacity in capacities if capacity is not None]
     return EngineSnapshot(
         key,
-        {
-            counter: value
-            for counter in Counter
-            if (value := _sum(engine.counters.get(counter) for engine in engines)) is not None
-        },
+        _merged(Counter, [engine.counters for engine in engines]),
         sum_by_position([(engine.counters.get(Counter.DRAFTS), engine.accepted_per_position) for engine in engines]),
-        {gauge: value for gauge in Gauge if (value := _merged_gauge(gauge, engines)) is not None},
+        _merged(Gauge, [engine.gauges for engine in engines]),
         {phase: reading for phase in Phase if (reading := _merged_histogram(phase, engines)) is not None},
         sum(known) if len(known) == len(capacities) else None,
         frozenset().union(*(engine.traits for engine in engines)),
@@ -75,14 +73,13 @@ def fell(before: EngineSnapshot, now: EngineSnapshot) -> bool:
     )
 
 
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
-def _merged_gauge(gauge: Gauge, engines: Sequence[EngineSnapshot]) -> float | None:
-    known = [engine.gauges[gauge] for engine in engines if gauge in engine.gauges]
-    return max(known, default=None) if gauge is Gauge.KV_CACHE_USAGE else _sum(known)
+def _merged(kind: Iterable[_Quantity], engines: Sequence[Mapping[_Quantity, float]]) -> dict[_Quantity, float]:
+    known = {quantity: [engine[quantity] for engine in engines if quantity in engine] for quantity in kind}
+    return {
+        quantity: max(values) if quantity is Gauge.KV_CACHE_USAGE else sum(values)
+        for quantity, values in known.items()
+        if values
+    }
 
 
 def _merged_histogram(phase: Phase, engines: Sequence[EngineSnapshot]) -> HistogramReading | None:

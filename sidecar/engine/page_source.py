@@ -148,8 +148,7 @@ class PageSource:
         self._process_start: float | None = None  # on the last whole page
         self._newest: float | None = None  # the start of the newest process that answered
         self._refused = 0
-        self._filtered_left = 0
-        self._whole_left = 0
+        self._filtered_left = self._whole_left = 0
         self.whole_page = b""  # the last one, for re-exporting; empty after a failed poll
 
     async def next(self) -> PageSnapshot:
@@ -186,7 +185,7 @@ class PageSource:
             return None
         self._filtered_left -= 1
         try:
-            series, snapshot = await self._part.read(await self._fetcher.get(self._filter))
+            series, snapshot = await asyncio.to_thread(self._part.read, await self._fetcher.get(self._filter))
             works = series is self._proven or frozenset(series) == self._expected
         except (BadStatus, Interrupted, PageError):
             works = False
@@ -206,7 +205,7 @@ class PageSource:
 
     async def _whole(self) -> PageSnapshot:
         body = await self._fetcher.get(WHOLE_PAGE)
-        series, snapshot = await self._all.read(body)
+        series, snapshot = await asyncio.to_thread(self._all.read, body)
         self._process_start = snapshot.process_start
         self.whole_page = body
         self._whole_left -= 1
@@ -224,15 +223,12 @@ class PageSource:
 
 
 class _Pages:
-    """Reads pages of one kind in a thread, so that the event loop stays responsive whatever they contain."""
+    """Reads pages of one kind: in a thread, so that the event loop stays responsive whatever they contain."""
 
     def __init__(self, limits: Limits) -> None:
         self._pages, self._snapshots = PageReader(names.wanted(), limits), SnapshotReader()
 
-    async def read(self, body: bytes) -> tuple[tuple[Series, ...], PageSnapshot]:
+    def read(self, body: bytes) -> tuple[tuple[Series, ...], PageSnapshot]:
         """Raises what ``PageReader.read`` and ``SnapshotReader.read`` raise."""
-        return await asyncio.to_thread(self._read, body)
-
-    def _read(self, body: bytes) -> tuple[tuple[Series, ...], PageSnapshot]:
         page = self._pages.read(body)
         return page.series, self._snapshots.read(page)

@@ -78,7 +78,7 @@ def engine_plans(page: Sequence[Series]) -> tuple[EnginePlan, ...]:
                 raise PageTooLarge(f"more than {_MOST_ENGINES} pairs of model and engine")
     return tuple(
         _engine_plan(key, by_engine[key], _agreed(caches.get(key.engine) or caches.get(None)))
-        for key in sorted(by_engine, key=_natural)
+        for key in sorted(by_engine, key=lambda key: (key.model_name, _whole(key.engine) or 0, key.engine))
     )
 
 
@@ -90,10 +90,6 @@ def process_start(page: Sequence[Series]) -> int | None:
     starts = [index for index, series in enumerate(page) if series.name == names.PROCESS_START]
     created = [index for index, series in enumerate(page) if names.split(series.name)[1] == names.CREATED]
     return starts[0] if len(starts) == 1 else created[0] if created and not starts else None
-
-
-def _natural(key: EngineKey) -> tuple[str, int, str]:
-    return key.model_name, _whole(key.engine) or 0, key.engine
 
 
 def _agreed(caches: set[KvCache] | None) -> KvCache:

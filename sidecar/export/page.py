@@ -1,6 +1,5 @@
 """The page, and the part of it that the script refreshes every two seconds."""
 
-from collections.abc import Iterator
 from html import escape
 from importlib.resources import files
 
@@ -29,16 +28,12 @@ def plugin_line(plugin: PluginReport, said: str) -> str:
 
 def hints_section(report: Report) -> str:
     """The hints as a list; empty if there are none."""
-    notes = "".join(f"<li>{marked(note)}</li>" for note in dict.fromkeys(_hints(report)))
-    return f'<h2>Hints</h2><ul class="notes">{notes}</ul>' if notes else ""
-
-
-def _hints(report: Report) -> Iterator[str]:
-    for model in report.models:
-        yield from hints(model)
+    found = [hint for model in report.models for hint in hints(model)]
     for reason, count in report.plugin.dropped.items():
         if count:
-            yield f"The sidecar dropped {counted(count, 'message')} from the plug-in: `{reason}`."
+            found.append(f"The sidecar dropped {counted(count, 'message')} from the plug-in: `{reason}`.")
+    notes = "".join(f"<li>{marked(note)}</li>" for note in dict.fromkeys(found))
+    return f'<h2>Hints</h2><ul class="notes">{notes}</ul>' if notes else ""
 
 
 def page(shown: Shown) -> str:

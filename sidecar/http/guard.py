@@ -282,5 +282,4 @@ class GuardedServer:
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
-    for name, value in HEADERS.items():
-        response.headers[name] = value
+    response.headers.update(HEADERS)

@@ -13,7 +13,6 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from sidecar.log import Logger, StateLog
@@ -61,9 +60,7 @@ class PluginReceiver:
         self._start(self._listen_later())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Closes all connections, without reporting to the sink that they ended."""
         if self._listener is not None:  # first, so that no connection arrives in the meantime
             asyncio.get_running_loop().remove_reader(self._listener)

@@ -96,10 +96,9 @@ class Measured(Group):
     ] = Field({}, max_length=64)
     """how long a step takes without speculation: per model `running`, `seconds`, `errors` and the conditions of the
     measurement, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
-    plain_cache: Annotated[
-        dict[ModelName, PlainCache],
-        json_text('mapping such as {"MODEL": {"hit_ratio": 0.8}}'),
-    ] = Field({}, max_length=64)
+    plain_cache: Annotated[dict[ModelName, PlainCache], json_text('mapping such as {"MODEL": {"hit_ratio": 0.8}}')] = (
+        Field({}, max_length=64)
+    )
     """the KV cache without speculation: per model `hit_ratio`, `capacity_tokens` (of one engine) and
     `preemptions_ratio`, all optional, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
 

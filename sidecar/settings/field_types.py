@@ -143,7 +143,7 @@ def _ascending(edges: tuple[float, ...]) -> tuple[float, ...]:
     return edges
 
 
-def _readable_certificates(path: Path) -> Path:
+def _with_certificates(path: Path) -> Path:
     try:
         ssl.create_default_context(cafile=path)
     except ssl.SSLError:
@@ -179,9 +179,7 @@ Edges = Annotated[
 ]
 ModelName = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 LabelName = Annotated[str, Field(max_length=63, pattern=r"^[a-zA-Z][a-zA-Z0-9_]*$")]
-CertificateFile = Annotated[
-    Path, AfterValidator(_readable_certificates), WithJsonSchema({"format": "path of a PEM file"})
-]
+CertificateFile = Annotated[Path, AfterValidator(_with_certificates), WithJsonSchema({"format": "path of a PEM file"})]
 SocketPath = Annotated[
     Path, AfterValidator(_bindable), WithJsonSchema({"format": f"absolute path of at most {_SOCKET_PATH} bytes"})
 ]

@@ -144,10 +144,8 @@ class Alerting(Group):
     """
 
     alertmanagers: Annotated[tuple[BaseUrl, ...], json_text('list such as ["http://alertmanager:9093"]')] = Field(
-        (),
-        max_length=8,
-        repr=False,  # may hold credentials
-    )
+        (), max_length=8, repr=False
+    )  # may hold credentials
     """all replicas of Alertmanager, not a load balancer in front of them; empty: nothing is sent"""
     interval: Duration = Field(15.0, ge=0.1, le=300)
     """time between two evaluations, each of which sends all alerts; one that is not sent again expires after 4 minutes,

@@ -174,9 +174,8 @@ def _by_load(periods: Sequence[Steps]) -> _Groups:
 def _error(means: PlainStepTimes, group: Sequence[Steps]) -> float:
     off = [one.seconds - one.decode_steps * line(means, one.running).seconds for one in group]
     size = ceil(len(off) / _BLOCKS)
-    return (
-        scatter([sum(off[start : start + size]) for start in range(0, len(off), size)]) / sum_steps(*group).decode_steps
-    )
+    blocks = [sum(off[start : start + size]) for start in range(0, len(off), size)]
+    return scatter(blocks) / sum_steps(*group).decode_steps
 
 
 _COVERED: Final = 0.8  # share of the steps whose plain time must be known

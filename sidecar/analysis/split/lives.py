@@ -9,7 +9,7 @@ from typing import Final
 from sidecar.analysis.split.life import Life
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginReport, PluginState
 from sidecar.analysis.split.trust import Standing
-from sidecar.engine.names import Counter as Counted
+from sidecar.engine.names import SPECULATION
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.requests.messages import (
@@ -291,10 +291,7 @@ def _has_drafted(life: Life) -> bool:
 
 def _counted(engine: EngineSnapshot) -> Tally | None:
     """What vLLM counted of an engine since it started; None if it does not export that."""
-    counters = [
-        engine.counters.get(counter) for counter in (Counted.DRAFTS, Counted.DRAFT_TOKENS, Counted.ACCEPTED_TOKENS)
-    ]
-    if None in counters:
+    if not engine.counters.keys() >= set(SPECULATION):
         return None
-    drafts, draft_tokens, accepted_tokens = (int(value or 0) for value in counters)
+    drafts, draft_tokens, accepted_tokens = (int(engine.counters[counter]) for counter in SPECULATION)
     return Tally(drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted_tokens)

@@ -1,5 +1,6 @@
 """Metrics of requests, as vLLM's scheduler counted them, by temperature and by group, and the verdicts."""
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from sidecar.analysis.advice import FindingCode
@@ -13,22 +14,14 @@ class _Judged(Protocol):
     def judgement(self) -> Judgement: ...
 
 
-def _verdicts(node: _Judged) -> Values:
-    judgement = node.judgement
-    return {verdict: verdict is judgement.verdict for verdict in Verdict} if judgement.is_known else None
+def _if_known(read: Callable[[Judgement], Values]) -> Callable[[_Judged], Values]:
+    return lambda node: read(node.judgement) if node.judgement.is_known else None
 
 
-def _bases(node: _Judged) -> Values:
-    judgement = node.judgement
-    return {basis: basis is judgement.basis for basis in Basis} if judgement.is_known else None
-
-
-def _is_low(node: _Judged) -> Values:
-    return node.judgement.is_low if node.judgement.is_known else None
-
-
-def _has_collapsed(node: _Judged) -> Values:
-    return node.judgement.has_collapsed if node.judgement.is_known else None
+_VERDICTS: Final = _if_known(lambda judgement: {verdict: verdict is judgement.verdict for verdict in Verdict})
+_BASES: Final = _if_known(lambda judgement: {basis: basis is judgement.basis for basis in Basis})
+_IS_LOW: Final = _if_known(lambda judgement: judgement.is_low)
+_HAS_COLLAPSED: Final = _if_known(lambda judgement: judgement.has_collapsed)
 
 
 def _findings(model: ModelReport) -> Values:
@@ -78,24 +71,24 @@ METRICS: Final = {
     TEMPERATURE.gauge("acceptance_ratio", "judgement.acceptance"): (
         "Accepted / draft tokens over the window that is judged, latency_window or an hour; absent below the gates."
     ),
-    TEMPERATURE.gauge("acceptance_low", _is_low): (
+    TEMPERATURE.gauge("acceptance_low", _IS_LOW): (
         "1 if specdec_acceptance_ratio is below acceptance_net_negative, else 0. A verdict by that rate keeps it at 1 "
         "until the rate is 0.02 above the threshold."
     ),
-    TEMPERATURE.gauge("verdict", _verdicts, "verdict"): "1 for the current verdict, 0 for the others.",
-    TEMPERATURE.gauge("verdict_basis", _bases, "basis"): (
+    TEMPERATURE.gauge("verdict", _VERDICTS, "verdict"): "1 for the current verdict, 0 for the others.",
+    TEMPERATURE.gauge("verdict_basis", _BASES, "basis"): (
         "1 for the basis of the verdict: a measured speedup, else the acceptance rate."
     ),
     MODEL.gauge("model_acceptance_ratio", "judgement.acceptance"): (
         "specdec_acceptance_ratio of all of a model's requests, by vLLM's own counters."
     ),
-    MODEL.gauge("model_acceptance_low", _is_low): "specdec_acceptance_low of the model as a whole.",
-    MODEL.gauge("model_collapsed", _has_collapsed): (
+    MODEL.gauge("model_acceptance_low", _IS_LOW): "specdec_acceptance_low of the model as a whole.",
+    MODEL.gauge("model_collapsed", _HAS_COLLAPSED): (
         "1 if almost no draft tokens are accepted, at any temperature and from the first position on; else 0."
     ),
-    MODEL.gauge("model_verdict", _verdicts, "verdict"): "specdec_verdict of the model as a whole.",
-    MODEL.gauge("model_verdict_basis", _bases, "basis"): "specdec_verdict_basis of the model as a whole.",
-    SINGLE_ENGINE.gauge("engine_verdict", _verdicts, "verdict"): "specdec_verdict of one engine of a model.",
+    MODEL.gauge("model_verdict", _VERDICTS, "verdict"): "specdec_verdict of the model as a whole.",
+    MODEL.gauge("model_verdict_basis", _BASES, "basis"): "specdec_verdict_basis of the model as a whole.",
+    SINGLE_ENGINE.gauge("engine_verdict", _VERDICTS, "verdict"): "specdec_verdict of one engine of a model.",
     MODEL.gauge("finding", _findings, "finding"): (
         "1 for each finding on why speculation loses or what would make it gain more, 0 for the others; docs/why.md."
     ),

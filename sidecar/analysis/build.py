@@ -73,15 +73,13 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thre
             for state in shown
         },
         acceptance_p10=model.acceptance_p10(at, thresholds.min_requests) if splits else None,
-        latency_gap_growth=_gap_growth(present, model.plain_latencies.get(Phase.TPOT), thresholds.min_requests),
+        latency_gap_growth=_gap_growth(present, model.plain_latencies.get(Phase.TPOT, {}), thresholds.min_requests),
         kv_cache_peak=max((peak for peak in peaks if peak is not None), default=None),
     )
 
 
-def _gap_growth(present: Iterable[EngineState], baseline: Mapping[float, float] | None, least: int) -> float | None:
-    """See ``ModelEvidence``; None without a baseline. P99 of fewer than ``least`` requests is just the slowest one."""
-    if baseline is None:
-        return None
+def _gap_growth(present: Iterable[EngineState], baseline: Mapping[float, float], least: int) -> float | None:
+    """See ``ModelEvidence``. P99 of fewer than ``least`` requests is just the slowest one."""
     measured = (state.latencies.get(Phase.TPOT) for state in present)
     growths = (gap_growth(latency, baseline) for latency in measured if latency and latency.count >= least)
     return max((growth for growth in growths if growth is not None), default=None)
@@ -128,7 +126,7 @@ def model_report(
         breaches=judged.breaches,
     )
     sampling = model.strata[Table.SAMPLING].sums if splits else {}
-    forbidden = model.undrafted.sums.get(STRUCTURED, 0)
+    forbidden = model.counts.sums.get(STRUCTURED, 0)
     return replace(report, findings=findings(report, sampling, forbidden, moment.thresholds)) if fresh else report
 
 

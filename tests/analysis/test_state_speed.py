@@ -26,7 +26,9 @@ class Decoding(Server):
         self.engine = Engine(speculating=speculating, at=self.at)
         self.poll(self.engine.polls[-1])
 
-    def decode(self, polls, *, accepted=0.5, step_seconds=0.025, per_token=False, plugin=None, running=4, **options):
+    def decode(
+        self, polls, *, accepted=0.5, step_seconds=0.025, per_token=False, plugin=None, every=1, running=4, **options
+    ):
         for second in range(polls):
             drafted = 3 if Counter.DRAFTS in self.engine.counters else 0
             length = 1 + drafted * accepted
@@ -40,7 +42,7 @@ class Decoding(Server):
             if per_token:
                 tokens = counters[Counter.GENERATION_TOKENS] - counters[Counter.FIRST_TOKENS]
                 counters[Counter.DECODE_STEPS] = tokens
-            if plugin is not None:
+            if plugin is not None and (second + 1) % every == 0:
                 self.report_by(plugin, second, step_seconds, length)
             self.poll(replace(self.engine.polls[-1], counters=counters), **options)
         return self
@@ -160,6 +162,9 @@ def test_where_the_page_does_not_time_steps_the_plugin_does(page, withheld):
     assert without.engines()[KEY].loads == ()
     observed.decode(60, **page, plugin=PluginEnd(observed))
     assert observed.model().speed.speedup.ratio == pytest.approx(2.5 * 0.02 / 0.025)
+    seldom = Decoding()
+    seldom.decode(60, **page, plugin=PluginEnd(seldom), every=4)
+    assert seldom.model().speed.steps.drafted_share == pytest.approx(1), "of all drafts since the last report"
     for server in (without, observed):
         limitations = server.engines()[KEY].limitations
         assert (Limitation.ITL_PER_TOKEN in limitations) == (withheld is Withheld.ITL_PER_TOKEN)

@@ -35,8 +35,6 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thre
     present = [state for state in engines.of(model.name) if state.seen_at == at]
     shown = [state for state in present if state.speculates]
     speed, speculation = _speed(model, shown, plugin), _speculation(shown, plugin)
-    costs = speed.costs if speed is not None else None
-    loads = model.speed.loads.report(model.speed.curve)
     splits = bool(present) and _splits(model, plugin)
     short, hour = model.windows() if splits else ({}, {})
     peaks = (state.kv_cache.peak(at) for state in present if state.waiting > 0)
@@ -44,8 +42,8 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thre
         window=_at_positions(sum_windows([state.window for state in shown]), short.values()),
         hour=_at_positions(sum_windows([state.hour for state in shown]), hour.values()),
         speedup=speed.speedup if speed is not None else None,
-        costs=costs,
-        costs_by_load=costs_by_load(speed, loads) if speed is not None else {},
+        costs=speed.costs if speed is not None else None,
+        costs_by_load=costs_by_load(model.speed.loads.report(model.speed.curve)),
         speculation=speculation,
         is_data_parallel=any(
             state.key.engine != "0" or (plugin.configuration(state.key).data_parallel_size or 1) > 1 for state in shown

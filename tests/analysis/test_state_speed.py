@@ -19,7 +19,9 @@ GATES = {"min_requests": 1}
 
 
 class Decoding(Server):
-    """A vLLM whose engine decodes with four requests, 3 draft tokens a step of which ``accepted`` (0 to 1) are."""
+    """A vLLM whose engine decodes with four requests, ``k`` draft tokens a step of which ``accepted`` (0 to 1) are."""
+
+    k = 3
 
     def __init__(self, speculating=True, **settings):
         super().__init__(**{"plain_steps": PLAIN, "thresholds": GATES} | settings)
@@ -30,7 +32,7 @@ class Decoding(Server):
         self, polls, *, accepted=0.5, step_seconds=0.025, per_token=False, plugin=None, every=1, running=4, **options
     ):
         for second in range(polls):
-            drafted = 3 if Counter.DRAFTS in self.engine.counters else 0
+            drafted = self.k if Counter.DRAFTS in self.engine.counters else 0
             length = 1 + drafted * accepted
             self.engine.run(running, step_seconds, length=length, drafted=drafted)
             if drafted:
@@ -111,6 +113,15 @@ def test_where_drafting_pays_only_at_light_load_the_advice_is_a_schedule():
     server.decode(30, accepted=0.5, step_seconds=0.025, running=2, plugin=plugin)
     server.decode(20, accepted=0.5, step_seconds=0.1, running=16)
     assert server.model().advice == Advice(schedule=((1, 2, 2), (3, 16, 0)), can_schedule=True)
+
+
+def test_each_load_s_costs_are_of_the_drafts_there():
+    server = Decoding()
+    server.decode(20, running=2)
+    server.k = 1
+    server.decode(20, running=16)
+    costs = server.model().judgement.evidence.costs_by_load
+    assert {load: one.drafted for load, one in costs.items()} == {2: 3, 16: 1}
 
 
 @pytest.mark.parametrize(

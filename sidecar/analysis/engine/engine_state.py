@@ -158,7 +158,7 @@ class EngineState:
         return restarted
 
     def reported(self, grown: Mapping[Counter, float], tally: StepTally) -> Steps | None:
-        """Steps that the plug-in reports anew, with what vLLM has counted since its last report; None if it does not."""
+        """Steps that the plug-in reports anew, with what vLLM has counted since its last report; None without any."""
         if grown.get(Counter.GENERATION_TOKENS, 0.0) > grown.get(Counter.FIRST_TOKENS, 0.0):
             self._unreported = {name: growth + self._unreported.get(name, 0.0) for name, growth in grown.items()}
         steps = reported_steps(tally, self._unreported, self.block_tokens)

@@ -17,7 +17,7 @@ CONFIDENCE: Final = 2.0  # standard errors, about 95 %: a difference that is cla
 class Acceptance:
     """The tokens drafted and accepted in a window of ``seconds``.
 
-    ``requests`` counts those that began or ended in it and, where known, those still running; None if not counted.
+    ``requests`` counts those that began or ended in it, or are running, none twice: at least so many; None if unknown.
     ``drafts`` counts verification steps of speculating requests, ``accepted_per_position[p]`` the steps that accepted
     the draft token at position p, and ``drafted_per_position[p]`` the steps that had one: empty without the plug-in,
     since vLLM does not export it. ``share`` is the fraction of the model's draft tokens.

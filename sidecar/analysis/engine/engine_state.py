@@ -197,7 +197,7 @@ class EngineState:
 
     @property
     def window(self) -> Acceptance:
-        """Over latency_window; requests are those that got their first token in it or are still running."""
+        """Over latency_window; requests: at least so many got their first token in it, or are running."""
         return self._acceptance(self._window)
 
     @property
@@ -228,7 +228,7 @@ class EngineState:
         running = self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest is not None else 0.0
         return Acceptance(
             seconds=window.seconds,
-            requests=None if requests is None else requests + running,
+            requests=None if requests is None else max(requests, running),
             drafts=drafts,
             draft_tokens=draft_tokens,
             accepted_tokens=accepted_tokens,

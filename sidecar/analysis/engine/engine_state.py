@@ -224,7 +224,8 @@ class EngineState:
         if not grown.keys() >= set(SPECULATION):
             return NO_DRAFTS
         drafts, draft_tokens, accepted_tokens = (grown[counter] for counter in SPECULATION)
-        requests, positions = grown.get(Counter.FIRST_TOKENS), (window.growth or ())[len(_COUNTED) :]
+        end = len(_COUNTED) + len(self.held.accepted_per_position if self.held else ())  # before a restart perhaps more
+        requests, positions = grown.get(Counter.FIRST_TOKENS), (window.growth or ())[len(_COUNTED) : end]
         running = self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest is not None else 0.0
         return Acceptance(
             seconds=window.seconds,
@@ -262,8 +263,7 @@ class EngineState:
     @property
     def latencies(self) -> dict[Phase, Latency]:
         """Quantiles of vLLM's histograms over latency_window; phases without observations are missing."""
-        known = {phase: latency(grown) for phase, grown in self.histograms.items()}
-        return {phase: measured for phase, measured in known.items() if measured is not None}
+        return {phase: known for phase, grown in self.histograms.items() if (known := latency(grown)) is not None}
 
     @property
     def histograms(self) -> dict[Phase, HistogramReading]:

@@ -35,8 +35,6 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thre
     present = [state for state in engines.of(model.name) if state.seen_at == at]
     shown = [state for state in present if state.speculates]
     speed, speculation = _speed(model, shown, plugin), _speculation(shown, plugin)
-    costs = speed.costs if speed is not None else None
-    loads = model.speed.loads.report(model.speed.curve)
     splits = bool(present) and _splits(model, plugin)
     short, hour = model.windows() if splits else ({}, {})
     peaks = (state.kv_cache.peak(at) for state in present if state.waiting > 0)
@@ -44,8 +42,8 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thre
         window=_at_positions(sum_windows([state.window for state in shown]), short.values()),
         hour=_at_positions(sum_windows([state.hour for state in shown]), hour.values()),
         speedup=speed.speedup if speed is not None else None,
-        costs=costs,
-        costs_by_load=costs_by_load(speed, loads) if speed is not None else {},
+        costs=speed.costs if speed is not None else None,
+        costs_by_load=costs_by_load(model.speed.loads.report(model.speed.curve)),
         speculation=speculation,
         is_data_parallel=any(
             state.key.engine != "0" or (plugin.configuration(state.key).data_parallel_size or 1) > 1 for state in shown
@@ -73,15 +71,13 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thre
             for state in shown
         },
         acceptance_p10=model.acceptance_p10(at, thresholds.min_requests) if splits else None,
-        latency_gap_growth=_gap_growth(present, model.plain_latencies.get(Phase.TPOT), thresholds.min_requests),
+        latency_gap_growth=_gap_growth(present, model.plain_latencies.get(Phase.TPOT, {}), thresholds.min_requests),
         kv_cache_peak=max((peak for peak in peaks if peak is not None), default=None),
     )
 
 
-def _gap_growth(present: Iterable[EngineState], baseline: Mapping[float, float] | None, least: int) -> float | None:
-    """See ``ModelEvidence``; None without a baseline. P99 of fewer than ``least`` requests is just the slowest one."""
-    if baseline is None:
-        return None
+def _gap_growth(present: Iterable[EngineState], baseline: Mapping[float, float], least: int) -> float | None:
+    """See ``ModelEvidence``. P99 of fewer than ``least`` requests is just the slowest one."""
     measured = (state.latencies.get(Phase.TPOT) for state in present)
     growths = (gap_growth(latency, baseline) for latency in measured if latency and latency.count >= least)
     return max((growth for growth in growths if growth is not None), default=None)
@@ -128,7 +124,7 @@ def model_report(
         breaches=judged.breaches,
     )
     sampling = model.strata[Table.SAMPLING].sums if splits else {}
-    forbidden = model.undrafted.sums.get(STRUCTURED, 0)
+    forbidden = model.counts.sums.get(STRUCTURED, 0)
     return replace(report, findings=findings(report, sampling, forbidden, moment.thresholds)) if fresh else report
 
 

@@ -17,8 +17,7 @@ CONFIDENCE: Final = 2.0  # standard errors, about 95 %: a difference that is cla
 class Acceptance:
     """The tokens drafted and accepted in a window of ``seconds``.
 
-    ``requests`` ended in it, by the plug-in; by vLLM's page they are at least so many, the more of those that got their
-    first token in it and those that still run, since a request may be both. None if not counted.
+    ``requests`` counts those that began or ended in it, or are running, none twice: at least so many; None if unknown.
     ``drafts`` counts verification steps of speculating requests, ``accepted_per_position[p]`` the steps that accepted
     the draft token at position p, and ``drafted_per_position[p]`` the steps that had one: empty without the plug-in,
     since vLLM does not export it. ``share`` is the fraction of the model's draft tokens.

@@ -124,10 +124,8 @@ class ModelState:
         self._marked = 0.0  # the last good poll's time
         # Finished requests of the window by stratum and group, for each way of grouping them.
         self.strata = {by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*GROUPED, ENGINE)}
-        # Tokens decoded by requests of which no token was drafted, by output.
-        self.undrafted = SlidingSums[str, int](settings.latency_window)
-        # Finished requests, and those with a sampling parameter that vLLM rejects while it speculates, by parameter.
-        self._parameters = SlidingSums[str, int](settings.latency_window)
+        # Finished requests, those with each parameter of REJECTED, and the tokens of structured ones without drafts.
+        self.counts = SlidingSums[str, int](settings.latency_window)
         self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
         self._taken: dict[str, tuple[Cut, Tallies]] = {}  # each life's cut and its tallies by label, by ``start``
         self._acceptances = Recent(settings.latency_window, acceptance_bin)
@@ -196,8 +194,10 @@ class ModelState:
             self._acceptances.add(at, acceptances)
             self._latest.extend((at, acceptance) for acceptance in acceptances)
             self._compare(at, engine, label, ended)
-            used = {name: sum(name in request.parameters for request in ended) for name in REJECTED}
-            self._parameters.add(at, {name: count for name, count in used.items() if count} | {_ALL: len(ended)})
+            counts = {name: sum(name in request.parameters for request in ended) for name in REJECTED}
+            undrafted = sum(max(one.output_tokens - 1, 0) for one in ended if one.structured and not one.drafts)
+            counts |= {_ALL: len(ended), STRUCTURED: undrafted}
+            self.counts.add(at, {name: count for name, count in counts.items() if count})
         self.speed.finished(by_temperature)
 
     def _by_temperature(self, requests: Iterable[FinishedRequest]) -> dict[str, list[FinishedRequest]]:
@@ -217,9 +217,6 @@ class ModelState:
             for by, group in zip(GROUPED, groups, strict=False):
                 self.strata[by].add(at, {(temperature, group): sums})
             self.strata[ENGINE].add(at, {((temperature, groups[0]), engine): sums})
-        undrafted = sum(max(one.output_tokens - 1, 0) for one in requests if one.structured and not one.drafts)
-        if undrafted:
-            self.undrafted.add(at, {STRUCTURED: undrafted})
 
     def _groups(self, request: FinishedRequest) -> tuple[str, ...]:
         """A request's group in each of the tables ``GROUPED``, without that of adapters unless they are named."""
@@ -240,13 +237,12 @@ class ModelState:
         self.speed.mark(at)
         for cells in self.strata.values():
             cells.drop(at)
-        self.undrafted.drop(at)
-        self._parameters.drop(at)
+        self.counts.drop(at)
 
     @property
     def rejected(self) -> dict[str, float]:
         """The share of the window's finished requests with each parameter of ``REJECTED``; without those not used."""
-        sums = self._parameters.sums
+        sums = self.counts.sums
         return {name: sums[name] / sums[_ALL] for name in REJECTED if name in sums}
 
     def windows(self) -> tuple[dict[str, Acceptance], dict[str, Acceptance]]:

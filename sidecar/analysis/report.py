@@ -62,9 +62,8 @@ class TemperatureReport:
     """One model's requests at one temperature, as vLLM's scheduler counted them.
 
     ``tally`` is the sum over the engines' lives in the current process of vLLM; distributions are since this sidecar's
-    start. ``window`` is over latency_window, from live totals, so it includes
-    tokens of running requests; its ``share`` is of the model's draft tokens. Quantiles are of finished requests. The
-    window and the quantiles are empty unless the last poll is fresh.
+    start. ``window`` is over latency_window, from live totals, so it includes tokens of running requests; its ``share``
+    is of the model's draft tokens. Quantiles are of finished requests. Both are empty unless the last poll is fresh.
     """
 
     temperature: str
@@ -90,8 +89,7 @@ class ModelReport:
     """One model: all its engines together. Temperatures (coldest first) and groups are empty while there is no split.
 
     ``speed`` is None if the model does not speculate or the last poll is not fresh; its ``withheld`` says why there is
-    no speedup. ``acceptance_p10`` is of single requests, over
-    latency_window or over the latest min_requests of an hour.
+    no speedup. ``acceptance_p10`` is of single requests, over latency_window or over an hour's latest min_requests.
     """
 
     model_name: str

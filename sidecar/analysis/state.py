@@ -10,7 +10,7 @@ from sidecar.analysis.engine.engines import Engines, ScrapeReport, shown_positio
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import OwnReport, Report
 from sidecar.analysis.speed.speedup import LoadTotals
-from sidecar.analysis.speed.steps import Steps, reported_steps
+from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.split.life import NO_STEPS
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.verdict import Judge, ModelJudgement
@@ -144,8 +144,7 @@ class State:
                 continue
             steps = state.steps
             if state.untimed is not None and state.grown is not None:
-                steps = reported_steps(reported.get(key, NO_STEPS), state.grown, state.block_tokens)
-                state.is_reported = steps is not None or state.is_reported
+                steps = state.reported(state.grown, reported.get(key, NO_STEPS))
             if steps is None:
                 continue
             state.loads.add(steps)

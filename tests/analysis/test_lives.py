@@ -4,9 +4,10 @@ import pickle
 
 import pytest
 
+from sidecar.analysis.split.life import Life
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
 from sidecar.engine.plan import EngineKey
-from sidecar.requests.messages import HelloState, ReportEnd, ReportPart, Row, Table, Unreadable
+from sidecar.requests.messages import Hello, HelloState, ReportEnd, ReportPart, Row, Table, Unreadable
 from sidecar.requests.tally import NOTHING, Outcome, Tally
 from tests.analysis.analysis_tools import PluginEnd, Server, finished, snap
 
@@ -158,6 +159,26 @@ def test_a_report_counts_once_it_is_whole(server):
     assert drafts(server) == 9
 
 
+def test_finished_requests_wait_until_vllm_s_counters_confirm_their_report(server):
+    plugin = PluginEnd(server)
+    confirm(server, plugin.serve(drafts=100))
+    plugin.finish()
+    for counted, requests in ((snap(drafts=100), 0), (plugin.counted(), 1)):
+        server.poll(counted)
+        assert server.temperature("0").acceptances.count == requests
+
+
+def test_rows_are_summed_once_however_many_packets_of_finished_requests_follow():
+    life = Life(
+        Hello(plugin="0", vllm=None, model="m", engine=0, start="a", started=0, state="observing"), from_start=True
+    )
+    tally = Tally(stopped=2)
+    for part in ({"temperature": (Row(key=0, since=0.0, counts=tally),)}, {"finished": (finished(**UNDRAFTED),)}):
+        before = life.latest.tables
+        life.receive(ReportPart(**part, end=ReportEnd(total=tally, lost=0)), room=1)
+    assert (life.latest.tables is before, life.is_consistent) == (True, True)
+
+
 def test_an_engine_that_is_crowded_off_counts_once_and_is_not_forgotten(server):
     """A flood of connections of eight seconds, in which it connects again and again."""
     plugin = PluginEnd(server).serve(drafts=1000)
@@ -212,7 +233,7 @@ def test_two_plugins_that_claim_to_be_the_same_engine_withhold_the_split_until_v
     server.poll(snap("0", 1200))
     assert withheld(server) == SEVERAL_CLAIM
     confirm(server, PluginEnd(server, 3).serve(drafts=3), start=2.0)
-    assert (drafts(server), coverage(server)) == (3, 1)
+    assert (drafts(server), coverage(server), server.temperature("0").window.drafts) == (3, 1, 3)
 
 
 def test_a_sender_that_once_agreed_with_vllm_disputes_the_engine_even_if_it_contradicts_itself_later(server):
@@ -245,6 +266,16 @@ def test_a_plugin_that_contradicts_itself_covers_nothing(server, forged):
     plugin.rows |= forged
     confirm(server, plugin)
     assert (withheld(server), coverage(server)) == (NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0"), 0)
+
+
+def test_a_total_that_has_fallen_ends_the_trust_in_a_life_for_good(server):
+    plugin = PluginEnd(server).serve(drafts=10)
+    confirm(server, plugin)
+    plugin.total, total = NOTHING, plugin.total
+    plugin.tick()
+    plugin.total = total
+    confirm(server, plugin)
+    assert withheld(server) == NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0")
 
 
 def test_a_report_without_its_table_of_temperatures_makes_no_split_of_zeros(server):

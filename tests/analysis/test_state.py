@@ -95,6 +95,13 @@ def test_positions_that_a_page_leaves_out_stay_and_their_acceptance_is_unknown()
     assert (again.accepted_per_position, again.acceptance.accepted_per_position) == ((30,), (20,))
 
 
+def test_positions_that_vllm_no_longer_drafts_at_since_it_restarted_are_not_shown_as_rejected():
+    server = Server()
+    for start, positions in ((1.0, (9.0,) * 8), (2.0, (0.0, 0.0)), (2.0, (7.0, 5.0))):
+        server.poll(replace(snap(drafts=10 * positions[0]), accepted_per_position=positions), start=start)
+    assert engine_of(server.report()).acceptance.accepted_per_position == (7, 5)
+
+
 def test_an_engine_that_left_the_page_keeps_its_counters_for_a_while_and_loses_its_gauges():
     server = Server(history=60.0, latency_window=30.0)
     server.poll(snap("0", 100), snap("1", 7))
@@ -224,8 +231,12 @@ def test_an_hour_judges_a_small_pod():
     judgement = server.model().judgement
     assert judgement.evidence.window.seconds == pytest.approx(300, abs=31)
     assert judgement.judged.seconds > 1200
-    assert judgement.judged.requests == judgement.judged.drafts
+    assert judgement.judged.requests == judgement.judged.drafts, "the one that runs is among those that began"
     assert judgement.verdict is Verdict.NET_POSITIVE
+    begun = server.engines()[EngineKey("m", "0")].counters[Counter.FIRST_TOKENS]
+    for drafts in (4000, 5000):
+        server.poll(snap(counters=snap(drafts=drafts).counters | {Counter.FIRST_TOKENS: begun}), seconds=400)
+    assert server.model().judgement.evidence.window.requests == 1
 
 
 def test_a_vllm_that_speculates_in_another_way_since_its_restart_is_judged_by_what_it_has_done_since():

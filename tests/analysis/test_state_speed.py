@@ -19,16 +19,20 @@ GATES = {"min_requests": 1}
 
 
 class Decoding(Server):
-    """A vLLM whose engine decodes with four requests, 3 draft tokens a step of which ``accepted`` (0 to 1) are."""
+    """A vLLM whose engine decodes with four requests, ``k`` draft tokens a step of which ``accepted`` (0 to 1) are."""
+
+    k = 3
 
     def __init__(self, speculating=True, **settings):
         super().__init__(**{"plain_steps": PLAIN, "thresholds": GATES} | settings)
         self.engine = Engine(speculating=speculating, at=self.at)
         self.poll(self.engine.polls[-1])
 
-    def decode(self, polls, *, accepted=0.5, step_seconds=0.025, per_token=False, plugin=None, running=4, **options):
+    def decode(
+        self, polls, *, accepted=0.5, step_seconds=0.025, per_token=False, plugin=None, every=1, running=4, **options
+    ):
         for second in range(polls):
-            drafted = 3 if Counter.DRAFTS in self.engine.counters else 0
+            drafted = self.k if Counter.DRAFTS in self.engine.counters else 0
             length = 1 + drafted * accepted
             self.engine.run(running, step_seconds, length=length, drafted=drafted)
             if drafted:
@@ -40,7 +44,7 @@ class Decoding(Server):
             if per_token:
                 tokens = counters[Counter.GENERATION_TOKENS] - counters[Counter.FIRST_TOKENS]
                 counters[Counter.DECODE_STEPS] = tokens
-            if plugin is not None:
+            if plugin is not None and (second + 1) % every == 0:
                 self.report_by(plugin, second, step_seconds, length)
             self.poll(replace(self.engine.polls[-1], counters=counters), **options)
         return self
@@ -118,6 +122,15 @@ def test_where_drafting_pays_only_at_light_load_the_advice_is_a_schedule():
     assert server.model().advice == Advice(schedule=((1, 2, 2), (3, 16, 0)), can_schedule=True)
 
 
+def test_each_load_s_costs_are_of_the_drafts_there():
+    server = Decoding()
+    server.decode(20, running=2)
+    server.k = 1
+    server.decode(20, running=16)
+    costs = server.model().judgement.evidence.costs_by_load
+    assert {load: one.drafted for load, one in costs.items()} == {2: 3, 16: 1}
+
+
 @pytest.mark.parametrize(
     ("baseline", "withheld"), [({}, Withheld.NO_REFERENCE), ({"other": PLAIN["m"]}, Withheld.OTHER_MODEL)]
 )
@@ -167,6 +180,9 @@ def test_where_the_page_does_not_time_steps_the_plugin_does(page, withheld):
     assert without.engines()[KEY].loads == ()
     observed.decode(60, **page, plugin=PluginEnd(observed))
     assert observed.model().speed.speedup.ratio == pytest.approx(2.5 * 0.02 / 0.025)
+    seldom = Decoding()
+    seldom.decode(60, **page, plugin=PluginEnd(seldom), every=4)
+    assert seldom.model().speed.steps.drafted_share == pytest.approx(1), "of all drafts since the last report"
     for server in (without, observed):
         limitations = server.engines()[KEY].limitations
         assert (Limitation.ITL_PER_TOKEN in limitations) == (withheld is Withheld.ITL_PER_TOKEN)

@@ -57,6 +57,12 @@ def long_prompts(*accepted, drafts=2, polls=60, **settings):
     return pod
 
 
+def test_a_temperature_of_a_small_pod_is_judged_over_an_hour():
+    pod = Pod(thresholds={"min_requests": 10, "min_drafts_per_second": 0.1})
+    pod.serve((0, 10, 20), polls=20, seconds=60.0)
+    assert pod.temperature("0").judgement.judged.requests == 20
+
+
 def test_a_group_that_accepts_clearly_less_is_named():
     pod = long_prompts(1, 3)
     lower = pod.group("8k-32k").difference

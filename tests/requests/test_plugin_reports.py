@@ -196,9 +196,11 @@ def pending_reports(connection):
 def test_a_sidecar_that_hangs_costs_no_time_and_loses_no_total(socket_path, made, clock):
     with hanging(socket_path) as listener:
         scheduler = made()
-        scheduler._specdec.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+        connected = scheduler._specdec.socket
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
         work(scheduler, 2000)
         assert scheduler._specdec.finished, "the socket is full"
+        assert scheduler._specdec.socket is connected
         connection = listener.accept()[0]
     with connection:
         reports = [*pending_reports(connection)]

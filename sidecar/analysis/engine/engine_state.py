@@ -11,12 +11,13 @@ from sidecar.analysis.distributions import USAGE_EDGES, WINDOW_EDGES, Histogram,
 from sidecar.analysis.engine.cache import CACHE, CacheWindow
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.speed.speedup import LoadTotals, Withheld
-from sidecar.analysis.speed.steps import StepCheck, Steps, counted_steps, counter_growth
+from sidecar.analysis.speed.steps import StepCheck, Steps, counted_steps, counter_growth, reported_steps
 from sidecar.engine.merge import fell, held
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 from sidecar.engine.window import HOUR, CounterWindow, HistogramWindow, Row
+from sidecar.requests.messages import StepTally
 from sidecar.settings import Settings
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -113,6 +114,7 @@ class EngineState:
         self._check = StepCheck()
         self.loads = LoadTotals()
         self.is_reported = False  # whether the plug-in has reported steps
+        self._unreported: Mapping[Counter, float] = {}  # of vLLM's counters, since the last report of steps
         self.grown: Mapping[Counter, float] | None = None  # growth of vLLM's counters between the last two polls
         self.steps: Steps | None = None  # between the last two polls; None if the page does not show them
         self.seen_at = 0.0
@@ -144,7 +146,7 @@ class EngineState:
         self.held = after = snapshot if before is None or restarted else held(before, snapshot)
         self.grown = self.steps = None
         if restarted:
-            self._check = StepCheck()
+            self._check, self._unreported = StepCheck(), {}
         if before is not None and self.seen_at < at:
             self.grown = counter_growth(before.counters, after.counters, has_restarted=restarted)
             self._check.add(self.grown)
@@ -161,6 +163,15 @@ class EngineState:
         self.latest, self.seen_at, self._several_processes = snapshot, at, several
         self.block_tokens = snapshot.kv_cache_block_tokens
         return restarted
+
+    def reported(self, grown: Mapping[Counter, float], tally: StepTally) -> Steps | None:
+        """Steps that the plug-in reports anew, with what vLLM has counted since its last report; None without any."""
+        if grown.get(Counter.GENERATION_TOKENS, 0.0) > grown.get(Counter.FIRST_TOKENS, 0.0):
+            self._unreported = {name: growth + self._unreported.get(name, 0.0) for name, growth in grown.items()}
+        steps = reported_steps(tally, self._unreported, self.block_tokens)
+        if steps is not None:
+            self.is_reported, self._unreported = True, {}
+        return steps
 
     @property
     def has_counted(self) -> bool:
@@ -193,7 +204,7 @@ class EngineState:
 
     @property
     def window(self) -> Acceptance:
-        """Over latency_window; requests are at least so many: see ``Acceptance``."""
+        """Over latency_window; requests: at least so many got their first token in it, or are running."""
         return self._acceptance(self._window)
 
     @property
@@ -220,7 +231,8 @@ class EngineState:
         if not grown.keys() >= set(SPECULATION):
             return NO_DRAFTS
         drafts, draft_tokens, accepted_tokens = (grown[counter] for counter in SPECULATION)
-        requests, positions = grown.get(Counter.FIRST_TOKENS), (window.growth or ())[len(_COUNTED) :]
+        end = len(_COUNTED) + len(self.held.accepted_per_position if self.held else ())  # before a restart perhaps more
+        requests, positions = grown.get(Counter.FIRST_TOKENS), (window.growth or ())[len(_COUNTED) : end]
         running = self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest is not None else 0.0
         return Acceptance(
             seconds=window.seconds,
@@ -258,8 +270,7 @@ class EngineState:
     @property
     def latencies(self) -> dict[Phase, Latency]:
         """Quantiles of vLLM's histograms over latency_window; phases without observations are missing."""
-        known = {phase: latency(grown) for phase, grown in self.histograms.items()}
-        return {phase: measured for phase, measured in known.items() if measured is not None}
+        return {phase: known for phase, grown in self.histograms.items() if (known := latency(grown)) is not None}
 
     @property
     def histograms(self) -> dict[Phase, HistogramReading]:

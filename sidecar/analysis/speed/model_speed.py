@@ -1,7 +1,6 @@
 """The speed of one model: plain against actual time, over all its engines and by temperature (docs/speedup.md)."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.speed.plain import DecodeClock, are_prompts_alike, plain_step
@@ -105,12 +104,10 @@ class ModelSpeed:
         return self._temperatures.setdefault(temperature, TemperatureSpeed(self._window))
 
 
-def costs_by_load(whole: EngineSpeed, loads: Sequence[LoadReport]) -> dict[int, StepCosts]:
+def costs_by_load(loads: Sequence[LoadReport]) -> dict[int, StepCosts]:
     """Step times by a load's highest number of running requests, for each with enough steps and a plain step time."""
-    if whole.costs is None:
-        return {}
     return {
-        load.highest: replace(whole.costs, actual=load.seconds / load.steps, plain=load.plain_seconds)
+        load.highest: StepCosts(actual=load.seconds / load.steps, plain=load.plain_seconds, drafted=load.drafted)
         for load in loads
-        if load.plain_seconds is not None and load.steps >= _ENOUGH_STEPS and load.highest is not None
+        if load.plain_seconds and load.drafted and load.steps >= _ENOUGH_STEPS and load.highest is not None
     }

@@ -101,11 +101,10 @@ class EngineSpeed:
     @property
     def costs(self) -> StepCosts | None:
         """Step times over the window; None if the plain step time is unknown or nothing was drafted."""
-        if self.steps is None or not self.break_even_length or not self.steps.drafts or not self.steps.draft_tokens:
+        if self.steps is None or not self.break_even_length or not self.steps.drafted:
             return None
         actual = self.steps.step_seconds
-        drafted = self.steps.draft_tokens / self.steps.drafts
-        return StepCosts(actual=actual, plain=actual / self.break_even_length, drafted=drafted)
+        return StepCosts(actual=actual, plain=actual / self.break_even_length, drafted=self.steps.drafted)
 
 
 _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
@@ -125,6 +124,7 @@ class LoadReport:
     steps: float = 0.0  # counted once for each request that decoded in them
     tokens: float = 0.0  # from these steps
     plain_seconds: float | None = None
+    drafted: float = 0.0  # tokens per draft
     first_token_seconds: float | None = None
     tokens_per_second: float | None = None
     plain_first_token_seconds: float | None = None
@@ -165,8 +165,8 @@ def _load_report(label: str, total: Steps, middle: float | None, curve: PlainSte
     plain, *plain_rates = beside(curve, total.running)
     timed = min(total.first_tokens, total.first_token_seconds) > 0
     first = total.first_token_seconds / total.first_tokens if timed else None
-    decoded = (total.seconds, total.decode_steps, total.tokens)
-    return LoadReport(label, *decoded, plain, first, total.tokens_per_second, *plain_rates)
+    decoded = (total.seconds, total.decode_steps, total.tokens, plain, total.drafted)
+    return LoadReport(label, *decoded, first, total.tokens_per_second, *plain_rates)
 
 
 class EngineSpeedWindow:

@@ -59,6 +59,11 @@ class Steps(NamedTuple):
         return min(self.drafts / self.decode_steps, 1.0)
 
     @property
+    def drafted(self) -> float:
+        """Tokens per draft; 0 without drafts."""
+        return self.draft_tokens / self.drafts if self.drafts else 0.0
+
+    @property
     def prompt_share(self) -> float:
         """Prompt tokens computed per generated token: how much prefill S includes."""
         return self.prompt_tokens / (self.tokens + self.first_tokens)

@@ -34,5 +34,7 @@ def report(rows: Iterable[Row]) -> int:
     print("| what | measured | value | limit | |\n|---|---|---|---|---|")
     for row in rows:
         value = f"{row.value:.3g} {row.unit}".rstrip()
-        print(f"| {row.what} | {row.measured} | {value} | {row.bar} | {'ok' if row.cleared else '**missed**'} |")
+        print(
+            f"| {row.what} | {row.measured} | {value} | {row.bar} | {'ok' if row.cleared else '**missed**'} |"
+        )
     return 0 if all(row.cleared for row in rows) else 1

@@ -11,7 +11,9 @@ from tokenizers.models import BPE
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 HIDDEN: Final = 1024
-DRAFT_NOISE: Final = 0.1  # how far a draft is from the target, as a share of the spread of what it copies
+DRAFT_NOISE: Final = (
+    0.1  # how far a draft is from the target, as a share of the spread of what it copies
+)
 SPECIAL: Final = ("<s>", "</s>", "<pad>")
 _TEXT: Final = "speculative decoding drafts a few tokens with a small model and verifies them with the large one "
 _CHAT: Final = "{% for m in messages %}{{m['role']}}: {{m['content']}}\n{% endfor %}assistant:"
@@ -25,10 +27,14 @@ def tokenizer() -> Any:
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=list(SPECIAL), initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=list(SPECIAL), initial_alphabet=alphabet
+    )
     bpe.train_from_iterator([_TEXT * 40], trainer)
     begin, end, pad = SPECIAL
-    fast = PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token=begin, eos_token=end, pad_token=pad)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=bpe, bos_token=begin, eos_token=end, pad_token=pad
+    )
     fast.chat_template = _CHAT
     return fast
 
@@ -69,5 +75,7 @@ def write(folder: Path, config: Any, weights: Weights, tokens: Any, **changed: A
     folder.mkdir(parents=True)
     tensors = {name: weight.to(torch.bfloat16).contiguous() for name, weight in weights.items()}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config.to_dict() | {"dtype": "bfloat16"} | changed, indent=1))
+    (folder / "config.json").write_text(
+        json.dumps(config.to_dict() | {"dtype": "bfloat16"} | changed, indent=1)
+    )
     tokens.save_pretrained(folder)

@@ -29,8 +29,12 @@ METHODS: Final = {
 }
 _CUSTOM: Final = Path(__file__).parent / "custom"
 _PROPOSER: Final = "lab_proposer.Proposer"
-_SCHEDULERS: Final = {"dynamo": "dynamo.vllm.instrumented_scheduler.InstrumentedScheduler"}  # all others by class
-_GPU_SHARE: Final = "0.2"  # of its memory; so that several of these small models have room beside each other
+_SCHEDULERS: Final = {
+    "dynamo": "dynamo.vllm.instrumented_scheduler.InstrumentedScheduler"
+}  # all others by class
+_GPU_SHARE: Final = (
+    "0.2"  # of its memory; so that several of these small models have room beside each other
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,17 +81,35 @@ def _arguments(given: Sequence[str]) -> tuple[Serving, bool]:
         allow_abbrev=False,
     )
     parser.add_argument("method", choices=METHODS, metavar="METHOD", help="one of the above")
-    parser.add_argument("--tokens", type=int, default=3, metavar="K", help="speculative tokens (default: 3)")
-    parser.add_argument("--target", help="the model to serve: target (default), target-large or target-mtp")
     parser.add_argument(
-        "--speculative", type=json.loads, default={}, metavar="JSON", help="more fields of vLLM's config"
+        "--tokens", type=int, default=3, metavar="K", help="speculative tokens (default: 3)"
     )
-    parser.add_argument("--proposer", default=_PROPOSER, metavar="MODULE.CLASS", help="what method custom loads")
-    parser.add_argument("--scheduler", metavar="MODULE.CLASS", help="vLLM's --scheduler-cls; dynamo: NVIDIA Dynamo's")
     parser.add_argument(
-        "--no-request-metrics", action="store_true", help="no acceptance in responses, as before vLLM 0.29"
+        "--target", help="the model to serve: target (default), target-large or target-mtp"
     )
-    parser.add_argument("--print", action="store_true", help="print the command line instead of running it")
+    parser.add_argument(
+        "--speculative",
+        type=json.loads,
+        default={},
+        metavar="JSON",
+        help="more fields of vLLM's config",
+    )
+    parser.add_argument(
+        "--proposer", default=_PROPOSER, metavar="MODULE.CLASS", help="what method custom loads"
+    )
+    parser.add_argument(
+        "--scheduler",
+        metavar="MODULE.CLASS",
+        help="vLLM's --scheduler-cls; dynamo: NVIDIA Dynamo's",
+    )
+    parser.add_argument(
+        "--no-request-metrics",
+        action="store_true",
+        help="no acceptance in responses, as before vLLM 0.29",
+    )
+    parser.add_argument(
+        "--print", action="store_true", help="print the command line instead of running it"
+    )
     ours, options = parser.parse_known_args(given)
     serving = Serving(
         method=ours.method,
@@ -105,7 +127,13 @@ def _arguments(given: Sequence[str]) -> tuple[Serving, bool]:
 def command_line(lab: Installation, serving: Serving) -> list[str]:
     """The command that serves it on 127.0.0.1, as model ``lab``; further options come last, so that they win."""
     target = serving.target or ("target-mtp" if serving.method == "mtp" else "target")
-    command = [str(lab.venv / "bin/vllm"), "serve", str(lab.model(target)), "--served-model-name", "lab"]
+    command = [
+        str(lab.venv / "bin/vllm"),
+        "serve",
+        str(lab.model(target)),
+        "--served-model-name",
+        "lab",
+    ]
     command += ["--host", "127.0.0.1", "--max-model-len", "2048", "--max-num-seqs", "16"]
     if lab.device == "cpu":
         command += ["--enforce-eager", "--dtype", _cpu_dtype(Path("/proc/cpuinfo"))]
@@ -114,7 +142,11 @@ def command_line(lab: Installation, serving: Serving) -> list[str]:
     if (config := _speculative_config(lab, serving)) is not None:
         command += ["--speculative-config", json.dumps(config)]
         if serving.request_metrics and lab.is_at_least("0.29"):
-            command += ["--per-request-spec-decode-metrics", "summary", "--enable-force-include-usage"]
+            command += [
+                "--per-request-spec-decode-metrics",
+                "summary",
+                "--enable-force-include-usage",
+            ]
     if serving.scheduler is not None:
         command += ["--scheduler-cls", _SCHEDULERS.get(serving.scheduler, serving.scheduler)]
     return [*command, *serving.options]
@@ -150,10 +182,19 @@ def _speculative_config(lab: Installation, serving: Serving) -> dict[str, Any] |
             own = {"method": "custom_class", "model": serving.proposer}
         case _:
             own = {}
-    return {"method": serving.method, "num_speculative_tokens": serving.tokens, **own, **serving.speculative}
+    return {
+        "method": serving.method,
+        "num_speculative_tokens": serving.tokens,
+        **own,
+        **serving.speculative,
+    }
 
 
 def _cpu_dtype(cpuinfo: Path) -> str:
     """bfloat16 where the CPU computes it; where it does not, it would be a hundred times slower than float32."""
-    computes = any(flag in cpuinfo.read_text() for flag in ("avx512_bf16", "amx_bf16")) if cpuinfo.exists() else False
+    computes = (
+        any(flag in cpuinfo.read_text() for flag in ("avx512_bf16", "amx_bf16"))
+        if cpuinfo.exists()
+        else False
+    )
     return "bfloat16" if computes else "float32"

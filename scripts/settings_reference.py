@@ -63,7 +63,10 @@ def _schemas(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
 
 
 def _table(group: str, schemas: Mapping[str, dict[str, Any]], defaults: Mapping[str, Any]) -> str:
-    head = ("| Setting | Environment | Value | Default | Meaning |", "| --- | --- | --- | --- | --- |")
+    head = (
+        "| Setting | Environment | Value | Default | Meaning |",
+        "| --- | --- | --- | --- | --- |",
+    )
     rows = (_row(f"{group}{name}", schema, defaults[name]) for name, schema in schemas.items())
     return "\n".join([*head, *rows, ""])
 
@@ -71,7 +74,11 @@ def _table(group: str, schemas: Mapping[str, dict[str, Any]], defaults: Mapping[
 def _row(key: str, schema: dict[str, Any], default: object) -> str:
     if isinstance(default, float) and schema.get("format", "").startswith("duration"):
         default = f"{default / 60:g}m" if default % 60 == 0 else f"{default:g}s"
-    text = "not set" if default is None else f"`{default if isinstance(default, str) else json.dumps(default)}`"
+    text = (
+        "not set"
+        if default is None
+        else f"`{default if isinstance(default, str) else json.dumps(default)}`"
+    )
     meaning = " ".join(schema.get("description", "").split())
     cells = (f"`{key}`", f"`{variable(key)}`", _value(schema), text, meaning)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
@@ -83,7 +90,11 @@ def _value(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return ", ".join(schema["enum"])
     noun = schema.get("format") or _NOUNS.get(schema["type"], schema["type"])
-    return f"{noun}, {schema['minimum']:.9g} to {schema['maximum']:.9g}" if "minimum" in schema else noun
+    return (
+        f"{noun}, {schema['minimum']:.9g} to {schema['maximum']:.9g}"
+        if "minimum" in schema
+        else noun
+    )
 
 
 if __name__ == "__main__":

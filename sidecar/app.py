@@ -71,7 +71,10 @@ class Sidecar:
         scrapes: ScrapeSink = LoggedState(self._state, _log(), StateLog(_log()), settings.measured)
         requests: PluginSink = self._state.plugin.receive
         if recorder is not None:
-            scrapes, requests = recorder.tee_scrapes(scrapes, pages), recorder.tee_requests(requests)
+            scrapes, requests = (
+                recorder.tee_scrapes(scrapes, pages),
+                recorder.tee_requests(requests),
+            )
         self.poller = Poller(pages, settings, scrapes)
         self.receiver = PluginReceiver(settings.plugin.socket, requests, _log())
         self.push = _push(self._report, settings)
@@ -79,9 +82,13 @@ class Sidecar:
             self._shown,
             lambda: self._state.is_polled,
             vllm_page=lambda: pages.whole_page if settings.reexport else b"",
-            every=min(settings.scrape_interval, 1.0),  # one report a second, or per poll if polls are faster
+            every=min(
+                settings.scrape_interval, 1.0
+            ),  # one report a second, or per poll if polls are faster
         )
-        self.server = GuardedServer(own_pages, GuardOptions(open_paths=PROBES), settings.web_config_file)
+        self.server = GuardedServer(
+            own_pages, GuardOptions(open_paths=PROBES), settings.web_config_file
+        )
 
     def apply(self, settings: Settings) -> None:
         """Puts reloaded settings in force, as far as they need no restart."""
@@ -112,7 +119,9 @@ async def _listening(server: GuardedServer, listen: Address) -> Address:
     try:
         return Address(*await server.start(listen.host, listen.port))
     except OSError as error:
-        problem = (error.strerror or str(error)).partition(" (while")[0]  # socket.create_server adds the address
+        problem = (error.strerror or str(error)).partition(" (while")[
+            0
+        ]  # socket.create_server adds the address
         advice = "set another address, such as SPECDEC_LISTEN=127.0.0.1:9912"
         raise ListenError(f"cannot bind {listen}: {problem}; {advice}") from error
 

@@ -28,7 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit code: 0 success, 1 failure, 2 bad settings or input, 3 undecided, 130 Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["run"]:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it reloads settings; by default it ends the process
+        signal.signal(
+            signal.SIGHUP, signal.SIG_IGN
+        )  # until it reloads settings; by default it ends the process
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until it can stop in order
     from sidecar.log import configure_logging  # noqa: PLC0415 - once signals are handled: this takes long to import
     from sidecar.settings import load_settings  # noqa: PLC0415 - the same
@@ -73,7 +75,9 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in argv[:1] if argv[:1] and argv[0] in _COMMANDS else _COMMANDS:
         module = _module(name)
-        command = commands.add_parser(name, help=module.HELP, description=f"{module.HELP[0].upper()}{module.HELP[1:]}.")
+        command = commands.add_parser(
+            name, help=module.HELP, description=f"{module.HELP[0].upper()}{module.HELP[1:]}."
+        )
         command.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings")
         module.add_arguments(command)
     return top

@@ -46,7 +46,9 @@ class ScrapeError(SpecDecError):
     @classmethod
     def reasons(cls) -> list[str]:
         """The reasons of all classes below this one that are not bases of others, sorted; of such a class, its own."""
-        return sorted(reason for kind in cls.__subclasses__() for reason in kind.reasons()) or [cls.reason]
+        return sorted(reason for kind in cls.__subclasses__() for reason in kind.reasons()) or [
+            cls.reason
+        ]
 
 
 class Unreachable(ScrapeError):

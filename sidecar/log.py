@@ -15,7 +15,9 @@ _BEFORE_HOST = re.compile(r"(?:(?<=://)|^(?![A-Za-z0-9+.-]+://)).*@", re.ASCII |
 _QUERY = re.compile(r"([?#]).*", re.DOTALL)
 _USER_INFORMATION = re.compile(r"(?<=://)\S*@")
 _MOST_LINES = 240  # a minute
-_MAX_REASONS = 16  # logged per fault; reasons should be few and fixed, and this bounds the log if they are not
+_MAX_REASONS = (
+    16  # logged per fault; reasons should be few and fixed, and this bounds the log if they are not
+)
 
 Logger = FilteringBoundLogger  # what ``structlog.get_logger`` returns
 
@@ -64,7 +66,11 @@ def configure_logging(stream: TextIO, *, level: str, format: str) -> None:  # no
     ending: list[Processor] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         structlog.processors.format_exc_info,
-        *([_console(stream)] if console else [_ordered, structlog.processors.JSONRenderer(default=str)]),
+        *(
+            [_console(stream)]
+            if console
+            else [_ordered, structlog.processors.JSONRenderer(default=str)]
+        ),
     ]
     handler = logging.StreamHandler(stream)
     handler.addFilter(_AtMost())
@@ -74,7 +80,11 @@ def configure_logging(stream: TextIO, *, level: str, format: str) -> None:  # no
     logging.getLogger().handlers = [handler]
     set_log_level(level)
     structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
@@ -95,7 +105,9 @@ def _console(stream: TextIO) -> Processor:
 
 
 def _ordered(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    return {key: event.pop(key) for key in ("ts", "level", "event", "logger") if key in event} | dict(event)
+    return {
+        key: event.pop(key) for key in ("ts", "level", "event", "logger") if key in event
+    } | dict(event)
 
 
 class StateLog:

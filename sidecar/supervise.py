@@ -40,7 +40,13 @@ class Supervisor:
                 return await run()
             except Exception as error:  # noqa: BLE001 - whatever it is, the task and the others go on
                 self.failures[name] += 1
-                self._log.fault(name, "task failed; restarting", reason=_reason(error), task=name, exc_info=error)
+                self._log.fault(
+                    name,
+                    "task failed; restarting",
+                    reason=_reason(error),
+                    task=name,
+                    exc_info=error,
+                )
                 await asyncio.sleep(self._pause)
 
 

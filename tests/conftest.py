@@ -22,7 +22,11 @@ PAGES = Path(__file__).parent / "data" / "pages"
 # No deadline, since the time that an example takes says more about the machine than about the code. Every run uses the
 # same examples; `make fuzz` looks for new ones.
 settings.register_profile(
-    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
+    "patient",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+    database=None,
 )
 settings.load_profile("patient")
 
@@ -46,7 +50,9 @@ def pytest_runtest_protocol(item):
 
     limit = marker.args[0] if marker else LIMIT_SECONDS
     signal.signal(signal.SIGALRM, expired)
-    signal.setitimer(signal.ITIMER_REAL, limit, limit)  # repeated, in case a task of the test swallowed the first
+    signal.setitimer(
+        signal.ITIMER_REAL, limit, limit
+    )  # repeated, in case a task of the test swallowed the first
     try:
         return (yield)
     finally:
@@ -65,7 +71,11 @@ def _nothing_of_the_shell(monkeypatch):
 def recorded():
     """Returns the body of a recorded page, given its file name."""
 
-    bodies = {str(path.relative_to(PAGES)): path.read_bytes() for path in PAGES.rglob("*.*") if path.suffix != ".json"}
+    bodies = {
+        str(path.relative_to(PAGES)): path.read_bytes()
+        for path in PAGES.rglob("*.*")
+        if path.suffix != ".json"
+    }
     return bodies.__getitem__
 
 
@@ -79,7 +89,9 @@ def truth():
 async def http():
     """A client that requests no compression and does not decompress."""
     async with aiohttp.ClientSession(
-        timeout=aiohttp.ClientTimeout(), headers={"Accept-Encoding": "identity"}, auto_decompress=False
+        timeout=aiohttp.ClientTimeout(),
+        headers={"Accept-Encoding": "identity"},
+        auto_decompress=False,
     ) as session:
         yield session
 
@@ -150,7 +162,9 @@ def served():
     async def serve(handler, port=0):
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", handler)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+        runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True
+        )
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", port).start()

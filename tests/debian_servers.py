@@ -24,19 +24,26 @@ def free_port() -> int:
     """
     held = socket.socket()
     held.bind(("127.0.0.1", 0))
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after bind: before it, two could hold the same port
+    held.setsockopt(
+        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+    )  # after bind: before it, two could hold the same port
     port: int = held.getsockname()[1]
     held.detach()  # it stays open
     return port
 
 
 @asynccontextmanager
-async def ready_server(http: aiohttp.ClientSession, *command: str, port: int | None = None) -> AsyncIterator[str]:
+async def ready_server(
+    http: aiohttp.ClientSession, *command: str, port: int | None = None
+) -> AsyncIterator[str]:
     """Runs a server that supports ``--web.listen-address``; yields its URL once it reports that it is ready."""
     assert shutil.which(command[0]), f"{command[0]} is missing: scripts/debian-tools installs it"
     address = f"127.0.0.1:{port or free_port()}"
     process = await asyncio.create_subprocess_exec(
-        *command, f"--web.listen-address={address}", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        *command,
+        f"--web.listen-address={address}",
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         while not await _ready(http, f"http://{address}"):
@@ -69,7 +76,9 @@ class Prometheus:
         data = await self.ask("query", query=expression)
         return [(found["metric"], float(found["value"][1])) for found in data]
 
-    async def until(self, expression: str, seconds: float = START_SECONDS) -> list[tuple[dict[str, str], float]]:
+    async def until(
+        self, expression: str, seconds: float = START_SECONDS
+    ) -> list[tuple[dict[str, str], float]]:
         """Waits until the expression has series, and returns them; fails after ``seconds``."""
         deadline = time.monotonic() + seconds
         while not (series := await self.instant(expression)):

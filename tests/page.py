@@ -32,7 +32,11 @@ class Samples(dict):
 
     def matching(self, name, /, **labels):
         """The values of a metric's samples with these labels."""
-        return [value for (found, pairs), value in self.items() if found == name and labels.items() <= set(pairs)]
+        return [
+            value
+            for (found, pairs), value in self.items()
+            if found == name and labels.items() <= set(pairs)
+        ]
 
     def value(self, name, /, **labels):
         """The one value; None if there is none."""
@@ -57,7 +61,10 @@ class Page:
     async def get(self, path, method="GET"):
         """The answer, with its ``body``."""
         asked = {"Accept-Encoding": "identity"}
-        async with aiohttp.ClientSession(headers=asked) as http, http.request(method, self.url + path) as answer:
+        async with (
+            aiohttp.ClientSession(headers=asked) as http,
+            http.request(method, self.url + path) as answer,
+        ):
             answer.body = await answer.read()
             return answer
 
@@ -83,7 +90,9 @@ class Page:
             return read(samples)
 
         def shown():
-            above = [(key, value) for key, value in samples.items() if value and "_bucket" not in key[0]]
+            above = [
+                (key, value) for key, value in samples.items() if value and "_bucket" not in key[0]
+            ]
             return f"; samples above 0: { {f'{name}{dict(pairs)}': value for (name, pairs), value in above} }"
 
         await until(current, expected, seconds=seconds, pause=pause, detail=shown)

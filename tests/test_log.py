@@ -44,7 +44,9 @@ def test_a_json_line_has_time_level_event_and_fields(lines):
     assert datetime.fromisoformat(ours.pop("ts")).tzinfo == UTC
     fields = {"reason": "timeout", "seconds": 1.5, "a": "{1}", "b": {"2": None}, "c": "/x"}
     expected = {"level": "info", "event": "scrape failed", "logger": "sidecar.test"} | fields
-    assert list(ours.items()) == list(expected.items())  # in the order in which a reader looks for them
+    assert list(ours.items()) == list(
+        expected.items()
+    )  # in the order in which a reader looks for them
     expected = {"level": "warning", "event": "bad request", "logger": "aiohttp.server"}
     assert of_the_standard_library.items() >= expected.items()
 
@@ -70,7 +72,10 @@ def test_only_lines_of_the_level_and_above_are_logged_and_only_by_the_last_confi
     for log in (structlog.get_logger("sidecar.test"), logging.getLogger("sidecar.test")):
         log.info("quiet")
         log.warning("loud")
-    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["loud", "loud"]
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == [
+        "loud",
+        "loud",
+    ]
     assert lines() == []
 
 
@@ -102,7 +107,9 @@ def test_a_line_that_cannot_be_formatted_or_written_is_not_printed_elsewhere(cap
         (Terminal, "json", "json"),
     ],
 )
-def test_the_format_follows_the_setting_or_else_the_terminal_and_only_terminals_get_colours(stream, fmt, form):
+def test_the_format_follows_the_setting_or_else_the_terminal_and_only_terminals_get_colours(
+    stream, fmt, form
+):
     out = stream()
     configure_logging(out, level="info", format=fmt)
     structlog.get_logger("sidecar.test").info("hello", reason="x")
@@ -150,7 +157,9 @@ def test_a_fault_is_logged_once_for_each_reason_and_its_end_once(states, lines):
         states.clear("a", "recovered", url="http://host")
     states.fault("b", "failed")
     states.fault("a", "failed", reason="timeout")
-    assert [(line["level"], line["event"], line.get("reason"), line.get("url")) for line in lines()] == [
+    assert [
+        (line["level"], line["event"], line.get("reason"), line.get("url")) for line in lines()
+    ] == [
         ("warning", "failed", "timeout", "http://host"),
         ("warning", "failed", "status", "http://host"),
         ("warning", "failed", None, None),
@@ -172,7 +181,10 @@ def test_lines_past_the_limit_of_a_minute_are_left_out_and_counted(lines, monkey
         log.info("engine found")
     now[0] += 60
     log.info("engine gone")
-    assert [line["event"] for line in lines()] == ["engine found"] * 240 + ["log lines left out", "engine gone"]
+    assert [line["event"] for line in lines()] == ["engine found"] * 240 + [
+        "log lines left out",
+        "engine gone",
+    ]
     assert lines()[-2]["lines"] == 760
     now[0] += 60
     log.info("engine found")

@@ -20,5 +20,7 @@ async def until(read, expected=True, *, seconds=SECONDS, pause=0.005, detail=lam
             got = await got
         if got == expected or (expected is True and got):
             return got
-        assert time.monotonic() < deadline, f"after {seconds:g} s: expected {expected!r}, got {got!r} {detail()}"
+        assert time.monotonic() < deadline, (
+            f"after {seconds:g} s: expected {expected!r}, got {got!r} {detail()}"
+        )
         await asyncio.sleep(pause)

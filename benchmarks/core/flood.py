@@ -24,7 +24,10 @@ _HELLO = {
 
 
 def _largest() -> bytes:
-    positions: dict[str, Any] = {"drafted_at": [1] * MAX_POSITIONS, "accepted_at": [0] * MAX_POSITIONS}
+    positions: dict[str, Any] = {
+        "drafted_at": [1] * MAX_POSITIONS,
+        "accepted_at": [0] * MAX_POSITIONS,
+    }
     counts = {"drafts": 1, "draft_tokens": MAX_POSITIONS, "accepted_tokens": 0} | positions
     rows = [{"key": key, "since": 1.0, "counts": counts} for key in range(_ROWS)]
     total = {"drafts": _ROWS, "draft_tokens": _ROWS * MAX_POSITIONS}
@@ -55,7 +58,9 @@ def flood_rows() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder, sidecar_process(1, f"{folder}/s") as (_, pid):
         while not Path(folder, "s").exists():
             time.sleep(0.01)
-        sender = multiprocessing.get_context("spawn").Process(target=_send, args=(f"{folder}/s",), daemon=True)
+        sender = multiprocessing.get_context("spawn").Process(
+            target=_send, args=(f"{folder}/s",), daemon=True
+        )
         sender.start()
         time.sleep(2)
         began, before, longest = time.monotonic(), cpu_seconds(pid), 0.0

@@ -35,7 +35,9 @@ def side_by_side(
 ) -> tuple[float, float]:
     """The medians of both, measured alternately so that a noisy machine affects both."""
     pairs = [(timed(ours, calls[0]), timed(theirs, calls[1])) for _ in range(_ROUNDS)]
-    return statistics.median(pair[0] for pair in pairs), statistics.median(pair[1] for pair in pairs)
+    return statistics.median(pair[0] for pair in pairs), statistics.median(
+        pair[1] for pair in pairs
+    )
 
 
 def reader_for(page: bytes) -> Callable[[], object]:
@@ -67,7 +69,9 @@ def cycle_rows() -> Iterator[Row]:
         for _ in range(_WARM_POLLS):
             product.poll(next(bodies))
         assert product.shown()
-        ours, parse = side_by_side(partial(_poll, product, bodies), partial(_parsed, page.decode()), (_POLLS, 1))
+        ours, parse = side_by_side(
+            partial(_poll, product, bodies), partial(_parsed, page.decode()), (_POLLS, 1)
+        )
         what = f"a poll of {engines} engine(s): prometheus_client's parse ÷ ours"
         yield Row(what, f"{parse * 1e6:.0f} ÷ {ours * 1e6:.0f} µs", parse / ours, at_least=4)
 
@@ -93,7 +97,9 @@ def render_rows() -> Iterator[Row]:
         shown = product.shown()
         ready = Families(families(shown))
         series = sum(len(family.samples) for family in ready.collect())
-        whole, rendering = side_by_side(partial(_rendered, shown), partial(generate_latest, ready), (10, 10))
+        whole, rendering = side_by_side(
+            partial(_rendered, shown), partial(generate_latest, ready), (10, 10)
+        )
         measured = f"{whole * 1e3:.2f} ÷ {rendering * 1e3:.2f} ms"
         what = f"/metrics of {engines} engine(s), {series} series: tree to text ÷ text alone"
         yield Row(what, measured, whole / rendering, at_most=1.7)

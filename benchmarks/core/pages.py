@@ -17,7 +17,9 @@ def with_engines(page: bytes, engines: int) -> bytes:
     """The page with every engine-labelled line repeated for each engine, grouped as a page must be."""
 
     def copies(match: re.Match[bytes]) -> bytes:
-        return b"\n".join(match[1] + b'engine="%d"' % engine + match[2] for engine in range(engines))
+        return b"\n".join(
+            match[1] + b'engine="%d"' % engine + match[2] for engine in range(engines)
+        )
 
     return _SAMPLE.sub(copies, page)
 

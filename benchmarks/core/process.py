@@ -27,7 +27,11 @@ _TICK = os.sysconf("SC_CLK_TCK")
 def started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, *arguments]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, **environment}
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **environment},
     )
     try:
         yield process
@@ -59,7 +63,11 @@ def sidecar_process(engines: int, socket: str, **settings: str) -> Iterator[tupl
     with started("-m", "benchmarks.core.page_server", str(engines)) as server:
         assert server.stdout is not None
         url = server.stdout.readline().strip()
-        addresses = {"SPECDEC_VLLM_URL": url, "SPECDEC_LISTEN": LISTEN, "SPECDEC_PLUGIN__SOCKET": socket}
+        addresses = {
+            "SPECDEC_VLLM_URL": url,
+            "SPECDEC_LISTEN": LISTEN,
+            "SPECDEC_PLUGIN__SOCKET": socket,
+        }
         with started("-m", "sidecar", "run", **addresses, **settings) as process:
             deadline = time.monotonic() + 30
             while not _is_up():
@@ -76,17 +84,27 @@ def _is_up() -> bool:
 
 def cpu_rows() -> Iterator[Row]:
     """CPU that a running sidecar uses per poll, compared with prometheus_client parsing the same page once."""
-    settings = {"SPECDEC_SCRAPE_INTERVAL": str(1 / _POLLS_A_SECOND), "SPECDEC_SCRAPE_CPU_SHARE": "1"}
+    settings = {
+        "SPECDEC_SCRAPE_INTERVAL": str(1 / _POLLS_A_SECOND),
+        "SPECDEC_SCRAPE_CPU_SHARE": "1",
+    }
     for engines in (1, 8):
         parse = _parse_seconds(with_engines(real_page(), engines).decode())
-        with tempfile.TemporaryDirectory() as folder, sidecar_process(engines, f"{folder}/s", **settings) as (url, pid):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            sidecar_process(engines, f"{folder}/s", **settings) as (url, pid),
+        ):
             polls, cpu = int(get(f"{url}/polls")), cpu_seconds(pid)
             for _ in range(_SECONDS):
-                get(f"http://{LISTEN}/metrics")  # like a Prometheus that scrapes once every ten polls
+                get(
+                    f"http://{LISTEN}/metrics"
+                )  # like a Prometheus that scrapes once every ten polls
                 time.sleep(1)
             cost = (cpu_seconds(pid) - cpu) / (int(get(f"{url}/polls")) - polls)
         what = f"CPU for a poll, {engines} engine(s): ours ÷ prometheus_client's parse alone"
-        measured = f"{cost * 1e3:.2f} ÷ {parse * 1e3:.2f} ms; {cost:.2%} of a core at one poll a second"
+        measured = (
+            f"{cost * 1e3:.2f} ÷ {parse * 1e3:.2f} ms; {cost:.2%} of a core at one poll a second"
+        )
         yield Row(what, measured, cost / parse, at_most=0.5)
 
 

@@ -16,7 +16,15 @@ from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot, SnapshotReader
 from sidecar.export.changes import LoggedState
 from sidecar.export.declaration import Shown
 from sidecar.log import StateLog
-from sidecar.requests.messages import FinishedRequest, Hello, HelloState, Other, ReportEnd, ReportPart, Row
+from sidecar.requests.messages import (
+    FinishedRequest,
+    Hello,
+    HelloState,
+    Other,
+    ReportEnd,
+    ReportPart,
+    Row,
+)
 from sidecar.requests.tally import Outcome, Tally
 from sidecar.settings import load_settings
 
@@ -35,7 +43,10 @@ class Product:
         self.settings = load_settings(None, {})
         self._state = State(self.settings, 0.0)
         self._sink = LoggedState(self._state, log, StateLog(log), self.settings.measured)
-        self._reader, self._snapshots = PageReader(names.wanted(), self.settings.limits), SnapshotReader()
+        self._reader, self._snapshots = (
+            PageReader(names.wanted(), self.settings.limits),
+            SnapshotReader(),
+        )
         self._page = page
         self._engines = self._read(page).engines
         for number, engine in enumerate(self._engines):
@@ -44,7 +55,9 @@ class Product:
     def shown(self) -> Shown:
         """The data that our page is made from."""
         tree = self._state.report(float(self.polls))
-        assert all(model.temperatures for model in tree.models), "the split by temperature is withheld"
+        assert all(model.temperatures for model in tree.models), (
+            "the split by temperature is withheld"
+        )
         return Shown(tree, self.settings)
 
     def bodies(self, count: int) -> list[bytes]:
@@ -79,7 +92,9 @@ def report(engine: EngineSnapshot, poll: int, requests: Sequence[FinishedRequest
     """The page's numbers at this poll, split equally by temperature; the last one also gets the remainder."""
     ended = _REQUESTS_ENDED * poll
     total = _tally([int(engine.counters[counter]) * (poll + 1) for counter in SPECULATION], ended)
-    part = _tally([count // len(_TEMPERATURES) for count in _COUNTED(total)], ended // len(_TEMPERATURES))
+    part = _tally(
+        [count // len(_TEMPERATURES) for count in _COUNTED(total)], ended // len(_TEMPERATURES)
+    )
     rows, left = list[Row[int | Other, Tally]](), total
     for temperature in _TEMPERATURES:
         row = left if temperature == _TEMPERATURES[-1] else part
@@ -88,17 +103,23 @@ def report(engine: EngineSnapshot, poll: int, requests: Sequence[FinishedRequest
     other = replace(total, drafts=0, draft_tokens=0, accepted_tokens=0, stopped=0)
     prompts = (Row(key=8, since=0.0, counts=total), Row(key=12, since=0.0, counts=other))
     end = ReportEnd(total=total, lost=0)
-    return ReportPart(temperature=tuple(rows), prompt_tokens=prompts, finished=tuple(requests), end=end)
+    return ReportPart(
+        temperature=tuple(rows), prompt_tokens=prompts, finished=tuple(requests), end=end
+    )
 
 
 def _tally(counts: Sequence[int], stopped: int) -> Tally:
     drafts, draft_tokens, accepted_tokens = counts
-    return Tally(stopped=stopped, drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted_tokens)
+    return Tally(
+        stopped=stopped, drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted_tokens
+    )
 
 
 def _with_positions(tally: Tally) -> Tally:
     each = (tally.drafts, tally.drafts, tally.draft_tokens - 2 * tally.drafts)
-    return replace(tally, drafted_at=each, accepted_at=(min(tally.accepted_tokens, tally.drafts), 0, 0))
+    return replace(
+        tally, drafted_at=each, accepted_at=(min(tally.accepted_tokens, tally.drafts), 0, 0)
+    )
 
 
 def finished(number: int, poll: int) -> FinishedRequest:

@@ -55,13 +55,19 @@ def _send(path: Path, engines: list[EngineSnapshot]) -> None:
 async def _measured(*, with_requests: bool) -> tuple[float, int]:
     """CPU seconds per second of polling and, if asked, receiving; and finished requests received per second."""
     settings = load_settings(None, {})
-    state, reader, snapshots = State(settings, 0.0), PageReader(names.wanted(), settings.limits), SnapshotReader()
+    state, reader, snapshots = (
+        State(settings, 0.0),
+        PageReader(names.wanted(), settings.limits),
+        SnapshotReader(),
+    )
     page = with_engines(real_page(), _ENGINES)
     engines = list(snapshots.read(reader.read(page)).engines)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plugin.sock"
         async with PluginReceiver(path, state.plugin.receive, structlog.get_logger()):
-            sender = multiprocessing.get_context("spawn").Process(target=_send, args=(path, engines))
+            sender = multiprocessing.get_context("spawn").Process(
+                target=_send, args=(path, engines)
+            )
             if with_requests:
                 sender.start()
                 while not state.report(0.0).plugin.events:
@@ -69,7 +75,9 @@ async def _measured(*, with_requests: bool) -> tuple[float, int]:
             before, begun = state.report(0.0).plugin.events, time.process_time()
             for second in range(_BEGIN, _BEGIN + _SECONDS):
                 await asyncio.sleep(1)
-                state.scraped(float(second), 0.002, 1.0, snapshots.read(reader.read(later(page, second))))
+                state.scraped(
+                    float(second), 0.002, 1.0, snapshots.read(reader.read(later(page, second)))
+                )
                 state.report(float(second))
             cost = (time.process_time() - begun) / _SECONDS
             if with_requests:

@@ -67,7 +67,11 @@ def cost_rows() -> Iterator[Row]:
 
 
 def _wrapped(base: type[Any], path: str) -> Any:
-    cls = type("Scheduler", (base,), {name: vars(base).get(name, getattr(base, name)) for name in plugin.KNOWN})
+    cls = type(
+        "Scheduler",
+        (base,),
+        {name: vars(base).get(name, getattr(base, name)) for name in plugin.KNOWN},
+    )
     plugin.install(cls, "0", path)
     return cls()
 
@@ -93,7 +97,13 @@ def _steps(base: type[Any], since: str, requests: int, path: str) -> Iterator[Ro
         what = f"a step at P99, its reports included: {worst:.0f} µs"
         yield Row(f"{since}, {requests} requests", what, worst / bare_step, at_most=10, unit=BARE)
     share = (min(map(mean, mine)) - min(map(mean, theirs))) / 1e6 / STEP
-    yield Row(f"{since}, {requests} requests", "of a step of 20 ms, reports included", 100 * share, at_most=1, unit="%")
+    yield Row(
+        f"{since}, {requests} requests",
+        "of a step of 20 ms, reports included",
+        100 * share,
+        at_most=1,
+        unit="%",
+    )
     wrapped._specdec.socket.close()  # noqa: SLF001 - its own attribute
 
 
@@ -137,5 +147,10 @@ def _import() -> Row:
         copy = Path(shutil.copy(plugin.__file__, folder))
         py_compile.compile(str(copy), doraise=True)
         command = [sys.executable, "-c", IMPORT, folder]
-        runs = [float(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(ROUNDS)]
-    return Row("a worker's start", f"the best of {ROUNDS} processes", min(runs), at_most=5, unit="ms")
+        runs = [
+            float(subprocess.run(command, capture_output=True, check=True).stdout)
+            for _ in range(ROUNDS)
+        ]
+    return Row(
+        "a worker's start", f"the best of {ROUNDS} processes", min(runs), at_most=5, unit="ms"
+    )

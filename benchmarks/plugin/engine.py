@@ -67,7 +67,9 @@ class Nameless(ById):
         for name in scheduler_output.num_scheduled_tokens:
             if draft := drafts.get(name):
                 accepted = len(sampled[index[name]]) - 1
-                self.make_spec_decoding_stats(None, num_draft_tokens=len(draft), num_accepted_tokens=accepted)
+                self.make_spec_decoding_stats(
+                    None, num_draft_tokens=len(draft), num_accepted_tokens=accepted
+                )
         return model_runner_output.result
 
 
@@ -81,7 +83,9 @@ def running(scheduler: Any, requests: int) -> list[tuple[Any, Any]]:
         new.append(SimpleNamespace(req_id=request.request_id))
     names = list(scheduler.requests)
     steps = [_step(names, random) for _ in range(50)]
-    first = SimpleNamespace(**{**vars(steps[0][0]), "scheduled_new_reqs": new, "scheduled_spec_decode_tokens": {}})
+    first = SimpleNamespace(
+        **{**vars(steps[0][0]), "scheduled_new_reqs": new, "scheduled_spec_decode_tokens": {}}
+    )
     for request in scheduler.running:
         request.num_output_tokens = 1
     scheduler.update_from_output(first, steps[0][1])

@@ -55,12 +55,16 @@ def lab_rows() -> Iterator[Row]:
         url = stack.enter_context(_server(paths | {"VLLM_CPU_OMP_THREADS_BIND": "0"}))
         turns, drafted = asyncio.run(_turns(url))
     reported = receiver.only.totals()[1]
-    yield Row("draft tokens reported on the lab", f"of vLLM's {drafted:.0f}", reported, drafted, drafted)
+    yield Row(
+        "draft tokens reported on the lab", f"of vLLM's {drafted:.0f}", reported, drafted, drafted
+    )
     cost, error = _difference([turn.observed - (turn.without + turn.again) / 2 for turn in turns])
     drift = _difference([turn.again - turn.without for turn in turns])
     control = "without against without {:+.2f} ± {:.2f} ms".format(*drift)
     step = 1000 * mean(turn.without for turn in turns)
-    measured = f"{len(turns)} turns, {RUNNING} running, {step:.1f} ms a step, ± {error:.2f} ms; {control}"
+    measured = (
+        f"{len(turns)} turns, {RUNNING} running, {step:.1f} ms a step, ± {error:.2f} ms; {control}"
+    )
     # Two standard errors: below that, a cost cannot be drafted from zero.
     yield Row("a step on the lab", measured, cost, at_most=2 * error, unit="ms")
 
@@ -74,7 +78,15 @@ def _difference(seconds: list[float]) -> tuple[float, float]:
 def _server(environment: dict[str, str]) -> Iterator[str]:
     installed()
     process = subprocess.Popen(
-        ["setpriv", "--pdeathsig", "KILL", str(ROOT / "lab/serve"), "draft_model", "--port", str(PORT)],
+        [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            str(ROOT / "lab/serve"),
+            "draft_model",
+            "--port",
+            str(PORT),
+        ],
         env={**os.environ, **environment},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -111,18 +123,30 @@ async def _round(http: aiohttp.ClientSession, url: str, name: str) -> tuple[floa
     """Seconds per step of RUNNING concurrent requests, by vLLM's own inter-token latency; and their draft tokens."""
     before = await _counters(http, url)
     bodies = [
-        {"model": "lab", "prompt": f"draft {number}", "max_tokens": TOKENS, "ignore_eos": True, "seed": number}
+        {
+            "model": "lab",
+            "prompt": f"draft {number}",
+            "max_tokens": TOKENS,
+            "ignore_eos": True,
+            "seed": number,
+        }
         for number in range(RUNNING)
     ]
     async with asyncio.TaskGroup() as group:
         for body in bodies:
             group.create_task(_complete(http, url, body, name))
-    seconds, steps, draft_tokens = (b - a for a, b in zip(before, await _counters(http, url), strict=True))
+    seconds, steps, draft_tokens = (
+        b - a for a, b in zip(before, await _counters(http, url), strict=True)
+    )
     return seconds / steps, draft_tokens
 
 
-async def _complete(http: aiohttp.ClientSession, url: str, body: dict[str, object], name: str) -> None:
-    async with http.post(f"{url}/v1/completions", json=body, headers={"X-Request-Id": name}) as response:
+async def _complete(
+    http: aiohttp.ClientSession, url: str, body: dict[str, object], name: str
+) -> None:
+    async with http.post(
+        f"{url}/v1/completions", json=body, headers={"X-Request-Id": name}
+    ) as response:
         response.raise_for_status()
         await response.read()
 
@@ -131,7 +155,9 @@ async def _counters(http: aiohttp.ClientSession, url: str) -> list[float]:
     async with http.get(f"{url}/metrics") as response:
         text = await response.text()
     samples = {
-        sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
     }
     return [samples[name] for name in (f"{_LATENCY}_sum", f"{_LATENCY}_count", _DRAFT_TOKENS)]
 

@@ -70,22 +70,43 @@ async def main(pods: int, minutes: float) -> int:
             ):
                 await asyncio.sleep(minutes * 60)
                 groups = (await data(http, running, "rules"))["groups"]
-                held, ended = (await data(http, running, "status/tsdb"))["headStats"]["numSeries"], time.time()
+                held, ended = (
+                    (await data(http, running, "status/tsdb"))["headStats"]["numSeries"],
+                    time.time(),
+                )
             async with running_prometheus(http, Path(name), {}) as at_rest:
                 for group in groups:
                     for rule in group["rules"]:
                         per_pod = past.get(rule["name"])
                         if per_pod is None:
-                            per_pod = await cpu_cost(http, at_rest, rule["query"], ended, _TIMES) / pods
-                        costs.append(RuleCost(group["name"], rule["name"], per_pod * _PODS, group["interval"]))
-    failed = [rule["name"] for group in groups for rule in group["rules"] if rule["health"] == "err"]
-    print(f"{pods} pods, {series(page)} of {series(whole)} series each scraped; Prometheus holds {held} series")
-    print(f"rules that failed: {', '.join(failed) or 'none'}; without a result: {', '.join(empty) or 'none'}\n")
+                            per_pod = (
+                                await cpu_cost(http, at_rest, rule["query"], ended, _TIMES) / pods
+                            )
+                        costs.append(
+                            RuleCost(
+                                group["name"], rule["name"], per_pod * _PODS, group["interval"]
+                            )
+                        )
+    failed = [
+        rule["name"] for group in groups for rule in group["rules"] if rule["health"] == "err"
+    ]
+    print(
+        f"{pods} pods, {series(page)} of {series(whole)} series each scraped; Prometheus holds {held} series"
+    )
+    print(
+        f"rules that failed: {', '.join(failed) or 'none'}; without a result: {', '.join(empty) or 'none'}\n"
+    )
     _print_costs(costs)
     total = sum(cost.share for cost in costs)
     rows = [
         Row("series of one sidecar", "one model, one engine", series(whole), at_most=_SERIES_BOUND),
-        Row("all rules", f"CPU in {_SECONDS:g} s over {_PODS} pods", total, at_most=_CPU_BOUND, unit="s"),
+        Row(
+            "all rules",
+            f"CPU in {_SECONDS:g} s over {_PODS} pods",
+            total,
+            at_most=_CPU_BOUND,
+            unit="s",
+        ),
     ]
     return report(rows) or bool(failed or empty)
 
@@ -98,7 +119,9 @@ def _print_costs(costs: list[RuleCost]) -> None:
     for group in dict.fromkeys(cost.group for cost in costs):
         rules = [cost for cost in costs if cost.group == group]
         once, share = sum(cost.seconds for cost in rules), sum(cost.share for cost in rules)
-        print(f"  {once:6.3f}  {group}, every {rules[0].interval:g} s: {share:.3f} in {_SECONDS:g} s")
+        print(
+            f"  {once:6.3f}  {group}, every {rules[0].interval:g} s: {share:.3f} in {_SECONDS:g} s"
+        )
     print()
 
 

@@ -45,7 +45,11 @@ def series(page: str) -> int:
 
 def reduced(page: str, text: str) -> str:
     """The sample lines of the families that the rules in ``text`` name."""
-    return "".join(f"{line}\n" for line in page.splitlines() if not line.startswith("#") and _family(line) in text)
+    return "".join(
+        f"{line}\n"
+        for line in page.splitlines()
+        if not line.startswith("#") and _family(line) in text
+    )
 
 
 def later(page: str, counters: set[str], factor: float) -> bytes:

@@ -29,7 +29,11 @@ def _series(pod: int) -> Iterator[tuple[str, float, int]]:
     yield f"pod:specdec_engine_draft_tokens:rate5m{{{model}}}", 15.0, _EVERY
     yield f"pod:specdec_engine_accepted_tokens:rate5m{{{model}}}", 12.0, _EVERY
     for quantile in ("0.5", "0.99"):
-        yield f'pod_quantile:specdec_tpot_seconds:max{{{model},quantile="{quantile}"}}', 0.02, _EVERY
+        yield (
+            f'pod_quantile:specdec_tpot_seconds:max{{{model},quantile="{quantile}"}}',
+            0.02,
+            _EVERY,
+        )
     yield f"pod:specdec_engine_drafts:max5m{{{model}}}", 5.0, _SELDOM
     yield f"pod:specdec_up:max5m{{{own}}}", 1.0, _SELDOM
 
@@ -39,7 +43,10 @@ def _write(path: Path) -> None:
     with path.open("w") as file:
         for pod in range(_PODS):
             for series, value, every in _series(pod):
-                file.writelines(f"{series} {value} {at}\n" for at in range(_END - _HOURS * 3600, _END + 1, every))
+                file.writelines(
+                    f"{series} {value} {at}\n"
+                    for at in range(_END - _HOURS * 3600, _END + 1, every)
+                )
         file.write("# EOF\n")
 
 
@@ -52,7 +59,9 @@ async def past_costs(http: aiohttp.ClientSession) -> tuple[dict[str, float], lis
         directory = Path(name)
         _write(directory / "day.om")
         command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "day.om", "prometheus"]
-        await asyncio.to_thread(subprocess.run, command, cwd=directory, check=True, capture_output=True, timeout=600)
+        await asyncio.to_thread(
+            subprocess.run, command, cwd=directory, check=True, capture_output=True, timeout=600
+        )
         async with running_prometheus(http, directory, {}) as at_rest:
             for record, expr in rules.items():
                 if _LOOKS_BACK.search(expr):

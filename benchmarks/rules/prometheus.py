@@ -33,7 +33,10 @@ async def serving(body: Callable[[], bytes]) -> AsyncIterator[str]:
 
 def scraping_pods(address: str, pods: int) -> dict[str, Any]:
     """A configuration that scrapes one address as if it were ``pods`` pods, and evaluates the rules."""
-    targets = [{"targets": [address], "labels": {"instance": f"pod-{number}:9911"}} for number in range(pods)]
+    targets = [
+        {"targets": [address], "labels": {"instance": f"pod-{number}:9911"}}
+        for number in range(pods)
+    ]
     return {
         "global": {"scrape_interval": "30s", "evaluation_interval": "30s"},
         "rule_files": [str(RULES / "recording.yaml"), str(RULES / "alerts.yaml")],
@@ -47,7 +50,9 @@ async def data(http: aiohttp.ClientSession, prometheus: Prometheus, path: str) -
         return (await answer.json())["data"]
 
 
-async def cpu_cost(http: aiohttp.ClientSession, prometheus: Prometheus, expr: str, at: float, times: int) -> float:
+async def cpu_cost(
+    http: aiohttp.ClientSession, prometheus: Prometheus, expr: str, at: float, times: int
+) -> float:
     """CPU seconds of one evaluation at ``at`` (Unix seconds), minus those of a query that reads nothing.
 
     Each is the smallest of three means over ``times`` evaluations.
@@ -75,4 +80,6 @@ async def _cpu_seconds(http: aiohttp.ClientSession, prometheus: Prometheus) -> f
     """CPU time of the process so far; unlike wall time, it does not depend on other load."""
     async with http.get(f"{prometheus.url}/metrics") as answer:
         lines = (await answer.text()).splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith("process_cpu_seconds_total "))
+    return next(
+        float(line.split()[1]) for line in lines if line.startswith("process_cpu_seconds_total ")
+    )

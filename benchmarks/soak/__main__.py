@@ -35,7 +35,9 @@ async def samples(http: aiohttp.ClientSession, url: str) -> dict[str, float]:
     except (aiohttp.ClientError, TimeoutError):
         return {}
     sums = {"series": 0.0}
-    for sample in (sample for family in text_string_to_metric_families(text) for sample in family.samples):
+    for sample in (
+        sample for family in text_string_to_metric_families(text) for sample in family.samples
+    ):
         sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
         sums["series"] += 1
     return sums
@@ -44,7 +46,9 @@ async def samples(http: aiohttp.ClientSession, url: str) -> dict[str, float]:
 class Soak:
     """One run: a vLLM, its traffic, and one sidecar after another, of which the last stays until the end."""
 
-    def __init__(self, vllm: SimulatedVllm, traffic: Traffic, folder: Path, kill_every: float, until: float) -> None:
+    def __init__(
+        self, vllm: SimulatedVllm, traffic: Traffic, folder: Path, kill_every: float, until: float
+    ) -> None:
         """``kill_every`` is in seconds, 0 for never; the traffic ends at ``until`` (monotonic time) or soon after."""
         self.up_after: list[float] = []  # seconds from each sidecar's start to its first good page
         self.resident: list[tuple[int, float]] = []  # MiB, by the requests completed until then
@@ -54,7 +58,9 @@ class Soak:
         self._kill_every, self._until = kill_every, until
         port = free_port()
         self._url = f"http://127.0.0.1:{port}"
-        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("SPECDEC_")} | {
+        self._environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("SPECDEC_")
+        } | {
             "SPECDEC_VLLM_URL": vllm.url,
             "SPECDEC_LISTEN": f"127.0.0.1:{port}",
             "SPECDEC_PLUGIN__SOCKET": str(folder / "plugin.sock"),
@@ -103,7 +109,9 @@ class Soak:
             await asyncio.sleep(1.0 if up_at else 0.05)
 
     def _note(self, page: dict[str, float]) -> None:
-        self.resident.append((self._traffic.completed, page["process_resident_memory_bytes"] / 2**20))
+        self.resident.append(
+            (self._traffic.completed, page["process_resident_memory_bytes"] / 2**20)
+        )
         self.series.append(int(page["series"]))
         self.draft_tokens = page.get("specdec_draft_tokens_total", 0.0)
 
@@ -120,21 +128,39 @@ async def run(minutes: float, kill_every: float) -> int:
         folder = Path(name)
         options = SimulatorOptions(speed=50.0, max_num_seqs=32)
         async with SimulatedVllm(options, plugin_socket=folder / "plugin.sock") as vllm:
-            sent = TrafficOptions((MIXED,), concurrency=16, max_requests=100_000_000, min_tokens=2, max_tokens=12)
+            sent = TrafficOptions(
+                (MIXED,), concurrency=16, max_requests=100_000_000, min_tokens=2, max_tokens=12
+            )
             traffic = Traffic(vllm, sent)
             soak = Soak(vllm, traffic, folder, kill_every, time.monotonic() + minutes * 60)
             await asyncio.wait_for(soak.run(), minutes * 60 + 300)
             tokens = counted(vllm, "draft_tokens")
     rows = [
-        Row("requests failed", f"of {traffic.completed + traffic.failed}", traffic.failed, at_most=0),
-        Row("draft tokens that only vLLM counted", f"of {tokens:.0f}", tokens - soak.draft_tokens, at_most=0),
+        Row(
+            "requests failed", f"of {traffic.completed + traffic.failed}", traffic.failed, at_most=0
+        ),
+        Row(
+            "draft tokens that only vLLM counted",
+            f"of {tokens:.0f}",
+            tokens - soak.draft_tokens,
+            at_most=0,
+        ),
     ]
     if not kill_every:
         late = soak.series[len(soak.series) // 2 :]
-        rows.append(Row("series at the end, less those half way", f"{late[-1]}", late[-1] - late[0], at_most=0))
+        rows.append(
+            Row(
+                "series at the end, less those half way",
+                f"{late[-1]}",
+                late[-1] - late[0],
+                at_most=0,
+            )
+        )
         rows.append(_slope(soak.resident))
     until_up = f"from start to specdec_up 1 {statistics.median(soak.up_after):.1f} s"
-    print(f"{traffic.completed} requests in {minutes:g} min; sidecars: {len(soak.up_after)}, {until_up}")
+    print(
+        f"{traffic.completed} requests in {minutes:g} min; sidecars: {len(soak.up_after)}, {until_up}"
+    )
     return report(rows)
 
 
@@ -147,7 +173,9 @@ def _slope(resident: list[tuple[int, float]]) -> Row:
 
 def main() -> int:
     """Parses the arguments and runs; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="benchmarks.soak", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.soak", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--kill-every", type=float, default=0.0, metavar="SECONDS")
     arguments = parser.parse_args()

@@ -34,16 +34,26 @@ _START_SECONDS = 300
 def main() -> int:
     """Measures and prints; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--method", default="draft_model", help="one of lab/serve's (default: draft_model)")
-    parser.add_argument("--target", default="target-large", help="the lab's model to serve (default: target-large)")
+    parser.add_argument(
+        "--method", default="draft_model", help="one of lab/serve's (default: draft_model)"
+    )
+    parser.add_argument(
+        "--target", default="target-large", help="the lab's model to serve (default: target-large)"
+    )
     parser.add_argument("--tokens", type=_integers, default=(1, 3, 5), metavar="K,K")
     parser.add_argument("--loads", type=_integers, default=(1, 4, 8, 16), metavar="N,N")
     parser.add_argument("--temperatures", type=_floats, default=(0.2, 0.6, 1.2), metavar="T,T")
-    parser.add_argument("--mixed", action="store_true", help="only all temperatures in turn, none by itself")
-    parser.add_argument("--seconds", type=float, default=35.0, help="of each cell, server and round (default: 35)")
+    parser.add_argument(
+        "--mixed", action="store_true", help="only all temperatures in turn, none by itself"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=35.0, help="of each cell, server and round (default: 35)"
+    )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--port", type=int, default=8190, help="and the next ones")
-    parser.add_argument("--option", action="append", default=[], help="of the speculating servers; repeatable")
+    parser.add_argument(
+        "--option", action="append", default=[], help="of the speculating servers; repeatable"
+    )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no server is left running
     installed()
     return asyncio.run(_measure(parser.parse_args()))
@@ -82,7 +92,11 @@ async def _measure(arguments: argparse.Namespace) -> int:
     variants, measured = list(_variants(arguments)), list[tuple[Cell, Round]]()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="speedup-")))
-        subprocess.run([sys.executable, "-m", "sidecar", "plugin", str(folder)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-m", "sidecar", "plugin", str(folder)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         servers = []
         for port, variant in enumerate(variants, arguments.port):
             url, socket = f"http://127.0.0.1:{port}", folder / f"{port}.sock"
@@ -97,18 +111,35 @@ async def _measure(arguments: argparse.Namespace) -> int:
         try:
             for number in range(arguments.rounds):
                 for cell in cells:
-                    print(f"round {number + 1}: {cell.at_once} at once, T {cell.name}", file=sys.stderr, flush=True)
-                    measured.append((cell, [await server.run(cell, arguments.seconds) for server in servers]))
+                    print(
+                        f"round {number + 1}: {cell.at_once} at once, T {cell.name}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+                    measured.append(
+                        (cell, [await server.run(cell, arguments.seconds) for server in servers])
+                    )
         finally:  # if stopped, still report what was measured
             off = report([variant.name for variant in variants], servers, measured)
-    print(f"\n{off} numbers off by more than {BAR}" if off else f"\nno number off by more than {BAR}")
+    print(
+        f"\n{off} numbers off by more than {BAR}" if off else f"\nno number off by more than {BAR}"
+    )
     return 1 if off else 0
 
 
 @contextmanager
-def _serving(variant: _Variant, options: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
+def _serving(
+    variant: _Variant, options: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[None]:
     process = subprocess.Popen(
-        [str(ROOT / "lab/serve"), variant.method, "--tokens", str(variant.tokens), *options, *variant.options],
+        [
+            str(ROOT / "lab/serve"),
+            variant.method,
+            "--tokens",
+            str(variant.tokens),
+            *options,
+            *variant.options,
+        ],
         env={**os.environ, **environment},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -51,7 +51,9 @@ class CellTraffic:
 
 def seconds_per_token(samples: Iterable[Sample]) -> float:
     """As the clients measured it: time from first to last token / tokens after the first, each summed."""
-    timed = [(sample.tpot, (sample.tokens or 1) - 1) for sample in samples if sample.tpot is not None]
+    timed = [
+        (sample.tpot, (sample.tokens or 1) - 1) for sample in samples if sample.tpot is not None
+    ]
     return sum(tpot * tokens for tpot, tokens in timed) / sum(tokens for _, tokens in timed)
 
 
@@ -80,7 +82,9 @@ class ObservedServer:
             while time.monotonic() < end:
                 words = " ".join(self.random.choices(_WORDS, k=self.random.randint(15, 40)))
                 tokens = self.random.randint(40, 80)
-                if (sample := await self.client.ask(words, next(temperatures), max_tokens=tokens)) is not None:
+                if (
+                    sample := await self.client.ask(words, next(temperatures), max_tokens=tokens)
+                ) is not None:
                     traffic.samples.append(sample)
 
         polling = asyncio.create_task(self._poll())

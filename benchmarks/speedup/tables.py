@@ -16,7 +16,16 @@ from sidecar.settings.baselines import PlainStepTimes
 
 BAR = 0.07
 _TITLES = (
-    *("K", "at once", "T", "acceptance", "plain, ms/token", "speculating", "clients' speedup", "sidecar's"),
+    *(
+        "K",
+        "at once",
+        "T",
+        "acceptance",
+        "plain, ms/token",
+        "speculating",
+        "clients' speedup",
+        "sidecar's",
+    ),
     *("standard error", "off", "off, by the plain times of this cell", "verdict"),
 )
 _TIMES = ("ttft", "tpot", "duration")
@@ -24,7 +33,9 @@ Round = Sequence[CellTraffic]  # by server
 _Curves = Mapping[str, PlainStepTimes]  # by model
 
 
-def report(names: Sequence[str], servers: Sequence[ObservedServer], measured: Sequence[tuple[Cell, Round]]) -> int:
+def report(
+    names: Sequence[str], servers: Sequence[ObservedServer], measured: Sequence[tuple[Cell, Round]]
+) -> int:
     """Prints all results; the first server is the plain one. Returns how many speedups are off or missing."""
     _print(_TITLES, ["---"] * len(_TITLES))
     curves = _curves(servers[0], [traffic[0] for _, traffic in measured])
@@ -35,11 +46,24 @@ def report(names: Sequence[str], servers: Sequence[ObservedServer], measured: Se
             rounds = [(traffic[0], traffic[number]) for other, traffic in measured if other == cell]
             off += sum(_rows(name, cell, rounds, (servers[0], servers[number]), curves))
     print()
-    _print(("K", "at once", "T", "requests", *(f"{name}, ms: {of}" for name in _TIMES for of in ("clients'", "ours"))))
+    _print(
+        (
+            "K",
+            "at once",
+            "T",
+            "requests",
+            *(f"{name}, ms: {of}" for name in _TIMES for of in ("clients'", "ours")),
+        )
+    )
     _print(["---"] * (4 + 2 * len(_TIMES)))
     for number, name in enumerate(names):
         for cell in cells:
-            _times(name, cell, servers[number], [traffic[number] for other, traffic in measured if other == cell])
+            _times(
+                name,
+                cell,
+                servers[number],
+                [traffic[number] for other, traffic in measured if other == cell],
+            )
     return off
 
 
@@ -52,7 +76,9 @@ def _curves(plain: ObservedServer, cells: Sequence[CellTraffic]) -> dict[str, Pl
     """Plain step times from what the plain server did in these cells, by model."""
     measured = BaselineRun()
     for scrape in plain.scrapes:
-        if scrape.snapshot is not None and any(part.begun <= scrape.at <= part.ended for part in cells):
+        if scrape.snapshot is not None and any(
+            part.begun <= scrape.at <= part.ended for part in cells
+        ):
             measured.scraped(scrape.at, scrape.duration, 0.0, scrape.snapshot)
     return measured.curves()
 
@@ -69,7 +95,9 @@ def _rows(
     models = [_replayed(server, traffic, curves) for _, traffic in rounds]
     # With the plain times of this very cell, what is left is the method's error, without the machine's drift.
     own = [_replayed(server, traffic, _curves(plain, [first])) for first, traffic in rounds]
-    before = seconds_per_token(sample for first, _ in rounds for sample in first.samples)  # at any temperature
+    before = seconds_per_token(
+        sample for first, _ in rounds for sample in first.samples
+    )  # at any temperature
     parts = [(cell.name, cell.temperatures[0] if len(cell.temperatures) == 1 else None)]
     if len(cell.temperatures) > 1:
         parts += [(f"{temperature} in the mix", temperature) for temperature in cell.temperatures]
@@ -77,49 +105,73 @@ def _rows(
         samples = [sample for _, traffic in rounds for sample in traffic.samples]
         samples = [sample for sample in samples if temperature in (None, sample.temperature)]
         now = seconds_per_token(samples)
-        row = [name, str(cell.at_once), title, f"{_acceptance(samples):.2f}", f"{before * 1000:.1f}"]
+        row = [
+            name,
+            str(cell.at_once),
+            title,
+            f"{_acceptance(samples):.2f}",
+            f"{before * 1000:.1f}",
+        ]
         row += [f"{now * 1000:.1f}", f"{before / now:.2f}"]
         is_whole = len(parts) == 1
         speedup = _over_rounds(_speedup(model, temperature, is_whole=is_whole) for model in models)
         if speedup is None:
-            withheld = next((model.speed.withheld for model in models if model and model.speed), None)
+            withheld = next(
+                (model.speed.withheld for model in models if model and model.speed), None
+            )
             row += [withheld or "none", "", "", "", ""]
         else:
             of_cell = _over_rounds(_speedup(model, temperature, is_whole=is_whole) for model in own)
             row += [f"{speedup[0]:.2f}", f"{speedup[1]:.2f}", f"{speedup[0] - before / now:+.3f}"]
-            row += [f"{of_cell[0] - before / now:+.3f}" if of_cell else "none", _verdict(models[-1], temperature)]
+            row += [
+                f"{of_cell[0] - before / now:+.3f}" if of_cell else "none",
+                _verdict(models[-1], temperature),
+            ]
         _print(row)
         yield speedup is None or abs(speedup[0] - before / now) > BAR
 
 
 def _acceptance(samples: Sequence[Sample]) -> float:
     """The acceptance rate by the replies' own numbers."""
-    return sum(sample.accepted_tokens for sample in samples) / (sum(sample.draft_tokens for sample in samples) or 1)
+    return sum(sample.accepted_tokens for sample in samples) / (
+        sum(sample.draft_tokens for sample in samples) or 1
+    )
 
 
 def _replayed(server: ObservedServer, traffic: CellTraffic, curves: _Curves) -> ModelReport | None:
     """What a sidecar that watched the server from its start would have reported on the cell, at its end."""
     scrapes = [scrape for scrape in server.scrapes if scrape.at <= traffic.ended]
     messages = [message for message in server.messages if message.at <= traffic.ended]
-    models = replay_events(scrapes, messages, _settings(curves, traffic.ended - traffic.begun)).models
+    models = replay_events(
+        scrapes, messages, _settings(curves, traffic.ended - traffic.begun)
+    ).models
     return models[0] if models else None
 
 
 def _settings(curves: _Curves, window: float) -> Settings:
-    gates = {"SPECDEC_THRESHOLDS__MIN_REQUESTS": "1", "SPECDEC_THRESHOLDS__MIN_DRAFTS_PER_SECOND": "0"}
-    return load_settings(None, gates).model_copy(update={"plain_steps": dict(curves), "latency_window": window})
+    gates = {
+        "SPECDEC_THRESHOLDS__MIN_REQUESTS": "1",
+        "SPECDEC_THRESHOLDS__MIN_DRAFTS_PER_SECOND": "0",
+    }
+    return load_settings(None, gates).model_copy(
+        update={"plain_steps": dict(curves), "latency_window": window}
+    )
 
 
 def _label(temperature: float) -> str:
     return TemperatureBuckets().label(round(100 * temperature))
 
 
-def _speedup(model: ModelReport | None, temperature: float | None, *, is_whole: bool) -> Speedup | None:
+def _speedup(
+    model: ModelReport | None, temperature: float | None, *, is_whole: bool
+) -> Speedup | None:
     """At one temperature, or of all requests for None; a cell's only temperature may fall back to all requests."""
     if model is None or model.speed is None:
         return None
     if temperature is not None:
-        part = next((part for part in model.temperatures if part.temperature == _label(temperature)), None)
+        part = next(
+            (part for part in model.temperatures if part.temperature == _label(temperature)), None
+        )
         if part is not None and part.speedup is not None:
             return part.speedup
         if not is_whole:
@@ -132,7 +184,11 @@ def _verdict(model: ModelReport | None, temperature: float | None) -> str:
         return ""
     if temperature is None:
         return model.judgement.verdict
-    parts = (part.judgement.verdict for part in model.temperatures if part.temperature == _label(temperature))
+    parts = (
+        part.judgement.verdict
+        for part in model.temperatures
+        if part.temperature == _label(temperature)
+    )
     return next(parts, "")
 
 
@@ -149,15 +205,34 @@ def _over_rounds(speedups: Iterable[Speedup | None]) -> tuple[float, float] | No
 def _times(name: str, cell: Cell, server: ObservedServer, rounds: Sequence[CellTraffic]) -> None:
     """Prints one cell's mean request times: the clients', and the engine's as the plug-in reports them."""
     messages = [
-        message for message in server.messages if any(part.begun <= message.at <= part.ended for part in rounds)
+        message
+        for message in server.messages
+        if any(part.begun <= message.at <= part.ended for part in rounds)
     ]
-    ended = [request for message in messages if message.report is not None for request in message.report.finished]
+    ended = [
+        request
+        for message in messages
+        if message.report is not None
+        for request in message.report.finished
+    ]
     for temperature in cell.temperatures:
-        clients = [sample for part in rounds for sample in part.samples if sample.temperature == temperature]
-        ours = [request_numbers(request) for request in ended if request.temperature == round(100 * temperature)]
+        clients = [
+            sample
+            for part in rounds
+            for sample in part.samples
+            if sample.temperature == temperature
+        ]
+        ours = [
+            request_numbers(request)
+            for request in ended
+            if request.temperature == round(100 * temperature)
+        ]
         row = [name, str(cell.at_once), str(temperature), f"{len(clients)}"]
         for time in _TIMES:
-            row += [_mean(getattr(request, time) for request in requests) for requests in (clients, ours)]
+            row += [
+                _mean(getattr(request, time) for request in requests)
+                for requests in (clients, ours)
+            ]
         _print(row)
 
 

@@ -30,7 +30,9 @@ FINDINGS: Final = {
         "the last draft tokens cost more than they gain", "lower num_speculative_tokens", _LOW
     ),
     FindingCode.TOO_FEW_TOKENS: Words(
-        "one more draft token would gain time", "raise num_speculative_tokens", "SpecDecodeBreakEven"
+        "one more draft token would gain time",
+        "raise num_speculative_tokens",
+        "SpecDecodeBreakEven",
     ),
     FindingCode.LOAD: Words(
         "pays only at a lower load",
@@ -50,7 +52,9 @@ FINDINGS: Final = {
         "top-k, top-p or penalties accept less", "drop them, or pods without speculation", _PART
     ),
     FindingCode.ONE_ENGINE: Words(
-        "one engine accepts less than the others", "drain and restart this vLLM", "SpecDecodeMixedWorkload"
+        "one engine accepts less than the others",
+        "drain and restart this vLLM",
+        "SpecDecodeMixedWorkload",
     ),
     FindingCode.MISMATCH: Words(
         "almost nothing is accepted",
@@ -58,10 +62,14 @@ FINDINGS: Final = {
         "SpecDecodeAcceptanceCollapsed",
     ),
     FindingCode.NOT_SPECULATING: Words(
-        "configured to draft, it drafts nothing", "find why in vLLM's log, restart it", "SpecDecodeNotSpeculating"
+        "configured to draft, it drafts nothing",
+        "find why in vLLM's log, restart it",
+        "SpecDecodeNotSpeculating",
     ),
     FindingCode.PREFIX_CACHE: Words(
-        "vLLM recomputes a block of each prefix hit", "try disable_eagle_block_drop", "SpecDecodeSlowerThanPlain"
+        "vLLM recomputes a block of each prefix hit",
+        "try disable_eagle_block_drop",
+        "SpecDecodeSlowerThanPlain",
     ),
     FindingCode.ROOM: Words(
         "the draft takes KV cache that requests need",
@@ -85,7 +93,10 @@ def explained(expression: str) -> str:
 
 def columns(*, together: bool = False) -> list[Label]:
     """What a finding means and what to change, in two columns or ``together`` in one; it leads to the runbook."""
-    why = {str(code): f"{words.why}: {words.remedy}" if together else words.why for code, words in FINDINGS.items()}
+    why = {
+        str(code): f"{words.why}: {words.remedy}" if together else words.why
+        for code, words in FINDINGS.items()
+    }
     remedy = {str(code): words.remedy for code, words in FINDINGS.items()}
     title, width = ("Finding: what to change", 580) if together else ("Finding", 400)
     return [

@@ -21,12 +21,16 @@ _DO: Final = "Below 0 drafting costs more time than it saves. If every line fell
 
 def over_the_fleet() -> Section:
     """Acceptance against what pays, and the speedup."""
-    return Section("Since when, and by how much", [beside(9, (_by_model(), 8), (_by_pod(), 8), (_gained(), 8))])
+    return Section(
+        "Since when, and by how much", [beside(9, (_by_model(), 8), (_by_pod(), 8), (_gained(), 8))]
+    )
 
 
 def _by_model() -> timeseries.Panel:
     def margin(line: str) -> str:
-        return f"bottomk({_LINES}, {recorded('engine_acceptance:ratio')} - avg by ({MODEL}) ({line}))"
+        return (
+            f"bottomk({_LINES}, {recorded('engine_acceptance:ratio')} - avg by ({MODEL}) ({line}))"
+        )
 
     return over_time(
         "Acceptance above break-even, by model",
@@ -68,7 +72,11 @@ def _gained() -> timeseries.Panel:
         "If it falls at a mark, undo that change. An option that docs/why.md names should raise it.",
         [
             Query(first(_LINES, speedup, lowest=True), _MODEL),
-            Query(f"{threshold('speedup_net_negative')} and on () {speedup}", "does not pay below", Style.LIMIT),
+            Query(
+                f"{threshold('speedup_net_negative')} and on () {speedup}",
+                "does not pay below",
+                Style.LIMIT,
+            ),
         ],
         TIMES,
         low=None,
@@ -78,7 +86,9 @@ def _gained() -> timeseries.Panel:
 
 def against() -> Section:
     """Pods that speculate beside pods of the same model that do not, at the load that both have."""
-    return Section("With and without speculation", [beside(9, (_slowdown(), 9), (_both(), 15))], collapsed=True)
+    return Section(
+        "With and without speculation", [beside(9, (_slowdown(), 9), (_both(), 15))], collapsed=True
+    )
 
 
 def _slowdown() -> timeseries.Panel:
@@ -94,7 +104,9 @@ def _slowdown() -> timeseries.Panel:
         [
             Query(first(_LINES, slowdown("0.5")), f"{_MODEL} P50"),
             Query(first(_LINES, slowdown("0.99")), f"{_MODEL} P99"),
-            Query(f"{threshold('slowdown')} and on () {slowdown('0.99')}", "alert above", Style.LIMIT),
+            Query(
+                f"{threshold('slowdown')} and on () {slowdown('0.99')}", "alert above", Style.LIMIT
+            ),
         ],
         TIMES,
         empty="no model has enough load in both groups, or no recording rules",

@@ -58,4 +58,6 @@ def _trust() -> Section:
         ],
         COUNT,
     )
-    return Section("Can the numbers be trusted?", [beside(8, (lost, 12), (versions, 12))], collapsed=True)
+    return Section(
+        "Can the numbers be trusted?", [beside(8, (lost, 12), (versions, 12))], collapsed=True
+    )

@@ -35,7 +35,9 @@ STATES: Final[Mapping] = {
     7: ("vLLM down", "red"),
     8: ("sidecar down", "red"),
 }
-MODEL_STATES: Final[Mapping] = {code: state for code, state in STATES.items() if code < 7} | {4: VERDICTS[3]}
+MODEL_STATES: Final[Mapping] = {code: state for code, state in STATES.items() if code < 7} | {
+    4: VERDICTS[3]
+}
 
 _LOSES: Final = 'verdict="net_negative"'
 # What is on the page of every sidecar that reaches its vLLM, and on no other.
@@ -64,7 +66,10 @@ def _verdicts(by: str, unknown: str = "") -> str:
     part = f"{at_temperature('net_negative')} or {lately(series('engine_verdict', _LOSES))}"
     found = [f"6 * ({worst(by, whole('net_negative'))} == 1)", f"5 * ({worst(by, part)} == 1)"]
     found += [unknown] if unknown else []
-    found += [f"3 * ({worst(by, whole('break_even'))} == 1)", f"2 * ({worst(by, whole('net_positive'))} == 1)"]
+    found += [
+        f"3 * ({worst(by, whole('break_even'))} == 1)",
+        f"2 * ({worst(by, whole('net_positive'))} == 1)",
+    ]
     return " or ".join([*found, worst(by, f"{recorded('speculates:bool', 'pod')} == 0")])
 
 
@@ -75,7 +80,9 @@ _AS_DOWN: Final = worst(
 # Each known pod's state: what is down comes first, then the verdict.
 STATE: Final = f"({PODS} * on ({SIDECAR}) group_left () {_AS_DOWN} or {_verdicts(POD)} or {PODS})"
 # Each known model's worst verdict: without one of its pods it is unknown, unless another one loses.
-MODEL_STATE: Final = f"{_verdicts(MODEL, f'4 * group by ({MODEL}) {missing(POD, _RUNNING)}')} or {MODELS}"
+MODEL_STATE: Final = (
+    f"{_verdicts(MODEL, f'4 * group by ({MODEL}) {missing(POD, _RUNNING)}')} or {MODELS}"
+)
 
 # The acceptance rate at which a pod breaks even: as measured, or the rule of thumb where that judged it.
 MEASURED: Final = worst(POD, lately(series("break_even_acceptance_ratio")))

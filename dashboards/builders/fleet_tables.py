@@ -28,7 +28,9 @@ _VERDICT: Final = 120  # pixels: as wide as its words
 _NARROW: Final = 100
 # What loses comes before what only costs room or recomputed blocks: those two explain no acceptance.
 _LOSSES: Final = 'finding!~"prefix_cache|room"'
-_FINDING: Final = worst(f"{POD}, finding", f"2 * {lately(series('finding', _LOSSES))} == 2 or {HELD}")
+_FINDING: Final = worst(
+    f"{POD}, finding", f"2 * {lately(series('finding', _LOSSES))} == 2 or {HELD}"
+)
 _P99: Final = series("engine_latency_seconds", 'phase="tpot"', 'quantile="0.99"')
 
 
@@ -36,7 +38,10 @@ def _model_labels(link: str, *, more: tuple[str, ...] = ()) -> list[Label]:
     widths = {"temperature": _NARROW, "namespace": 130, "cluster": _NARROW}
     names = (*more, "model_name", "namespace", "cluster")
     return [
-        Label(name, link if name in ("temperature", "model_name") else "", width=widths.get(name, 0)) for name in names
+        Label(
+            name, link if name in ("temperature", "model_name") else "", width=widths.get(name, 0)
+        )
+        for name in names
     ]
 
 
@@ -58,12 +63,24 @@ def worst_temperatures() -> table.Panel:
                 "speculation. If it loses on one, look at that pod below. A small share matters little."
             ),
         ),
-        _model_labels(operator_link("cluster", "namespace", "model_name", "temperature"), more=("temperature",)),
+        _model_labels(
+            operator_link("cluster", "namespace", "model_name", "temperature"),
+            more=("temperature",),
+        ),
         [
             Value(verdict_code(_BUCKET), "Verdict", COUNT, VERDICTS, 190),
-            Value(f"sum by ({_BUCKET}) ({at_temperature('net_negative')})", "Pods losing", width=_NARROW),
+            Value(
+                f"sum by ({_BUCKET}) ({at_temperature('net_negative')})",
+                "Pods losing",
+                width=_NARROW,
+            ),
             Value(f"sum by ({_BUCKET}) ({judged})", "Pods judged", width=_NARROW),
-            Value(ratio(_BUCKET, "accepted_tokens_total", "draft_tokens_total"), "Acceptance", SHARE, width=_NARROW),
+            Value(
+                ratio(_BUCKET, "accepted_tokens_total", "draft_tokens_total"),
+                "Acceptance",
+                SHARE,
+                width=_NARROW,
+            ),
             Value(least(_BUCKET, by_pod), "Lowest", SHARE, width=_NARROW),
             Value(least(_BUCKET, lately(series("speedup_ratio"))), "Speedup", TIMES, width=_NARROW),
             Value(
@@ -142,7 +159,12 @@ def pods() -> table.Panel:
             Value(worst(POD, BREAK_EVEN), "Break-even", SHARE, width=_NARROW),
             Value(SPEEDUP, "Speedup", TIMES, width=90),
             Value(worst(POD, _P99), "P99 per token", SECONDS, width=115),
-            Value(worst(POD, series("engine_latency_gap_seconds", 'phase="tpot"')), "Gap", SECONDS, width=90),
+            Value(
+                worst(POD, series("engine_latency_gap_seconds", 'phase="tpot"')),
+                "Gap",
+                SECONDS,
+                width=90,
+            ),
             Value(worst(POD, series("kv_cache_usage_peak_ratio")), "KV peak", SHARE, width=90),
             Value(f"sum by ({POD}) ({series('requests_waiting')})", "Waiting", width=80),
         ],

@@ -79,7 +79,9 @@ def _pods() -> stat.Panel:
 
 
 def _up() -> stat.Panel:
-    color = f"3 + 0 * ({number(DOWN)} > 0) or 1 + 0 * ({_MISSING} > 0 or {_KNOWN} == 0) or vector(0)"
+    color = (
+        f"3 + 0 * ({number(DOWN)} > 0) or 1 + 0 * ({_MISSING} > 0 or {_KNOWN} == 0) or vector(0)"
+    )
     return _told(
         "Pods up",
         "Pods whose sidecar and vLLM both answer, of those known within the last hour. Red: one is down. Purple: one "
@@ -119,7 +121,9 @@ def _split() -> stat.Panel:
         "Pods with verdicts by temperature, of those that draft.",
         "Where it is missing, no alert by temperature can fire. The sidecar's status page says why: mostly vLLM was "
         "started without the plug-in.",
-        counted(f"2 + 0 * ({whole_split} < {drafting}) or vector(0)", split=whole_split, all=drafting),
+        counted(
+            f"2 + 0 * ({whole_split} < {drafting}) or vector(0)", split=whole_split, all=drafting
+        ),
         "{{split}} of {{all}}",
         empty="-",
     )

@@ -6,7 +6,15 @@ from grafana_foundation_sdk.builders import table, timeseries
 
 from dashboards.builders.layout import Section, beside
 from dashboards.builders.operator_top import LIMITS
-from dashboards.builders.panels import COUNT, SHARE, SMOOTH, TEMPERATURE, Query, distribution, over_time
+from dashboards.builders.panels import (
+    COUNT,
+    SHARE,
+    SMOOTH,
+    TEMPERATURE,
+    Query,
+    distribution,
+    over_time,
+)
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import (
     POD,
@@ -69,7 +77,12 @@ def _engines() -> timeseries.Panel:
         "Accepted / draft tokens of single engines, by vLLM's own counters: those that are lowest now.",
         "One engine far below its pod's others: restart that pod. If all engines of a pod are low, it is the pod's "
         "traffic or draft model.",
-        [Query(who(first(_FEW, rates, lowest=True)), "engine {{engine}} of {{who}} {{model_name}}"), *LIMITS[::2]],
+        [
+            Query(
+                who(first(_FEW, rates, lowest=True)), "engine {{engine}} of {{who}} {{model_name}}"
+            ),
+            *LIMITS[::2],
+        ],
         SHARE,
         high=1,
     )
@@ -142,8 +155,14 @@ def _length() -> timeseries.Panel:
         "maximum is the number of speculative tokens plus 1.",
         "The speedup depends on this, not on the acceptance rate. Near 1, speculation only costs time.",
         [
-            Query(f"1 + {ratio('temperature', 'accepted_tokens_total', 'drafts_total')}", TEMPERATURE),
-            Query(f"1 + {ratio('', 'engine_accepted_tokens_total', 'engine_drafts_total')}", "all", Style.ALL),
+            Query(
+                f"1 + {ratio('temperature', 'accepted_tokens_total', 'drafts_total')}", TEMPERATURE
+            ),
+            Query(
+                f"1 + {ratio('', 'engine_accepted_tokens_total', 'engine_drafts_total')}",
+                "all",
+                Style.ALL,
+            ),
         ],
         COUNT,
         low=1,
@@ -151,7 +170,9 @@ def _length() -> timeseries.Panel:
 
 
 def _positions() -> timeseries.Panel:
-    exact = ratio("position", "accepted_tokens_per_position_total", "draft_tokens_per_position_total")
+    exact = ratio(
+        "position", "accepted_tokens_per_position_total", "draft_tokens_per_position_total"
+    )
     by_vllm = total("position", "engine_accepted_tokens_per_position_total")
     drafts = total("", "engine_drafts_total")
     return over_time(
@@ -161,9 +182,16 @@ def _positions() -> timeseries.Panel:
         "Positions below the dashes cost more time than they gain: lower num_speculative_tokens in "
         "--speculative-config to the number of positions above. If the last one is still high, try one more.",
         [
-            Query(f"({exact}) or on () ({by_vllm} / on () group_left () ({drafts} > 0))", "position {{position}}"),
+            Query(
+                f"({exact}) or on () ({by_vllm} / on () group_left () ({drafts} > 0))",
+                "position {{position}}",
+            ),
             LIMITS[0],
-            Query(f"{threshold('acceptance_fewer_tokens')} unless {LIMITS[0].expr}", "too low below", Style.LIMIT),
+            Query(
+                f"{threshold('acceptance_fewer_tokens')} unless {LIMITS[0].expr}",
+                "too low below",
+                Style.LIMIT,
+            ),
         ],
         SHARE,
         high=1,
@@ -173,7 +201,12 @@ def _positions() -> timeseries.Panel:
 def _matrix() -> table.Panel:
     labels = "temperature, position"
     rates = ratio(labels, "accepted_tokens_per_position_total", "draft_tokens_per_position_total")
-    named = relabelled(relabelled(rates, "position", "position $1", "position"), "temperature", "T $1", "temperature")
+    named = relabelled(
+        relabelled(rates, "position", "position $1", "position"),
+        "temperature",
+        "T $1",
+        "temperature",
+    )
     return matrix(
         "Acceptance by temperature and position",
         (
@@ -209,7 +242,12 @@ def _kinds() -> timeseries.Panel:
         "Accepted / draft tokens of requests with free-form and with structured output, by how they sample and, if "
         "plugin.adapters is on, of each LoRA adapter.",
         "An adapter far below the rest needs its own draft model, or pods that do not speculate.",
-        [Query(first(_FEW, _group_rates('by!="prompt_tokens"'), lowest=True), "{{by}}: {{group}}"), LIMITS[0]],
+        [
+            Query(
+                first(_FEW, _group_rates('by!="prompt_tokens"'), lowest=True), "{{by}}: {{group}}"
+            ),
+            LIMITS[0],
+        ],
         SHARE,
         high=1,
     )

@@ -72,7 +72,9 @@ def _counted(code: str, by: str, known: str) -> str:
 
 def _chosen(*conditions: str) -> str:
     """The number of the first condition that has a series, for each group; all have the same labels."""
-    return " or ".join(f"{number} + 0 * ({condition})" for number, condition in enumerate(conditions))
+    return " or ".join(
+        f"{number} + 0 * ({condition})" for number, condition in enumerate(conditions)
+    )
 
 
 def _verdict(name: str) -> str:
@@ -135,7 +137,10 @@ def _speedup() -> stat.Panel:
         "measured, or the model's pods that do not speculate), and of how many pods of the last hour nothing is known "
         "now: one of them may be worse.",
         "Without a reference, measure one: specdec-sidecar baseline --load. Until then the acceptance rate judges.",
-        Query(who(with_missing(f"(({_SPEEDUP_BY_POD}) and {WORST})")), "{{who}}, by {{basis}}{{missing}}"),
+        Query(
+            who(with_missing(f"(({_SPEEDUP_BY_POD}) and {WORST})")),
+            "{{who}}, by {{basis}}{{missing}}",
+        ),
         unit=TIMES,
         empty="no reference",
     )
@@ -171,7 +176,9 @@ def _configuration() -> stat.Panel:
         "Method and number of draft tokens K of that pod, and how many positions are accepted often enough to be "
         "worth drafting: at least at its break-even, or at acceptance_fewer_tokens where there is none.",
         "If fewer positions than K are worth drafting, lower num_speculative_tokens to their number.",
-        Query(f"{described} or on ({POD}) {unknown}", "{{configuration}}", unit="suffix:positions pay"),
+        Query(
+            f"{described} or on ({POD}) {unknown}", "{{configuration}}", unit="suffix:positions pay"
+        ),
         unit=COUNT,
         empty="nothing is drafted",
     )

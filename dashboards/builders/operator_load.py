@@ -3,7 +3,16 @@
 from grafana_foundation_sdk.builders import timeseries
 
 from dashboards.builders.layout import Section, beside
-from dashboards.builders.panels import COUNT, SECONDS, SHARE, SMOOTH, TEMPERATURE, TOKENS_PER_SECOND, Query, over_time
+from dashboards.builders.panels import (
+    COUNT,
+    SECONDS,
+    SHARE,
+    SMOOTH,
+    TEMPERATURE,
+    TOKENS_PER_SECOND,
+    Query,
+    over_time,
+)
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import series, threshold, total, worst
 
@@ -15,7 +24,12 @@ def load() -> Section:
         "How long requests wait before vLLM schedules them, over the sliding window.",
         "If this rises and the time between tokens does not, the cause is load or long prompts, not speculation.",
         [
-            Query(worst("", series("engine_latency_seconds", 'phase="queue"', f'quantile="{quantile}"')), name)
+            Query(
+                worst(
+                    "", series("engine_latency_seconds", 'phase="queue"', f'quantile="{quantile}"')
+                ),
+                name,
+            )
             for name, quantile in (("P50", "0.5"), ("P99", "0.99"))
         ],
         SECONDS,
@@ -91,7 +105,11 @@ def _requests() -> timeseries.Panel:
         "stop string (the engine cannot tell which). error: check vLLM's log.",
         [
             Query(total("temperature", "requests_total"), TEMPERATURE),
-            Query(total("outcome", "requests_total", 'outcome!~"stopped|length"'), "{{outcome}}", Style.NOTICE),
+            Query(
+                total("outcome", "requests_total", 'outcome!~"stopped|length"'),
+                "{{outcome}}",
+                Style.NOTICE,
+            ),
         ],
         "reqps",
     ).interval(SMOOTH)

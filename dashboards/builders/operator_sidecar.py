@@ -7,7 +7,18 @@ from grafana_foundation_sdk.builders import timeseries
 from dashboards.builders.layout import Line, Section, beside
 from dashboards.builders.panels import COUNT, PER_SECOND, SECONDS, Query, over_time
 from dashboards.builders.panels import Line as Style
-from dashboards.builders.query import SIDECAR, first, least, missing, of_process, series, threshold, total, who, worst
+from dashboards.builders.query import (
+    SIDECAR,
+    first,
+    least,
+    missing,
+    of_process,
+    series,
+    threshold,
+    total,
+    who,
+    worst,
+)
 from dashboards.builders.tables import Label, Value, rows
 
 _FEW: Final = 8  # lines where there is one for each pod
@@ -20,7 +31,9 @@ def sidecar() -> Section:
 
 def _polls() -> Line:
     down = f"topk({_FEW}, 1 - {who(series('up'))} == 1)"
-    gone = f"topk({_FEW}, {worst('who', who(missing(SIDECAR, series('build_info'), at_once=True)))})"
+    gone = (
+        f"topk({_FEW}, {worst('who', who(missing(SIDECAR, series('build_info'), at_once=True)))})"
+    )
     up = over_time(
         "Pods that do not answer",
         f"1 while a sidecar cannot reach its vLLM, or Prometheus not a sidecar that it knew within the last hour; at "
@@ -52,7 +65,10 @@ def _polls() -> Line:
             Query(total("", "scrape_malformed_lines_total"), "malformed lines"),
             Query(total("part", "internal_errors_total"), "internal: {{part}}"),
             Query(total("reason", "http_refused_total"), "own page refused: {{reason}}"),
-            Query(total("outcome", "settings_reloads_total", 'outcome="refused"'), "settings {{outcome}}"),
+            Query(
+                total("outcome", "settings_reloads_total", 'outcome="refused"'),
+                "settings {{outcome}}",
+            ),
         ],
         PER_SECOND,
     )
@@ -80,7 +96,16 @@ def _own() -> Line:
         f"Cores in use, by the {_FEW} sidecars that use most.",
         "A few hundredths of a core are normal. Much more means that vLLM exports very many series, or that "
         "scrape_interval is short.",
-        [Query(who(first(_FEW, of_process("process_cpu_seconds_total", "rate({}[$__rate_interval])"))), "{{who}}")],
+        [
+            Query(
+                who(
+                    first(
+                        _FEW, of_process("process_cpu_seconds_total", "rate({}[$__rate_interval])")
+                    )
+                ),
+                "{{who}}",
+            )
+        ],
         COUNT,
     )
     memory = over_time(
@@ -110,6 +135,10 @@ def _pushed() -> timeseries.Panel:
         "off, as it should be if Prometheus evaluates the rules.",
         "If a replica accepts nothing, check that it is up and that its address is right. If none does, no alert "
         "arrives this way.",
-        [Query(total("alertmanager, outcome", "alerts_sent_total"), "{{alertmanager}} {{outcome}}")],
+        [
+            Query(
+                total("alertmanager, outcome", "alerts_sent_total"), "{{alertmanager}} {{outcome}}"
+            )
+        ],
         PER_SECOND,
     )

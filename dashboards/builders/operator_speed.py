@@ -16,8 +16,18 @@ def speed() -> Section:
             beside(9, (_balance(), 8), (_per_token(), 8), (_gap(), 8)),
             beside(
                 9,
-                (_by_temperature("Time per output token", "request_time_per_output_token_seconds", "tpot"), 8),
-                (_by_temperature("Time to first token", "request_time_to_first_token_seconds", "ttft"), 8),
+                (
+                    _by_temperature(
+                        "Time per output token", "request_time_per_output_token_seconds", "tpot"
+                    ),
+                    8,
+                ),
+                (
+                    _by_temperature(
+                        "Time to first token", "request_time_to_first_token_seconds", "ttft"
+                    ),
+                    8,
+                ),
                 (_by_temperature("Duration", "request_duration_seconds", "e2e"), 8),
             ),
         ],
@@ -65,7 +75,10 @@ def _per_token() -> timeseries.Panel:
 
 def _gap() -> timeseries.Panel:
     phases = 'phase=~"itl|tpot"'
-    quantiles = [series("latency_baseline_seconds", phases, f'quantile="{quantile}"') for quantile in ("0.99", "0.5")]
+    quantiles = [
+        series("latency_baseline_seconds", phases, f'quantile="{quantile}"')
+        for quantile in ("0.99", "0.5")
+    ]
     baseline = worst("phase", f"{quantiles[0]} - ignoring (quantile) {quantiles[1]}")
     return over_time(
         "Gap between P99 and P50, worst pod",
@@ -99,7 +112,12 @@ def _by_temperature(what: str, histogram: str, phase: str) -> timeseries.Panel:
             Query(f"{total_seconds} / ({requests} > 0)", TEMPERATURE),
             *(
                 Query(
-                    worst("", series("engine_latency_seconds", f'phase="{phase}"', f'quantile="{quantile}"')),
+                    worst(
+                        "",
+                        series(
+                            "engine_latency_seconds", f'phase="{phase}"', f'quantile="{quantile}"'
+                        ),
+                    ),
                     f"{name} all",
                     Style.WHOLE,
                     color=color,

@@ -15,9 +15,30 @@ from dashboards.builders.expressions import (
 from dashboards.builders.layout import Section, beside
 from dashboards.builders.operator_answers import LOWEST_SPEEDUP, UNKNOWN, answers, with_missing
 from dashboards.builders.operator_why import why
-from dashboards.builders.panels import AGO, COUNT, SECONDS, SHARE, TEMPERATURE, TIMES, Mapping, Query, over_time, states
+from dashboards.builders.panels import (
+    AGO,
+    COUNT,
+    SECONDS,
+    SHARE,
+    TEMPERATURE,
+    TIMES,
+    Mapping,
+    Query,
+    over_time,
+    states,
+)
 from dashboards.builders.panels import Line as Style
-from dashboards.builders.query import labelled, lately, least, recorded, relabelled, series, threshold, who, worst
+from dashboards.builders.query import (
+    labelled,
+    lately,
+    least,
+    recorded,
+    relabelled,
+    series,
+    threshold,
+    who,
+    worst,
+)
 from dashboards.builders.tables import ALERT_RUNBOOK, Label, Value, rows
 
 VERDICTS: Final[Mapping] = {
@@ -28,11 +49,19 @@ VERDICTS: Final[Mapping] = {
     4: ("does not pay", "red"),
 }
 STATES: Final[Mapping] = {1: ("firing", "red")}
-_SEVERITIES: Final[Mapping] = {3: ("critical", "red"), 2: ("warning", "orange"), 1: ("info", "blue")}
+_SEVERITIES: Final[Mapping] = {
+    3: ("critical", "red"),
+    2: ("warning", "orange"),
+    1: ("info", "blue"),
+}
 LIMITS: Final = (
     Query(BREAK_EVEN, "breaks even at, as measured", Style.NOTICE),
     Query(BREAK_EVEN_HIGHEST, "breaks even at, highest of the pods", Style.LIMIT),
-    Query(by_rule_of_thumb("acceptance_net_negative"), "does not pay below, by rule of thumb", Style.LIMIT),
+    Query(
+        by_rule_of_thumb("acceptance_net_negative"),
+        "does not pay below, by rule of thumb",
+        Style.LIMIT,
+    ),
     Query(by_rule_of_thumb("acceptance_break_even"), "pays above, by rule of thumb", Style.NOTICE),
 )
 
@@ -89,7 +118,9 @@ def firing(*labels: str) -> table.Panel:
     by = ", ".join(("alert, severity, at", *labels))
     since = worst(f"{by}, who", who(_subject(FIRING_SINCE)))
     oldest = f"bottomk by ({by}) (1, {since})"
-    codes = " or ".join(labelled(f"vector({code})", "severity", name) for code, (name, _) in _SEVERITIES.items())
+    codes = " or ".join(
+        labelled(f"vector({code})", "severity", name) for code, (name, _) in _SEVERITIES.items()
+    )
     count = f"count by ({by}) ({since})"
     return rows(
         "Alerts firing",
@@ -108,7 +139,13 @@ def firing(*labels: str) -> table.Panel:
             *map(Label, labels),
         ],
         [
-            Value(f"0 * {oldest} + on (severity) group_left () ({codes})", "Severity", COUNT, _SEVERITIES, 75),
+            Value(
+                f"0 * {oldest} + on (severity) group_left () ({codes})",
+                "Severity",
+                COUNT,
+                _SEVERITIES,
+                75,
+            ),
             Value(oldest, "Since", AGO, width=125),
             Value(f"0 * {oldest} + on ({by}) group_left () {count}", "Pods", COUNT, width=60),
         ],
@@ -119,7 +156,9 @@ def firing(*labels: str) -> table.Panel:
 
 
 def _speedup() -> timeseries.Panel:
-    known = f"(group({series('engine_speedup_ratio')}) or group({recorded('speedup:fleet', 'pod')}))"
+    known = (
+        f"(group({series('engine_speedup_ratio')}) or group({recorded('speedup:fleet', 'pod')}))"
+    )
     return over_time(
         "Speedup by temperature, worst pod",
         "Time per token without speculation divided by the actual one, at the same load: at 1 both are equal. The "
@@ -128,7 +167,11 @@ def _speedup() -> timeseries.Panel:
         [
             Query(least("temperature", lately(series("speedup_ratio"))), TEMPERATURE),
             Query(with_missing(LOWEST_SPEEDUP), "all{{missing}}", Style.ALL),
-            Query(f"{threshold('speedup_net_negative')} and {known}", "does not pay below", Style.LIMIT),
+            Query(
+                f"{threshold('speedup_net_negative')} and {known}",
+                "does not pay below",
+                Style.LIMIT,
+            ),
             Query(f"{threshold('speedup_net_positive')} and {known}", "pays above", Style.NOTICE),
         ],
         TIMES,
@@ -148,7 +191,11 @@ def _acceptance() -> timeseries.Panel:
         "every line fell at the same time, the draft model, quantization or prompts changed.",
         [
             Query(least("temperature", lately(series("acceptance_ratio"))), TEMPERATURE),
-            Query(with_missing(least("", lately(series("model_acceptance_ratio")))), "all{{missing}}", Style.ALL),
+            Query(
+                with_missing(least("", lately(series("model_acceptance_ratio")))),
+                "all{{missing}}",
+                Style.ALL,
+            ),
             *LIMITS,
         ],
         SHARE,
@@ -165,7 +212,9 @@ def _between_tokens() -> timeseries.Panel:
         "If P50 is better and P99 worse than before, speculation helps most requests and hurts some: find the "
         "temperature. If both are worse, it costs more than it saves, or the load is higher.",
         [
-            Query(_latency("engine_latency_seconds", phase, quantile), f"{name} {phase}", color=color)
+            Query(
+                _latency("engine_latency_seconds", phase, quantile), f"{name} {phase}", color=color
+            )
             for phase, name, quantile, color in (
                 ("tpot", "P50", "0.5", "#8ab8ff"),
                 ("tpot", "P99", "0.99", "#5794f2"),
@@ -174,7 +223,11 @@ def _between_tokens() -> timeseries.Panel:
             )
         ]
         + [
-            Query(_latency("latency_baseline_seconds", "tpot", quantile), f"{name} tpot, baseline", Style.NOTICE)
+            Query(
+                _latency("latency_baseline_seconds", "tpot", quantile),
+                f"{name} tpot, baseline",
+                Style.NOTICE,
+            )
             for name, quantile in (("P50", "0.5"), ("P99", "0.99"))
         ],
         SECONDS,

@@ -34,7 +34,13 @@ def trust() -> Section:
                 "other_format: rewrite it with this sidecar (specdec-sidecar plugin DIR) and restart vLLM."
             ),
         ),
-        [Label("state"), Label("who", title="Pod"), Label("engine"), Label("version"), Label("vllm_version")],
+        [
+            Label("state"),
+            Label("who", title="Pod"),
+            Label("engine"),
+            Label("version"),
+            Label("vllm_version"),
+        ],
         [Value(worst("state, who, engine, version, vllm_version", who(series("plugin_info"))))],
         sort="state",
         empty="not connected to any engine",
@@ -74,7 +80,11 @@ def _limitations() -> table.Panel:
             "Most limitations go away with a newer vLLM or another flag; docs/metrics.md says which.",
         ),
         [Label("limitation"), Label("model_name")],
-        [Value(f"count by (limitation, model_name) ({series('engine_limitation')} == 1)", "Engines")],
+        [
+            Value(
+                f"count by (limitation, model_name) ({series('engine_limitation')} == 1)", "Engines"
+            )
+        ],
         sort="Engines",
         empty="nothing is missing",
     )

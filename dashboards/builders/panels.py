@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar
 
-from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, statetimeline, timeseries
+from grafana_foundation_sdk.builders import (
+    common,
+    dashboard,
+    heatmap,
+    prometheus,
+    stat,
+    statetimeline,
+    timeseries,
+)
 from grafana_foundation_sdk.models import common as common_models
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode, HeatmapColorScale
@@ -66,7 +74,9 @@ _RAMP: Final = (
 
 Mapping = dict[int, tuple[str, str]]  # value -> text, colour
 
-AnyPanel = TypeVar("AnyPanel", timeseries.Panel, stat.Panel, statetimeline.Panel, heatmap.Panel, dashboard.Panel)
+AnyPanel = TypeVar(
+    "AnyPanel", timeseries.Panel, stat.Panel, statetimeline.Panel, heatmap.Panel, dashboard.Panel
+)
 
 
 def described(panel: AnyPanel, title: str, read: str, do: str) -> AnyPanel:
@@ -85,7 +95,9 @@ def mapped(values: Mapping) -> list[models.ValueMapping]:
 
 def target(index: int, expr: str, legend: str = "") -> prometheus.Dataquery:
     """A query over the page's time range, the ``index``-th of its panel."""
-    query = prometheus.Dataquery().expr(expr).ref_id(chr(ord("A") + index)).datasource(SOURCE).range()
+    query = (
+        prometheus.Dataquery().expr(expr).ref_id(chr(ord("A") + index)).datasource(SOURCE).range()
+    )
     return query.legend_format(legend) if legend else query
 
 
@@ -106,7 +118,9 @@ def over_time(
 
     A ``compact`` legend has several names in a line, each with its latest value only.
     """
-    mode = common_models.LegendDisplayMode.LIST if compact else common_models.LegendDisplayMode.TABLE
+    mode = (
+        common_models.LegendDisplayMode.LIST if compact else common_models.LegendDisplayMode.TABLE
+    )
     legend = common.VizLegendOptions().display_mode(mode).show_legend(True)
     shown = ["lastNotNull"] if compact else ["lastNotNull", "min", "max"]
     panel = (
@@ -137,7 +151,9 @@ def over_time(
             panel.override_by_query(chr(ord("A") + index), _drawn(query))
     if any(query.legend.endswith(TEMPERATURE) for query in queries):
         for bucket, color in _RAMP:
-            fixed = models.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": color})
+            fixed = models.DynamicConfigValue(
+                id_val="color", value={"mode": "fixed", "fixedColor": color}
+            )
             panel.override_by_regexp(f"/(^| )T {bucket}$/", [fixed])
     return panel
 
@@ -145,13 +161,18 @@ def over_time(
 def _drawn(query: Query) -> list[models.DynamicConfigValue]:
     line = query.line
     is_thick = line in {Line.WHOLE, Line.ALL}
-    properties: dict[str, object] = {"custom.fillOpacity": 0, "custom.lineWidth": 3 if is_thick else 2}
+    properties: dict[str, object] = {
+        "custom.fillOpacity": 0,
+        "custom.lineWidth": 3 if is_thick else 2,
+    }
     if color := query.color or ("" if line is Line.WHOLE else line.value):
         properties["color"] = {"mode": "fixed", "fixedColor": color}
     if line in {Line.LIMIT, Line.NOTICE}:
         properties["custom.lineStyle"] = {"fill": "dash", "dash": [10, 10]}
         properties["custom.stacking"] = {"mode": "none"}
-    return [models.DynamicConfigValue(id_val=name, value=value) for name, value in properties.items()]
+    return [
+        models.DynamicConfigValue(id_val=name, value=value) for name, value in properties.items()
+    ]
 
 
 def figure(
@@ -185,7 +206,9 @@ def figure(
     return panel.mappings(mapped(values)).color_mode(common_models.BigValueColorMode.BACKGROUND)
 
 
-def states(title: str, read: str, do: str, *queries: Query, values: Mapping, empty: str) -> statetimeline.Panel:
+def states(
+    title: str, read: str, do: str, *queries: Query, values: Mapping, empty: str
+) -> statetimeline.Panel:
     """A band for each series, in its values' colours: what holds since when."""
     panel = described(statetimeline.Panel(), title, read, do)
     for index, query in enumerate(queries):

@@ -8,7 +8,11 @@ import re
 
 from sidecar.export.metrics import METRICS
 
-OPTIONAL = ("cluster", "namespace", "pod")  # labels of a scrape that a site may lack; "All" matches then, too
+OPTIONAL = (
+    "cluster",
+    "namespace",
+    "pod",
+)  # labels of a scrape that a site may lack; "All" matches then, too
 _SCRAPE = ("cluster", "namespace", "job", "instance", "pod")
 SIDECAR = ", ".join(_SCRAPE)
 POD = f"{SIDECAR}, model_name"  # one model on one server
@@ -30,13 +34,17 @@ def series(metric: str, *matchers: str, suffix: str = "") -> str:
     ``suffix`` is a histogram's ``_bucket``, ``_sum`` or ``_count``.
     """
     variables = (*_SCRAPE, *(label for label in _VARIABLES if label in _LABELS[metric]))
-    return _selector(f"specdec_{metric}{suffix}", (*(f'{label}=~"${label}"' for label in variables), *matchers))
+    return _selector(
+        f"specdec_{metric}{suffix}", (*(f'{label}=~"${label}"' for label in variables), *matchers)
+    )
 
 
 def recorded(name: str, by: str = "model", *matchers: str) -> str:
     """The selector of a series that a recording rule makes, named without ``model:specdec_`` or what it is ``by``."""
     labels = (POD if by == "pod" else MODEL).split(", ")
-    return _selector(f"{by}:specdec_{name}", (*(f'{label}=~"${label}"' for label in labels), *matchers))
+    return _selector(
+        f"{by}:specdec_{name}", (*(f'{label}=~"${label}"' for label in labels), *matchers)
+    )
 
 
 def lately(selector: str) -> str:

@@ -15,7 +15,9 @@ from dashboards.builders.page import OPERATOR, SOURCE
 from dashboards.builders.panels import COUNT, SMOOTH, Mapping, mapped, target
 
 RUNBOOKS: Final = "${runbooks}"
-ALERT_RUNBOOK: Final = f"{RUNBOOKS}/SpecDecode${{__value.text}}.md"  # the tables' names of alerts lack the prefix
+ALERT_RUNBOOK: Final = (
+    f"{RUNBOOKS}/SpecDecode${{__value.text}}.md"  # the tables' names of alerts lack the prefix
+)
 
 # Not the panel's own, which says why the whole table is empty.
 _EMPTY_CELL: Final = [models.DynamicConfigValue(id_val="noValue", value="-")]
@@ -50,7 +52,10 @@ class Value:
 
 def operator_link(*labels: str) -> str:
     """The operator's page for what a row is about: its ``labels`` become the page's selection."""
-    kept = urlencode({f"var-{label}": f"${{__data.fields.{label}:percentencode}}" for label in labels}, safe="${}:")
+    kept = urlencode(
+        {f"var-{label}": f"${{__data.fields.{label}:percentencode}}" for label in labels},
+        safe="${}:",
+    )
     return f"/d/{OPERATOR}?${{datasource:queryparam}}&${{__url_time_range}}&{kept}"
 
 
@@ -70,12 +75,16 @@ def rows(
 
     Equal rows are sorted by the column ``then``. The columns are in this ``order``, else labels before values.
     """
-    panel = table.Panel().title(title).datasource(SOURCE).no_value(empty).interval(SMOOTH).unit("short")
+    panel = (
+        table.Panel().title(title).datasource(SOURCE).no_value(empty).interval(SMOOTH).unit("short")
+    )
     panel.description(f"**Read:** {description[0]}\n\n**Do:** {description[1]}")
     for index, value in enumerate(values):
         panel.with_target(target(index, value.expr).instant().format(PromQueryFormat.TABLE))
     panel.with_transformation(models.DataTransformerConfig(id_val="merge", options={}))
-    panel.with_transformation(models.DataTransformerConfig(id_val="organize", options=_columns(labels, values, order)))
+    panel.with_transformation(
+        models.DataTransformerConfig(id_val="organize", options=_columns(labels, values, order))
+    )
     panel.override_by_regexp("/.*/", _EMPTY_CELL)
     for value in values:
         if value.title:
@@ -84,21 +93,43 @@ def rows(
         if properties := _column(label):
             panel.override_by_name(label.title or label.name, _values(properties))
     columns = (sort, then) if then else (sort,)
-    panel.sort_by([common.TableSortByFieldState().display_name(column).desc(descending) for column in columns])
+    panel.sort_by(
+        [common.TableSortByFieldState().display_name(column).desc(descending) for column in columns]
+    )
     return panel.cell_height(TableCellHeight.SM).filterable(True)
 
 
 def matrix(
-    title: str, description: tuple[str, str], expr: str, *, row: str, column: str, unit: str, high: float
+    title: str,
+    description: tuple[str, str],
+    expr: str,
+    *,
+    row: str,
+    column: str,
+    unit: str,
+    high: float,
 ) -> table.Panel:
     """A table of one query with a row and a column for each value of two labels, coloured from 0 to ``high``."""
-    panel = table.Panel().title(title).datasource(SOURCE).no_value("-").interval(SMOOTH).unit(unit).min(0).max(high)
+    panel = (
+        table.Panel()
+        .title(title)
+        .datasource(SOURCE)
+        .no_value("-")
+        .interval(SMOOTH)
+        .unit(unit)
+        .min(0)
+        .max(high)
+    )
     panel.description(f"**Read:** {description[0]}\n\n**Do:** {description[1]}")
     panel.with_target(target(0, expr).instant().format(PromQueryFormat.TABLE))
     grouped = {"rowField": row, "columnField": column, "valueField": "Value"}
     # Both in the order of their names: columns come in that of the rows, which Prometheus gives in any.
-    panel.with_transformation(models.DataTransformerConfig(id_val="sortBy", options={"sort": [{"field": column}]}))
-    panel.with_transformation(models.DataTransformerConfig(id_val="groupingToMatrix", options=grouped))
+    panel.with_transformation(
+        models.DataTransformerConfig(id_val="sortBy", options={"sort": [{"field": column}]})
+    )
+    panel.with_transformation(
+        models.DataTransformerConfig(id_val="groupingToMatrix", options=grouped)
+    )
     corner = f"{row}\\{column}"  # Grafana's name for the first column
     panel.override_by_regexp("/.*/", _EMPTY_CELL)
     panel.override_by_name(corner, _values({"displayName": row.capitalize()}))
@@ -110,21 +141,29 @@ def matrix(
 def _shaded() -> list[models.DynamicConfigValue]:
     return [
         models.DynamicConfigValue(id_val="color", value={"mode": "continuous-RdYlGr"}),
-        models.DynamicConfigValue(id_val="custom.cellOptions", value={"type": "color-background", "mode": "basic"}),
+        models.DynamicConfigValue(
+            id_val="custom.cellOptions", value={"type": "color-background", "mode": "basic"}
+        ),
     ]
 
 
-def _columns(labels: Sequence[Label], values: Sequence[Value], order: Sequence[str]) -> dict[str, object]:
+def _columns(
+    labels: Sequence[Label], values: Sequence[Value], order: Sequence[str]
+) -> dict[str, object]:
     """The options of ``organize``: merged queries name their values ``Value #A`` and so on, a single one ``Value``."""
     fields = [label.name for label in labels]
     single = len(values) == 1
-    fields += ["Value" if single else f"Value #{chr(ord('A') + index)}" for index in range(len(values))]
+    fields += [
+        "Value" if single else f"Value #{chr(ord('A') + index)}" for index in range(len(values))
+    ]
     titles = [*(label.title or label.name for label in labels), *(value.title for value in values)]
     named = dict(zip(fields, titles, strict=True))
     return {
-        "excludeByName": {"Time": True} | {field: True for field, title in named.items() if not title},
+        "excludeByName": {"Time": True}
+        | {field: True for field, title in named.items() if not title},
         "indexByName": {
-            field: order.index(title) if title in order else at for at, (field, title) in enumerate(named.items())
+            field: order.index(title) if title in order else at
+            for at, (field, title) in enumerate(named.items())
         },
         "renameByName": {field: title for field, title in named.items() if title},
     }
@@ -154,4 +193,6 @@ def _cells(value: Value) -> list[models.DynamicConfigValue]:
 
 
 def _values(properties: dict[str, object]) -> list[models.DynamicConfigValue]:
-    return [models.DynamicConfigValue(id_val=name, value=found) for name, found in properties.items()]
+    return [
+        models.DynamicConfigValue(id_val=name, value=found) for name, found in properties.items()
+    ]

@@ -21,12 +21,18 @@ class Proposer:
         """Does nothing: there is no model."""
 
     def propose(
-        self, sampled_token_ids: Sequence[Any], num_tokens_no_spec: Any, token_ids_cpu: Any, slot_mappings: Any = None
+        self,
+        sampled_token_ids: Sequence[Any],
+        num_tokens_no_spec: Any,
+        token_ids_cpu: Any,
+        slot_mappings: Any = None,
     ) -> list[list[int]]:
         """The draft for each request of the batch."""
         self._calls += 1
         return [
-            self._draft(token_ids_cpu[place, : num_tokens_no_spec[place]].tolist(), place) if sampled else []
+            self._draft(token_ids_cpu[place, : num_tokens_no_spec[place]].tolist(), place)
+            if sampled
+            else []
             for place, sampled in enumerate(sampled_token_ids)
         ]
 
@@ -57,7 +63,9 @@ class Knowing(Proposer):
 
     def _draft(self, tokens: list[int], place: int) -> list[int]:
         known = self._seen.get(place, 0)
-        new = tokens[max(known - 1, 0) :] if known < len(tokens) else tokens  # a shorter one is another request
+        new = (
+            tokens[max(known - 1, 0) :] if known < len(tokens) else tokens
+        )  # a shorter one is another request
         self._seen[place] = len(tokens)
         for token, follower in pairwise(new):
             self._followers[token][follower] += 1

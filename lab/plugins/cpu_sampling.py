@@ -15,7 +15,9 @@ def register() -> None:
     import vllm.utils.cpu_triton_utils as kernels  # noqa: PLC0415 - vLLM's other processes need not load it
 
     kernels._expand_kernel_impl = expand  # noqa: SLF001 - vLLM has no other way
-    if wrapper := getattr(kernels, "expand_kernel", None):  # older releases, such as 0.27.1, take it from there
+    if wrapper := getattr(
+        kernels, "expand_kernel", None
+    ):  # older releases, such as 0.27.1, take it from there
         wrapper.func = expand
 
 

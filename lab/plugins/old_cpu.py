@@ -84,9 +84,13 @@ def _mend_structured_output() -> None:
         named.pop("pin_memory", None)
         return make_tensor(*arguments, **named)
 
-    def apply_bitmask(logits: Any, bitmask: Any, *arguments: Any, indices: Any = None, **named: Any) -> None:
+    def apply_bitmask(
+        logits: Any, bitmask: Any, *arguments: Any, indices: Any = None, **named: Any
+    ) -> None:
         listed = indices.tolist() if isinstance(indices, torch.Tensor) else indices
-        scores = logits.float()  # itself if it is float32, the only type that the CPU's kernel takes
+        scores = (
+            logits.float()
+        )  # itself if it is float32, the only type that the CPU's kernel takes
         apply(scores, bitmask, *arguments, indices=listed, **named)
         logits.copy_(scores)
 
@@ -106,7 +110,15 @@ def _spans(ends: torch.Tensor) -> Iterator[tuple[int, int, int]]:
 
 
 def _sample_greedy(
-    out: Any, ends: Any, draft: Any, argmax: Any, bonus: Any, is_greedy: Any, max_length: Any, *_: Any, **__: Any
+    out: Any,
+    ends: Any,
+    draft: Any,
+    argmax: Any,
+    bonus: Any,
+    is_greedy: Any,
+    max_length: Any,
+    *_: Any,
+    **__: Any,
 ) -> None:
     for request, begin, end in _spans(ends):
         if is_greedy is not None and not bool(is_greedy[request]):
@@ -138,7 +150,10 @@ def _sample_random(
         for position, at in enumerate(range(begin, end)):
             token = int(draft[at])
             drafted = 1.0 if draft_probabilities is None else float(draft_probabilities[at, token])
-            if not (drafted > 0 and float(target_probabilities[at, token]) / drafted >= float(uniform[at])):
+            if not (
+                drafted > 0
+                and float(target_probabilities[at, token]) / drafted >= float(uniform[at])
+            ):
                 out[request, position] = int(recovered[at])
                 break
             out[request, position] = token
@@ -146,7 +161,9 @@ def _sample_random(
             out[request, end - begin] = int(bonus.reshape(-1)[request])
 
 
-def _expand(out: Any, values: Any, ends: Any, replace_from: Any, replace_to: Any, *_: Any, **__: Any) -> None:
+def _expand(
+    out: Any, values: Any, ends: Any, replace_from: Any, replace_to: Any, *_: Any, **__: Any
+) -> None:
     for request, begin, end in _spans(ends):
         value = values[request]
         out[begin:end] = replace_to if float(value) == replace_from else value

@@ -16,7 +16,9 @@ from sidecar.wording.findings import explanations
 from sidecar.wording.notes import model_notes
 
 # What a summary or a description may quote; anything else needs Prometheus.
-_QUOTE: Final = re.compile(r"\{\{ \$(?:labels\.(\w+)|value \| (?:humanizePercentage|printf \"(%\.\d[gf])\")) \}\}")
+_QUOTE: Final = re.compile(
+    r"\{\{ \$(?:labels\.(\w+)|value \| (?:humanizePercentage|printf \"(%\.\d[gf])\")) \}\}"
+)
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -74,8 +76,12 @@ class Condition:
 
 def conditions(report: Report) -> Iterator[Condition]:
     """Every condition that holds: on vLLM as a whole, on a model, or on one of a model's temperatures."""
-    if not report.scrape.up and (report.scrape.last_scrape or report.scrape.last_error):  # else no poll has ended yet
-        rule = "SpecDecodeVLLMNeverUp" if report.scrape.last_scrape is None else "SpecDecodeVLLMDown"
+    if not report.scrape.up and (
+        report.scrape.last_scrape or report.scrape.last_error
+    ):  # else no poll has ended yet
+        rule = (
+            "SpecDecodeVLLMNeverUp" if report.scrape.last_scrape is None else "SpecDecodeVLLMDown"
+        )
         yield Condition(rule, {}, context=_page_answer(report))
     for model in report.models:
         context = _context(report, model)
@@ -98,25 +104,39 @@ def _table(model: ModelReport) -> Iterator[tuple[str, Mapping[str, str], float |
     yield "SpecDecodeKVCachePressure", {}, breaches.kv_cache_usage
     for temperature in model.temperatures:
         labels = {"temperature": temperature.temperature}
-        yield "SpecDecodeAcceptanceLowAtTemperature", labels, _low(temperature.judgement, loses=True)
+        yield (
+            "SpecDecodeAcceptanceLowAtTemperature",
+            labels,
+            _low(temperature.judgement, loses=True),
+        )
         yield "SpecDecodeSlowerThanPlainAtTemperature", labels, _slower(temperature.judgement)
 
 
 def _low(judgement: Judgement, *, loses: bool) -> float | None:
     """The acceptance rate if it is low and the verdict in force is net negative or, without ``loses``, is not."""
-    return judgement.acceptance if judgement.is_low and (judgement.verdict is Verdict.NET_NEGATIVE) == loses else None
+    return (
+        judgement.acceptance
+        if judgement.is_low and (judgement.verdict is Verdict.NET_NEGATIVE) == loses
+        else None
+    )
 
 
 def _slower(judgement: Judgement) -> float | None:
     speedup = judgement.evidence.speedup
-    return speedup.ratio if speedup is not None and judgement.by_speedup is Verdict.NET_NEGATIVE else None
+    return (
+        speedup.ratio
+        if speedup is not None and judgement.by_speedup is Verdict.NET_NEGATIVE
+        else None
+    )
 
 
 def _context(report: Report, model: ModelReport) -> str:
     """What the page says of a model: the answer, why, and one line for each note that is not in it already."""
     answered = _page_answer(replace(report, models=(model,)))
     why = [f"Why: {finding.what} {finding.remedy}" for finding in explanations(model)[:1]]
-    return "\n".join((answered, *why, *(note for note in model_notes(model) if note not in answered)))
+    return "\n".join(
+        (answered, *why, *(note for note in model_notes(model) if note not in answered))
+    )
 
 
 def _page_answer(report: Report) -> str:
@@ -159,7 +179,10 @@ class Tracker:
 
         Returns the alerts that fire or have fired.
         """
-        current = {(condition.rule, frozenset(condition.labels.items())): condition for condition in conditions}
+        current = {
+            (condition.rule, frozenset(condition.labels.items())): condition
+            for condition in conditions
+        }
         for key in self._courses.keys() - current.keys():
             self._fails(key, self._courses[key], now, wall)
         for key, condition in current.items():
@@ -175,7 +198,9 @@ class Tracker:
             course.started = wall
 
     def _fails(self, key: Key, course: Course, now: float, wall: float) -> None:
-        if course.started is None or (course.ended is not None and now - course.held > _RESOLVED_SECONDS):
+        if course.started is None or (
+            course.ended is not None and now - course.held > _RESOLVED_SECONDS
+        ):
             del self._courses[key]
         elif course.ended is None and now - course.held >= self._pace * course.rule.keep:
             course.ended, course.held = wall, now

@@ -51,11 +51,19 @@ class Push:
         self._monotonic = monotonic
         self._wall = wall
         self._tracker = Tracker(load_rules(), alerting.pace)
-        self._labels = {**alerting.labels, "instance": alerting.instance or socket.gethostname(), "source": SOURCE}
+        self._labels = {
+            **alerting.labels,
+            "instance": alerting.instance or socket.gethostname(),
+            "source": SOURCE,
+        }
         self._runbooks = alerting.runbooks or f"{own_page}/runbooks"
         self._life = max(_LEAST_LIFE, _LIVES * alerting.interval)
-        self._replicas = [(url.partition("://")[2].rpartition("@")[2], url) for url in alerting.alertmanagers]
-        self.sent: Tally[tuple[str, str]] = Tally({(name, kind): 0 for name, _ in self._replicas for kind in OUTCOMES})
+        self._replicas = [
+            (url.partition("://")[2].rpartition("@")[2], url) for url in alerting.alertmanagers
+        ]
+        self.sent: Tally[tuple[str, str]] = Tally(
+            {(name, kind): 0 for name, _ in self._replicas for kind in OUTCOMES}
+        )
 
     async def run(self) -> None:
         """Runs until cancelled. Firing alerts then expire, because nothing sends them again."""
@@ -69,17 +77,25 @@ class Push:
         wall = self._wall()
         courses = self._tracker.update(conditions(self._report()), self._monotonic(), wall)
         alerts = [self._alert(course, wall) for course in courses.values()]
-        await asyncio.gather(*(self._send(session, name, url, alerts) for name, url in self._replicas))
+        await asyncio.gather(
+            *(self._send(session, name, url, alerts) for name, url in self._replicas)
+        )
 
     async def _send(
-        self, session: aiohttp.ClientSession, name: str, url: str, alerts: Sequence[Mapping[str, Any]]
+        self,
+        session: aiohttp.ClientSession,
+        name: str,
+        url: str,
+        alerts: Sequence[Mapping[str, Any]],
     ) -> None:
         outcome, reason = await post_alerts(session, url, alerts)
         self.sent[name, outcome] += len(alerts)
         if outcome == "accepted":
             self._log.clear(name, "Alertmanager accepts alerts again", alertmanager=name)
         else:
-            self._log.fault(name, "Alertmanager did not accept alerts", reason=reason, alertmanager=name)
+            self._log.fault(
+                name, "Alertmanager did not accept alerts", reason=reason, alertmanager=name
+            )
 
     def _alert(self, course: Course, wall: float) -> dict[str, Any]:
         """One alert as the API expects it, at ``wall``, Unix seconds. It includes its own end."""
@@ -92,16 +108,29 @@ class Push:
             "runbook_url": f"{self._runbooks}/{rule.name}.md",
         }
         if self._alerting.dashboards:
-            variables = {f"var-{name}": value for name, value in {**self._labels, **condition.labels}.items()}
-            annotations["dashboard_url"] = f"{self._alerting.dashboards}{_DASHBOARD}&{urlencode(variables)}"
+            variables = {
+                f"var-{name}": value for name, value in {**self._labels, **condition.labels}.items()
+            }
+            annotations["dashboard_url"] = (
+                f"{self._alerting.dashboards}{_DASHBOARD}&{urlencode(variables)}"
+            )
         end = wall + self._life if course.ended is None else min(course.ended, wall)
-        start = min(course.started or wall, wall, end)  # even if the clock was set back; otherwise it is rejected
-        return {"labels": labels, "annotations": annotations, "startsAt": _rfc3339(start), "endsAt": _rfc3339(end)}
+        start = min(
+            course.started or wall, wall, end
+        )  # even if the clock was set back; otherwise it is rejected
+        return {
+            "labels": labels,
+            "annotations": annotations,
+            "startsAt": _rfc3339(start),
+            "endsAt": _rfc3339(end),
+        }
 
 
 def alert_session(seconds: float) -> aiohttp.ClientSession:
     """A session for ``post_alerts``; each request may take ``seconds``."""
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=seconds), cookie_jar=aiohttp.DummyCookieJar())
+    return aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=seconds), cookie_jar=aiohttp.DummyCookieJar()
+    )
 
 
 async def post_alerts(
@@ -112,7 +141,9 @@ async def post_alerts(
     An empty list tests whether it would accept alerts.
     """
     try:
-        async with session.post(url + _ALERTS, json=list(alerts), allow_redirects=False) as response:
+        async with session.post(
+            url + _ALERTS, json=list(alerts), allow_redirects=False
+        ) as response:
             status = response.status
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         return "failed", type(error).__name__

@@ -119,11 +119,15 @@ def advise(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> Ad
     if not evidence.has_schedule:
         recent = evidence.window.position_rates
         tokens = timed_advice(recent, evidence.costs) if evidence.costs is not None else None
-        tokens = tokens or tokens_advice(acceptance, rates, fewer=fewer if evidence.costs is None else 0.0, more=more)
+        tokens = tokens or tokens_advice(
+            acceptance, rates, fewer=fewer if evidence.costs is None else 0.0, more=more
+        )
     return Advice(tokens=tokens, schedule=entries, can_schedule=evidence.can_schedule)
 
 
-def tokens_advice(acceptance: float, rates: Sequence[float], *, fewer: float, more: float) -> TokensAdvice | None:
+def tokens_advice(
+    acceptance: float, rates: Sequence[float], *, fewer: float, more: float
+) -> TokensAdvice | None:
     """What to change about the number of speculative tokens; None if it fits.
 
     ``rates[p]`` is the acceptance rate at draft position p; empty if unknown. Below an acceptance rate of
@@ -138,7 +142,9 @@ def tokens_advice(acceptance: float, rates: Sequence[float], *, fewer: float, mo
     if worth == now:
         return TokensAdvice(direction=Direction.FEWER, now=now, acceptance=acceptance)
     direction = Direction.FEWER if worth else Direction.NONE
-    return TokensAdvice(direction=direction, now=now, best=worth, acceptance=acceptance, next_rate=rates[worth])
+    return TokensAdvice(
+        direction=direction, now=now, best=worth, acceptance=acceptance, next_rate=rates[worth]
+    )
 
 
 def timed_advice(rates: Sequence[float], costs: StepCosts) -> TokensAdvice | None:

@@ -30,7 +30,9 @@ _SPREAD: Final = (0.1, 0.5, 0.9)
 _TIMES: Final = (0.5, 0.95, 0.99)
 
 
-def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thresholds: Thresholds) -> ModelEvidence:
+def evidence(
+    model: ModelState, engines: Engines, plugin: Lives, at: float, thresholds: Thresholds
+) -> ModelEvidence:
     """The evidence on the model at ``at``, a good poll's time, from its engines on that page."""
     present = [state for state in engines.of(model.name) if state.seen_at == at]
     shown = [state for state in present if state.speculates]
@@ -46,7 +48,8 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thre
         costs_by_load=costs_by_load(model.speed.loads.report(model.speed.curve)),
         speculation=speculation,
         is_data_parallel=any(
-            state.key.engine != "0" or (plugin.configuration(state.key).data_parallel_size or 1) > 1 for state in shown
+            state.key.engine != "0" or (plugin.configuration(state.key).data_parallel_size or 1) > 1
+            for state in shown
         ),
     )
     return ModelEvidence(
@@ -71,15 +74,21 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float, thre
             for state in shown
         },
         acceptance_p10=model.acceptance_p10(at, thresholds.min_requests) if splits else None,
-        latency_gap_growth=_gap_growth(present, model.plain_latencies.get(Phase.TPOT, {}), thresholds.min_requests),
+        latency_gap_growth=_gap_growth(
+            present, model.plain_latencies.get(Phase.TPOT, {}), thresholds.min_requests
+        ),
         kv_cache_peak=max((peak for peak in peaks if peak is not None), default=None),
     )
 
 
-def _gap_growth(present: Iterable[EngineState], baseline: Mapping[float, float], least: int) -> float | None:
+def _gap_growth(
+    present: Iterable[EngineState], baseline: Mapping[float, float], least: int
+) -> float | None:
     """See ``ModelEvidence``. P99 of fewer than ``least`` requests is just the slowest one."""
     measured = (state.latencies.get(Phase.TPOT) for state in present)
-    growths = (gap_growth(latency, baseline) for latency in measured if latency and latency.count >= least)
+    growths = (
+        gap_growth(latency, baseline) for latency in measured if latency and latency.count >= least
+    )
     return max((growth for growth in growths if growth is not None), default=None)
 
 
@@ -99,24 +108,44 @@ def model_report(
     at, fresh, min_requests = moment.at, moment.fresh, moment.thresholds.min_requests
     states = engines.of(model.name)
     shown = [state for state in states if fresh and state.seen_at == at]
-    whole, speed = judged.whole, _speed(model, [state for state in shown if state.speculates], plugin)
+    whole, speed = (
+        judged.whole,
+        _speed(model, [state for state in shown if state.speculates], plugin),
+    )
     splits, loads = _splits(model, plugin), model.speed.loads.report(model.speed.curve)
     compares = fresh and splits
-    found = {by: differences(cells.sums, min_requests) for by, cells in model.strata.items()} if compares else {}
+    found = (
+        {by: differences(cells.sums, min_requests) for by, cells in model.strata.items()}
+        if compares
+        else {}
+    )
     report = ModelReport(
         model_name=model.name,
         engines=tuple(
-            _engine_report(model, state, plugin, judged, moment, difference=found.get(ENGINE, {}).get(state.key.engine))
+            _engine_report(
+                model,
+                state,
+                plugin,
+                judged,
+                moment,
+                difference=found.get(ENGINE, {}).get(state.key.engine),
+            )
             for state in states
         ),
         temperatures=tuple(_temperatures(model, judged, moment)) if splits else (),
-        groups=tuple(group_reports(model.tallies, found, min_requests, fresh=fresh)) if splits else (),
+        groups=tuple(group_reports(model.tallies, found, min_requests, fresh=fresh))
+        if splits
+        else (),
         judgement=whole,
         speed=speed,
         loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
         acceptance_p10=model.acceptance_p10(at, min_requests) if splits and fresh else None,
-        no_split=None if splits else plugin.withheld(model.name) or NoSplit(NoSplitReason.NOT_CONNECTED),
-        advice=advise(whole.evidence, whole.judged, moment.thresholds) if whole.judged is not None else None,
+        no_split=None
+        if splits
+        else plugin.withheld(model.name) or NoSplit(NoSplitReason.NOT_CONNECTED),
+        advice=advise(whole.evidence, whole.judged, moment.thresholds)
+        if whole.judged is not None
+        else None,
         plain_cache=model.plain_cache,
         plain_steps=model.speed.curve,
         plain_latencies=model.plain_latencies,
@@ -125,7 +154,11 @@ def model_report(
     )
     sampling = model.strata[Table.SAMPLING].sums if splits else {}
     forbidden = model.counts.sums.get(STRUCTURED, 0)
-    return replace(report, findings=findings(report, sampling, forbidden, moment.thresholds)) if fresh else report
+    return (
+        replace(report, findings=findings(report, sampling, forbidden, moment.thresholds))
+        if fresh
+        else report
+    )
 
 
 def _engine_report(
@@ -165,8 +198,13 @@ def _engine_report(
     )
 
 
-def _temperatures(model: ModelState, judged: ModelJudgement, moment: Moment) -> Iterable[TemperatureReport]:
-    windows, has_baseline = model.windows()[0] if moment.fresh else {}, model.speed.curve is not None
+def _temperatures(
+    model: ModelState, judged: ModelJudgement, moment: Moment
+) -> Iterable[TemperatureReport]:
+    windows, has_baseline = (
+        model.windows()[0] if moment.fresh else {},
+        model.speed.curve is not None,
+    )
     for label in (name for by, name in model.tallies if by is Table.TEMPERATURE):
         state = model.temperatures[label]
         judgement, window = judged.temperatures.get(label, Judgement()), windows.get(label)
@@ -209,7 +247,14 @@ def _splits(model: ModelState, plugin: Lives) -> bool:
 
 def _speculation(shown: Iterable[EngineState], plugin: Lives) -> Speculation | None:
     """How the model's engines draft; all of them are configured alike."""
-    return next((speculation for state in shown if (speculation := plugin.speculation(state.key)) is not None), None)
+    return next(
+        (
+            speculation
+            for state in shown
+            if (speculation := plugin.speculation(state.key)) is not None
+        ),
+        None,
+    )
 
 
 def _speed(model: ModelState, speculating: list[EngineState], plugin: Lives) -> EngineSpeed | None:

@@ -109,11 +109,16 @@ class SlidingSums(Generic[Key, Value]):
         self._window = window
         self._slice_seconds = window / slices
         self._slices: deque[_Slice[Key, Value]] = deque()  # the oldest first
-        self.sums: dict[Key, Value] = {}  # over the window that ended at the last ``drop`` or ``add``
+        self.sums: dict[
+            Key, Value
+        ] = {}  # over the window that ended at the last ``drop`` or ``add``
 
     def add(self, at: float, growth: Mapping[Key, Value]) -> None:
         """Adds ``growth`` of the time ``at``, none of it 0. After a clock was set back, the window is empty before."""
-        if not self._slices or not self._slices[-1].end <= at < self._slices[-1].start + self._slice_seconds:
+        if (
+            not self._slices
+            or not self._slices[-1].end <= at < self._slices[-1].start + self._slice_seconds
+        ):
             self.drop(at)
             self._slices.append(_Slice(at, at, {}))
         latest = self._slices[-1]
@@ -165,7 +170,9 @@ class Recent:
 
     def ordered(self) -> Ordered:
         """The values of the window that ended at the last ``drop`` or ``add``."""
-        return Ordered([(self._values[bin_], count) for bin_, count in sorted(self._counts.sums.items())])
+        return Ordered(
+            [(self._values[bin_], count) for bin_, count in sorted(self._counts.sums.items())]
+        )
 
 
 def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | None:

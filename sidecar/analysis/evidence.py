@@ -10,7 +10,9 @@ from sidecar.engine.merge import sum_by_position
 from sidecar.engine.methods import drafts_by_token, follows_a_schedule
 from sidecar.requests.messages import Speculation
 
-CONFIDENCE: Final = 2.0  # standard errors, about 95 %: a difference that is claimed is larger, and ± shows as many
+CONFIDENCE: Final = (
+    2.0  # standard errors, about 95 %: a difference that is claimed is larger, and ± shows as many
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +70,18 @@ def sum_windows(acceptances: Sequence[Acceptance]) -> Acceptance:
     requests = [part.requests for part in acceptances]
     return Acceptance(
         seconds=max((part.seconds for part in acceptances), default=0.0),
-        requests=sum(part for part in requests if part is not None) if requests and None not in requests else None,
+        requests=sum(part for part in requests if part is not None)
+        if requests and None not in requests
+        else None,
         drafts=sum(part.drafts for part in acceptances),
         draft_tokens=sum(part.draft_tokens for part in acceptances),
         accepted_tokens=sum(part.accepted_tokens for part in acceptances),
-        accepted_per_position=sum_by_position([(part.drafts, part.accepted_per_position) for part in acceptances]),
-        drafted_per_position=sum_by_position([(part.drafts, part.drafted_per_position) for part in acceptances]),
+        accepted_per_position=sum_by_position(
+            [(part.drafts, part.accepted_per_position) for part in acceptances]
+        ),
+        drafted_per_position=sum_by_position(
+            [(part.drafts, part.drafted_per_position) for part in acceptances]
+        ),
         share=min(sum(part.share for part in acceptances), 1.0),
     )
 

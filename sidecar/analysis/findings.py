@@ -15,12 +15,19 @@ from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.analysis.split.strata import Cell, Difference, Sums, total
 from sidecar.analysis.split.tallies import GREEDY, NO_ADAPTER
 from sidecar.analysis.verdict import Verdict
-from sidecar.engine.methods import drafts_with_a_model, drops_last_block, honours_draft_sampling, is_mtp
+from sidecar.engine.methods import (
+    drafts_with_a_model,
+    drops_last_block,
+    honours_draft_sampling,
+    is_mtp,
+)
 from sidecar.engine.names import Gauge
 from sidecar.requests.messages import OTHER, Speculation, Table
 from sidecar.settings.groups import Thresholds
 
-_MOST_FILTERED: Final = 0.5  # share of the hot draft tokens up to which the draft's sampling can be the cause
+_MOST_FILTERED: Final = (
+    0.5  # share of the hot draft tokens up to which the draft's sampling can be the cause
+)
 _ENOUGH_TOKENS: Final = 1000  # decoded without a draft
 _ENOUGH_STEPS: Final = 1000  # at a load
 _DROPPED: Final = 0.05  # share of the prompt tokens from which on dropped blocks matter
@@ -44,7 +51,10 @@ def findings(
     """
     faults = [*_not_speculating(model)]
     if model.judgement.has_collapsed:
-        return (*faults, Finding(code=FindingCode.MISMATCH, value=model.judgement.acceptance, cost=1.0))
+        return (
+            *faults,
+            Finding(code=FindingCode.MISMATCH, value=model.judgement.acceptance, cost=1.0),
+        )
     hot = _greedy_drafting(model, sampling, thresholds.min_requests)
     # An engine's requests may be those of a group. Draft sampling and filters both explain hot requests.
     part = _one_engine(model) or _group(model, forbidden, without_sampling=hot is not None)
@@ -53,7 +63,12 @@ def findings(
     if number is not None and (hot is not None or any(number.cost <= rate.cost for rate in rates)):
         number = None  # what lowers the acceptance rate comes first: the number of draft tokens follows from it
     losses = sorted([*rates, *([number] if number else [])], key=lambda finding: -finding.cost)
-    return (*faults, *losses, *_prefix_cache(model, thresholds), *_room(model, thresholds))  # the latter cost no step
+    return (
+        *faults,
+        *losses,
+        *_prefix_cache(model, thresholds),
+        *_room(model, thresholds),
+    )  # the latter cost no step
 
 
 def _not_speculating(model: ModelReport) -> Iterable[Finding]:
@@ -64,13 +79,25 @@ def _not_speculating(model: ModelReport) -> Iterable[Finding]:
         if engine.undrafted_tokens >= _ENOUGH_TOKENS
         and engine.speculation is not None
         and drafts_with_a_model(engine.speculation.method)
-        and min([engine.speculation.num_speculative_tokens, *(tokens for *_, tokens in engine.speculation.schedule)])
+        and min(
+            [
+                engine.speculation.num_speculative_tokens,
+                *(tokens for *_, tokens in engine.speculation.schedule),
+            ]
+        )
     }
     if quiet:
-        yield Finding(code=FindingCode.NOT_SPECULATING, where=tuple(quiet), value=sum(quiet.values()), cost=1.0)
+        yield Finding(
+            code=FindingCode.NOT_SPECULATING,
+            where=tuple(quiet),
+            value=sum(quiet.values()),
+            cost=1.0,
+        )
 
 
-def _greedy_drafting(model: ModelReport, sampling: Mapping[Cell, Sums], min_requests: int) -> Finding | None:
+def _greedy_drafting(
+    model: ModelReport, sampling: Mapping[Cell, Sums], min_requests: int
+) -> Finding | None:
     """The draft model picks its likeliest token although hot requests sample: they accept clearly less than at T 0."""
     speculation = model.judgement.evidence.speculation
     if speculation is None or not _drafts_by_argmax(speculation):
@@ -80,12 +107,21 @@ def _greedy_drafting(model: ModelReport, sampling: Mapping[Cell, Sums], min_requ
         for label in (part.temperature for part in model.temperatures if part.temperature != OTHER)
     }
     cold, hot = rates.pop(GREEDY, Sums()), total(rates.values())
-    filtered = total(sums for (label, way), sums in sampling.items() if label in rates and way == "filtered")
-    if min(cold.requests, hot.requests) < max(min_requests, 2) or filtered.drafted > _MOST_FILTERED * hot.drafted:
+    filtered = total(
+        sums for (label, way), sums in sampling.items() if label in rates and way == "filtered"
+    )
+    if (
+        min(cold.requests, hot.requests) < max(min_requests, 2)
+        or filtered.drafted > _MOST_FILTERED * hot.drafted
+    ):
         return None
     difference = Difference(hot.rate, cold.rate, sqrt(hot.variance + cold.variance), hot.drafted)
     where = tuple(label for label, sums in rates.items() if sums.requests >= min_requests)
-    return _lower(model, FindingCode.GREEDY_DRAFTING, where, difference) if difference.is_clearly_lower else None
+    return (
+        _lower(model, FindingCode.GREEDY_DRAFTING, where, difference)
+        if difference.is_clearly_lower
+        else None
+    )
 
 
 def _drafts_by_argmax(speculation: Speculation) -> bool:
@@ -94,13 +130,21 @@ def _drafts_by_argmax(speculation: Speculation) -> bool:
         speculation.draft_sample_method == "greedy"
         and honours_draft_sampling(speculation.method)
         and speculation.rejection_sample_method in {None, "standard"}
-        and not (speculation.local_argmax or speculation.heterogeneous_vocab or speculation.adaptive_verification)
+        and not (
+            speculation.local_argmax
+            or speculation.heterogeneous_vocab
+            or speculation.adaptive_verification
+        )
     )
 
 
 def _one_engine(model: ModelReport) -> Finding | None:
     """One engine alone accepts less, at the same temperatures and prompt lengths."""
-    lower = [engine for engine in model.engines if engine.difference is not None and engine.difference.is_clearly_lower]
+    lower = [
+        engine
+        for engine in model.engines
+        if engine.difference is not None and engine.difference.is_clearly_lower
+    ]
     if len(lower) != 1 or lower[0].difference is None:
         return None
     return _lower(model, FindingCode.ONE_ENGINE, (lower[0].key.engine,), lower[0].difference)
@@ -108,8 +152,14 @@ def _one_engine(model: ModelReport) -> Finding | None:
 
 def _group(model: ModelReport, forbidden: int, *, without_sampling: bool) -> Finding | None:
     """The most expensive of the groups that accept less at the same temperatures."""
-    lengths = [group for group in model.groups if group.by == Table.PROMPT_TOKENS and group.difference is not None]
-    long = takewhile(lambda group: group.accepts_less, reversed(lengths[1:]))  # no longer prompts accept more
+    lengths = [
+        group
+        for group in model.groups
+        if group.by == Table.PROMPT_TOKENS and group.difference is not None
+    ]
+    long = takewhile(
+        lambda group: group.accepts_less, reversed(lengths[1:])
+    )  # no longer prompts accept more
     causes = [(group, _CAUSES.get((group.by, group.group))) for group in model.groups]
     causes += [(group, FindingCode.LONG_PROMPTS) for group in long]
     causes += [
@@ -125,7 +175,9 @@ def _group(model: ModelReport, forbidden: int, *, without_sampling: bool) -> Fin
         and group.difference.is_clearly_lower
         and not (without_sampling and code is FindingCode.SAMPLING)
     ]
-    if forbidden >= _ENOUGH_TOKENS and any(part.group == "structured" and part.without_drafts for part in model.groups):
+    if forbidden >= _ENOUGH_TOKENS and any(
+        part.group == "structured" and part.without_drafts for part in model.groups
+    ):
         lower.append(_forbidden(model, forbidden))
     return max(lower, key=lambda finding: finding.cost, default=None)
 
@@ -135,17 +187,29 @@ def _forbidden(model: ModelReport, tokens: int) -> Finding:
     window = model.judgement.evidence.window
     length = window.length or 1.0
     cost = tokens / (tokens + window.drafts * length) * (1 - 1 / length)
-    return Finding(code=FindingCode.STRUCTURED_OUTPUT, where=("structured",), value=0.0, other=window.rate, cost=cost)
+    return Finding(
+        code=FindingCode.STRUCTURED_OUTPUT,
+        where=("structured",),
+        value=0.0,
+        other=window.rate,
+        cost=cost,
+    )
 
 
-def _lower(model: ModelReport, code: FindingCode, where: tuple[str, ...], difference: Difference) -> Finding:
-    drafted = sum(engine.acceptance.draft_tokens for engine in model.engines if engine.acceptance is not None)
+def _lower(
+    model: ModelReport, code: FindingCode, where: tuple[str, ...], difference: Difference
+) -> Finding:
+    drafted = sum(
+        engine.acceptance.draft_tokens for engine in model.engines if engine.acceptance is not None
+    )
     share = min(difference.drafted / drafted, 1.0) if drafted else 0.0
     window = model.judgement.evidence.window
     length = window.draft_tokens / window.drafts if window.drafts else 1.0
     rate, others = difference.rate, difference.others
     cost = share * (1 - (1 + length * rate) / (1 + length * others))
-    return Finding(code=code, where=where, value=rate, other=others, error=difference.error, cost=cost)
+    return Finding(
+        code=code, where=where, value=rate, other=others, error=difference.error, cost=cost
+    )
 
 
 def _load(model: ModelReport) -> Finding | None:
@@ -154,13 +218,24 @@ def _load(model: ModelReport) -> Finding | None:
     if speed is None or speed.speedup is None or speed.steps is None:
         return None
     ratio, error, running = speed.speedup.ratio, speed.speedup.error, speed.steps.running
-    for load in model.loads if model.judgement.by_speedup is Verdict.NET_NEGATIVE else ():  # from low to high
-        is_lower = load.highest is not None and load.highest < running and load.steps >= _ENOUGH_STEPS
+    for load in (
+        model.loads if model.judgement.by_speedup is Verdict.NET_NEGATIVE else ()
+    ):  # from low to high
+        is_lower = (
+            load.highest is not None and load.highest < running and load.steps >= _ENOUGH_STEPS
+        )
         if is_lower and load.plain_seconds and load.actual_seconds:
             pays = load.plain_seconds / load.actual_seconds
             if pays * (1 - CONFIDENCE * error / ratio) > 1:
                 where = (load.running, f"{running:.0f}")
-                return Finding(code=FindingCode.LOAD, where=where, value=ratio, other=pays, error=error, cost=1 - ratio)
+                return Finding(
+                    code=FindingCode.LOAD,
+                    where=where,
+                    value=ratio,
+                    other=pays,
+                    error=error,
+                    cost=1 - ratio,
+                )
     return None
 
 
@@ -169,7 +244,11 @@ def _number_of_tokens(model: ModelReport) -> Finding | None:
     tokens = model.advice.tokens if model.advice is not None else None
     if tokens is None:
         return None
-    code = FindingCode.TOO_FEW_TOKENS if tokens.direction is Direction.MORE else FindingCode.TOO_MANY_TOKENS
+    code = (
+        FindingCode.TOO_FEW_TOKENS
+        if tokens.direction is Direction.MORE
+        else FindingCode.TOO_MANY_TOKENS
+    )
     if tokens.best_seconds is None or tokens.now_seconds is None:
         return Finding(code=code, value=tokens.acceptance, other=tokens.next_rate)
     cost = 1 - tokens.best_seconds / tokens.now_seconds
@@ -190,18 +269,26 @@ def _prefix_cache(model: ModelReport, thresholds: Thresholds) -> Iterable[Findin
     dropped = min(last_blocks / cache.queries, ratio, 1 - ratio)
     if dropped >= _DROPPED:
         block = max(engine.kv_cache_block_tokens for engine in engines)
-        yield Finding(code=FindingCode.PREFIX_CACHE, where=(f"{block:,}",), value=ratio, other=ratio + dropped)
+        yield Finding(
+            code=FindingCode.PREFIX_CACHE, where=(f"{block:,}",), value=ratio, other=ratio + dropped
+        )
 
 
 def _drops(engine: EngineReport) -> bool:
     speculation = engine.speculation
-    drops = speculation is not None and drops_last_block(speculation.method) and not speculation.keeps_last_block
+    drops = (
+        speculation is not None
+        and drops_last_block(speculation.method)
+        and not speculation.keeps_last_block
+    )
     return drops and engine.configuration.prefix_caching is not False
 
 
 def _room(model: ModelReport, thresholds: Thresholds) -> Iterable[Finding]:
     """Requests wait or are preempted because the KV cache is full, and the draft takes a share of it."""
-    pressed = tuple(engine.key.engine for engine in model.engines if _is_pressed(engine, thresholds))
+    pressed = tuple(
+        engine.key.engine for engine in model.engines if _is_pressed(engine, thresholds)
+    )
     if not pressed:
         return
     less, share = _less_than_plain(model), _share_of_layers(model)
@@ -215,21 +302,32 @@ def _is_pressed(engine: EngineReport, thresholds: Thresholds) -> bool:
         return False
     if not engine.cache.requests >= thresholds.min_requests:
         return False
-    is_full, waits = (engine.kv_cache_peak or 0.0) >= thresholds.kv_cache_usage, waiting_for_room(engine) > 0
+    is_full, waits = (
+        (engine.kv_cache_peak or 0.0) >= thresholds.kv_cache_usage,
+        waiting_for_room(engine) > 0,
+    )
     return (is_full and waits) or (engine.cache.preemptions_ratio or 0.0) >= _PREEMPTED
 
 
 def waiting_for_room(engine: EngineReport) -> float:
     """Requests that wait although vLLM's limit on running ones is not reached, as far as the engine tells."""
-    limit, running = engine.configuration.max_num_seqs, engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0)
+    limit, running = (
+        engine.configuration.max_num_seqs,
+        engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0),
+    )
     if limit is not None and running >= limit:
         return 0.0
-    return engine.gauges.get(Gauge.WAITING_FOR_CAPACITY, engine.gauges.get(Gauge.REQUESTS_WAITING, 0.0))
+    return engine.gauges.get(
+        Gauge.WAITING_FOR_CAPACITY, engine.gauges.get(Gauge.REQUESTS_WAITING, 0.0)
+    )
 
 
 def _less_than_plain(model: ModelReport) -> float | None:
     """How much smaller an engine's KV cache is than the baseline's, as a share of that; None if unknown."""
-    plain, capacity = model.plain_cache and model.plain_cache.capacity_tokens, model.kv_cache_capacity_tokens
+    plain, capacity = (
+        model.plain_cache and model.plain_cache.capacity_tokens,
+        model.kv_cache_capacity_tokens,
+    )
     return 1 - capacity / plain if plain and capacity else None
 
 

@@ -36,7 +36,14 @@ from sidecar.requests.tally import NOTHING, Outcome
 from sidecar.settings import Settings
 from sidecar.settings.groups import MOST_MIN_REQUESTS
 
-LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0)  # few: each edge costs a series per temperature
+LENGTH_EDGES: Final = (
+    1.5,
+    2.0,
+    2.5,
+    3.0,
+    4.0,
+    6.0,
+)  # few: each edge costs a series per temperature
 TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 DURATION_EDGES: Final = (2.5, 10.0, 60.0, 300.0)
@@ -84,7 +91,10 @@ class TemperatureState:
         self.ttft, self.tpot = Histogram(TTFT_EDGES), Histogram(TPOT_EDGES)
         self.durations = Histogram(DURATION_EDGES)
         self.recent_acceptances = Recent(window, acceptance_bin)
-        self.recent_ttft, self.recent_tpot = Recent(window, duration_bin), Recent(window, duration_bin)
+        self.recent_ttft, self.recent_tpot = (
+            Recent(window, duration_bin),
+            Recent(window, duration_bin),
+        )
 
     def drop(self, at: float) -> None:
         """Forgets what has left the window that ends at ``at``."""
@@ -93,7 +103,10 @@ class TemperatureState:
 
     def finished(self, at: float, numbers: Sequence[RequestNumbers], *, are_recent: bool) -> None:
         """Adds requests that finished before ``at``, to the windows only if they ``are_recent``."""
-        columns = [[value for value in column if value is not None] for column in zip(*numbers, strict=True)]
+        columns = [
+            [value for value in column if value is not None]
+            for column in zip(*numbers, strict=True)
+        ]
         histograms = (self.acceptances, self.lengths, self.ttft, self.tpot, self.durations)
         for histogram, values in zip(histograms, columns, strict=True):
             histogram.observe(*values)
@@ -113,23 +126,36 @@ class ModelState:
         self._settings = settings
         self._buckets = TemperatureBuckets(settings.temperature_buckets)
         window, measured = settings.latency_window, settings.measured
-        self.plain_latencies, self.plain_cache = measured.latencies(name), measured.plain_cache.get(name)
+        self.plain_latencies, self.plain_cache = (
+            measured.latencies(name),
+            measured.plain_cache.get(name),
+        )
         missing = Withheld.OTHER_MODEL if measured.plain_steps else Withheld.NO_REFERENCE
-        self.speed = ModelSpeed(measured.plain_steps.get(name), missing, window=window, history=settings.history)
-        self.temperatures = {label: TemperatureState(window) for label in (*self._buckets.labels, OTHER)}
+        self.speed = ModelSpeed(
+            measured.plain_steps.get(name), missing, window=window, history=settings.history
+        )
+        self.temperatures = {
+            label: TemperatureState(window) for label in (*self._buckets.labels, OTHER)
+        }
         names = {Table.TEMPERATURE: self._buckets.labels, **GROUPED}
         known = [(by, name) for by, some in names.items() for name in some]
         # What was drafted at each temperature and in each group.
         self.tallies = {key: LiveTally(window) for key in known}
         self._marked = 0.0  # the last good poll's time
         # Finished requests of the window by stratum and group, for each way of grouping them.
-        self.strata = {by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*GROUPED, ENGINE)}
+        self.strata = {
+            by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*GROUPED, ENGINE)
+        }
         # Finished requests, those with each parameter of REJECTED, and the tokens of structured ones without drafts.
         self.counts = SlidingSums[str, int](settings.latency_window)
         self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
-        self._taken: dict[str, tuple[Cut, Tallies]] = {}  # each life's cut and its tallies by label, by ``start``
+        self._taken: dict[
+            str, tuple[Cut, Tallies]
+        ] = {}  # each life's cut and its tallies by label, by ``start``
         self._acceptances = Recent(settings.latency_window, acceptance_bin)
-        self._latest: deque[tuple[float, float]] = deque(maxlen=MOST_MIN_REQUESTS)  # for a slow hour
+        self._latest: deque[tuple[float, float]] = deque(
+            maxlen=MOST_MIN_REQUESTS
+        )  # for a slow hour
 
     def count(self, at: float, lives: Sequence[Life]) -> int:
         """Takes in the confirmed cuts of the model's lives by ``at``, a good poll's time.
@@ -155,7 +181,9 @@ class ModelState:
                         self._tally(label).grow(tally - earlier)
             self._taken[start] = (cut, tallies)
         totals = sum_by_label(tallies for _, tallies in self._taken.values())
-        for label in [label for label in self.tallies if label[0] is Table.ADAPTER and label not in totals]:
+        for label in [
+            label for label in self.tallies if label[0] is Table.ADAPTER and label not in totals
+        ]:
             del self.tallies[label]  # of a process of vLLM that has ended
         for label in {*self.tallies, *totals}:
             self._tally(label).total = totals.get(label, NOTHING)
@@ -164,7 +192,9 @@ class ModelState:
     def _begin(self, at: float, lives: Sequence[Life]) -> None:
         """The tallies' windows begin where the ``lives`` do, not with vLLM's first page."""
         polled = self._marked or at
-        self._marked = min(at, *(life.hello.started if life.from_start else polled for life in lives))
+        self._marked = min(
+            at, *(life.hello.started if life.from_start else polled for life in lives)
+        )
         for tally in self.tallies.values():
             tally.mark(self._marked)
 
@@ -176,14 +206,20 @@ class ModelState:
         return self.tallies[label]
 
     def finished(
-        self, at: float, engine: str, early: Iterable[FinishedRequest], recent: Iterable[FinishedRequest]
+        self,
+        at: float,
+        engine: str,
+        early: Iterable[FinishedRequest],
+        recent: Iterable[FinishedRequest],
     ) -> None:
         """Takes in an engine's requests that finished since the last poll, after that poll's ``speed.polled``.
 
         ``early`` ones did before this sidecar listened, at any time: they are in no window, as in no tally's.
         """
         for label, ended in self._by_temperature(early).items():
-            self.temperatures[label].finished(at, [request_numbers(request) for request in ended], are_recent=False)
+            self.temperatures[label].finished(
+                at, [request_numbers(request) for request in ended], are_recent=False
+            )
         if self._latest and at < self._latest[-1][0]:  # the clock was set back
             self._latest.clear()
         by_temperature = self._by_temperature(recent)
@@ -194,26 +230,38 @@ class ModelState:
             self._acceptances.add(at, acceptances)
             self._latest.extend((at, acceptance) for acceptance in acceptances)
             self._compare(at, engine, label, ended)
-            counts = {name: sum(name in request.parameters for request in ended) for name in REJECTED}
-            undrafted = sum(max(one.output_tokens - 1, 0) for one in ended if one.structured and not one.drafts)
+            counts = {
+                name: sum(name in request.parameters for request in ended) for name in REJECTED
+            }
+            undrafted = sum(
+                max(one.output_tokens - 1, 0) for one in ended if one.structured and not one.drafts
+            )
             counts |= {_ALL: len(ended), STRUCTURED: undrafted}
             self.counts.add(at, {name: count for name, count in counts.items() if count})
         self.speed.finished(by_temperature)
 
-    def _by_temperature(self, requests: Iterable[FinishedRequest]) -> dict[str, list[FinishedRequest]]:
+    def _by_temperature(
+        self, requests: Iterable[FinishedRequest]
+    ) -> dict[str, list[FinishedRequest]]:
         by_temperature: dict[str, list[FinishedRequest]] = {}
         for request in requests:
             by_temperature.setdefault(self._buckets.label(request.temperature), []).append(request)
         return by_temperature
 
-    def _compare(self, at: float, engine: str, temperature: str, requests: Sequence[FinishedRequest]) -> None:
+    def _compare(
+        self, at: float, engine: str, temperature: str, requests: Sequence[FinishedRequest]
+    ) -> None:
         """Adds requests to the cells in which they are compared, between engines also at one prompt length."""
-        alike: dict[tuple[str, ...], list[FinishedRequest]] = {}  # summed at once, since they are in the same cells
+        alike: dict[
+            tuple[str, ...], list[FinishedRequest]
+        ] = {}  # summed at once, since they are in the same cells
         for request in requests:
             if request.draft_tokens:  # else it says nothing
                 alike.setdefault(self._groups(request), []).append(request)
         for groups, same in alike.items():
-            sums = Sums.of([one.draft_tokens for one in same], [one.accepted_tokens for one in same])
+            sums = Sums.of(
+                [one.draft_tokens for one in same], [one.accepted_tokens for one in same]
+            )
             for by, group in zip(GROUPED, groups, strict=False):
                 self.strata[by].add(at, {(temperature, group): sums})
             self.strata[ENGINE].add(at, {((temperature, groups[0]), engine): sums})
@@ -247,7 +295,9 @@ class ModelState:
 
     def windows(self) -> tuple[dict[str, Acceptance], dict[str, Acceptance]]:
         """Every temperature over the sliding window, and over the last hour, each with its share."""
-        tallies = {label: tally for (by, label), tally in self.tallies.items() if by is Table.TEMPERATURE}
+        tallies = {
+            label: tally for (by, label), tally in self.tallies.items() if by is Table.TEMPERATURE
+        }
         short = {label: tally.window for label, tally in tallies.items()}
         return _shared(short), _shared({label: tally.hour for label, tally in tallies.items()})
 
@@ -261,4 +311,7 @@ class ModelState:
 
 def _shared(windows: dict[str, Acceptance]) -> dict[str, Acceptance]:
     total = sum(one.draft_tokens for one in windows.values())
-    return {label: replace(one, share=one.draft_tokens / total if total else 0.0) for label, one in windows.items()}
+    return {
+        label: replace(one, share=one.draft_tokens / total if total else 0.0)
+        for label, one in windows.items()
+    }

@@ -74,7 +74,9 @@ class State:
         for model in self._models.values():
             model.mark(at)
         thresholds, models = self._settings.thresholds, self._models.values()
-        self._judge.judge([evidence(model, self._engines, self.plugin, at, thresholds) for model in models], at)
+        self._judge.judge(
+            [evidence(model, self._engines, self.plugin, at, thresholds) for model in models], at
+        )
 
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
         """Takes in a failed poll; see ``ScrapeSink``."""
@@ -95,7 +97,9 @@ class State:
             scrape=scrape,
             plugin=self.plugin.report(problem),
             models=tuple(
-                model_report(model, self._engines, self.plugin, judged.get(name, ModelJudgement()), moment)
+                model_report(
+                    model, self._engines, self.plugin, judged.get(name, ModelJudgement()), moment
+                )
                 for name, model in self._models.items()
             ),
             own=replace(own, label_overflow={"engine": self._engines.overflowed, **self._overflow}),
@@ -106,7 +110,10 @@ class State:
         before, self._speculation = self._speculation, {}
         for name in [*self._models]:
             engines = self._engines.of(name)
-            now = next(filter(None, (self.plugin.speculation(state.key) for state in engines)), before.get(name))
+            now = next(
+                filter(None, (self.plugin.speculation(state.key) for state in engines)),
+                before.get(name),
+            )
             if now is not None:
                 self._speculation[name] = now
                 if now != before.get(name, now):

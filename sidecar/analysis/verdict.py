@@ -14,7 +14,9 @@ from sidecar.analysis.evidence import CONFIDENCE, Acceptance, Evidence, ModelEvi
 from sidecar.settings.groups import Thresholds
 
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
-_KEPT: Final = 0.5  # a window that was judged stays so until its traffic falls below this share of the gates
+_KEPT: Final = (
+    0.5  # a window that was judged stays so until its traffic falls below this share of the gates
+)
 _COLLAPSED: Final = 0.05  # acceptance rate below which almost nothing is accepted
 HELD: Final = 60.0  # seconds that judgements stay in force while polls fail
 
@@ -131,19 +133,28 @@ class Judge:
         """The last judgements, by model; without a ``fresh`` poll, empty if they are more than a minute old."""
         return self._judged if fresh or 0 <= now - self._judged_at <= HELD else {}
 
-    def _model(self, model: ModelEvidence, before: Mapping[tuple[str, str, str], Judgement]) -> ModelJudgement:
+    def _model(
+        self, model: ModelEvidence, before: Mapping[tuple[str, str, str], Judgement]
+    ) -> ModelJudgement:
         def judged(kind: str, name: str, evidence: Evidence) -> Judgement:
-            key, last = (model.model_name, kind, name), before.get((model.model_name, kind, name), _NOTHING)
+            key, last = (
+                (model.model_name, kind, name),
+                before.get((model.model_name, kind, name), _NOTHING),
+            )
             self._last[key] = judge(evidence, self._thresholds, self._window, before=last)
             return self._last[key]
 
-        temperatures = {name: judged("temperature", name, found) for name, found in model.temperatures.items()}
+        temperatures = {
+            name: judged("temperature", name, found) for name, found in model.temperatures.items()
+        }
         engines = {name: judged("engine", name, found) for name, found in model.engines.items()}
         whole = judged("", "", model.whole)
         spared = any((part.acceptance or 0) >= _COLLAPSED for part in temperatures.values())
         whole = replace(whole, has_collapsed=_has_collapsed(whole) and not spared)
         breaches = _breaches(model, whole, self._thresholds)
-        return ModelJudgement(whole=whole, breaches=breaches, temperatures=temperatures, engines=engines)
+        return ModelJudgement(
+            whole=whole, breaches=breaches, temperatures=temperatures, engines=engines
+        )
 
 
 def _breaches(model: ModelEvidence, whole: Judgement, thresholds: Thresholds) -> Breaches:
@@ -153,7 +164,9 @@ def _breaches(model: ModelEvidence, whole: Judgement, thresholds: Thresholds) ->
     growth = model.latency_gap_growth if is_judged else None
     return Breaches(
         acceptance_p10=p10 if p10 is not None and p10 < thresholds.acceptance_p10 else None,
-        latency_gap_growth=growth if growth is not None and growth > thresholds.latency_gap_growth else None,
+        latency_gap_growth=growth
+        if growth is not None and growth > thresholds.latency_gap_growth
+        else None,
         kv_cache_usage=peak if peak is not None and peak > thresholds.kv_cache_usage else None,
     )
 
@@ -215,7 +228,9 @@ def _with_enough_traffic(
     return evidence.hour if drafts_now and is_enough(evidence.hour, before.evidence.hour) else None
 
 
-def _gate(acceptance: Acceptance, thresholds: Thresholds, window: float, part: float = 1.0) -> Gate | None:
+def _gate(
+    acceptance: Acceptance, thresholds: Thresholds, window: float, part: float = 1.0
+) -> Gate | None:
     """The first threshold of which ``acceptance`` does not reach ``part``; None if it reaches all."""
     gates = {
         "min_requests": (acceptance.requests or 0, thresholds.min_requests),

@@ -75,7 +75,9 @@ def file_to_write(text: str) -> Path:
     if not folder.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: no such directory")
     if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{text}: {'is a directory' if path.is_dir() else 'not writable'}")
+        raise argparse.ArgumentTypeError(
+            f"{text}: {'is a directory' if path.is_dir() else 'not writable'}"
+        )
     return path
 
 
@@ -108,5 +110,8 @@ def written(argument: str, path: Path, content: bytes) -> bool:
 def add_duration(parser: argparse.ArgumentParser) -> None:
     """Adds ``--duration``, for commands that otherwise run until Ctrl-C."""
     parser.add_argument(
-        "--duration", type=duration, metavar="TIME", help="stop after this long, such as 10m (default: until Ctrl-C)"
+        "--duration",
+        type=duration,
+        metavar="TIME",
+        help="stop after this long, such as 10m (default: until Ctrl-C)",
     )

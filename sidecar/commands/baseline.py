@@ -22,7 +22,12 @@ from sidecar.analysis.speed.plain import fit
 from sidecar.analysis.speed.steps import Steps
 from sidecar.commands.arguments import base_url, duration, file_to_write, listed, whole, written
 from sidecar.commands.load.client import Client
-from sidecar.commands.load.workload import MOST_AT_ONCE, RequestOptions, add_request_arguments, request_options
+from sidecar.commands.load.workload import (
+    MOST_AT_ONCE,
+    RequestOptions,
+    add_request_arguments,
+    request_options,
+)
 from sidecar.commands.waiting import stop_on_signals, unless_stopped
 from sidecar.engine.merge import merge
 from sidecar.engine.names import Counter, Phase, Trait
@@ -37,19 +42,34 @@ from sidecar.settings.groups import Limits
 
 HELP = "measure the latencies of a healthy vLLM and its step times without speculation, and write them as a baseline"
 _DIGITS: Final = 6
-_REACHED: Final = 0.7  # share of a level that the step times must reach: while requests end, fewer run
-_ROUNDS: Final = 3  # of all levels, so that a drifting machine does not look like one that slows down under load
+_REACHED: Final = (
+    0.7  # share of a level that the step times must reach: while requests end, fewer run
+)
+_ROUNDS: Final = (
+    3  # of all levels, so that a drifting machine does not look like one that slows down under load
+)
 _TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperature
 _AFTER_FAILURE: Final = 0.5  # seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``baseline``."""
-    parser.add_argument("--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)")
+    parser.add_argument(
+        "--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)"
+    )
     load = "also send requests, at these concurrency levels: 1,2,4,8,16 (default: only watch)"
-    parser.add_argument("--load", type=listed(whole(MOST_AT_ONCE)), default=(), metavar="N,N", help=load)
-    parser.add_argument("--duration", type=duration, metavar="TIME", help="such as 10m (default: 60s; 5m with --load)")
-    parser.add_argument("--out", type=file_to_write, metavar="FILE", help="write to this file, not to the terminal")
+    parser.add_argument(
+        "--load", type=listed(whole(MOST_AT_ONCE)), default=(), metavar="N,N", help=load
+    )
+    parser.add_argument(
+        "--duration",
+        type=duration,
+        metavar="TIME",
+        help="such as 10m (default: 60s; 5m with --load)",
+    )
+    parser.add_argument(
+        "--out", type=file_to_write, metavar="FILE", help="write to this file, not to the terminal"
+    )
     add_request_arguments(parser, "with --load")
 
 
@@ -69,13 +89,20 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     histograms, curves = measured.histograms(), measured.curves()
     _warn(histograms.keys() - curves.keys(), measured.drafted, curves, arguments.load)
     document = {
-        "baseline": {model: phases for model, grown in histograms.items() if (phases := _phases(model, grown))},
+        "baseline": {
+            model: phases
+            for model, grown in histograms.items()
+            if (phases := _phases(model, grown))
+        },
         "plain_steps": {model: _plain_steps(curve, measured) for model, curve in curves.items()},
         "plain_cache": measured.caches(),
     }
     document = {name: models for name, models in document.items() if models}
     if not document:
-        print("no requests finished, so there is nothing to write; watch longer, or send traffic", file=sys.stderr)
+        print(
+            "no requests finished, so there is nothing to write; watch longer, or send traffic",
+            file=sys.stderr,
+        )
         return 1
     text = f"# Measured over {measured.until - measured.began:.0f} s.\n"
     text += yaml.safe_dump(document, sort_keys=False, default_flow_style=None)
@@ -103,7 +130,9 @@ class BaselineRun:
         """See ``ScrapeSink``; ignores the duration and the interval."""
         self.began, self.until = self.began or at, at
         self._engines.observe(at, page)
-        self.drafted |= {engine.key.model_name for engine in page.engines if Trait.OVERCOUNTED in engine.traits}
+        self.drafted |= {
+            engine.key.model_name for engine in page.engines if Trait.OVERCOUNTED in engine.traits
+        }
         for key, state in self._engines.states.items():
             if state.seen_at != at or state.grown is None:
                 continue
@@ -114,7 +143,9 @@ class BaselineRun:
 
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``ScrapeSink``; ignores the time of the failure."""
-        self._log.fault("vllm", "cannot read vLLM's metrics", reason=error.reason, problem=str(error))
+        self._log.fault(
+            "vllm", "cannot read vLLM's metrics", reason=error.reason, problem=str(error)
+        )
 
     def histograms(self) -> Mapping[str, Mapping[Phase, HistogramReading]]:
         """How much each model's histograms have grown, all of its engines together."""
@@ -127,11 +158,19 @@ class BaselineRun:
         """The KV cache by model, as in ``PlainCache``, without models that speculated or got no requests."""
         models = {key.model_name for key in self._engines.states} - self.drafted
         caches = {model: _plain_cache(self._engines.of(model)) for model in sorted(models)}
-        return {model: cache for model, cache in caches.items() if "preemptions_ratio" in cache or "hit_ratio" in cache}
+        return {
+            model: cache
+            for model, cache in caches.items()
+            if "preemptions_ratio" in cache or "hit_ratio" in cache
+        }
 
     def curves(self) -> dict[str, PlainStepTimes]:
         """Plain step times by model, without models that speculated or decoded too little."""
-        plain = {model: fit(periods) for model, periods in self.periods.items() if model not in self.drafted}
+        plain = {
+            model: fit(periods)
+            for model, periods in self.periods.items()
+            if model not in self.drafted
+        }
         return {model: curve for model, curve in plain.items() if curve is not None}
 
 
@@ -145,7 +184,9 @@ async def measure(
             decoding, or it does not answer requests.
     """
     measured = BaselineRun()
-    async with page_source(settings.model_copy(update={"vllm_url": url}), settings.limits) as source:
+    async with page_source(
+        settings.model_copy(update={"vllm_url": url}), settings.limits
+    ) as source:
         try:  # before it waits or sends requests in vain
             page = await source.next()
         except ScrapeError as error:
@@ -158,7 +199,9 @@ async def measure(
         polls = asyncio.create_task(poller.run())
         try:
             work = _send(url, seconds, loads, options) if loads else asyncio.sleep(seconds)
-            await unless_stopped(work, stop_on_signals())  # then what was measured so far is written
+            await unless_stopped(
+                work, stop_on_signals()
+            )  # then what was measured so far is written
         finally:
             polls.cancel()
             with suppress(asyncio.CancelledError):
@@ -179,7 +222,9 @@ async def _send(url: str, seconds: float, loads: Sequence[int], options: Request
 
         async def worker(part: float) -> None:
             # Clients in step with each other would prefill while nobody decodes, and S0 would lack what prefill costs.
-            await client.ask(next(prompts), _TEMPERATURE, max_tokens=ceil(part * options.max_tokens))
+            await client.ask(
+                next(prompts), _TEMPERATURE, max_tokens=ceil(part * options.max_tokens)
+            )
             while True:
                 if await client.ask(next(prompts), _TEMPERATURE) is None:
                     await asyncio.sleep(_AFTER_FAILURE)
@@ -195,25 +240,48 @@ async def _send(url: str, seconds: float, loads: Sequence[int], options: Request
 
 
 def _warn(
-    without: Iterable[str], drafted: Container[str], curves: Mapping[str, PlainStepTimes], loads: Sequence[int]
+    without: Iterable[str],
+    drafted: Container[str],
+    curves: Mapping[str, PlainStepTimes],
+    loads: Sequence[int],
 ) -> None:
     """Prints why models are ``without`` plain step times, and at which of the ``loads`` others have none."""
     for model in sorted(without):
-        why = "it speculates" if model in drafted else "not enough tokens, or vLLM exports no step times"
+        why = (
+            "it speculates"
+            if model in drafted
+            else "not enough tokens, or vLLM exports no step times"
+        )
         print(f"{model}: no plain step times ({why})", file=sys.stderr)
     for model, curve in curves.items():
         low, high = _REACHED * curve.running[0], curve.running[-1] / _REACHED
         if missed := ", ".join(str(load) for load in loads if not low <= load <= high):
-            print(f"{model}: no step times with {missed} running: measure longer, with --duration", file=sys.stderr)
+            print(
+                f"{model}: no step times with {missed} running: measure longer, with --duration",
+                file=sys.stderr,
+            )
 
 
-def _phases(model: str, histograms: Mapping[Phase, HistogramReading]) -> dict[str, dict[str, float]]:
+def _phases(
+    model: str, histograms: Mapping[Phase, HistogramReading]
+) -> dict[str, dict[str, float]]:
     """The latencies of a model's phases, in seconds; prints the phases that vLLM's buckets are too coarse for."""
-    latencies = {str(phase): known for phase, reading in histograms.items() if (known := latency(reading)) is not None}
-    if coarse := ", ".join(phase for phase, known in latencies.items() if known.gap_seconds is None):
-        print(f"{model}: {coarse}: interpolated, since P99 is in vLLM's first bucket", file=sys.stderr)
+    latencies = {
+        str(phase): known
+        for phase, reading in histograms.items()
+        if (known := latency(reading)) is not None
+    }
+    if coarse := ", ".join(
+        phase for phase, known in latencies.items() if known.gap_seconds is None
+    ):
+        print(
+            f"{model}: {coarse}: interpolated, since P99 is in vLLM's first bucket", file=sys.stderr
+        )
     return {
-        phase: {f"p{quantile * 100:.0f}": round(value, _DIGITS) for quantile, value in known.quantiles.items()}
+        phase: {
+            f"p{quantile * 100:.0f}": round(value, _DIGITS)
+            for quantile, value in known.quantiles.items()
+        }
         for phase, known in latencies.items()
     }
 
@@ -222,7 +290,9 @@ def _plain_cache(engines: Sequence[EngineState]) -> dict[str, float]:
     cache = sum_caches(engine.cache for engine in engines)
     found = {
         "hit_ratio": cache.hit_ratio,
-        "capacity_tokens": mean_capacity(one.latest.kv_cache_capacity_tokens for one in engines if one.latest),
+        "capacity_tokens": mean_capacity(
+            one.latest.kv_cache_capacity_tokens for one in engines if one.latest
+        ),
         "preemptions_ratio": cache.preemptions_ratio,
     }
     return {name: round(value, _DIGITS) for name, value in found.items() if value is not None}
@@ -233,10 +303,14 @@ def _plain_steps(curve: PlainStepTimes, measured: BaselineRun) -> dict[str, Any]
         "running": [round(running, 2) for running in curve.running],
         "seconds": [round(seconds, _DIGITS) for seconds in curve.seconds],
         "errors": [round(error, _DIGITS) for error in curve.errors],
-        "deviations": [[round(deviation, _DIGITS) for deviation in row] for row in curve.deviations],
+        "deviations": [
+            [round(deviation, _DIGITS) for deviation in row] for row in curve.deviations
+        ],
         "prompt_share": round(curve.prompt_share, 3),
         "measured": datetime.fromtimestamp(measured.until, UTC).isoformat(timespec="seconds"),
     }
     if curve.first_token_seconds:
-        steps["first_token_seconds"] = [round(seconds, _DIGITS) for seconds in curve.first_token_seconds]
+        steps["first_token_seconds"] = [
+            round(seconds, _DIGITS) for seconds in curve.first_token_seconds
+        ]
     return steps

@@ -43,7 +43,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     Failures: the page is unusable, a plug-in failed, its socket cannot be opened, an Alertmanager takes no alerts. A
     plug-in that is not heard is none, as only the split by temperature needs it.
     """
-    source = f"{arguments.config} and environment variables" if arguments.config else "environment variables, no file"
+    source = (
+        f"{arguments.config} and environment variables"
+        if arguments.config
+        else "environment variables, no file"
+    )
     print(f"settings: valid ({source})")
     return asyncio.run(_check(settings))
 
@@ -62,7 +66,12 @@ async def _check(settings: Settings) -> int:
     failed, text = plugin or (False, "not checked, because vLLM's metrics cannot be read")
     print(f"\nplug-in: {text}")
     code = 0 if report.scrape.last_error is None and not failed else 1
-    return max([code, *[await _check_alertmanager(url, settings) for url in settings.alerting.alertmanagers]])
+    return max(
+        [
+            code,
+            *[await _check_alertmanager(url, settings) for url in settings.alerting.alertmanagers],
+        ]
+    )
 
 
 async def _running(settings: Settings) -> tuple[bool, str] | None:
@@ -79,13 +88,19 @@ async def _running(settings: Settings) -> tuple[bool, str] | None:
     except Unreachable:
         return None
     except (ScrapeError, LookupError, TypeError) as error:
-        problem = str(error) if isinstance(error, ScrapeError) else "it is not from a specdec-sidecar of this version"
+        problem = (
+            str(error)
+            if isinstance(error, ScrapeError)
+            else "it is not from a specdec-sidecar of this version"
+        )
         return False, f"unknown: cannot read the status at {url} ({problem})"
 
 
 async def _listen(state: State, settings: Settings) -> tuple[bool, str]:
     """The same from the socket: listens for two seconds, or until a plug-in is bad or all engines have said hello."""
-    silent = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])  # ``check`` prints what it finds
+    silent = structlog.wrap_logger(
+        structlog.ReturnLogger(), processors=[]
+    )  # ``check`` prints what it finds
     receiver = PluginReceiver(settings.plugin.socket, state.plugin.receive, silent)
     async with receiver:
         for _ in range(round(_LISTEN / _PAUSE)):
@@ -131,7 +146,10 @@ def _speculation(engine: EngineReport) -> str:
         return "no usable counters"
     if not drafted:
         return "on, nothing drafted yet"
-    accepted, positions = engine.counters.get(Counter.ACCEPTED_TOKENS, 0.0), len(engine.accepted_per_position)
+    accepted, positions = (
+        engine.counters.get(Counter.ACCEPTED_TOKENS, 0.0),
+        len(engine.accepted_per_position),
+    )
     return f"on, {positions} draft positions; {accepted / drafted:.1%} of {drafted:,.0f} draft tokens accepted so far"
 
 

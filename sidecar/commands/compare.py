@@ -27,21 +27,42 @@ from sidecar.commands.load.metrics import (
     least_size,
     relative_change,
 )
-from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult, read_saved
+from sidecar.commands.load.sweep_result import (
+    LevelResult,
+    Measurement,
+    SweepLevel,
+    SweepResult,
+    read_saved,
+)
 from sidecar.settings import Settings
 from sidecar.wording.numbers import aligned, latency
 
-HELP = "compare two saved sweeps, before and after a change: differences, their errors and a verdict"
+HELP = (
+    "compare two saved sweeps, before and after a change: differences, their errors and a verdict"
+)
 _CONFIDENCE: Final = 0.95  # probability that none of the claimed differences is spurious
 _MOST_BATCHES: Final = 20
-_SMALLEST: Final = 0.03  # relative; smaller ones are not claimed, since a machine may drift between two sweeps
+_SMALLEST: Final = (
+    0.03  # relative; smaller ones are not claimed, since a machine may drift between two sweeps
+)
 
 _TOKENS: Final = "tokens/s"
 _MEDIANS: Final = ("TTFT P50", "TPOT P50", _TOKENS)
 _SPEEDS: Final = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", _TOKENS)
 _ACCEPTED: Final = ("acceptance", "length")
-_BALANCE: Final = ("requests/s", "cache hit ratio", "preemptions/request")  # comparable only under the same requests
-_SENT: Final = ("prompts", "requests", "endpoint", "extra_body", "max_tokens", "rounds")  # arguments of ``sweep``
+_BALANCE: Final = (
+    "requests/s",
+    "cache hit ratio",
+    "preemptions/request",
+)  # comparable only under the same requests
+_SENT: Final = (
+    "prompts",
+    "requests",
+    "endpoint",
+    "extra_body",
+    "max_tokens",
+    "rounds",
+)  # arguments of ``sweep``
 _LONG: Final = 80  # characters; two digests of prompts have more
 _COMPARED: Final = (*_ACCEPTED, *_SPEEDS, "requests/s", *CACHE)
 
@@ -59,7 +80,9 @@ _OUTCOMES: Final = {0: "passed", 1: "failed", 3: "undecided"}  # of --fail-if-sl
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``compare``."""
-    parser.add_argument("before", type=Path, metavar="A.json", help="a file written by `sweep --save`")
+    parser.add_argument(
+        "before", type=Path, metavar="A.json", help="a file written by `sweep --save`"
+    )
     parser.add_argument("after", type=Path, metavar="B.json", help="another one, to compare with A")
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
     slower = (
@@ -77,7 +100,11 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
     """
     names = (str(arguments.before), str(arguments.after))
     comparison = compare(read_saved(arguments.before), read_saved(arguments.after), names=names)
-    print(json.dumps(asdict(comparison), indent=2, allow_nan=False) if arguments.json else "\n".join(_text(comparison)))
+    print(
+        json.dumps(asdict(comparison), indent=2, allow_nan=False)
+        if arguments.json
+        else "\n".join(_text(comparison))
+    )
     if not comparison.changes:
         return 2
     if arguments.fail_if_slower is None:
@@ -127,10 +154,16 @@ class Comparison:
 
 def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) -> Comparison:
     """Compares the levels that both have; the confidence holds for all changes with an error together (Bonferroni)."""
-    first, second = ({one.level: one for one in sweep.levels if one.whole.samples} for sweep in (before, after))
+    first, second = (
+        {one.level: one for one in sweep.levels if one.whole.samples} for sweep in (before, after)
+    )
     pairs = [(level, second[key]) for key, level in first.items() if key in second]
     unlike = _BALANCE if any(_other_requests(before, after)) else ()
-    uncertain = [one for one in _changes(pairs, unlike, _CONFIDENCE) if one.change is not None and one.change.error]
+    uncertain = [
+        one
+        for one in _changes(pairs, unlike, _CONFIDENCE)
+        if one.change is not None and one.change.error
+    ]
     changes = tuple(_changes(pairs, unlike, 1 - (1 - _CONFIDENCE) / max(1, len(uncertain))))
     gains = {level: gains_from(token, first) for level, token, first in _times(changes)}
     return Comparison(
@@ -139,13 +172,17 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
         result=_result(changes),
         changes=changes,
         same_requests=not unlike,
-        gains_from={level: gain for level, gain in gains.items() if gain is not None and not unlike},
+        gains_from={
+            level: gain for level, gain in gains.items() if gain is not None and not unlike
+        },
         left_out=(*_left_out(names[0], first, second), *_left_out(names[1], second, first)),
         notes=tuple(_notes(before, after, pairs)),
     )
 
 
-def _left_out(name: str, levels: Iterable[SweepLevel], others: Container[SweepLevel]) -> Iterator[str]:
+def _left_out(
+    name: str, levels: Iterable[SweepLevel], others: Container[SweepLevel]
+) -> Iterator[str]:
     if alone := "; ".join(str(level) for level in levels if level not in others):
         yield f"only {name} measured {alone}: not compared"
 
@@ -162,13 +199,17 @@ def _changes(
             is_alike = metric not in unlike and (same_k or metric != "acceptance")
             change = relative_change(before, after) if is_alike else None
             gap = difference(before, after) if is_alike else None
-            yield MetricChange(pair[0].level, metric, before, after, change, gap, _effect(metric, change, gap))
+            yield MetricChange(
+                pair[0].level, metric, before, after, change, gap, _effect(metric, change, gap)
+            )
 
 
 def _effect(metric: str, change: Interval | None, gap: Interval | None) -> Effect | None:
     if gap is None or not gap.is_clear:
         return None
-    if change is not None and (not change.is_clear or abs(change.value) <= _SMALLEST):  # None: it was 0 before
+    if change is not None and (
+        not change.is_clear or abs(change.value) <= _SMALLEST
+    ):  # None: it was 0 before
         return None
     if metric in _SPEEDS:
         return "faster" if (gap.value > 0) == (metric == _TOKENS) else "slower"
@@ -182,7 +223,10 @@ def _interval(name: str, level: LevelResult, confidence: float) -> Interval | No
     if name in _ACCEPTED:  # they do not depend on the machine's speed
         size = ceil(len(whole.samples) / _MOST_BATCHES)
         starts = range(0, len(whole.samples) - size + 1, size)
-        parts = [replace(whole, samples=whole.samples[start : start + size], counted=None) for start in starts]
+        parts = [
+            replace(whole, samples=whole.samples[start : start + size], counted=None)
+            for start in starts
+        ]
     elif min(len(part.samples) for part in parts) < least_size(metric.share):
         parts = ()
     return estimate(metric.value(whole), map(metric.value, parts), confidence)
@@ -227,7 +271,9 @@ def _result(changes: Sequence[MetricChange]) -> Result:
     return "faster" if "faster" in effects else "slower"
 
 
-def _notes(before: SweepResult, after: SweepResult, pairs: Sequence[tuple[LevelResult, LevelResult]]) -> Iterator[str]:
+def _notes(
+    before: SweepResult, after: SweepResult, pairs: Sequence[tuple[LevelResult, LevelResult]]
+) -> Iterator[str]:
     if before.model != after.model:
         yield f"the model names differ: {before.model} and {after.model}"
     if reasons := ", ".join(_other_requests(before, after)):
@@ -261,7 +307,11 @@ def _text(comparison: Comparison) -> Iterator[str]:
 def _balance(comparison: Comparison) -> Iterator[str]:
     for level, token, first in _times(comparison.changes):
         gain = comparison.gains_from.get(level)
-        least = "" if gain is None else "; a request gains time from {} output tokens on ({} to {})".format(*gain)
+        least = (
+            ""
+            if gain is None
+            else "; a request gains time from {} output tokens on ({} to {})".format(*gain)
+        )
         yield f"{level}: {_time(token, 'per token')}, {_time(first, 'to the first token')}{least}"
 
 
@@ -273,7 +323,10 @@ def _time(change: Interval, per: str) -> str:
 
 
 def _row(one: MetricChange) -> Sequence[str]:
-    sides = (METRICS[one.metric].shown(side.value if side is not None else None) for side in (one.before, one.after))
+    sides = (
+        METRICS[one.metric].shown(side.value if side is not None else None)
+        for side in (one.before, one.after)
+    )
     change = "-" if one.change is None else f"{one.change.value:+.1%}"
     error = "-" if one.change is None or one.change.error is None else f"±{one.change.error:.1%}"
     return (f"  {one.metric}", *sides, change, error, one.effect or "")
@@ -285,15 +338,26 @@ def _gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
     Checks medians and throughput, whose errors need the fewest requests.
     """
     failed: list[str] = []
-    undecided = [] if comparison.same_requests else ["the sweeps did not send the same requests, or some failed"]
+    undecided = (
+        []
+        if comparison.same_requests
+        else ["the sweeps did not send the same requests, or some failed"]
+    )
     undecided += comparison.left_out
     for one in comparison.changes:
         if one.change is None or one.metric not in _MEDIANS:
             continue
-        slowdown, where = one.change.value * (-1 if one.metric == _TOKENS else 1), f"{one.metric} at {one.level}"
+        slowdown, where = (
+            one.change.value * (-1 if one.metric == _TOKENS else 1),
+            f"{one.metric} at {one.level}",
+        )
         if one.effect == "slower" and slowdown >= limit:
             failed.append(f"{where} is slower by {slowdown:.1%}; the limit is {limit:.1%}")
         elif one.change.error is None or slowdown + one.change.error >= limit:
-            bound = "unknown" if one.change.error is None else f"up to {slowdown + one.change.error:.1%}"
+            bound = (
+                "unknown"
+                if one.change.error is None
+                else f"up to {slowdown + one.change.error:.1%}"
+            )
             undecided.append(f"{where}: a slowdown of {limit:.1%} cannot be ruled out ({bound})")
     return (1, failed) if failed else (3 if undecided else 0, undecided)

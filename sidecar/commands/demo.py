@@ -22,12 +22,18 @@ _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
 _PROMPT_SHARE = 4.0  # prompt tokens computed per generated token in this traffic, roughly
 # Drafting costs time here, so cold traffic gains from it and hot traffic loses; so does structured output.
 _GAINING = SimulatorOptions(draft_seconds_per_token=0.006, structured_acceptance=0.83)
-_FIXED = replace(_GAINING, draft_sample_method="probabilistic", hot_acceptance=_GAINING.cold_acceptance)
+_FIXED = replace(
+    _GAINING, draft_sample_method="probabilistic", hot_acceptance=_GAINING.cold_acceptance
+)
 _LOSING = replace(_GAINING, cold_acceptance=0.65, hot_acceptance=0.3)
 
-_CYCLING = f"Temperatures and the acceptance rate go up and down in a cycle of {_CYCLE / 60:.0f} minutes."
+_CYCLING = (
+    f"Temperatures and the acceptance rate go up and down in a cycle of {_CYCLE / 60:.0f} minutes."
+)
 _STAYS_LOW = "The acceptance rate stays below 0.5: verdicts turn net_negative and alerts fire."
-_STAYS_HIGH = "The draft samples its tokens, so the acceptance rate stays high at every temperature."
+_STAYS_HIGH = (
+    "The draft samples its tokens, so the acceptance rate stays high at every temperature."
+)
 _WHERE = """
 specdec-sidecar demo: a simulated vLLM with speculative decoding, and traffic for it.
 
@@ -44,8 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``demo``."""
     add_duration(parser)
     course = parser.add_mutually_exclusive_group()
-    course.add_argument("--losing", action="store_true", help="keep acceptance below 0.5, so that alerts fire")
-    course.add_argument("--fixed", action="store_true", help="sample the draft's tokens, so that hot traffic gains too")
+    course.add_argument(
+        "--losing", action="store_true", help="keep acceptance below 0.5, so that alerts fire"
+    )
+    course.add_argument(
+        "--fixed",
+        action="store_true",
+        help="sample the draft's tokens, so that hot traffic gains too",
+    )
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -63,7 +75,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-async def _run(settings: Settings, seconds: float | None, options: SimulatorOptions, course: str) -> None:
+async def _run(
+    settings: Settings, seconds: float | None, options: SimulatorOptions, course: str
+) -> None:
     stop = stop_on_signals()
     mixes = (HOT,) if options is _LOSING else COLD_HOT_COLD
     traffic_options = TrafficOptions(mixes, _CYCLE / len(mixes), max_requests=_MANY)
@@ -74,7 +88,9 @@ async def _run(settings: Settings, seconds: float | None, options: SimulatorOpti
             steps = {options.model_name: _plain_steps(options)}
             watching = {"vllm_url": vllm.url, "plugin": Plugin(socket=socket), "plain_steps": steps}
             async with running(settings.model_copy(update=watching)) as address:
-                print(_WHERE.format(address=address.local, vllm=vllm.url, course=course), flush=True)
+                print(
+                    _WHERE.format(address=address.local, vllm=vllm.url, course=course), flush=True
+                )
                 sending = asyncio.create_task(traffic.run())
                 await stopped(stop, seconds)
                 sending.cancel()
@@ -85,11 +101,15 @@ async def _run(settings: Settings, seconds: float | None, options: SimulatorOpti
 def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
     """What a baseline of the simulated vLLM without speculation would measure, calculated from its options."""
     running = (1.0, float(options.max_num_seqs))
-    waiting = _PROMPT_SHARE * options.prefill_seconds_per_token  # for the prompts of each other request
+    waiting = (
+        _PROMPT_SHARE * options.prefill_seconds_per_token
+    )  # for the prompts of each other request
     return PlainStepTimes(
         running=running,
         seconds=tuple(
-            options.step_seconds + requests * options.step_seconds_per_request + (requests - 1) * waiting
+            options.step_seconds
+            + requests * options.step_seconds_per_request
+            + (requests - 1) * waiting
             for requests in running
         ),
         errors=(0.0005, 0.0005),

@@ -24,7 +24,9 @@ def run(_arguments: argparse.Namespace, settings: Settings) -> int:
     else:
         # The sidecar's certificate is issued for other names than this address.
         context = ssl._create_unverified_context()  # noqa: S323, SLF001 - see above
-        connection = http.client.HTTPSConnection(local.host, local.port, timeout=_TIMEOUT, context=context)
+        connection = http.client.HTTPSConnection(
+            local.host, local.port, timeout=_TIMEOUT, context=context
+        )
     try:
         connection.connect()
         if tls is not None and tls.verify_mode is ssl.CERT_REQUIRED:
@@ -33,7 +35,10 @@ def run(_arguments: argparse.Namespace, settings: Settings) -> int:
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         fault = type(error).__name__
-        print(f"no answer at {settings.listen}: {fault}; is the sidecar up, with this SPECDEC_LISTEN?", file=sys.stderr)
+        print(
+            f"no answer at {settings.listen}: {fault}; is the sidecar up, with this SPECDEC_LISTEN?",
+            file=sys.stderr,
+        )
         return 1
     finally:
         connection.close()

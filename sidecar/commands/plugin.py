@@ -95,8 +95,12 @@ def write_plugin(folder: Path) -> tuple[Path, ...]:
         package / "entry_points.txt": _ENTRY_POINTS,
     }
     try:
-        if project.exists() and f'name = "{_PROJECT}"' not in project.read_text(encoding="utf-8", errors="replace"):
-            raise InputError(f"{project} belongs to another project; use a separate directory for the plug-in")
+        if project.exists() and f'name = "{_PROJECT}"' not in project.read_text(
+            encoding="utf-8", errors="replace"
+        ):
+            raise InputError(
+                f"{project} belongs to another project; use a separate directory for the plug-in"
+            )
         _make(folder)
         _make(package)
         for path, text in files.items():
@@ -110,8 +114,12 @@ def write_plugin(folder: Path) -> tuple[Path, ...]:
 
 
 def _make(folder: Path) -> None:
-    folder.mkdir(0o755, parents=True, exist_ok=True)  # for vLLM to trust it, nobody else may write there
-    with suppress(PermissionError):  # another user's folder, such as a volume; writing to it may still be allowed
+    folder.mkdir(
+        0o755, parents=True, exist_ok=True
+    )  # for vLLM to trust it, nobody else may write there
+    with suppress(
+        PermissionError
+    ):  # another user's folder, such as a volume; writing to it may still be allowed
         folder.chmod(folder.stat().st_mode | 0o555)
 
 

@@ -21,7 +21,9 @@ _MOST_BYTES = 1_000_000_000  # on disk: about a day of one engine's pages
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``record``."""
-    parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="where to put the recording")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", required=True, help="where to put the recording"
+    )
     add_duration(parser)
 
 
@@ -35,7 +37,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     # A recording holds whole pages only; pacing still keeps polling below its share of vLLM's CPU.
     whole = settings.model_copy(update={"scrape_filtered": False})
     try:
-        recorder = Recorder(arguments.out, max_bytes=_MOST_BYTES, log=structlog.get_logger("sidecar"))
+        recorder = Recorder(
+            arguments.out, max_bytes=_MOST_BYTES, log=structlog.get_logger("sidecar")
+        )
         asyncio.run(_run(whole, recorder, arguments.duration))
     except ListenError as error:
         for name in ("scrapes", "plugin"):  # or the next attempt would find a recording there
@@ -43,7 +47,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         hint = "if a sidecar is running here, stop it first: only one process can listen for the plug-in"
         raise ListenError(f"{error}; {hint}") from error
     except OSError as error:
-        raise InputError(f"--out={arguments.out}: {error.strerror or error}; choose a writable directory") from error
+        raise InputError(
+            f"--out={arguments.out}: {error.strerror or error}; choose a writable directory"
+        ) from error
     print(
         f"recorded {counted(recorder.requests, 'request')} and {counted(recorder.scrapes, 'poll')} in {arguments.out}, "
         f"{recorder.written:,} bytes; to analyse them: specdec-sidecar replay {arguments.out}"

@@ -16,9 +16,13 @@ HELP = "replay a recording and print acceptance by temperature"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``replay``."""
-    parser.add_argument("directory", type=Path, metavar="DIR", help="a recording, as `record` writes it")
     parser.add_argument(
-        "--json", action="store_true", help="print the JSON of /api/v1/status rather than what `report` prints"
+        "directory", type=Path, metavar="DIR", help="a recording, as `record` writes it"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the JSON of /api/v1/status rather than what `report` prints",
     )
 
 

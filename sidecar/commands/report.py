@@ -15,8 +15,14 @@ HELP = "print the verdicts and tables of a running sidecar, for a ticket"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``report``."""
-    parser.add_argument("--url", type=base_url, help="a running sidecar (default: this machine's, at SPECDEC_LISTEN)")
-    parser.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
+    parser.add_argument(
+        "--url",
+        type=base_url,
+        help="a running sidecar (default: this machine's, at SPECDEC_LISTEN)",
+    )
+    parser.add_argument(
+        "--format", choices=("text", "markdown"), default="text", help="default: text"
+    )
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:

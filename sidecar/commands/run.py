@@ -40,6 +40,8 @@ async def _run(config: Path | None, settings: Settings) -> None:
     async with running(settings, reloader=reloader) as address:
         # Otherwise each full collection also walks everything that was imported and stalls the event loop for 20 ms.
         gc.freeze()
-        log.info("sidecar started", version=__version__, address=str(address), vllm_url=settings.vllm_url)
+        log.info(
+            "sidecar started", version=__version__, address=str(address), vllm_url=settings.vllm_url
+        )
         await stop.wait()
         log.info("sidecar stopping")

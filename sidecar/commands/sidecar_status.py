@@ -69,11 +69,19 @@ def _model(model: _Json, table: _Table, item: str, shown: str) -> Iterator[str]:
     for header, rows in model["tables"]:
         yield from ("", *table(header, rows))
     for finding in model["explanations"]:
-        yield from ("", f"{item}{finding['code']}: {finding['what']}", f"{item}{finding['remedy']} {finding['expect']}")
+        yield from (
+            "",
+            f"{item}{finding['code']}: {finding['what']}",
+            f"{item}{finding['remedy']} {finding['expect']}",
+        )
         yield f"{item}To verify: {finding['verify']}"
     notes = [_speedup(model), *model["notes"]]
     notes = [note for note in notes if note and note not in shown]
-    notes += [f"temperature {part['temperature']}: {part['note']}" for part in model["temperatures"] if part["note"]]
+    notes += [
+        f"temperature {part['temperature']}: {part['note']}"
+        for part in model["temperatures"]
+        if part["note"]
+    ]
     yield from ("", *(f"{item}{note}" for note in notes)) if notes else ()
 
 

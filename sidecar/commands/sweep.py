@@ -14,10 +14,24 @@ from typing import Final, Literal
 from sidecar.analysis.advice import advise
 from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.verdict import Judgement, Verdict, judge
-from sidecar.commands.arguments import base_url, duration, file_to_write, listed, number_up_to, whole, written
+from sidecar.commands.arguments import (
+    base_url,
+    duration,
+    file_to_write,
+    listed,
+    number_up_to,
+    whole,
+    written,
+)
 from sidecar.commands.load.measure import SweepOptions, measure_sweep
 from sidecar.commands.load.metrics import ACCEPTANCE, METRICS, TIMES
-from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult, encode
+from sidecar.commands.load.sweep_result import (
+    LevelResult,
+    Measurement,
+    SweepLevel,
+    SweepResult,
+    encode,
+)
 from sidecar.commands.load.workload import MOST_AT_ONCE, add_request_arguments, request_options
 from sidecar.commands.waiting import stop_on_signals
 from sidecar.settings import Settings
@@ -27,7 +41,9 @@ from sidecar.wording.numbers import aligned
 
 HELP = "measure the times and the acceptance of a vLLM by temperature and load, for `compare`"
 _MOST: Final = 10_000
-_TEMPERATURE: Final = number_up_to(10.0, "temperatures from 0 to 10", above=-math.ulp(0))  # 0 included
+_TEMPERATURE: Final = number_up_to(
+    10.0, "temperatures from 0 to 10", above=-math.ulp(0)
+)  # 0 included
 
 _RULE: Final = (
     "Verdicts go by the acceptance rate, not by time: a rule of thumb for drafts made token by token "
@@ -47,19 +63,33 @@ _OTHERS_DRAFTED: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``sweep``."""
-    parser.add_argument("--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)")
+    parser.add_argument(
+        "--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)"
+    )
     temperatures, default = listed(_TEMPERATURE), "0,0.3,0.5,0.7,1"
-    parser.add_argument("--temperatures", type=temperatures, default=default, metavar="T,T", help=f"default: {default}")
+    parser.add_argument(
+        "--temperatures",
+        type=temperatures,
+        default=default,
+        metavar="T,T",
+        help=f"default: {default}",
+    )
     concurrency, in_flight = listed(whole(MOST_AT_ONCE)), "requests in flight (default: 1,8)"
-    parser.add_argument("--concurrency", type=concurrency, default="1,8", metavar="N,N", help=in_flight)
+    parser.add_argument(
+        "--concurrency", type=concurrency, default="1,8", metavar="N,N", help=in_flight
+    )
     requests = "per level and round (default: 32)"
     parser.add_argument("--requests", type=whole(_MOST), default=32, metavar="N", help=requests)
-    rounds = "repeat all levels; `compare` needs 4 or more to estimate how much runs differ (default: 1)"
+    rounds = (
+        "repeat all levels; `compare` needs 4 or more to estimate how much runs differ (default: 1)"
+    )
     parser.add_argument("--rounds", type=whole(_MOST), default=1, metavar="N", help=rounds)
     end = "stop after this long and report what was measured (default: 30m)"
     parser.add_argument("--duration", type=duration, default=1800.0, metavar="TIME", help=end)
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
-    parser.add_argument("--save", type=file_to_write, metavar="FILE", help="also write the result, for `compare`")
+    parser.add_argument(
+        "--save", type=file_to_write, metavar="FILE", help="also write the result, for `compare`"
+    )
     add_request_arguments(parser)
 
 
@@ -75,7 +105,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     options = SweepOptions(
         url=arguments.url or settings.vllm_url,
         requests=request_options(arguments, settings),
-        levels=tuple(SweepLevel(at, number) for at in dict.fromkeys(arguments.temperatures) for number in concurrency),
+        levels=tuple(
+            SweepLevel(at, number)
+            for at in dict.fromkeys(arguments.temperatures)
+            for number in concurrency
+        ),
         count=arguments.requests,
         rounds=arguments.rounds,
         seconds=arguments.duration,
@@ -84,8 +118,17 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     result = asyncio.run(_run(options))
     summaries = [summarize(level, settings.thresholds) for level in result.levels]
     if arguments.json:
-        about = {name: getattr(result, name) for name in ("model", "max_tokens", "rounds", "complete", "fault")}
-        print(json.dumps({**about, "levels": [asdict(level) for level in summaries]}, indent=2, allow_nan=False))
+        about = {
+            name: getattr(result, name)
+            for name in ("model", "max_tokens", "rounds", "complete", "fault")
+        }
+        print(
+            json.dumps(
+                {**about, "levels": [asdict(level) for level in summaries]},
+                indent=2,
+                allow_nan=False,
+            )
+        )
     else:
         print("\n".join(text(result, summaries, settings.thresholds)))
     saved = arguments.save is None or written("--save", arguments.save, encode(result))
@@ -126,7 +169,11 @@ def summarize(result: LevelResult, thresholds: Thresholds) -> LevelSummary:
     """
     measured = result.whole
     judgement = judge(Evidence(window=measured.acceptance), thresholds)
-    advice = advise(judgement.evidence, judgement.judged, thresholds) if judgement.judged is not None else None
+    advice = (
+        advise(judgement.evidence, judgement.judged, thresholds)
+        if judgement.judged is not None
+        else None
+    )
     return LevelSummary(
         level=result.level,
         acceptance_from=measured.source,
@@ -140,14 +187,20 @@ def summarize(result: LevelResult, thresholds: Thresholds) -> LevelSummary:
 
 def _caveats(measured: Measurement, judgement: Judgement) -> Iterator[str]:
     if measured.samples and measured.source == "none":
-        yield _OTHERS_DRAFTED if measured.counted is not None and measured.counted.draft_tokens else _NO_DRAFTS
+        yield (
+            _OTHERS_DRAFTED
+            if measured.counted is not None and measured.counted.draft_tokens
+            else _NO_DRAFTS
+        )
     if judgement.gate is not None:
         yield f"no verdict from fewer than {judgement.gate.value:g} requests (raise --requests)"
     if measured.others:
         yield _OTHERS
 
 
-def text(result: SweepResult, summaries: Sequence[LevelSummary], thresholds: Thresholds) -> Iterator[str]:
+def text(
+    result: SweepResult, summaries: Sequence[LevelSummary], thresholds: Thresholds
+) -> Iterator[str]:
     """A table of times in milliseconds, one of acceptance with the verdicts, the advice and the caveats."""
     yield f"model {result.model or 'unknown'}; times in milliseconds"
     yield ""
@@ -165,8 +218,13 @@ def text(result: SweepResult, summaries: Sequence[LevelSummary], thresholds: Thr
 def _table(summaries: Sequence[LevelSummary], columns: Sequence[str]) -> list[str]:
     """The levels with these columns; a column name that starts like the one before is cut to its last word."""
     columns = ("temperature", "concurrency", *columns)
-    shown = [name.split()[-1] if name[:4] == before[:4] else name for before, name in pairwise(("", *columns))]
-    return aligned(shown, [[cells[column] for column in columns] for cells in map(_cells, summaries)])
+    shown = [
+        name.split()[-1] if name[:4] == before[:4] else name
+        for before, name in pairwise(("", *columns))
+    ]
+    return aligned(
+        shown, [[cells[column] for column in columns] for cells in map(_cells, summaries)]
+    )
 
 
 def _cells(one: LevelSummary) -> Mapping[str, str]:

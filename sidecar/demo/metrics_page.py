@@ -10,11 +10,45 @@ from sidecar.demo.scheduler import Scheduler, SimulatorOptions, StepReport
 
 _SECONDS: Final = (1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _TOKEN: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, *_SECONDS)
-_FIRST: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, *_SECONDS, 160.0, 640.0, 2560.0)
-_MINUTES: Final = (10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0)
+_FIRST: Final = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    *_SECONDS,
+    160.0,
+    640.0,
+    2560.0,
+)
+_MINUTES: Final = (
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    40.0,
+    50.0,
+    60.0,
+    120.0,
+    240.0,
+    480.0,
+    960.0,
+    1920.0,
+    7680.0,
+)
 _REQUEST: Final = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, *_MINUTES)
 _PER_POSITION: Final = "spec_decode_num_accepted_tokens_per_pos"
-_SPECULATION: Final = ("spec_decode_num_drafts", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens")
+_SPECULATION: Final = (
+    "spec_decode_num_drafts",
+    "spec_decode_num_draft_tokens",
+    "spec_decode_num_accepted_tokens",
+)
 _HISTOGRAMS: Final = {
     "iteration_tokens_total": (1.0, *(float(2**power) for power in range(3, 15))),
     "time_to_first_token_seconds": _FIRST,
@@ -31,19 +65,31 @@ class MetricsPage:
     def __init__(self, options: SimulatorOptions, *, started: float) -> None:
         self.registry = CollectorRegistry()
         self._labels = {"model_name": options.model_name, "engine": options.engine}
-        self._series: dict[tuple[str, str], Any] = {}  # by name and value of the additional label, if any
+        self._series: dict[
+            tuple[str, str], Any
+        ] = {}  # by name and value of the additional label, if any
         Gauge("process_start_time_seconds", "", registry=self.registry).set(started)
         if options.num_speculative_tokens:
             self._add(Counter, *_SPECULATION)
-            self._add(Counter, _PER_POSITION, position=tuple(map(str, range(options.num_speculative_tokens))))
+            self._add(
+                Counter,
+                _PER_POSITION,
+                position=tuple(map(str, range(options.num_speculative_tokens))),
+            )
         self._add(Gauge, "num_requests_running", "num_requests_waiting")
         self._add(Gauge, "num_requests_waiting_by_reason", reason=("capacity", "deferred"))
         self._add(Gauge, "kv_cache_usage_perc")
         self._add(Counter, "prefix_cache_queries", "prefix_cache_hits", "num_preemptions")
         self._add(Counter, "prompt_tokens", "generation_tokens")
-        self._add(Counter, "request_success", finished_reason=("stop", "length", "abort", "error", "repetition"))
+        self._add(
+            Counter,
+            "request_success",
+            finished_reason=("stop", "length", "abort", "error", "repetition"),
+        )
         for name, edges in _HISTOGRAMS.items():
-            family = Histogram(f"vllm:{name}", "", self._labels, buckets=edges, registry=self.registry)
+            family = Histogram(
+                f"vllm:{name}", "", self._labels, buckets=edges, registry=self.registry
+            )
             self._series[name, ""] = family.labels(**self._labels)
         cache = {
             "block_size": str(options.block_size),

@@ -20,12 +20,20 @@ class SimulatorOptions:
     speed: float = 1.0  # factor on engine speed; above about 10 the event loop is the limit
 
     num_speculative_tokens: int = 3  # draft tokens per verification step; 0: no speculation
-    cold_acceptance: float = 0.975  # probability at temperature 0 that a draft token is accepted if all before it were
+    cold_acceptance: float = (
+        0.975  # probability at temperature 0 that a draft token is accepted if all before it were
+    )
     hot_acceptance: float = 0.56  # the same from hot_temperature on; linear between the two
-    hot_temperature: float = 1.2  # with these defaults 95 % of the draft tokens are accepted at 0, 35 % at 1.2
-    draft_sample_method: str = "greedy"  # what the plug-in reads; hot_acceptance does not follow from it
+    hot_temperature: float = (
+        1.2  # with these defaults 95 % of the draft tokens are accepted at 0, 35 % at 1.2
+    )
+    draft_sample_method: str = (
+        "greedy"  # what the plug-in reads; hot_acceptance does not follow from it
+    )
     structured_acceptance: float = 1.0  # factor on that probability for structured output
-    prefix_hits: float = 0.25  # share of requests that find half of their prompt in the prefix cache (0-1)
+    prefix_hits: float = (
+        0.25  # share of requests that find half of their prompt in the prefix cache (0-1)
+    )
 
     max_num_seqs: int = 16  # requests that run concurrently
     block_size: int = 16  # tokens per KV-cache block
@@ -34,7 +42,9 @@ class SimulatorOptions:
     step_seconds: float = 0.014  # an empty engine step
     step_seconds_per_request: float = 0.0002  # added for every running request
     prefill_seconds_per_token: float = 0.00002  # added for every prompt token computed
-    draft_seconds_per_token: float = 0.0  # added for each draft position, since drafting is sequential
+    draft_seconds_per_token: float = (
+        0.0  # added for each draft position, since drafting is sequential
+    )
 
 
 class RequestStatus(StrEnum):
@@ -71,7 +81,9 @@ class Request:
     scheduled: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0
-    lengths: list[int] = field(default_factory=list)  # [j]: verification steps that accepted j tokens
+    lengths: list[int] = field(
+        default_factory=list
+    )  # [j]: verification steps that accepted j tokens
 
     @property
     def time_per_output_token(self) -> float:
@@ -153,7 +165,9 @@ class Scheduler:
     def kv_cache_usage(self) -> float:
         """Share of the blocks in use (0-1), including those that the next step may fill."""
         sizes = (request.num_prompt_tokens + request.num_output_tokens for request in self.running)
-        blocks = sum(-(-(tokens + self.num_spec_tokens) // self._options.block_size) for tokens in sizes)
+        blocks = sum(
+            -(-(tokens + self.num_spec_tokens) // self._options.block_size) for tokens in sizes
+        )
         return min(1.0, blocks / self._options.num_gpu_blocks)
 
     def get_num_unfinished_requests(self) -> int:
@@ -187,7 +201,9 @@ class Scheduler:
             if request.random.random() < options.prefix_hits:
                 request.num_cached_tokens = request.num_prompt_tokens // 2
             output.scheduled_new_reqs.append(SimpleNamespace(req_id=request.request_id))
-            output.num_scheduled_tokens[request.request_id] = request.num_prompt_tokens - request.num_cached_tokens
+            output.num_scheduled_tokens[request.request_id] = (
+                request.num_prompt_tokens - request.num_cached_tokens
+            )
         return output
 
     def duration(self, output: SchedulerOutput) -> float:
@@ -195,8 +211,14 @@ class Scheduler:
         options = self._options
         prompts = sum(output.num_scheduled_tokens[new.req_id] for new in output.scheduled_new_reqs)
         drafts = self.num_spec_tokens if output.scheduled_spec_decode_tokens else 0
-        seconds = options.step_seconds + options.step_seconds_per_request * len(output.num_scheduled_tokens)
-        return seconds + options.prefill_seconds_per_token * prompts + options.draft_seconds_per_token * drafts
+        seconds = options.step_seconds + options.step_seconds_per_request * len(
+            output.num_scheduled_tokens
+        )
+        return (
+            seconds
+            + options.prefill_seconds_per_token * prompts
+            + options.draft_seconds_per_token * drafts
+        )
 
     def execute(self, output: SchedulerOutput) -> SimpleNamespace:
         """Like vLLM's ``ModelRunnerOutput``: for each request, as many tokens as it accepts and one more."""
@@ -206,7 +228,9 @@ class Scheduler:
             drafted = len(output.scheduled_spec_decode_tokens.get(request_id, ()))
             if request is not None and drafted:
                 chance = acceptance(request.sampling_params.temperature, self._options)
-                chance *= self._options.structured_acceptance if request.use_structured_output else 1.0
+                chance *= (
+                    self._options.structured_acceptance if request.use_structured_output else 1.0
+                )
                 while accepted < drafted and request.random.random() < chance:
                     accepted += 1
             sampled.append([0] * (1 + accepted))
@@ -243,7 +267,9 @@ class Scheduler:
         """Adds one request's verification to the step's statistics."""
         stats = spec_decoding_stats or SpecDecodingStats([0] * self.num_spec_tokens)
         stats.num_drafts += 1
-        stats.num_draft_tokens += num_draft_tokens - (num_invalid_spec_tokens or {}).get(request_id, 0)
+        stats.num_draft_tokens += num_draft_tokens - (num_invalid_spec_tokens or {}).get(
+            request_id, 0
+        )
         stats.num_accepted_tokens += num_accepted_tokens
         for position in range(num_accepted_tokens):
             stats.num_accepted_tokens_per_pos[position] += 1

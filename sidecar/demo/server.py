@@ -95,15 +95,23 @@ class SimulatedVllm:
     """
 
     def __init__(
-        self, options: SimulatorOptions | None = None, *, port: int = 0, plugin_socket: Path | None = None
+        self,
+        options: SimulatorOptions | None = None,
+        *,
+        port: int = 0,
+        plugin_socket: Path | None = None,
     ) -> None:
         self.options = options or SimulatorOptions()
         self._port = port
         self._scheduler = Scheduler if plugin_socket is None else _observed(plugin_socket)
         self.begin()
         self.app = web.Application()
-        self.app.add_routes([web.get("/metrics", self._metrics), web.get("/metrics/", self._metrics)])
-        self._runner = web.AppRunner(self.app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        self.app.add_routes(
+            [web.get("/metrics", self._metrics), web.get("/metrics/", self._metrics)]
+        )
+        self._runner = web.AppRunner(
+            self.app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
+        )
 
     def begin(self) -> None:
         """Begins as a new process, with counters at 0 and a new start time."""
@@ -126,7 +134,9 @@ class SimulatedVllm:
         await self._runner.cleanup()
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        body, headers = self.page.render(request.rel_url.raw_query_string if request.path.endswith("/") else "")
+        body, headers = self.page.render(
+            request.rel_url.raw_query_string if request.path.endswith("/") else ""
+        )
         return web.Response(body=body, headers=headers)
 
 

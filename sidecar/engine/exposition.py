@@ -18,7 +18,9 @@ from sidecar.settings.groups import Limits
 
 _TYPE_LINE = re.compile(rb"# TYPE \S+ \w+\n")
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|(?=\}))')
+_LABEL = re.compile(
+    r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|(?=\}))'
+)
 # Printable ASCII without "_": float() would also accept "1_0" and digits of other scripts.
 _VALUE = re.compile(r"[ \t]+([!-^`-~]+)(?:[ \t]+-?[\d.]+)?[ \t]*(?:# \{.*)?$")
 _ESCAPE = re.compile(r"\\(.)")
@@ -79,7 +81,11 @@ class PageReader:
         """
         if len(body) > self._limits.page_bytes:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
-        if self._memory is None or not body.endswith(b"\n") or (values := _values(body, self._memory)) is None:
+        if (
+            self._memory is None
+            or not body.endswith(b"\n")
+            or (values := _values(body, self._memory)) is None
+        ):
             return self._learn(body)
         return Page(self._series, values, 0)
 
@@ -105,7 +111,11 @@ def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | Non
     memory = _Memory(len(lines), places, keys)
     values = _values(body, memory)
     # Compared as text, since NaN differs from NaN.
-    return memory if values is not None and list(map(repr, values)) == list(map(repr, page.values)) else None
+    return (
+        memory
+        if values is not None and list(map(repr, values)) == list(map(repr, page.values))
+        else None
+    )
 
 
 def _values(body: bytes, memory: _Memory) -> list[float] | None:
@@ -125,7 +135,9 @@ def _values(body: bytes, memory: _Memory) -> list[float] | None:
     return None if b"_" in b"".join(values) else numbers
 
 
-def read_lines(body: bytes, wanted: frozenset[bytes], most_series: int) -> tuple[Page, tuple[int, ...]]:
+def read_lines(
+    body: bytes, wanted: frozenset[bytes], most_series: int
+) -> tuple[Page, tuple[int, ...]]:
     """Reads a page line by line; returns also the line numbers of the samples, from 0.
 
     ``wanted`` are the full names of the samples needed (``x_total``, ``x_bucket``); the rest is not checked. Lines of

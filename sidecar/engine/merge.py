@@ -20,9 +20,18 @@ def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSn
     return EngineSnapshot(
         key,
         _merged(Counter, [engine.counters for engine in engines]),
-        sum_by_position([(engine.counters.get(Counter.DRAFTS), engine.accepted_per_position) for engine in engines]),
+        sum_by_position(
+            [
+                (engine.counters.get(Counter.DRAFTS), engine.accepted_per_position)
+                for engine in engines
+            ]
+        ),
         _merged(Gauge, [engine.gauges for engine in engines]),
-        {phase: reading for phase in Phase if (reading := _merged_histogram(phase, engines)) is not None},
+        {
+            phase: reading
+            for phase in Phase
+            if (reading := _merged_histogram(phase, engines)) is not None
+        },
         sum(known) if len(known) == len(capacities) else None,
         frozenset().union(*(engine.traits for engine in engines)),
     )
@@ -43,9 +52,14 @@ def held(before: EngineSnapshot, now: EngineSnapshot) -> EngineSnapshot:
 
     So within one process of vLLM, a counter never falls.
     """
-    counters = {counter: max(before.counters.get(counter, 0), value) for counter, value in now.counters.items()}
+    counters = {
+        counter: max(before.counters.get(counter, 0), value)
+        for counter, value in now.counters.items()
+    }
     histograms = {
-        phase: HistogramReading(reading.edges, _highest(before.histograms[phase].counts, reading.counts))
+        phase: HistogramReading(
+            reading.edges, _highest(before.histograms[phase].counts, reading.counts)
+        )
         if phase in before.histograms and before.histograms[phase].edges == reading.edges
         else reading
         for phase, reading in now.histograms.items()
@@ -73,8 +87,13 @@ def fell(before: EngineSnapshot, now: EngineSnapshot) -> bool:
     )
 
 
-def _merged(kind: Iterable[_Quantity], engines: Sequence[Mapping[_Quantity, float]]) -> dict[_Quantity, float]:
-    known = {quantity: [engine[quantity] for engine in engines if quantity in engine] for quantity in kind}
+def _merged(
+    kind: Iterable[_Quantity], engines: Sequence[Mapping[_Quantity, float]]
+) -> dict[_Quantity, float]:
+    known = {
+        quantity: [engine[quantity] for engine in engines if quantity in engine]
+        for quantity in kind
+    }
     return {
         quantity: max(values) if quantity is Gauge.KV_CACHE_USAGE else sum(values)
         for quantity, values in known.items()

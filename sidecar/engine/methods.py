@@ -10,10 +10,14 @@ _ONE_PASS: Final = _NO_DRAFTER | {"dflash", "dspark", "medusa"}
 _CUSTOM: Final = "custom_class"
 _WITHOUT_ASYNC: Final = frozenset({"ngram", "suffix", "medusa", "mlp_speculator", _CUSTOM})
 _WITHOUT_RUNNER_V2: Final = _WITHOUT_ASYNC - {"ngram"}
-_DROP_THE_LAST_BLOCK: Final = frozenset({"eagle", "eagle3", "dflash", "dspark"})  # with MTP: use_eagle()
+_DROP_THE_LAST_BLOCK: Final = frozenset(
+    {"eagle", "eagle3", "dflash", "dspark"}
+)  # with MTP: use_eagle()
 REJECTED: Final = ("min_p", "logit_bias")
 """Sampling parameters that vLLM from 0.14 on answers with status 400 while it speculates."""
-_WITHOUT_SCHEDULE: Final = frozenset({"suffix", "ngram_gpu", "medusa", _CUSTOM})  # assert a fixed K, or ignore it
+_WITHOUT_SCHEDULE: Final = frozenset(
+    {"suffix", "ngram_gpu", "medusa", _CUSTOM}
+)  # assert a fixed K, or ignore it
 
 
 def drafts_by_token(method: str | None, *, in_parallel: bool) -> bool:
@@ -51,4 +55,6 @@ def follows_a_schedule(method: str | None) -> bool:
 
 def given_up(method: str | None) -> tuple[str, ...]:
     """What vLLM does without because of the method, although plain decoding has it by default (0.14; 0.27, on GPUs)."""
-    return ("async scheduling",) * (method in _WITHOUT_ASYNC) + ("model runner V2",) * (method in _WITHOUT_RUNNER_V2)
+    return ("async scheduling",) * (method in _WITHOUT_ASYNC) + ("model runner V2",) * (
+        method in _WITHOUT_RUNNER_V2
+    )

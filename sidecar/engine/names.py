@@ -38,16 +38,30 @@ class Counter(_Quantity):
     PROMPT_TOKENS = "prompt_tokens", "prompt_tokens_total"
     PREEMPTIONS = "preemptions", "num_preemptions_total"
     # In tokens; in blocks before vLLM 0.9.
-    PREFIX_CACHE_QUERIES = "prefix_cache_queries", "prefix_cache_queries_total", "gpu_prefix_cache_queries_total"
-    PREFIX_CACHE_HITS = "prefix_cache_hits", "prefix_cache_hits_total", "gpu_prefix_cache_hits_total"
+    PREFIX_CACHE_QUERIES = (
+        "prefix_cache_queries",
+        "prefix_cache_queries_total",
+        "gpu_prefix_cache_queries_total",
+    )
+    PREFIX_CACHE_HITS = (
+        "prefix_cache_hits",
+        "prefix_cache_hits_total",
+        "gpu_prefix_cache_hits_total",
+    )
     # Engine steps, summed over several API servers: of a histogram, despite its name, with one observation per step.
     STEPS = "steps", "iteration_tokens_total_count"
     # The time between two output events of a request, summed over requests, and the number of these intervals: one per
     # request and engine step, whatever it accepted.
     DECODE_SECONDS = "decode_seconds", *(f"{name}_sum" for name in _ITL)
     DECODE_STEPS = "decode_steps", *(f"{name}_count" for name in _ITL)
-    FIRST_TOKENS = "first_tokens", "time_to_first_token_seconds_count"  # requests whose prefill ended
-    TTFT_SECONDS = "ttft_seconds", "time_to_first_token_seconds_sum"  # from their arrival until then, summed over them
+    FIRST_TOKENS = (
+        "first_tokens",
+        "time_to_first_token_seconds_count",
+    )  # requests whose prefill ended
+    TTFT_SECONDS = (
+        "ttft_seconds",
+        "time_to_first_token_seconds_sum",
+    )  # from their arrival until then, summed over them
 
 
 class Gauge(_Quantity):
@@ -55,7 +69,9 @@ class Gauge(_Quantity):
 
     REQUESTS_RUNNING = "requests_running", "num_requests_running"
     REQUESTS_WAITING = "requests_waiting", "num_requests_waiting"
-    WAITING_FOR_CAPACITY = "waiting_for_capacity"  # requests that a larger engine would run; see WAITING_BY_REASON
+    WAITING_FOR_CAPACITY = (
+        "waiting_for_capacity"  # requests that a larger engine would run; see WAITING_BY_REASON
+    )
     KV_CACHE_USAGE = "kv_cache_usage", "kv_cache_usage_perc", "gpu_cache_usage_perc"  # 0 to 1
 
 
@@ -63,8 +79,14 @@ class Phase(_Quantity):
     """A latency, in seconds, for which vLLM exports a histogram."""
 
     TTFT = "ttft", "time_to_first_token_seconds"
-    ITL = "itl", *_ITL  # between two output events of a request: one per engine step, not one per token
-    TPOT = "tpot", "request_time_per_output_token_seconds"  # per output token, one observation per finished request
+    ITL = (
+        "itl",
+        *_ITL,
+    )  # between two output events of a request: one per engine step, not one per token
+    TPOT = (
+        "tpot",
+        "request_time_per_output_token_seconds",
+    )  # per output token, one observation per finished request
     E2E = "e2e", "e2e_request_latency_seconds"  # arrival to last token
     QUEUE = "queue", "request_queue_time_seconds"  # waiting to be scheduled
 
@@ -78,10 +100,14 @@ class Trait(StrEnum):
 
 SPECULATION = (Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)
 ACCEPTED_PER_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
-WAITING_BY_REASON = "num_requests_waiting_by_reason"  # by ``reason``; "deferred" requests wait for something else
+WAITING_BY_REASON = (
+    "num_requests_waiting_by_reason"  # by ``reason``; "deferred" requests wait for something else
+)
 CAPACITY = "capacity"
 CACHE_CONFIG = "cache_config_info"  # a gauge of 1 whose labels are the settings of the KV cache
-DIFFUSION = "diffusion_num_denoising_steps_total"  # replaces spec_decode_* for diffusion models (0.25 on)
+DIFFUSION = (
+    "diffusion_num_denoising_steps_total"  # replaces spec_decode_* for diffusion models (0.25 on)
+)
 PROCESS_START = "process_start_time_seconds"  # no prefix; single-process pages only
 CREATED = "generation_tokens_created"  # as well; the same but for a second, where Dynamo leaves out the former
 
@@ -91,7 +117,10 @@ def wanted() -> frozenset[bytes]:
     names = {name for quantity in (*Counter, *Gauge) for name in quantity.candidates}
     names |= {f"{name}_bucket" for phase in Phase for name in phase.candidates}
     names |= {ACCEPTED_PER_POSITION, WAITING_BY_REASON, CACHE_CONFIG, DIFFUSION, CREATED}
-    return frozenset({f"{prefix}{name}".encode() for prefix in PREFIXES for name in names} | {PROCESS_START.encode()})
+    return frozenset(
+        {f"{prefix}{name}".encode() for prefix in PREFIXES for name in names}
+        | {PROCESS_START.encode()}
+    )
 
 
 def split(full_name: str) -> tuple[str, str]:

@@ -73,7 +73,11 @@ class Fetcher:
                 return await self._get(path)
         except TimeoutError as error:
             raise TimedOut(f"incomplete after {self._timeout:g} s") from error
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
+        except (
+            aiohttp.ServerDisconnectedError,
+            aiohttp.ClientPayloadError,
+            aiohttp.ClientResponseError,
+        ) as error:
             raise Interrupted(type(error).__name__) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise Unreachable(_reason(error)) from error
@@ -122,12 +126,19 @@ RETRY = 600  # whole pages before a filter that failed is tried again
 
 
 @asynccontextmanager
-async def page_source(scrape: Scrape, limits: Limits, *, whole: bool = False) -> AsyncIterator["PageSource"]:
+async def page_source(
+    scrape: Scrape, limits: Limits, *, whole: bool = False
+) -> AsyncIterator["PageSource"]:
     """The pages of the vLLM at ``vllm_url``; with ``whole``, never filtered.
 
     The connection is closed when the block ends.
     """
-    fetcher = Fetcher(scrape.vllm_url, timeout=scrape.scrape_timeout, page_bytes=limits.page_bytes, tls=scrape.tls())
+    fetcher = Fetcher(
+        scrape.vllm_url,
+        timeout=scrape.scrape_timeout,
+        page_bytes=limits.page_bytes,
+        tls=scrape.tls(),
+    )
     try:
         yield PageSource(fetcher, limits, filtered=scrape.scrape_filtered and not whole)
     finally:
@@ -143,7 +154,9 @@ class PageSource:
         self._allowed = filtered
         self._all, self._part = _Pages(limits), _Pages(limits)
         self._filter = ""  # the path of the filtered page; empty while filtering is not in use
-        self._expected: frozenset[Series] = frozenset()  # on the whole page that the filter was made from
+        self._expected: frozenset[Series] = (
+            frozenset()
+        )  # on the whole page that the filter was made from
         self._proven: tuple[Series, ...] = ()
         self._process_start: float | None = None  # on the last whole page
         self._newest: float | None = None  # the start of the newest process that answered
@@ -170,11 +183,18 @@ class PageSource:
 
         An older process that keeps responding is accepted: the clock was set back, or the newer process is gone.
         """
-        if started is None or self._newest is None or started >= self._newest or self._refused >= REFUSALS:
+        if (
+            started is None
+            or self._newest is None
+            or started >= self._newest
+            or self._refused >= REFUSALS
+        ):
             self._newest, self._refused = started, 0
             return
         self._refused += 1
-        raise AnotherServer("several vLLM servers answer at this address; the sidecar needs one of its own")
+        raise AnotherServer(
+            "several vLLM servers answer at this address; the sidecar needs one of its own"
+        )
 
     async def _filtered(self) -> PageSnapshot | None:
         """A filtered page with the expected series; None if it has others, is unavailable, or the whole page is due.
@@ -185,7 +205,9 @@ class PageSource:
             return None
         self._filtered_left -= 1
         try:
-            series, snapshot = await asyncio.to_thread(self._part.read, await self._fetcher.get(self._filter))
+            series, snapshot = await asyncio.to_thread(
+                self._part.read, await self._fetcher.get(self._filter)
+            )
             works = series is self._proven or frozenset(series) == self._expected
         except (BadStatus, Interrupted, PageError):
             works = False
@@ -217,7 +239,9 @@ class PageSource:
         """From now on, requests only the names on this page, whose process start shows that it is of one process."""
         # vLLM logs the whole query at every poll, so it names only what is on this page.
         self._expected = frozenset(series)
-        query = "&".join(f"name%5B%5D={quote(name)}" for name in sorted({sample.name for sample in series}))
+        query = "&".join(
+            f"name%5B%5D={quote(name)}" for name in sorted({sample.name for sample in series})
+        )
         self._filter = f"{WHOLE_PAGE}/?{query}"
         self._filtered_left = RECHECK
 

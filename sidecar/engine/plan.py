@@ -10,7 +10,9 @@ from sidecar.engine.exposition import Series
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.errors import PageTooLarge
 
-_MOST_ENGINES = 256  # pairs of model and engine on a page; four times the maximum of ``limits.engines``
+_MOST_ENGINES = (
+    256  # pairs of model and engine on a page; four times the maximum of ``limits.engines``
+)
 _DIGITS = 15  # at most; Python refuses to parse integers of several thousand digits
 _NO_ENGINE = "0"  # V0 and the first V1 versions have one engine and no label for it
 
@@ -78,7 +80,9 @@ def engine_plans(page: Sequence[Series]) -> tuple[EnginePlan, ...]:
                 raise PageTooLarge(f"more than {_MOST_ENGINES} pairs of model and engine")
     return tuple(
         _engine_plan(key, by_engine[key], _agreed(caches.get(key.engine) or caches.get(None)))
-        for key in sorted(by_engine, key=lambda key: (key.model_name, _whole(key.engine) or 0, key.engine))
+        for key in sorted(
+            by_engine, key=lambda key: (key.model_name, _whole(key.engine) or 0, key.engine)
+        )
     )
 
 
@@ -88,7 +92,9 @@ def process_start(page: Sequence[Series]) -> int | None:
     Pages of several processes have neither.
     """
     starts = [index for index, series in enumerate(page) if series.name == names.PROCESS_START]
-    created = [index for index, series in enumerate(page) if names.split(series.name)[1] == names.CREATED]
+    created = [
+        index for index, series in enumerate(page) if names.split(series.name)[1] == names.CREATED
+    ]
     return starts[0] if len(starts) == 1 else created[0] if created and not starts else None
 
 
@@ -97,7 +103,9 @@ def _agreed(caches: set[KvCache] | None) -> KvCache:
     return next(iter(caches)) if caches is not None and len(caches) == 1 else KvCache()
 
 
-def _engine_plan(key: EngineKey, samples: Mapping[str, list[_Sample]], kv_cache: KvCache) -> EnginePlan:
+def _engine_plan(
+    key: EngineKey, samples: Mapping[str, list[_Sample]], kv_cache: KvCache
+) -> EnginePlan:
     counters = {counter: _indices(samples, counter.candidates) for counter in Counter}
     traits = set()
     if counters[Counter.DRAFT_TOKENS] and not counters[Counter.DRAFTS]:
@@ -108,7 +116,9 @@ def _engine_plan(key: EngineKey, samples: Mapping[str, list[_Sample]], kv_cache:
         traits.add(Trait.DIFFUSION)
     gauges = {gauge: _gauge_indices(samples, gauge.candidates) for gauge in Gauge}
     by_reason = samples.get(names.WAITING_BY_REASON, [])
-    for_capacity = tuple(sample.index for sample in by_reason if sample.labels.get("reason") == names.CAPACITY)
+    for_capacity = tuple(
+        sample.index for sample in by_reason if sample.labels.get("reason") == names.CAPACITY
+    )
     gauges[Gauge.WAITING_FOR_CAPACITY] = for_capacity
     histograms = {phase: _histogram(samples, phase.candidates) for phase in Phase}
     return EnginePlan(
@@ -127,9 +137,13 @@ def _indices(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) ->
     return tuple(sample.index for sample in first)
 
 
-def _gauge_indices(samples: Mapping[str, list[_Sample]], candidates: tuple[str, ...]) -> tuple[int, ...]:
+def _gauge_indices(
+    samples: Mapping[str, list[_Sample]], candidates: tuple[str, ...]
+) -> tuple[int, ...]:
     """Like ``_indices``, but prefers a candidate without ``pid``: most with one are stale (0.9.2 to 0.11.0)."""
-    shared = [name for name in candidates if name in samples and "pid" not in samples[name][0].labels]
+    shared = [
+        name for name in candidates if name in samples and "pid" not in samples[name][0].labels
+    ]
     return _indices(samples, shared or candidates)
 
 
@@ -140,10 +154,14 @@ def _positions(samples: list[_Sample]) -> tuple[tuple[int, ...], ...]:
         if position is not None:
             by_position[position].append(sample.index)
     complete = sorted(by_position) == list(range(len(by_position)))
-    return tuple(tuple(by_position[position]) for position in sorted(by_position)) if complete else ()
+    return (
+        tuple(tuple(by_position[position]) for position in sorted(by_position)) if complete else ()
+    )
 
 
-def _histogram(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) -> HistogramPlan | None:
+def _histogram(
+    samples: Mapping[str, list[_Sample]], candidates: Iterable[str]
+) -> HistogramPlan | None:
     """The first candidate that is complete, that is, has a +Inf bucket."""
     for name in candidates:
         by_edge: dict[float, list[int]] = defaultdict(list)
@@ -160,7 +178,8 @@ def _histogram(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) 
 def _kv_cache(config: Mapping[str, str]) -> KvCache:
     """The capacity is exported since 0.32; before that, it is the number of blocks times the size of one."""
     tokens, blocks, size = (
-        _whole(config.get(name, "")) for name in ("kv_cache_size_tokens", "num_gpu_blocks", "block_size")
+        _whole(config.get(name, ""))
+        for name in ("kv_cache_size_tokens", "num_gpu_blocks", "block_size")
     )
     if tokens is None and blocks is not None and size is not None:
         tokens = blocks * size

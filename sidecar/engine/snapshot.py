@@ -45,7 +45,9 @@ class EngineSnapshot:
     @property
     def speculates(self) -> bool:
         """Whether vLLM exports speculation counters, usable or not; one that speculates does so from the start."""
-        return Trait.OVERCOUNTED in self.traits or any(counter in self.counters for counter in SPECULATION)
+        return Trait.OVERCOUNTED in self.traits or any(
+            counter in self.counters for counter in SPECULATION
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +91,19 @@ class SnapshotReader:
 def _engine(plan: EnginePlan, values: Sequence[float]) -> EngineSnapshot:
     sums = ((counter, _sum(values, indices)) for counter, indices in plan.counters.items())
     gauges = ((gauge, _gauge(gauge, values, indices)) for gauge, indices in plan.gauges.items())
-    histograms = ((phase, _histogram(values, histogram)) for phase, histogram in plan.histograms.items())
+    histograms = (
+        (phase, _histogram(values, histogram)) for phase, histogram in plan.histograms.items()
+    )
     positions = tuple(_sum(values, indices) for indices in plan.positions)
     return EngineSnapshot(
         plan.key,
         {counter: value for counter, value in sums if 0 <= value <= _LARGEST},
         positions if all(0 <= value <= _LARGEST for value in positions) else (),
-        {gauge: value for gauge, value in gauges if 0 <= value <= (1 if gauge is Gauge.KV_CACHE_USAGE else _LARGEST)},
+        {
+            gauge: value
+            for gauge, value in gauges
+            if 0 <= value <= (1 if gauge is Gauge.KV_CACHE_USAGE else _LARGEST)
+        },
         {phase: reading for phase, reading in histograms if reading is not None},
         plan.kv_cache.capacity,
         plan.traits,

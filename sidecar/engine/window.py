@@ -46,7 +46,8 @@ class GrowthWindow(Generic[Reading]):
             self._kept.append(self._latest)
         # The oldest reading kept is the last at or before the window's start.
         while len(self._kept) > 1 and (
-            self._kept[1][0] <= at - self._seconds or -inf < self._kept[0][0] < at - _LONGEST * self._seconds
+            self._kept[1][0] <= at - self._seconds
+            or -inf < self._kept[0][0] < at - _LONGEST * self._seconds
         ):
             self._kept.popleft()
 
@@ -58,7 +59,9 @@ class GrowthWindow(Generic[Reading]):
     @property
     def growth(self) -> Reading | None:
         """The growth over the window that ends at the last reading; None if there is none."""
-        return self._subtract(self._latest[1], self._kept[0][1]) if self._latest is not None else None
+        return (
+            self._subtract(self._latest[1], self._kept[0][1]) if self._latest is not None else None
+        )
 
     def readings(self) -> list[tuple[float, Reading]]:
         """The kept readings, each with its time: about sixty, including the latest."""
@@ -85,7 +88,8 @@ class CounterWindow(GrowthWindow[Row]):
         if has_restarted:
             self._carried, self._known = _added(self._carried, self._known), ()
         self._known = tuple(
-            old if isnan(new) else new for old, new in zip_longest(self._known, counters, fillvalue=0.0)
+            old if isnan(new) else new
+            for old, new in zip_longest(self._known, counters, fillvalue=0.0)
         )
         self.append(at, _added(self._carried, counters) if self._carried else counters)
 
@@ -96,14 +100,20 @@ class HistogramWindow:
     def __init__(self, seconds: float) -> None:
         """``seconds`` is the length of the window, by the clock that gives ``at``."""
         self._seconds = seconds
-        self._windows: dict[Phase, tuple[tuple[float, ...], CounterWindow]] = {}  # with the buckets' edges
+        self._windows: dict[
+            Phase, tuple[tuple[float, ...], CounterWindow]
+        ] = {}  # with the buckets' edges
         self._latest: Mapping[Phase, HistogramReading] = {}
 
-    def append(self, at: float, histograms: Mapping[Phase, HistogramReading], *, has_restarted: bool) -> None:
+    def append(
+        self, at: float, histograms: Mapping[Phase, HistogramReading], *, has_restarted: bool
+    ) -> None:
         """Adds a page's readings; different buckets restart a window, since they come from another vLLM version."""
         self._latest = histograms
         if has_restarted:  # a histogram that is not on the page starts again unseen
-            self._windows = {phase: window for phase, window in self._windows.items() if phase in histograms}
+            self._windows = {
+                phase: window for phase, window in self._windows.items() if phase in histograms
+            }
         for phase, reading in histograms.items():
             if phase not in self._windows or self._windows[phase][0] != reading.edges:
                 self._windows[phase] = (reading.edges, CounterWindow(self._seconds))

@@ -33,7 +33,9 @@ class LoggedState:
         for model, engine in sorted(shown - self._known):
             self._log.info("engine found", model=model, engine=engine)
             if others := self._measured.others(model):
-                self._changes.fault("baseline", "the baseline is of other models", model=model, measured=others)
+                self._changes.fault(
+                    "baseline", "the baseline is of other models", model=model, measured=others
+                )
         self._known = shown
         plugin = self._state.plugin.report("")
         meaning = plugin_sentence(plugin)
@@ -45,4 +47,6 @@ class LoggedState:
     def failed(self, at: float, error: ScrapeError) -> None:
         """See ``ScrapeSink``."""
         self._state.failed(at, error)
-        self._changes.fault("scrape", "cannot read vLLM's metrics", reason=error.reason, problem=str(error))
+        self._changes.fault(
+            "scrape", "cannot read vLLM's metrics", reason=error.reason, problem=str(error)
+        )

@@ -18,7 +18,9 @@ from sidecar.engine.merge import OTHER
 from sidecar.settings import Settings
 
 Labels = tuple[str, ...]  # values, in the order of the label names
-Values = float | Distribution | None | Mapping[Any, float | None]  # a mapping's keys are strings or tuples of these
+Values = (
+    float | Distribution | None | Mapping[Any, float | None]
+)  # a mapping's keys are strings or tuples of these
 Kind = Literal["counter", "gauge", "histogram"]  # as in ``# TYPE``
 Node = TypeVar("Node")
 
@@ -80,13 +82,17 @@ class Level(Generic[Node]):
 
         return Metric(f"specdec_{name}_total", "counter", (*self.labels, "position"), samples)
 
-    def _metric(self, name: str, kind: Kind, value: str | Callable[[Node], Values], labels: tuple[str, ...]) -> Metric:
+    def _metric(
+        self, name: str, kind: Kind, value: str | Callable[[Node], Values], labels: tuple[str, ...]
+    ) -> Metric:
         read = _reader(value) if isinstance(value, str) else value
 
         def samples(shown: Shown) -> Iterator[Sample]:
             for outer, node in self.nodes(shown):
                 values = read(node)
-                for inner, item in values.items() if isinstance(values, Mapping) else (((), values),):
+                for inner, item in (
+                    values.items() if isinstance(values, Mapping) else (((), values),)
+                ):
                     if item is not None:
                         yield outer + ((inner,) if isinstance(inner, str) else inner), item
 
@@ -119,18 +125,30 @@ MODEL: Final[Level[ModelReport]] = Level(
     ("model_name",), lambda shown: (((model.model_name,), model) for model in shown.report.models)
 )
 ENGINE: Final = Level(("model_name", "engine"), _engines)
-SINGLE_ENGINE: Final = Level(("model_name", "engine"), _single_engines)  # for what merged engines do not have
+SINGLE_ENGINE: Final = Level(
+    ("model_name", "engine"), _single_engines
+)  # for what merged engines do not have
 LOAD: Final[Level[LoadReport]] = Level(
     ("model_name", "engine", "running"),
-    lambda shown: (((*key, load.running), load) for key, engine in _single_engines(shown) for load in engine.loads),
+    lambda shown: (
+        ((*key, load.running), load)
+        for key, engine in _single_engines(shown)
+        for load in engine.loads
+    ),
 )
 TEMPERATURE: Final[Level[TemperatureReport]] = Level(
     ("model_name", "temperature"),
     lambda shown: (
-        ((one.model_name, part.temperature), part) for one in shown.report.models for part in one.temperatures
+        ((one.model_name, part.temperature), part)
+        for one in shown.report.models
+        for part in one.temperatures
     ),
 )
 GROUP: Final[Level[GroupReport]] = Level(
     ("model_name", "by", "group"),
-    lambda shown: (((one.model_name, part.by, part.group), part) for one in shown.report.models for part in one.groups),
+    lambda shown: (
+        ((one.model_name, part.by, part.group), part)
+        for one in shown.report.models
+        for part in one.groups
+    ),
 )

@@ -20,7 +20,9 @@ from sidecar.export.declaration import Shown
 from sidecar.export.metrics import METRICS
 
 _NAME: Final = rf"((?:{'|'.join(PREFIXES)})[a-zA-Z0-9_:]+)"
-_FAMILY: Final = re.compile(rf"# HELP {_NAME} .*\n# TYPE \1 (?:counter|gauge|histogram|summary|untyped)\n")
+_FAMILY: Final = re.compile(
+    rf"# HELP {_NAME} .*\n# TYPE \1 (?:counter|gauge|histogram|summary|untyped)\n"
+)
 _BETWEEN: Final = re.compile(r"\n(?=# (?!TYPE ))")  # families, and other comments
 _SAMPLE: Final = re.compile(r"[a-zA-Z0-9_:]+(?:\{.*\})? [^ ]+")  # no time: vLLM writes none
 _SUFFIXES: Final = ("", "_bucket", "_sum", "_count", "_total", "_created")
@@ -47,7 +49,11 @@ def own_series(page: bytes, limit: int) -> bytes:
             break
         if head[1] in exported or series + count > limit:
             continue
-        lines = [_EXEMPLAR.sub("", line) for line in family[head.end() :].split("\n") if not line.startswith("#")]
+        lines = [
+            _EXEMPLAR.sub("", line)
+            for line in family[head.end() :].split("\n")
+            if not line.startswith("#")
+        ]
         if lines and _are_samples(lines, head[1]):
             series += count
             exported[head[1]] = head[0] + "\n".join([*lines, ""])

@@ -14,13 +14,17 @@ from sidecar.wording.numbers import counted
 from sidecar.wording.plugin import plugin_sentence
 
 # The page loads nothing from elsewhere, and only the sidecar's own script can run in it.
-SECURITY_POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'"
+SECURITY_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'"
+)
 STATIC = {"style.css": "text/css", "live.js": "text/javascript"}
 
 
 def plugin_line(plugin: PluginReport, said: str) -> str:
     """The state of the plug-in, unless ``said`` already contains it, and the versions that are connected."""
-    versions = ", ".join(dict.fromkeys(f"plug-in {one.version} in vLLM {one.vllm_version}" for one in plugin.engines))
+    versions = ", ".join(
+        dict.fromkeys(f"plug-in {one.version} in vLLM {one.vllm_version}" for one in plugin.engines)
+    )
     small = f" <small>{escape(versions)}</small>" if versions else ""
     sentence = plugin_sentence(plugin)
     return f'<p class="plugin {plugin.state}">{marked(sentence) if sentence not in said else ""}{small}</p>'
@@ -31,7 +35,9 @@ def hints_section(report: Report) -> str:
     found = [hint for model in report.models for hint in hints(model)]
     for reason, count in report.plugin.dropped.items():
         if count:
-            found.append(f"The sidecar dropped {counted(count, 'message')} from the plug-in: `{reason}`.")
+            found.append(
+                f"The sidecar dropped {counted(count, 'message')} from the plug-in: `{reason}`."
+            )
     notes = "".join(f"<li>{marked(note)}</li>" for note in dict.fromkeys(found))
     return f'<h2>Hints</h2><ul class="notes">{notes}</ul>' if notes else ""
 

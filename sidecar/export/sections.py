@@ -17,7 +17,15 @@ from sidecar.wording.findings import explanations
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
-from sidecar.wording.tables import LOWER, PRICES, UNDER_OTHER_TRAFFIC, lower_rows, price_rows, seen, shown_quantiles
+from sidecar.wording.tables import (
+    LOWER,
+    PRICES,
+    UNDER_OTHER_TRAFFIC,
+    lower_rows,
+    price_rows,
+    seen,
+    shown_quantiles,
+)
 
 _WIDTH = 300
 _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
@@ -25,8 +33,15 @@ _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
 
 def bar(value: float | None, limits: Sequence[float]) -> str:
     """A share from 0 to 1 as a bar, with a mark at each limit."""
-    fill = "" if value is None else f'<rect class="fill" height="12" width="{value * _WIDTH:.1f}" rx="2"/>'
-    marks = "".join(f'<line class="limit" x1="{at * _WIDTH:.1f}" x2="{at * _WIDTH:.1f}" y2="12"/>' for at in limits)
+    fill = (
+        ""
+        if value is None
+        else f'<rect class="fill" height="12" width="{value * _WIDTH:.1f}" rx="2"/>'
+    )
+    marks = "".join(
+        f'<line class="limit" x1="{at * _WIDTH:.1f}" x2="{at * _WIDTH:.1f}" y2="12"/>'
+        for at in limits
+    )
     return (
         f'<svg viewBox="0 0 {_WIDTH} 12" preserveAspectRatio="none" height="12" aria-hidden="true">'
         f'<rect class="track" width="{_WIDTH}" height="12" rx="2"/>{fill}{marks}</svg>'
@@ -54,7 +69,11 @@ def engine_section(engine: EngineReport, baselines: Mapping[str, Mapping[float, 
     """Three panels. ``baselines`` are the model's baseline latencies in seconds, by phase and quantile."""
     acceptance = engine.acceptance or NO_DRAFTS
     length = f", {acceptance.length:.2f} tokens per draft" if acceptance.length else ""
-    load = ", ".join(f"{engine.gauges[gauge]:.0f} {what}" for gauge, what in _LOAD.items() if gauge in engine.gauges)
+    load = ", ".join(
+        f"{engine.gauges[gauge]:.0f} {what}"
+        for gauge, what in _LOAD.items()
+        if gauge in engine.gauges
+    )
     capacity = engine.kv_cache_capacity_tokens
     tokens = "" if capacity is None else f" of {capacity:,} tokens"
     return (
@@ -73,25 +92,44 @@ def value(text: str) -> str:
     return f'<span class="value number">{text}</span>'
 
 
-def _latencies(latencies: Mapping[Phase, Latency], baselines: Mapping[str, Mapping[float, float]]) -> str:
+def _latencies(
+    latencies: Mapping[Phase, Latency], baselines: Mapping[str, Mapping[float, float]]
+) -> str:
     rows = [
-        (phase.upper(), *shown_quantiles(measured, latency), _gap(measured, baselines.get(phase, {})))
+        (
+            phase.upper(),
+            *shown_quantiles(measured, latency),
+            _gap(measured, baselines.get(phase, {})),
+        )
         for phase, measured in latencies.items()
     ]
-    return _table(("", "P50", "P95", "P99", "P99 - P50"), rows) or '<p class="facts">No requests in the window.</p>'
+    return (
+        _table(("", "P50", "P95", "P99", "P99 - P50"), rows)
+        or '<p class="facts">No requests in the window.</p>'
+    )
 
 
 def _gap(measured: Latency, baseline: Mapping[float, float]) -> str:
     growth = gap_growth(measured, baseline)
-    gap = shown_quantiles(measured, latency)[-1] if measured.gap_seconds is None else latency(measured.gap_seconds)
+    gap = (
+        shown_quantiles(measured, latency)[-1]
+        if measured.gap_seconds is None
+        else latency(measured.gap_seconds)
+    )
     return gap if growth is None else f"{gap} ({growth:.1f} times the baseline)"
 
 
-def model_section(model: ModelReport, thresholds: Thresholds, plugin: PluginReport, said: str) -> str:
+def model_section(
+    model: ModelReport, thresholds: Thresholds, plugin: PluginReport, said: str
+) -> str:
     """Everything known about one model, across its engines; does not repeat what is in ``said``."""
     judged = model.judgement
     notes = "".join(f"<div class=advice>{marked(note)}</div>" for note in model_notes(model))
-    split = _split(model, thresholds) if model.no_split is None else _no_split(model.no_split, plugin, said)
+    split = (
+        _split(model, thresholds)
+        if model.no_split is None
+        else _no_split(model.no_split, plugin, said)
+    )
     return (
         f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
         f'<div class="buckets"><div class="bucket whole {TONES[judged.verdict]}">'
@@ -113,13 +151,22 @@ def _why(model: ModelReport) -> str:
 
 def _speculates(model: ModelReport) -> str:
     """How the model's engines speculate, according to the plug-in."""
-    configured = dict.fromkeys(engine.speculation for engine in model.engines if engine.speculation is not None)
+    configured = dict.fromkeys(
+        engine.speculation for engine in model.engines if engine.speculation is not None
+    )
     texts = []
     for speculation in configured:
-        parts = [speculation.method or "unknown method", counted(speculation.num_speculative_tokens, "token")]
+        parts = [
+            speculation.method or "unknown method",
+            counted(speculation.num_speculative_tokens, "token"),
+        ]
         parts += ["schedule by batch size"] if speculation.per_batch_size else []
         parts += ["adaptive verification"] if speculation.adaptive_verification else []
-        parts += [f"sampler {speculation.rejection_sample_method}"] if speculation.rejection_sample_method else []
+        parts += (
+            [f"sampler {speculation.rejection_sample_method}"]
+            if speculation.rejection_sample_method
+            else []
+        )
         texts.append(", ".join(parts))
     return "; ".join(texts)
 
@@ -138,7 +185,11 @@ def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
     recent = judgement.evidence.window  # of which the steps are
     span = "" if window == recent else f" in the last {duration(recent.seconds)}"
     steps = f"; {per_step(speed.steps)}{span}" if speed and speed.steps else ""
-    faster = f"; {times_as_fast(speed.speedup)}, {effect(speed.speedup)}" if speed and speed.speedup else ""
+    faster = (
+        f"; {times_as_fast(speed.speedup)}, {effect(speed.speedup)}"
+        if speed and speed.speedup
+        else ""
+    )
     return f"{accepted} in the last {duration(window.seconds)}{length}{steps}{faster}"
 
 
@@ -150,10 +201,11 @@ def _split(model: ModelReport, thresholds: Thresholds) -> str:
         return '<p class="facts">No drafts in the window.</p>'
     marks = ""
     if any(one.judgement.basis is Basis.ACCEPTANCE for one in shown):
-        low, high = percent(thresholds.acceptance_net_negative), percent(thresholds.acceptance_break_even)
-        marks = (
-            f"Marks, a rule of thumb: below {low} speculation costs more than it saves; at {high} and above it pays. "
+        low, high = (
+            percent(thresholds.acceptance_net_negative),
+            percent(thresholds.acceptance_break_even),
         )
+        marks = f"Marks, a rule of thumb: below {low} speculation costs more than it saves; at {high} and above it pays. "
     rates = by_position(seen(model.judgement), "out of the tokens drafted there")
     legend = "Histograms: finished requests with drafts, by acceptance rate, 0% to 100%."
     return f'{rows}<p class="facts">{marks}{legend} {rates}</p>'
@@ -167,7 +219,11 @@ def _no_split(no_split: NoSplit, plugin: PluginReport, said: str) -> str:
 def _bucket(bucket: TemperatureReport, thresholds: Thresholds, *, is_explained: bool) -> str:
     judged, low = bucket.judgement, thresholds.acceptance_net_negative
     limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
-    window, p10, share = seen(judged), bucket.acceptance_quantiles[0.1], percent(bucket.window.share)
+    window, p10, share = (
+        seen(judged),
+        bucket.acceptance_quantiles[0.1],
+        percent(bucket.window.share),
+    )
     note = judgement_note(judged, is_explained=is_explained)
     advice = f'<div class="advice">{escape(note)}</div>' if note else ""
     return (
@@ -204,10 +260,18 @@ def _speed(model: ModelReport) -> str:
     if model.speed is None or not any(load.plain_seconds for load in model.loads):
         return ""
     break_even = model.speed.break_even_acceptance
-    least = "" if break_even is None else f"Break-even acceptance rate at this load: {percent(break_even)}."
+    least = (
+        ""
+        if break_even is None
+        else f"Break-even acceptance rate at this load: {percent(break_even)}."
+    )
     least = least if (break_even or 0) <= 1 else "No acceptance rate breaks even at this load."
     rows = [
-        (load.running, _time(load.actual_seconds, "no traffic"), _time(load.plain_seconds, "not measured"))
+        (
+            load.running,
+            _time(load.actual_seconds, "no traffic"),
+            _time(load.plain_seconds, "not measured"),
+        )
         for load in model.loads
     ]
     table = _table(("requests running", "with speculation", "without (baseline)"), rows)

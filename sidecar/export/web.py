@@ -45,7 +45,9 @@ def make_web(
         form = chosen(accept, request.headers.get("Accept-Encoding", ""))
 
         def make(shown: Shown) -> bytes:
-            own = theirs if shown.report.scrape.up else b""  # from this report, so that the page shows one moment
+            own = (
+                theirs if shown.report.scrape.up else b""
+            )  # from this report, so that the page shows one moment
             return rendered(shown, form, own_series(own, shown.settings.limits.passthrough_series))
 
         return web.Response(body=kept(form, make), headers=form.headers)
@@ -54,11 +56,17 @@ def make_web(
         return web.Response(text="healthy\n")
 
     async def ready(_: web.Request) -> web.Response:
-        return web.Response(text="ready\n") if is_ready() else web.Response(status=503, text="not ready\n")
+        return (
+            web.Response(text="ready\n")
+            if is_ready()
+            else web.Response(status=503, text="not ready\n")
+        )
 
     def made(make: Callable[[Shown], str], content_type: str) -> Handler:
         async def send(_: web.Request) -> web.Response:
-            return web.Response(text=kept(make, make), content_type=content_type, headers=_PAGE_HEADERS)
+            return web.Response(
+                text=kept(make, make), content_type=content_type, headers=_PAGE_HEADERS
+            )
 
         return send
 
@@ -80,7 +88,9 @@ def make_web(
 
 def _json(shown: Shown) -> str:
     """The status with vLLM's address, which a recording's lacks: these settings are not those it was recorded with."""
-    return json.dumps({"vllm_url": redacted(shown.settings.vllm_url), **status(shown)}, allow_nan=False)
+    return json.dumps(
+        {"vllm_url": redacted(shown.settings.vllm_url), **status(shown)}, allow_nan=False
+    )
 
 
 def _links(folder: str, names: Sequence[str]) -> str:
@@ -101,7 +111,9 @@ def _file(body: bytes, content_type: str) -> Handler:
 class Kept:
     """Caches what is made from the result of ``read``: each once in ``seconds``, unless very many are requested."""
 
-    def __init__(self, seconds: float, read: Callable[[], Shown], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, seconds: float, read: Callable[[], Shown], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._seconds = seconds
         self._read = read
         self._clock = clock

@@ -79,11 +79,15 @@ class Passwords:
         user, password = _credentials(authorization)
         if not user:
             return False
-        hashed = users.get(user) or next(iter(users.values()))  # an unknown name costs as much time as a known one
+        hashed = users.get(user) or next(
+            iter(users.values())
+        )  # an unknown name costs as much time as a known one
         digest = hmac.digest(self._key, hashed.encode() + password, "sha256")
         if not hmac.compare_digest(self._known.get(user, b""), digest):
             slowest = max(map(_cost, users.values()))
-            if not await asyncio.get_running_loop().run_in_executor(self._checks, _is_match, password, hashed, slowest):
+            if not await asyncio.get_running_loop().run_in_executor(
+                self._checks, _is_match, password, hashed, slowest
+            ):
                 return False
             if user in users:
                 self._known[user] = digest
@@ -137,7 +141,9 @@ class Connection(web.RequestHandler):
         )
         self._client = client
         self._guard = guard
-        self._wire: asyncio.WriteTransport | None = None  # aiohttp drops its own reference on closing
+        self._wire: asyncio.WriteTransport | None = (
+            None  # aiohttp drops its own reference on closing
+        )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake is complete."""
@@ -171,7 +177,9 @@ class Connection(web.RequestHandler):
         else:
             self._guard.refusals[Refusal.INTERNAL] += 1
             self._guard.faults.fault("handler", "request handler failed", reason=type(exc).__name__)
-        response = web.Response(status=status, text=f"{status} {HTTPStatus(status).phrase}\n", headers=HEADERS)
+        response = web.Response(
+            status=status, text=f"{status} {HTTPStatus(status).phrase}\n", headers=HEADERS
+        )
         response.force_close()
         return response
 
@@ -187,7 +195,10 @@ class GuardedServer:
     """
 
     def __init__(
-        self, app: web.Application, options: GuardOptions | None = None, web_config: WebConfig | None = None
+        self,
+        app: web.Application,
+        options: GuardOptions | None = None,
+        web_config: WebConfig | None = None,
     ) -> None:
         """Without ``web_config``, it serves plain HTTP and requires no password."""
         self.options = options or GuardOptions()
@@ -198,11 +209,15 @@ class GuardedServer:
         self.open: dict[Connection, None] = {}  # those open or in their handshake, the oldest first
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
-        self._opening: set[asyncio.Task[None]] = set()  # they set up accepted connections, including TLS handshakes
+        self._opening: set[asyncio.Task[None]] = (
+            set()
+        )  # they set up accepted connections, including TLS handshakes
         app.middlewares.insert(0, self._authorized)
         app.on_response_prepare.append(_add_headers)
         # A handler ends with its connection, so the limit on connections also bounds the queue of password checks.
-        self._runner = web.AppRunner(app, shutdown_timeout=self.options.shutdown_seconds, handler_cancellation=True)
+        self._runner = web.AppRunner(
+            app, shutdown_timeout=self.options.shutdown_seconds, handler_cancellation=True
+        )
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listens on every address of ``host`` and returns the first as bound; ``::`` accepts IPv4 too.
@@ -215,11 +230,15 @@ class GuardedServer:
         infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, _, _, _, address in dict.fromkeys(infos):
             dual = host == "::" and socket.has_dualstack_ipv6()
-            self._listeners.append(socket.create_server(address, family=family, backlog=128, dualstack_ipv6=dual))
+            self._listeners.append(
+                socket.create_server(address, family=family, backlog=128, dualstack_ipv6=dual)
+            )
         if self._runner.server is None:
             raise RuntimeError("stopped")
         server = self._runner.server
-        self._accepting = [loop.create_task(self._accept(listener, server)) for listener in self._listeners]
+        self._accepting = [
+            loop.create_task(self._accept(listener, server)) for listener in self._listeners
+        ]
         bound_host, bound_port = self._listeners[0].getsockname()[:2]
         return bound_host, bound_port
 
@@ -268,14 +287,18 @@ class GuardedServer:
             error.__traceback__ = None
             client.close()
             connection.connection_lost(error)
-            if not isinstance(error, ConnectionResetError | BrokenPipeError):  # the client disconnected
+            if not isinstance(
+                error, ConnectionResetError | BrokenPipeError
+            ):  # the client disconnected
                 self.refusals[Refusal.TLS] += 1
 
     @web.middleware
     async def _authorized(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         users = {} if self.web_config is None else self.web_config.users
         is_open = not users or request.path in self.options.open_paths
-        if is_open or await self._passwords.is_right(request.headers.get("Authorization", ""), users):
+        if is_open or await self._passwords.is_right(
+            request.headers.get("Authorization", ""), users
+        ):
             return await handler(request)
         self.refusals[Refusal.UNAUTHORIZED] += 1
         return web.Response(status=401, text="unauthorized\n", headers=_CHALLENGE)

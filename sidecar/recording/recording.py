@@ -31,7 +31,15 @@ from sidecar.engine.scrape import ScrapeSink
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
 from sidecar.errors import InputError, ScrapeError
 from sidecar.log import Logger
-from sidecar.requests.messages import Dropped, Hello, Message, PluginSink, ReportPart, UnixSeconds, Unreadable
+from sidecar.requests.messages import (
+    Dropped,
+    Hello,
+    Message,
+    PluginSink,
+    ReportPart,
+    UnixSeconds,
+    Unreadable,
+)
 from sidecar.settings import Settings
 from sidecar.settings.groups import Limits
 
@@ -220,7 +228,9 @@ def read_plugin(directory: Path) -> Iterator[PluginLine]:
         InputError: the file is missing or a line is invalid.
     """
     read = _plugin_lines().validate_json
-    return _lines(directory, _MESSAGES, "message of a plug-in", lambda text: read(text, strict=True))
+    return _lines(
+        directory, _MESSAGES, "message of a plug-in", lambda text: read(text, strict=True)
+    )
 
 
 def _lines(directory: Path, name: str, kind: str, read: Callable[[str], _Line]) -> Iterator[_Line]:
@@ -235,11 +245,15 @@ def _lines(directory: Path, name: str, kind: str, read: Callable[[str], _Line]) 
                 try:
                     line = read(text)
                 except (KeyError, TypeError, ValueError) as error:
-                    raise InputError(f"{path}, line {number}: not a {kind}: {type(error).__name__}") from error
+                    raise InputError(
+                        f"{path}, line {number}: not a {kind}: {type(error).__name__}"
+                    ) from error
                 yield line
     except EOFError:  # such as when it was copied while it grew
         log = structlog.get_logger("sidecar")
-        log.warning("the recording is truncated; using the part before that", file=str(path), lines=number)
+        log.warning(
+            "the recording is truncated; using the part before that", file=str(path), lines=number
+        )
     except (OSError, ValueError) as error:  # what gzip raises on damaged files
         raise InputError(f"{path}: {error}") from error
 
@@ -263,7 +277,9 @@ def replay(directory: Path, settings: Settings) -> Report:
     return replay_events(scrapes, read_plugin(directory), settings.model_copy(update=windows))
 
 
-def replay_events(scrapes: Sequence[Scrape], plugin: Iterable[PluginLine], settings: Settings) -> Report:
+def replay_events(
+    scrapes: Sequence[Scrape], plugin: Iterable[PluginLine], settings: Settings
+) -> Report:
     """The report at the last poll, over the window of these settings; needs at least one poll."""
     events: Iterator[PluginLine | Scrape] = merge(plugin, scrapes, key=attrgetter("at"))
     first = next(events)

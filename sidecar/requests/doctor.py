@@ -19,7 +19,9 @@ def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
     imported.
     """
     points = [point for package in metadata.distributions() for point in package.entry_points]
-    has_entry_point = any((point.group, point.name) == ("vllm.general_plugins", "specdec") for point in points)
+    has_entry_point = any(
+        (point.group, point.name) == ("vllm.general_plugins", "specdec") for point in points
+    )
     allowed = os.environ.get("VLLM_PLUGINS")
     findings = {
         "vLLM finds the plug-in": "" if has_entry_point else "its folder is not on PYTHONPATH, or lacks its .dist-info",
@@ -58,13 +60,21 @@ def _refused(path: str) -> str:
 
 def _methods(source: Path) -> dict[str, str]:
     """The parameters of each function in a file, by the function's name."""
-    nodes = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.FunctionDef)]
+    nodes = [
+        node
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    ]
     return {node.name: " ".join(_parameters(node.args)) for node in nodes}
 
 
 def _parameters(arguments: ast.arguments) -> list[str]:
     """The names, each with * that cannot be given both by position and by name, as in the plug-in's own check."""
-    rest = [argument for argument in (arguments.vararg, *arguments.kwonlyargs, arguments.kwarg) if argument]
+    rest = [
+        argument
+        for argument in (arguments.vararg, *arguments.kwonlyargs, arguments.kwarg)
+        if argument
+    ]
     return (
         [argument.arg + "*" for argument in arguments.posonlyargs]
         + [argument.arg for argument in arguments.args]

@@ -29,7 +29,9 @@ Name = Annotated[str, Field(max_length=256)]
 Version = Annotated[str, Field(max_length=64)]
 Hundredths = Annotated[int, Field(ge=0, le=1_000_000)]
 Exponent = Annotated[int, Field(ge=0, le=64)]
-Parameters = Annotated[tuple[Annotated[str, Field(max_length=24)], ...], Field(max_length=8, fail_fast=True)]
+Parameters = Annotated[
+    tuple[Annotated[str, Field(max_length=24)], ...], Field(max_length=8, fail_fast=True)
+]
 Other = Literal["other"]
 Sampling = Literal["greedy", "plain", "filtered", "penalties"]
 
@@ -141,11 +143,15 @@ class StepTally:
 
     def __add__(self, other: "StepTally") -> "StepTally":
         """The sum of both."""
-        return StepTally(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
+        return StepTally(
+            **{name: getattr(self, name) + getattr(other, name) for name in self.__slots__}
+        )
 
     def __sub__(self, before: "StepTally") -> "StepTally":
         """The growth since ``before``."""
-        return StepTally(**{name: getattr(self, name) - getattr(before, name) for name in self.__slots__})
+        return StepTally(
+            **{name: getattr(self, name) - getattr(before, name) for name in self.__slots__}
+        )
 
 
 Key = TypeVar("Key")
@@ -198,7 +204,9 @@ class ReportPart:
     sampling: Annotated[tuple[Row[Sampling, Tally], ...], _Table] = ()
     adapter: Annotated[tuple[Row[Name, Tally], ...], _Table] = ()
     steps: Annotated[tuple[Row[Exponent, StepTally], ...], _Table] = ()
-    finished: Annotated[tuple[FinishedRequest, ...], Field(max_length=MAX_FINISHED, fail_fast=True)] = ()
+    finished: Annotated[
+        tuple[FinishedRequest, ...], Field(max_length=MAX_FINISHED, fail_fast=True)
+    ] = ()
     end: ReportEnd | None = None
 
     @property

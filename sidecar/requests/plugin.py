@@ -31,9 +31,15 @@ from typing import Any
 VERSION = "0.1.0"  # of the sidecar that wrote this file
 SOCKET = os.environ.get("SPECDEC_PLUGIN__SOCKET") or "/run/specdec/plugin.sock"
 PERIOD = 1.0  # seconds between reports while there is traffic
-SLICE, PACKET = 20e-6, 15e-6  # seconds: what a report may take of one step, and the least that a packet takes
+SLICE, PACKET = (
+    20e-6,
+    15e-6,
+)  # seconds: what a report may take of one step, and the least that a packet takes
 MAX_FINISHED = 4096  # finished requests kept while the sidecar is away; the oldest are dropped and counted as lost
-MAX_KEYS, MAX_POSITIONS = 256, 32  # per table: further keys share the row "other", further positions the last one
+MAX_KEYS, MAX_POSITIONS = (
+    256,
+    32,
+)  # per table: further keys share the row "other", further positions the last one
 MAX_FINISHED_SENT, MAX_ROWS_SENT = 32, 4  # per packet, which must stay below 65,536 bytes
 
 # The methods, each with the parameters that it may have, by position or name; if any differs, none is wrapped.
@@ -43,7 +49,10 @@ KNOWN = {
     "update_from_output": ("self scheduler_output model_runner_output",),
     "_free_request": ("self request delay_free_blocks", "self request"),
 }
-WITH_DEFAULTS = (*functools.WRAPPER_ASSIGNMENTS, "__defaults__")  # a call may omit what has a default
+WITH_DEFAULTS = (
+    *functools.WRAPPER_ASSIGNMENTS,
+    "__defaults__",
+)  # a call may omit what has a default
 OUTCOMES = {"STOPPED": "stopped", "REPETITION": "repetition", "LENGTH_CAPPED": "length", "IGNORED": "length",
             "ABORTED": "aborted"}  # any other status: "error"  # fmt: skip
 # Sampling parameters that vLLM from 0.14 rejects while it speculates, and the values that switch them off.
@@ -78,8 +87,12 @@ class Positions(tuple):
 
 # Counts are replaced, never changed. Finished requests by outcome, and what was drafted and accepted:
 ENDS = ("stopped", "length", "repetition", "aborted", "error")
-Counts = namedtuple("Counts", [*ENDS, "drafts", "draft_tokens", "accepted_tokens"], defaults=[0] * 8)
-Tally = namedtuple("Tally", [*Counts._fields, "drafted_at", "accepted_at"], defaults=[0] * 10)  # also by position
+Counts = namedtuple(
+    "Counts", [*ENDS, "drafts", "draft_tokens", "accepted_tokens"], defaults=[0] * 8
+)
+Tally = namedtuple(
+    "Tally", [*Counts._fields, "drafted_at", "accepted_at"], defaults=[0] * 10
+)  # also by position
 # Steps, their seconds, the requests that decoded in them, the products of these two, and the tokens that they got:
 Steps = namedtuple("Steps", "steps seconds decodes request_seconds tokens")
 
@@ -95,7 +108,9 @@ class RequestCounts:
         none = Positions([0] * min(depth, MAX_POSITIONS))
         self.counted = Tally(drafted_at=none, accepted_at=none)  # what the totals contain of it
         # Its key in each table. The temperature, at most 100, is in hundredths, rounded up.
-        self.temperature = ceil(round(100 * min(max(0, request.sampling_params.temperature), 100), 6))
+        self.temperature = ceil(
+            round(100 * min(max(0, request.sampling_params.temperature), 100), 6)
+        )
         self.prompt_tokens = max(request.num_prompt_tokens - 1, 0).bit_length()
         self.output = "structured" if request.use_structured_output else "free"
         self.sampling = sampling(request.sampling_params)
@@ -106,7 +121,9 @@ class RequestCounts:
         """What it has drafted and accepted so far, in the terms of vLLM's counters."""
         *by_accepted, without_token = self.drafts_by_accepted
         drafted_at, accepted_at = by_position(self.drafts_by_length), by_position(by_accepted)
-        accepted = max(sum(accepted_at) - without_token, self.counted.accepted_tokens)  # never falls
+        accepted = max(
+            sum(accepted_at) - without_token, self.counted.accepted_tokens
+        )  # never falls
         drafts = sum(self.drafts_by_length)
         return Tally(*[0] * len(ENDS), drafts, sum(drafted_at), accepted, drafted_at, accepted_at)
 
@@ -131,28 +148,46 @@ class Observer:
         self.finished, self.lost = deque(maxlen=MAX_FINISHED), 0  # finished requests, as JSON
         self.now, self.length = time.time(), 0.0
         # When the last steps ended: two times with two pipeline stages, since a request is then in every other step.
-        self.times = deque(maxlen=getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1))
+        self.times = deque(
+            maxlen=getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1)
+        )
         self.slices, self.due = None, 0.0  # the report in progress, and when the next one is due
 
     def before_step(self, scheduler: Any, scheduler_output: Any, model_runner_output: Any) -> None:
-        clock, self.now, times, requests = time.monotonic(), time.time(), self.times, scheduler.requests
+        clock, self.now, times, requests = (
+            time.monotonic(),
+            time.time(),
+            self.times,
+            scheduler.requests,
+        )
         self.length = clock - times[0] if len(times) == times.maxlen else 0.0
         times.append(clock)
         if self.own:
             self.requests = requests.copy()
         for new in scheduler_output.scheduled_new_reqs:
             request = requests.get(new.req_id)
-            if request is not None and request.sampling_params is not None:  # None: a pooling request
+            if (
+                request is not None and request.sampling_params is not None
+            ):  # None: a pooling request
                 self.follow(request)
-                if not request.num_output_tokens:  # else it was preempted: model runner V2 lists it as new again
+                if (
+                    not request.num_output_tokens
+                ):  # else it was preempted: model runner V2 lists it as new again
                     self.starting[new.req_id] = request
         if model_runner_output is not None:
             # Before 0.14: counts by the rule of vLLM's method, but ahead of its update, which frees requests that end.
-            index, sampled = model_runner_output.req_id_to_index, model_runner_output.sampled_token_ids
+            index, sampled = (
+                model_runner_output.req_id_to_index,
+                model_runner_output.sampled_token_ids,
+            )
             for request_id, draft in scheduler_output.scheduled_spec_decode_tokens.items():
                 request = requests.get(request_id)
                 if request is not None and draft:  # None: aborted while the model ran
-                    self.count(request, len(draft), len(sampled[index[request_id]]) - 1 if len(sampled) else -1)
+                    self.count(
+                        request,
+                        len(draft),
+                        len(sampled[index[request_id]]) - 1 if len(sampled) else -1,
+                    )
 
     def count(self, request: Any, drafted: int, accepted: int) -> None:
         # Must equal vLLM's own counters, or the sidecar withholds the split; check() takes it as proof of the call.
@@ -161,7 +196,9 @@ class Observer:
         counts.drafts_by_accepted[accepted] += 1
 
     def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
-        results = result.values() if isinstance(result, dict) else [result]  # a dict by client from 0.9.2
+        results = (
+            result.values() if isinstance(result, dict) else [result]
+        )  # a dict by client from 0.9.2
         outputs = [output for outputs in results for output in outputs.outputs]
         if self.own:
             self.check(scheduler_output.scheduled_spec_decode_tokens, outputs)
@@ -176,7 +213,11 @@ class Observer:
                 decodes -= 1
                 tokens -= output
         if decodes > 0 and self.length:
-            self.add("steps", (decodes - 1).bit_length(), Steps(1, self.length, decodes, decodes * self.length, tokens))
+            self.add(
+                "steps",
+                (decodes - 1).bit_length(),
+                Steps(1, self.length, decodes, decodes * self.length, tokens),
+            )
         self.go_on(scheduler)
 
     def check(self, drafts: dict[str, Any], outputs: list[Any]) -> None:
@@ -207,7 +248,9 @@ class Observer:
         return counts
 
     def end(self, request: Any) -> None:
-        counts = None if request.sampling_params is None else self.follow(request)  # None: a pooling request
+        counts = (
+            None if request.sampling_params is None else self.follow(request)
+        )  # None: a pooling request
         if counts is None or counts.ended:  # with a KV connector, it can end a second time
             return
         counts.ended = True
@@ -234,7 +277,9 @@ class Observer:
         rows = self.tables[table]
         if key not in rows and len(rows) >= MAX_KEYS:
             key = "other"
-        rows[key] = self.changed[table, key] = growth._make(map(add, rows[key], growth)) if key in rows else growth
+        rows[key] = self.changed[table, key] = (
+            growth._make(map(add, rows[key], growth)) if key in rows else growth
+        )
         self.since.setdefault((table, key), self.now)
 
     def go_on(self, scheduler: Any) -> None:
@@ -248,7 +293,9 @@ class Observer:
             if not idle and time.perf_counter() + next_takes > until:
                 return
         self.slices = None
-        if idle:  # also in the step that vLLM runs after an abort, for the workers' finished_req_ids
+        if (
+            idle
+        ):  # also in the step that vLLM runs after an abort, for the workers' finished_req_ids
             self.times.clear()
 
     def report(self, requests: dict[str, Any]) -> Iterator[float]:
@@ -259,16 +306,27 @@ class Observer:
             return
         for request_id in [*requests]:
             request = requests.get(request_id)  # None: it has ended since, and was settled then
-            if request is not None and "_specdec" in request.__dict__:  # else it waits for its first step
+            if (
+                request is not None and "_specdec" in request.__dict__
+            ):  # else it waits for its first step
                 self.settle(request._specdec)
             yield 0.0
-        rows, self.changed, finished = self.changed, {}, len(self.finished) + self.lost  # the cut: rows stay
+        rows, self.changed, finished = (
+            self.changed,
+            {},
+            len(self.finished) + self.lost,
+        )  # the cut: rows stay
         end = {"total": self.total._asdict(), "lost": self.lost}
         while rows or finished > self.lost:
             yield PACKET
-            part, left = [*islice(rows, MAX_ROWS_SENT)], max(finished - self.lost, 0)  # the oldest may be dropped
+            part, left = (
+                [*islice(rows, MAX_ROWS_SENT)],
+                max(finished - self.lost, 0),
+            )  # the oldest may be dropped
             ended = [*islice(self.finished, min(left, 0 if part else MAX_FINISHED_SENT))]
-            if not self.send("report", self.part(rows, part, ended, end if len(part) == len(rows) else None)):
+            if not self.send(
+                "report", self.part(rows, part, ended, end if len(part) == len(rows) else None)
+            ):
                 break
             for row in part:
                 del rows[row]
@@ -282,15 +340,21 @@ class Observer:
         part = {"end": end}
         for table, key in keys:
             counts = rows[table, key]._asdict()
-            part.setdefault(table, []).append({"key": key, "since": self.since[table, key], "counts": counts})
+            part.setdefault(table, []).append(
+                {"key": key, "since": self.since[table, key], "counts": counts}
+            )
         return encode(part)[:-1] + ',"finished":[%s]}' % ",".join(finished)
 
     def say(self, state: str, reason: str = "") -> None:
         """Sends a hello, on a new connection if there is none; the next report then has every row."""
         self.state, self.reason = state, reason
         if self.socket is None:
-            with suppress(OSError):  # no free descriptor, or nobody is listening: the next report tries again
-                self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+            with suppress(
+                OSError
+            ):  # no free descriptor, or nobody is listening: the next report tries again
+                self.socket = socket.socket(
+                    socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
+                )
                 self.socket.connect(self.path)
         if self.send("hello", encode({**self.hello, "state": state, "reason": reason[:200]})):
             self.changed = {(table, key): self.tables[table][key] for table, key in self.since}
@@ -298,10 +362,14 @@ class Observer:
     def send(self, kind: str, message: str) -> bool:
         """Returns whether the socket took the packet: False if it is full, or broken, in which case it is closed."""
         try:
-            packet = f'{{"v":2,"{kind}":{message}}}'.encode(errors="replace")  # a name may be no valid Unicode
+            packet = f'{{"v":2,"{kind}":{message}}}'.encode(
+                errors="replace"
+            )  # a name may be no valid Unicode
             return self.socket is not None and self.socket.send(packet, socket.MSG_NOSIGNAL) > 0
         except OSError as error:
-            if kind == "hello" or not isinstance(error, BlockingIOError):  # what is not said is seen by the end
+            if kind == "hello" or not isinstance(
+                error, BlockingIOError
+            ):  # what is not said is seen by the end
                 self.socket.close()
                 self.socket = None
             return False
@@ -313,7 +381,9 @@ def by_position(by_length: list[int]) -> Positions:
     return Positions([*drafts[:last], sum(drafts[last:])] if len(drafts) > last else drafts)
 
 
-def finished_request(request: Any, counts: RequestCounts, outcome: str, now: float) -> dict[str, Any]:
+def finished_request(
+    request: Any, counts: RequestCounts, outcome: str, now: float
+) -> dict[str, Any]:
     last_token, parameters = now if request.num_output_tokens else None, counts.parameters
     return {
         "temperature": counts.temperature, "prompt_tokens": request.num_prompt_tokens, "outcome": outcome,
@@ -331,9 +401,17 @@ def sampling(parameters: Any) -> str:
     if not parameters.temperature:
         return "greedy"
     read = functools.partial(getattr, parameters)
-    if read("presence_penalty", 0) or read("frequency_penalty", 0) or read("repetition_penalty", 1) != 1:
+    if (
+        read("presence_penalty", 0)
+        or read("frequency_penalty", 0)
+        or read("repetition_penalty", 1) != 1
+    ):
         return "penalties"
-    return "filtered" if read("top_k", 0) > 0 or read("top_p", 1) < 1 or read("min_p", 0) > 0 else "plain"
+    return (
+        "filtered"
+        if read("top_k", 0) > 0 or read("top_p", 1) < 1 or read("min_p", 0) > 0
+        else "plain"
+    )
 
 
 def setting(source: Any, path: str) -> Any:
@@ -346,7 +424,11 @@ def setting(source: Any, path: str) -> Any:
 
 def introduction(vllm: Any, vllm_version: Any) -> dict[str, Any]:
     """The hello without its state and reason."""
-    names, parallel, speculative = vllm.model_config.served_model_name, vllm.parallel_config, vllm.speculative_config
+    names, parallel, speculative = (
+        vllm.model_config.served_model_name,
+        vllm.parallel_config,
+        vllm.speculative_config,
+    )
     # Before 0.14.1 there is only the rank, which is 0 in every data-parallel engine of a dense model.
     engine = getattr(parallel, "data_parallel_index", getattr(parallel, "data_parallel_rank", 0))
     return {
@@ -367,13 +449,19 @@ def introduction(vllm: Any, vllm_version: Any) -> dict[str, Any]:
 
 def misfit(found: dict[str, str]) -> str:
     """Names the methods that are missing or whose parameters this file does not know; "" if there are none."""
-    return ", ".join(f"{name}({found.get(name, 'missing')})" for name in KNOWN if found.get(name) not in KNOWN[name])
+    return ", ".join(
+        f"{name}({found.get(name, 'missing')})"
+        for name in KNOWN
+        if found.get(name) not in KNOWN[name]
+    )
 
 
 def parameters(method: Any) -> str:
     """Names a method's parameters; marks with * each that cannot be given both by position and by name."""
     found = inspect.signature(method).parameters.values()
-    return " ".join(one.name if one.kind is one.POSITIONAL_OR_KEYWORD else one.name + "*" for one in found)
+    return " ".join(
+        one.name if one.kind is one.POSITIONAL_OR_KEYWORD else one.name + "*" for one in found
+    )
 
 
 def attempt(scheduler: Any, act: Callable[..., None], *args: Any) -> None:
@@ -391,9 +479,16 @@ def fail(scheduler: Any, part: str, error: Exception) -> None:
         state, line = "disabled", inspect.getinnerframes(error.__traceback__, 0)[-1].lineno
         reason = f"{part}: {type(error).__name__} at line {line}"
         if isinstance(error, NotCalled):
-            state, reason = "refused", f"{type(scheduler).__name__} has its own {error}, which does not call vLLM's"
+            state, reason = (
+                "refused",
+                f"{type(scheduler).__name__} has its own {error}, which does not call vLLM's",
+            )
         log.error("specdec %s is %s, and vLLM goes on without it: %s", VERSION, state, reason)
-        observer.starting, observer.requests, observer.slices = {}, {}, None  # lets go of vLLM's requests
+        observer.starting, observer.requests, observer.slices = (
+            {},
+            {},
+            None,
+        )  # lets go of vLLM's requests
         observer.say(state, reason)
 
 
@@ -402,7 +497,9 @@ def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) 
     if "_specdec" in vars(scheduler_class):
         return
     scheduler_class._specdec = None  # an observed instance has its Observer here
-    methods = {name: getattr(scheduler_class, name) for name in KNOWN if hasattr(scheduler_class, name)}
+    methods = {
+        name: getattr(scheduler_class, name) for name in KNOWN if hasattr(scheduler_class, name)
+    }
     refusal = misfit({name: parameters(method) for name, method in methods.items()})
     wrappers = {} if refusal else wrap(*(methods[name] for name in KNOWN))
     construct = scheduler_class.__init__
@@ -411,11 +508,17 @@ def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)
         try:
-            own = [name for name, wrapper in wrappers.items() if getattr(type(self), name) is not wrapper]
+            own = [
+                name
+                for name, wrapper in wrappers.items()
+                if getattr(type(self), name) is not wrapper
+            ]
             self._specdec_link = observer = Observer(self, vllm_version, path, own)
             self._specdec = None if refusal else observer
             state = "refused" if refusal else observer.state
-            reason = refusal or (f"{type(self).__name__} has its own {' '.join(own)}" if own else "")
+            reason = refusal or (
+                f"{type(self).__name__} has its own {' '.join(own)}" if own else ""
+            )
             observer.say(state, reason)
             log.info("specdec %s: %s for %s%s", VERSION, state, path, reason and f": {reason}")
         except Exception as error:
@@ -436,15 +539,25 @@ def wrap(make: Any, update: Any, free: Any) -> dict[str, Any]:
         if self._specdec is not None:
             try:
                 # Like vLLM's counters, leaves out tokens that the grammar rejected before verification.
-                invalid = num_invalid_spec_tokens.get(request_id, 0) if num_invalid_spec_tokens else 0
-                self._specdec.count(self.requests[request_id], num_draft_tokens - invalid, num_accepted_tokens)
+                invalid = (
+                    num_invalid_spec_tokens.get(request_id, 0) if num_invalid_spec_tokens else 0
+                )
+                self._specdec.count(
+                    self.requests[request_id], num_draft_tokens - invalid, num_accepted_tokens
+                )
             except Exception as error:
                 fail(self, "count", error)
         return result
 
     @functools.wraps(update, WITH_DEFAULTS)
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
-        attempt(self, Observer.before_step, self, scheduler_output, None if by_id else model_runner_output)
+        attempt(
+            self,
+            Observer.before_step,
+            self,
+            scheduler_output,
+            None if by_id else model_runner_output,
+        )
         result = update(self, scheduler_output, model_runner_output)
         attempt(self, Observer.after_step, self, scheduler_output, result)
         return result

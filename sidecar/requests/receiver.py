@@ -16,10 +16,21 @@ from pathlib import Path
 from typing import Final, Self
 
 from sidecar.log import Logger, StateLog
-from sidecar.requests.messages import MAX_PACKET_BYTES, Dropped, Malformed, PluginSink, Unreadable, read_packet
+from sidecar.requests.messages import (
+    MAX_PACKET_BYTES,
+    Dropped,
+    Malformed,
+    PluginSink,
+    Unreadable,
+    read_packet,
+)
 
-MALFORMED: Final = "malformed"  # not a valid packet, or no hello before it; its sender was disconnected
-TOO_MANY_CONNECTIONS: Final = "too_many_connections"  # the longest silent one was disconnected to make room for another
+MALFORMED: Final = (
+    "malformed"  # not a valid packet, or no hello before it; its sender was disconnected
+)
+TOO_MANY_CONNECTIONS: Final = (
+    "too_many_connections"  # the longest silent one was disconnected to make room for another
+)
 NO_DESCRIPTORS: Final = "no_descriptors"  # accepting is paused; engines wait
 DROP_REASONS: Final = frozenset({MALFORMED, TOO_MANY_CONNECTIONS, NO_DESCRIPTORS})
 """Every reason that a ``PluginReceiver`` passes to its sink."""
@@ -39,7 +50,13 @@ class PluginReceiver:
     """
 
     def __init__(
-        self, path: Path, sink: PluginSink, log: Logger, *, max_connections: int = 32, retry: float = 5.0
+        self,
+        path: Path,
+        sink: PluginSink,
+        log: Logger,
+        *,
+        max_connections: int = 32,
+        retry: float = 5.0,
     ) -> None:
         self.problem = ""
         self._path = path
@@ -50,7 +67,9 @@ class PluginReceiver:
         self._numbers = count(1)
         self._packets = count(1)
         self._listener: socket.socket | None = None
-        self._last_packet: dict[socket.socket, int] = {}  # number of each connection's last packet; 0: none yet
+        self._last_packet: dict[
+            socket.socket, int
+        ] = {}  # number of each connection's last packet; 0: none yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
         self._owed = 0.0  # seconds of rest
@@ -104,8 +123,12 @@ class PluginReceiver:
             connection, _ = listener.accept()
         except BlockingIOError:
             return
-        except OSError as error:  # connections wait in the backlog, and their packets in socket buffers
-            self._faults.fault("accept", "cannot accept connections", reason=error.strerror or str(error))
+        except (
+            OSError
+        ) as error:  # connections wait in the backlog, and their packets in socket buffers
+            self._faults.fault(
+                "accept", "cannot accept connections", reason=error.strerror or str(error)
+            )
             self._sink(0, Dropped(NO_DESCRIPTORS))
             asyncio.get_running_loop().remove_reader(listener)
             self._start(self._accept_later(listener))
@@ -126,13 +149,17 @@ class PluginReceiver:
             silent = min(self._last_packet, key=self._last_packet.__getitem__)
             del self._last_packet[silent]
             with suppress(OSError):
-                silent.shutdown(socket.SHUT_RDWR)  # its task reads the end and drops what was pending
+                silent.shutdown(
+                    socket.SHUT_RDWR
+                )  # its task reads the end and drops what was pending
 
     async def _read(self, connection: socket.socket) -> None:
         """Delivers a connection's packets until it closes or sends something that is not a valid packet."""
         number, last, loop = next(self._numbers), 0, asyncio.get_running_loop()
         with connection, suppress(OSError):
-            while (text := await loop.sock_recv(connection, MAX_PACKET_BYTES)) and connection in self._last_packet:
+            while (
+                text := await loop.sock_recv(connection, MAX_PACKET_BYTES)
+            ) and connection in self._last_packet:
                 async with self._turn:  # which goes round
                     is_valid = await self._take_and_rest(number, text, is_first=not last)
                 if not is_valid:

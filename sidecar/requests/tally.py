@@ -11,7 +11,9 @@ from pydantic import Field
 
 MAX_POSITIONS: Final = 32  # positions per draft; deeper ones are added to the last
 
-Count = Annotated[int, Field(ge=0, le=2**53)]  # the largest range of integers that a double holds exactly
+Count = Annotated[
+    int, Field(ge=0, le=2**53)
+]  # the largest range of integers that a double holds exactly
 Positions = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS, fail_fast=True)]
 
 
@@ -53,9 +55,15 @@ class Tally:
         return self._with(sub, before)
 
     def _with(self, act: Callable[[int, int], int], other: "Tally") -> "Tally":
-        drafted_at = tuple(starmap(act, zip_longest(self.drafted_at, other.drafted_at, fillvalue=0)))
-        accepted_at = tuple(starmap(act, zip_longest(self.accepted_at, other.accepted_at, fillvalue=0)))
-        numbers: dict[str, Any] = {name: act(getattr(self, name), getattr(other, name)) for name in _NUMBERS}
+        drafted_at = tuple(
+            starmap(act, zip_longest(self.drafted_at, other.drafted_at, fillvalue=0))
+        )
+        accepted_at = tuple(
+            starmap(act, zip_longest(self.accepted_at, other.accepted_at, fillvalue=0))
+        )
+        numbers: dict[str, Any] = {
+            name: act(getattr(self, name), getattr(other, name)) for name in _NUMBERS
+        }
         return Tally(**numbers, drafted_at=drafted_at, accepted_at=accepted_at)
 
     def has_fallen(self, before: "Tally") -> bool:
@@ -80,7 +88,8 @@ class Tally:
         came back without any token.
         """
         accepts = self.accepted_tokens <= self.draft_tokens and all(
-            accepted <= drafted for drafted, accepted in zip_longest(self.drafted_at, self.accepted_at, fillvalue=0)
+            accepted <= drafted
+            for drafted, accepted in zip_longest(self.drafted_at, self.accepted_at, fillvalue=0)
         )
         return accepts and (not self.drafted_at or sum(self.drafted_at) == self.draft_tokens)
 

@@ -16,12 +16,15 @@ from sidecar.settings.files import read_yaml
 def _rising(quantiles: dict[str, float]) -> dict[str, float]:
     seconds = [quantiles[name] for name in sorted(quantiles)]
     if seconds != sorted(seconds):
-        raise ValueError("a higher quantile is below a lower one; expected p50 <= p90 <= p95 <= p99")
+        raise ValueError(
+            "a higher quantile is below a lower one; expected p50 <= p90 <= p95 <= p99"
+        )
     return quantiles
 
 
 _Quantiles = Annotated[
-    dict[Literal["p50", "p90", "p95", "p99"], Annotated[Duration, Field(ge=0, le=3600)]], AfterValidator(_rising)
+    dict[Literal["p50", "p90", "p95", "p99"], Annotated[Duration, Field(ge=0, le=3600)]],
+    AfterValidator(_rising),
 ]
 _Latencies = dict[Literal["ttft", "itl", "tpot", "e2e", "queue"], _Quantiles]
 
@@ -33,27 +36,44 @@ class PlainStepTimes:
     Constructing it checks nothing; ``problem`` does.
     """
 
-    running: tuple[float, ...]  # the loads measured, in running requests: 1 to 16, ascending from above 0
+    running: tuple[
+        float, ...
+    ]  # the loads measured, in running requests: 1 to 16, ascending from above 0
     seconds: tuple[float, ...]  # step time at each load
     errors: tuple[float, ...]  # standard errors of ``seconds``
-    deviations: tuple[tuple[float, ...], ...] = ()  # independent parts of each error; empty: errors fully correlated
+    deviations: tuple[
+        tuple[float, ...], ...
+    ] = ()  # independent parts of each error; empty: errors fully correlated
     prompt_share: float = 0.0  # prompt tokens computed per generated token during the measurement
-    first_token_seconds: tuple[float, ...] = ()  # mean time to first token at each load; empty if unknown
+    first_token_seconds: tuple[
+        float, ...
+    ] = ()  # mean time to first token at each load; empty if unknown
     measured: datetime | None = None  # when
 
     def problem(self) -> str | None:
         """Why these times cannot be used; None if they can."""
         loads = len(self.running)
-        times_possible = all(0 < time <= 3600 for time in self.seconds) and all(0 <= e <= 3600 for e in self.errors)
+        times_possible = all(0 < time <= 3600 for time in self.seconds) and all(
+            0 <= e <= 3600 for e in self.errors
+        )
         rules = {
             "expected 1 to 16 numbers of running requests": 1 <= loads <= 16,
-            "running, seconds and errors differ in length": loads == len(self.seconds) == len(self.errors),
+            "running, seconds and errors differ in length": loads
+            == len(self.seconds)
+            == len(self.errors),
             "running and deviations differ in length": len(self.deviations) in {0, loads},
-            "running and first_token_seconds differ in length": len(self.first_token_seconds) in {0, loads},
-            "expected at most 16 deviations for each load": all(len(row) <= 16 for row in self.deviations),
-            "running must rise, from above 0": all(a < b for a, b in pairwise((0.0, *self.running, inf))),
+            "running and first_token_seconds differ in length": len(self.first_token_seconds)
+            in {0, loads},
+            "expected at most 16 deviations for each load": all(
+                len(row) <= 16 for row in self.deviations
+            ),
+            "running must rise, from above 0": all(
+                a < b for a, b in pairwise((0.0, *self.running, inf))
+            ),
             "seconds must be above 0 and errors at least 0, both at most 3600": times_possible,
-            "first_token_seconds must be from 0 to 3600": all(0 <= one <= 3600 for one in self.first_token_seconds),
+            "first_token_seconds must be from 0 to 3600": all(
+                0 <= one <= 3600 for one in self.first_token_seconds
+            ),
             "prompt_share must be from 0 to 1000000": 0 <= self.prompt_share <= 1e6,
         }
         return next((rule for rule, holds in rules.items() if not holds), None)
@@ -73,7 +93,11 @@ class PlainCache:
 
 def _given(values: object) -> object:
     """Without keys that have no value, as in a ``Group``."""
-    return {key: value for key, value in values.items() if value is not None} if isinstance(values, dict) else values
+    return (
+        {key: value for key, value in values.items() if value is not None}
+        if isinstance(values, dict)
+        else values
+    )
 
 
 def _usable(times: PlainStepTimes) -> PlainStepTimes:
@@ -85,20 +109,24 @@ def _usable(times: PlainStepTimes) -> PlainStepTimes:
 class Measured(Group):
     """What was measured of healthy models: these settings are in no group, or in a file of their own."""
 
-    baseline: Annotated[dict[ModelName, _Latencies], json_text('mapping such as {"MODEL": {"ttft": {"p50": 0.2}}}')] = (
-        Field({}, max_length=64)
-    )
+    baseline: Annotated[
+        dict[ModelName, _Latencies], json_text('mapping such as {"MODEL": {"ttft": {"p50": 0.2}}}')
+    ] = Field({}, max_length=64)
     """healthy latencies: per model, the phases `ttft`, `itl`, `tpot`, `e2e` and `queue`, each with
     `p50`, `p90`, `p95` and `p99`, all optional; excludes `baseline_file`"""
     plain_steps: Annotated[
-        dict[ModelName, Annotated[PlainStepTimes, BeforeValidator(_given), AfterValidator(_usable)]],
-        json_text('mapping such as {"MODEL": {"running": [1], "seconds": [0.02], "errors": [0.001]}}'),
+        dict[
+            ModelName, Annotated[PlainStepTimes, BeforeValidator(_given), AfterValidator(_usable)]
+        ],
+        json_text(
+            'mapping such as {"MODEL": {"running": [1], "seconds": [0.02], "errors": [0.001]}}'
+        ),
     ] = Field({}, max_length=64)
     """how long a step takes without speculation: per model `running`, `seconds`, `errors` and the conditions of the
     measurement, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
-    plain_cache: Annotated[dict[ModelName, PlainCache], json_text('mapping such as {"MODEL": {"hit_ratio": 0.8}}')] = (
-        Field({}, max_length=64)
-    )
+    plain_cache: Annotated[
+        dict[ModelName, PlainCache], json_text('mapping such as {"MODEL": {"hit_ratio": 0.8}}')
+    ] = Field({}, max_length=64)
     """the KV cache without speculation: per model `hit_ratio`, `capacity_tokens` (of one engine) and
     `preemptions_ratio`, all optional, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
 
@@ -121,9 +149,13 @@ def _read_measured(path: str) -> dict[str, Any]:
         values = read_yaml(Path(path))
     except ValueError as error:
         raise ValueError(f"{error}; {remedy}") from None
-    if values and not values.keys() & Measured.model_fields.keys():  # another program's, or a sweep's
+    if (
+        values and not values.keys() & Measured.model_fields.keys()
+    ):  # another program's, or a sweep's
         raise ValueError(f"not a baseline; {remedy}")
     return values
 
 
-MeasuredFile = Annotated[Measured, from_text(_read_measured), WithJsonSchema({"format": "path of a file"})]
+MeasuredFile = Annotated[
+    Measured, from_text(_read_measured), WithJsonSchema({"format": "path of a file"})
+]

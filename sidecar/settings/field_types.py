@@ -38,14 +38,20 @@ _EDGES: Final = "list of 1 to 8 numbers from 0 up, strictly increasing, with at 
 class Group(BaseModel):
     """Frozen, without unknown keys; a key without a value counts as not set."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _drop_empty(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        return {key: value for key, value in values.items() if value is not None or key not in cls.model_fields}
+        return {
+            key: value
+            for key, value in values.items()
+            if value is not None or key not in cls.model_fields
+        }
 
 
 def from_text(parse: Callable[[str], object]) -> BeforeValidator:
@@ -58,7 +64,9 @@ def _seconds(text: str) -> float:
     if match is None:
         raise ValueError("expected duration, a number of seconds or a number and ms, s, m or h")
     number, unit = float(match[1]), match[2]
-    return number / 1000 if unit == "ms" else number * _UNITS[unit]  # times 0.001 would miss some values by a bit
+    return (
+        number / 1000 if unit == "ms" else number * _UNITS[unit]
+    )  # times 0.001 would miss some values by a bit
 
 
 def parse_duration(text: str, low: float, high: float) -> float:
@@ -111,8 +119,12 @@ def parse_base_url(text: str) -> str:
         usable = url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
     except ValueError:
         usable = False
-    if not usable or not text.isprintable() or set(text) & set(" \\?#"):  # urlsplit would silently drop some of these
-        raise ValueError("expected http or https URL without query and fragment, such as http://HOST:PORT")
+    if (
+        not usable or not text.isprintable() or set(text) & set(" \\?#")
+    ):  # urlsplit would silently drop some of these
+        raise ValueError(
+            "expected http or https URL without query and fragment, such as http://HOST:PORT"
+        )
     path = url.path.rstrip("/").removesuffix("/metrics")
     return f"{url.scheme}://{url.netloc}{path}"
 
@@ -160,12 +172,17 @@ def _bindable(path: Path) -> Path:
 
 
 _CASELESS: Final = from_text(lambda text: text.strip().lower())
-Duration = Annotated[float, from_text(_seconds), Field(json_schema_extra={"format": "duration in seconds"})]
+Duration = Annotated[
+    float, from_text(_seconds), Field(json_schema_extra={"format": "duration in seconds"})
+]
 Share = Annotated[float, Field(ge=0, le=1)]
 Level = Annotated[Literal["debug", "info", "warning", "error"], _CASELESS]
 Format = Annotated[Literal["auto", "json", "console"], _CASELESS]
 ListenAddress = Annotated[
-    Address, PlainValidator(_parse_address), PlainSerializer(str), WithJsonSchema({"format": _ADDRESS_FORM})
+    Address,
+    PlainValidator(_parse_address),
+    PlainSerializer(str),
+    WithJsonSchema({"format": _ADDRESS_FORM}),
 ]
 _URL_FORM = WithJsonSchema({"format": "http or https URL, a path allowed"})
 BaseUrl = Annotated[str, AfterValidator(parse_base_url), _URL_FORM]
@@ -179,7 +196,11 @@ Edges = Annotated[
 ]
 ModelName = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 LabelName = Annotated[str, Field(max_length=63, pattern=r"^[a-zA-Z][a-zA-Z0-9_]*$")]
-CertificateFile = Annotated[Path, AfterValidator(_with_certificates), WithJsonSchema({"format": "path of a PEM file"})]
+CertificateFile = Annotated[
+    Path, AfterValidator(_with_certificates), WithJsonSchema({"format": "path of a PEM file"})
+]
 SocketPath = Annotated[
-    Path, AfterValidator(_bindable), WithJsonSchema({"format": f"absolute path of at most {_SOCKET_PATH} bytes"})
+    Path,
+    AfterValidator(_bindable),
+    WithJsonSchema({"format": f"absolute path of at most {_SOCKET_PATH} bytes"}),
 ]

@@ -35,7 +35,9 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"duplicate key {key.value[:80]!r}", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(
+                    problem=f"duplicate key {key.value[:80]!r}", problem_mark=key.start_mark
+                )
             seen.add(key.value)
         return node
 
@@ -65,7 +67,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ValueError(f"line {line} is not valid YAML: {error.problem}") from None
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError):  # control characters, deeply nested brackets
+    except (
+        UnicodeDecodeError,
+        yaml.YAMLError,
+        RecursionError,
+    ):  # control characters, deeply nested brackets
         raise ValueError("not valid YAML in UTF-8") from None
     if not is_short or not isinstance(values, dict | None):
         raise ValueError("expected at most 1 MiB, with one setting per line, as key: value")
@@ -92,7 +98,9 @@ class _TlsServer(Group):
     cert_file: Path
     key_file: Path
     client_ca_file: Path | None = None
-    client_auth_type: Literal["NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"] = "NoClientCert"
+    client_auth_type: Literal[
+        "NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"
+    ] = "NoClientCert"
     min_version: Literal["TLS12", "TLS13"] = "TLS12"
 
 
@@ -123,12 +131,16 @@ def read_web_config(path: Path) -> WebConfig:
     try:
         content = _WebFile.model_validate(read_yaml(path))
     except ValidationError as error:
-        raise ValueError("; ".join(map(_problem, error.errors(include_input=False, include_url=False)))) from None
+        raise ValueError(
+            "; ".join(map(_problem, error.errors(include_input=False, include_url=False)))
+        ) from None
     tls = content.tls_server_config
     if tls is None and not content.basic_auth_users:
         raise ValueError("neither tls_server_config nor basic_auth_users is set")
     named = () if tls is None else (tls.cert_file, tls.key_file, tls.client_ca_file)
-    files = {path: before} | {file: stamp(file) for file in (path.parent / name for name in named if name is not None)}
+    files = {path: before} | {
+        file: stamp(file) for file in (path.parent / name for name in named if name is not None)
+    }
     context = None if tls is None else _context(tls, path.parent)
     return WebConfig(files=files, users=content.basic_auth_users, tls=context)
 
@@ -136,7 +148,9 @@ def read_web_config(path: Path) -> WebConfig:
 def _problem(detail: ErrorDetails) -> str:
     """The line for an error, without the input, which may be a password, and without the hash of a htpasswd line."""
     key = ".".join(str(part).partition(":")[0][:80] for part in detail["loc"][:2])
-    return f"{key}: {_PROBLEMS.get(detail['type']) or detail['msg'][:1].lower() + detail['msg'][1:]}"
+    return (
+        f"{key}: {_PROBLEMS.get(detail['type']) or detail['msg'][:1].lower() + detail['msg'][1:]}"
+    )
 
 
 def _context(tls: _TlsServer, folder: Path) -> ssl.SSLContext:
@@ -146,7 +160,11 @@ def _context(tls: _TlsServer, folder: Path) -> ssl.SSLContext:
     context.minimum_version = _VERSIONS[tls.min_version]
     context.set_alpn_protocols(["http/1.1"])
     try:
-        for name in (tls.cert_file, tls.key_file, *([tls.client_ca_file] if tls.client_ca_file else ())):
+        for name in (
+            tls.cert_file,
+            tls.key_file,
+            *([tls.client_ca_file] if tls.client_ca_file else ()),
+        ):
             (folder / name).open("rb").close()  # ssl's own error would not name it
         # Without a password OpenSSL would ask the terminal for that of an encrypted key.
         context.load_cert_chain(folder / tls.cert_file, folder / tls.key_file, password="")
@@ -156,7 +174,9 @@ def _context(tls: _TlsServer, folder: Path) -> ssl.SSLContext:
         problem = f"not usable PEM files, or certificate and key do not match ({error.reason or 'no certificate'})"
         raise ValueError(f"tls_server_config: {problem}") from None
     except OSError as error:
-        raise ValueError(f"tls_server_config: {error.filename}: cannot be read: {error.strerror}") from None
+        raise ValueError(
+            f"tls_server_config: {error.filename}: cannot be read: {error.strerror}"
+        ) from None
     context.verify_mode = _VERIFY[tls.client_auth_type]
     return context
 

@@ -143,9 +143,9 @@ class Alerting(Group):
     With Prometheus, use the alert rules; they link to the same addresses, exported as `specdec_links_info`.
     """
 
-    alertmanagers: Annotated[tuple[BaseUrl, ...], json_text('list such as ["http://alertmanager:9093"]')] = Field(
-        (), max_length=8, repr=False
-    )  # may hold credentials
+    alertmanagers: Annotated[
+        tuple[BaseUrl, ...], json_text('list such as ["http://alertmanager:9093"]')
+    ] = Field((), max_length=8, repr=False)  # may hold credentials
     """all replicas of Alertmanager, not a load balancer in front of them; empty: nothing is sent"""
     interval: Duration = Field(15.0, ge=0.1, le=300)
     """time between two evaluations, each of which sends all alerts; one that is not sent again expires after 4 minutes,
@@ -155,7 +155,8 @@ class Alerting(Group):
     instance: str | None = Field(None, max_length=253, pattern=r"^[A-Za-z0-9._:-]+$")
     """label `instance` of the alerts; not set: the host name, which is the Pod's name"""
     labels: Annotated[
-        dict[LabelName, Annotated[str, Field(max_length=253)]], json_text('mapping such as {"team": "ml"}')
+        dict[LabelName, Annotated[str, Field(max_length=253)]],
+        json_text('mapping such as {"team": "ml"}'),
     ] = Field({}, max_length=16)
     """more labels for these alerts: `cluster`, `namespace`, `pod`, or what your routes match; the sidecar's own labels
     take precedence"""
@@ -208,14 +209,20 @@ class Settings(Measured, Scrape):
 def groups() -> dict[str, type[Group]]:
     """The groups of settings, by name."""
     types = {name: field.annotation for name, field in Settings.model_fields.items()}
-    return {name: kind for name, kind in types.items() if isinstance(kind, type) and issubclass(kind, Group)}
+    return {
+        name: kind
+        for name, kind in types.items()
+        if isinstance(kind, type) and issubclass(kind, Group)
+    }
 
 
 def keys() -> list[str]:
     """Every setting as YAML and messages name it, with its group and a dot if it is in one; first those in none."""
     known = groups()
     alone = [name for name in Settings.model_fields if name not in known]
-    return alone + [f"{group}.{name}" for group, model in known.items() for name in model.model_fields]
+    return alone + [
+        f"{group}.{name}" for group, model in known.items() for name in model.model_fields
+    ]
 
 
 def variable(key: str) -> str:

@@ -24,7 +24,10 @@ _SERVICE_LINK: Final = re.compile(
     r"SPECDEC_(\w+_)?(SERVICE_(HOST|PORT)|PORT_\d+_)\w*=.*|SPECDEC_(\w+_)?PORT=(tcp|udp|sctp)://.*",
     re.ASCII | re.DOTALL,
 )
-_UNKNOWN: Final = {"extra_forbidden", "unexpected_keyword_argument"}  # pydantic's names, of models and dataclasses
+_UNKNOWN: Final = {
+    "extra_forbidden",
+    "unexpected_keyword_argument",
+}  # pydantic's names, of models and dataclasses
 _MAX_CHARACTERS: Final = 80  # of a key or a value in a message
 _ASCENDING: Final = (
     ("scrape_interval", "latency_window"),
@@ -61,8 +64,12 @@ def load_settings(config: Path | None, environ: Mapping[str, str]) -> Settings:
     }
     variables = {key: given[variable(key)] for key in keys() if variable(key) in given}
     sources = _Sources(variables, config)
-    unknown = sorted(given.keys() - map(variable, variables))  # their values stay out, as they may be secrets
-    problems = [f"{_line(name)}: {_advice(name.upper(), map(variable, keys()))}" for name in unknown]
+    unknown = sorted(
+        given.keys() - map(variable, variables)
+    )  # their values stay out, as they may be secrets
+    problems = [
+        f"{_line(name)}: {_advice(name.upper(), map(variable, keys()))}" for name in unknown
+    ]
     try:
         file = {} if config is None else read_yaml(config)
     except ValueError as error:
@@ -74,7 +81,9 @@ def load_settings(config: Path | None, environ: Mapping[str, str]) -> Settings:
     except ValidationError as error:
         problems += (sources.problem(detail, values) for detail in error.errors())
         invalid = {detail["loc"][0] for detail in error.errors()}
-        settings = Settings.model_validate({name: value for name, value in values.items() if name not in invalid})
+        settings = Settings.model_validate(
+            {name: value for name, value in values.items() if name not in invalid}
+        )
     if file is not None:  # which might resolve a conflict
         problems += sources.conflicts(settings, invalid)
     if problems:
@@ -90,7 +99,9 @@ def is_service_link(name: str, text: str) -> bool:
 def _merged(file: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
     """Both merged; ``variables`` override. A group that is no mapping in the file stays, to be reported."""
     source = EnvSettingsSource(_Environment)
-    source.env_vars = {variable(key).lower(): text for key, text in variables.items()}  # not those of the process
+    source.env_vars = {
+        variable(key).lower(): text for key, text in variables.items()
+    }  # not those of the process
     merged = dict(file)
     for name, value in source().items():
         below = merged.get(name)
@@ -115,7 +126,11 @@ class _Sources:
             return f"{self._name(path)}: {_advice('.'.join(path), [*keys(), *groups()])}"
         text = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
         written = _written(detail, values)
-        if isinstance(written, str) and isinstance(detail["input"], float) and "_than_" in detail["type"]:
+        if (
+            isinstance(written, str)
+            and isinstance(detail["input"], float)
+            and "_than_" in detail["type"]
+        ):
             text += " seconds"  # only a duration's text is read before its range is checked
         return f"{self._name(path)}={_shown(written)}: {text[:1].lower()}{text[1:]}"
 
@@ -167,5 +182,7 @@ def _shown(value: object) -> str:
 
 def _line(text: str) -> str:
     """The text without control characters, cut at 80 characters."""
-    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    text = "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
     return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"

@@ -64,7 +64,9 @@ class Reloader:
                 for message in error.messages:
                     self._log.error("settings refused; keeping the old ones", problem=message)
             else:
-                self._files = _files(loaded, {file: stamps[file] for file in stamps if file == self._config})
+                self._files = _files(
+                    loaded, {file: stamps[file] for file in stamps if file == self._config}
+                )
                 self._apply(loaded, apply)
 
     def _apply(self, loaded: Settings, apply: Callable[[Settings], None]) -> None:

@@ -52,7 +52,9 @@ def answer(report: Report) -> Answer:
         return Answer("The sidecar cannot read vLLM's metrics.", "bad", why)
     drafting = [model for model in report.models if model.judgement.evidence.window.draft_tokens]
     if report.models and all(map(is_plain, report.models)):
-        return Answer("This vLLM does not speculate.", "mute", LIMITATIONS[Limitation.NO_SPECULATION])
+        return Answer(
+            "This vLLM does not speculate.", "mute", LIMITATIONS[Limitation.NO_SPECULATION]
+        )
     if not drafting:
         why = "No draft tokens in the window. A sidecar that has just started needs two polls to see any."
         return Answer("vLLM is not drafting.", "mute", why)
@@ -64,18 +66,28 @@ def answer(report: Report) -> Answer:
 def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     if model.judgement.has_collapsed:
         return Answer("Almost no draft tokens are accepted.", "bad", _COLLAPSED)
-    split = [bucket for bucket in model.temperatures if bucket.judgement.verdict is not Verdict.INSUFFICIENT_DATA]
+    split = [
+        bucket
+        for bucket in model.temperatures
+        if bucket.judgement.verdict is not Verdict.INSUFFICIENT_DATA
+    ]
     verdict = model.judgement.verdict
-    if all(_is_worse(verdict, bucket.judgement.verdict) for bucket in split):  # also if there are none
+    if all(
+        _is_worse(verdict, bucket.judgement.verdict) for bucket in split
+    ):  # also if there are none
         return _overall(model, plugin, split)
-    if all(bucket.judgement.by_speedup is not None and bucket.speedup is not None for bucket in split):
+    if all(
+        bucket.judgement.by_speedup is not None and bucket.speedup is not None for bucket in split
+    ):
         return _by_time(split, _at_load(model))
     return _by_temperature(split, _drafted(model))
 
 
 def _is_worse(verdict: Verdict, than: Verdict) -> bool:
     """Whether a verdict is worse than another, as that of all requests where a temperature without its own loses."""
-    return Verdict.INSUFFICIENT_DATA is not verdict and list(TONES).index(verdict) < list(TONES).index(than)
+    return Verdict.INSUFFICIENT_DATA is not verdict and list(TONES).index(verdict) < list(
+        TONES
+    ).index(than)
 
 
 def _with(split: Split, verdict: Verdict) -> Split:
@@ -90,8 +102,16 @@ def _by_temperature(split: Split, drafted: str) -> Answer:
         text = f"Speculation does not pay at {_temperatures(losing)} ({share} of the draft tokens){drafted}."
         return Answer(text, "bad", _listed(split))
     if even:
-        return Answer(f"Speculation roughly breaks even at {_temperatures(even)}{drafted}.", "even", _listed(split))
-    return Answer(f"Speculation pays at every temperature with enough traffic{drafted}.", "good", _listed(split))
+        return Answer(
+            f"Speculation roughly breaks even at {_temperatures(even)}{drafted}.",
+            "even",
+            _listed(split),
+        )
+    return Answer(
+        f"Speculation pays at every temperature with enough traffic{drafted}.",
+        "good",
+        _listed(split),
+    )
 
 
 def _temperatures(split: Split) -> str:
@@ -102,20 +122,31 @@ def _temperatures(split: Split) -> str:
 def _by_time(split: Split, at_load: str) -> Answer:
     """Time saved and lost per token, if plain decoding was measured."""
     saved, lost, even = (
-        _with(split, verdict) for verdict in (Verdict.NET_POSITIVE, Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN)
+        _with(split, verdict)
+        for verdict in (Verdict.NET_POSITIVE, Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN)
     )
-    parts = [f"{what} {_each(found)}" for what, found in (("saves", saved), ("costs", lost)) if found]
+    parts = [
+        f"{what} {_each(found)}" for what, found in (("saves", saved), ("costs", lost)) if found
+    ]
     if even:
         parts.append(f"roughly breaks even at T {', '.join(bucket.temperature for bucket in even)}")
-    ratios = ", ".join(f"{bucket.speedup.ratio:.2f} at T {bucket.temperature}" for bucket in split if bucket.speedup)
+    ratios = ", ".join(
+        f"{bucket.speedup.ratio:.2f} at T {bucket.temperature}"
+        for bucket in split
+        if bucket.speedup
+    )
     tone = "bad" if lost else "even" if even else "good"
     text = f"Per token, speculation {'; '.join(parts)}{at_load}."
-    return Answer(text, tone, f"Speedup over decoding without speculation: {ratios}. {_listed(split)}")
+    return Answer(
+        text, tone, f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
+    )
 
 
 def _each(split: Split) -> str:
     """Milliseconds per token at each temperature."""
-    return ", ".join(f"{_gained(bucket.speedup)} at T {bucket.temperature}" for bucket in split if bucket.speedup)
+    return ", ".join(
+        f"{_gained(bucket.speedup)} at T {bucket.temperature}" for bucket in split if bucket.speedup
+    )
 
 
 def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> Answer:
@@ -132,9 +163,15 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
         if not is_ruled:
             text = "The acceptance rate does not tell whether speculation pays here, and no speedup is known."
             return Answer(text, "mute", why)
-        return Answer("Not enough traffic for a verdict.", "mute", f"{why} {window.drafts:,.0f} drafts in the window.")
+        return Answer(
+            "Not enough traffic for a verdict.",
+            "mute",
+            f"{why} {window.drafts:,.0f} drafts in the window.",
+        )
     if judged.by_speedup is None or speedup is None:
-        return Answer(f"Speculation {_ON_AVERAGE[verdict]} on average{_drafted(model)}.", TONES[verdict], why)
+        return Answer(
+            f"Speculation {_ON_AVERAGE[verdict]} on average{_drafted(model)}.", TONES[verdict], why
+        )
     what = _ON_AVERAGE[verdict] if verdict is Verdict.BREAK_EVEN else effect(speedup)
     text = f"Speculation {what} on average{_at_load(model)}."
     return Answer(text, TONES[verdict], f"Decoding is {times_as_fast(speedup)}. {why}")
@@ -151,7 +188,11 @@ def _drafted(model: ModelReport) -> str:
     """For a verdict by acceptance, which is about drafts alone: how many steps have one, unless almost all do."""
     steps = model.speed.steps if model.speed else None
     share = steps.drafted_share if steps else 1.0
-    return f"; only {percent(share)} of all requests' steps have a draft" if share < _ALMOST_ALL else ""
+    return (
+        f"; only {percent(share)} of all requests' steps have a draft"
+        if share < _ALMOST_ALL
+        else ""
+    )
 
 
 def per_step(steps: Steps) -> str:
@@ -160,7 +201,9 @@ def per_step(steps: Steps) -> str:
 
 
 def _listed(split: Split) -> str:
-    parts = [f"{percent(bucket.judgement.acceptance)} at T {bucket.temperature}" for bucket in split]
+    parts = [
+        f"{percent(bucket.judgement.acceptance)} at T {bucket.temperature}" for bucket in split
+    ]
     return f"Acceptance rate by temperature: {', '.join(parts)}."
 
 

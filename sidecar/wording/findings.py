@@ -22,7 +22,9 @@ _VERIFY: Final = (
 )
 
 
-_BY_GROUP: Final = f"{_VERIFY} For requests of this group, let `sweep` send their parameters with --extra-body."
+_BY_GROUP: Final = (
+    f"{_VERIFY} For requests of this group, let `sweep` send their parameters with --extra-body."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,9 @@ def _explanation(finding: Finding, model: ModelReport) -> Explanation:
     if finding.code is FindingCode.STRUCTURED_OUTPUT and finding.error is None:
         text = _FORBIDDEN
     what, remedy, expect = (part.format(**facts) for part in (text.what, text.remedy, text.expect))
-    return replace(text, code=str(finding.code), what=what.strip(), remedy=remedy.strip(), expect=expect)
+    return replace(
+        text, code=str(finding.code), what=what.strip(), remedy=remedy.strip(), expect=expect
+    )
 
 
 # ``_facts`` has what is in braces; some of it may be empty.
@@ -139,10 +143,20 @@ _FORBIDDEN: Final = replace(
 
 def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
     """What the texts need, ready to be put into a sentence."""
-    engine = next((engine for engine in model.engines if engine.speculation is not None), model.engines[0])
+    engine = next(
+        (engine for engine in model.engines if engine.speculation is not None), model.engines[0]
+    )
     speculation = engine.speculation or Speculation(None, 0)
-    value, other, interval = finding.value or 0.0, finding.other or 0.0, CONFIDENCE * (finding.error or 0.0)
-    advice, where, longest = model.advice or Advice(), ", ".join(finding.where), speculation.draft_max_model_len
+    value, other, interval = (
+        finding.value or 0.0,
+        finding.other or 0.0,
+        CONFIDENCE * (finding.error or 0.0),
+    )
+    advice, where, longest = (
+        model.advice or Advice(),
+        ", ".join(finding.where),
+        speculation.draft_max_model_len,
+    )
     schedule = schedule_sentence(advice)
     return {
         "where": where,
@@ -155,7 +169,9 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         "memory": _memory(engine.configuration, speculation),
         "advice": tokens_sentence(advice),
         "number": _number(advice.tokens),
-        "basis": _BY_ACCEPTANCE if advice.tokens is None or advice.tokens.best_seconds is None else _BY_TIME,
+        "basis": _BY_ACCEPTANCE
+        if advice.tokens is None or advice.tokens.best_seconds is None
+        else _BY_TIME,
         "schedule": schedule,
         "schedule_or_pods": schedule or "Add pods, so that fewer requests run on each.",
         "running": finding.where[-1] if finding.where else "",
@@ -169,7 +185,9 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         "count": f"{value:,.0f}",
         "method": speculation.method or "an unknown method",
         "keep": _KEEP if speculation.keeps_last_block is not None else _CANNOT_KEEP,
-        "pressure": _pressure([engine for engine in model.engines if engine.key.engine in finding.where]),
+        "pressure": _pressure(
+            [engine for engine in model.engines if engine.key.engine in finding.where]
+        ),
         "taken": f"It is {percent(finding.value)} smaller than the baseline's."
         if finding.value is not None
         else f"The draft takes about {percent(other)} of it, by its share of the layers.",
@@ -180,18 +198,28 @@ _BIASED: Final = (
     ", except for structured output: without async scheduling, vLLM drops the draft tokens that the grammar forbids "
     "before it verifies, which biases the tokens that take their place"
 )
-_BY_TIME: Final = "The time per token follows from the acceptance rate by position and the measured step times."
-_BY_ACCEPTANCE: Final = "How much time it saves is known once there is a speedup, which needs a baseline."
-_KEEP: Final = 'Try `"disable_eagle_block_drop": true` in --speculative-config on one pod, and compare.'
-_CANNOT_KEEP: Final = (
-    "Upgrade to vLLM 0.32 or later, which has `disable_eagle_block_drop`, or make shared prefixes longer."
+_BY_TIME: Final = (
+    "The time per token follows from the acceptance rate by position and the measured step times."
 )
+_BY_ACCEPTANCE: Final = (
+    "How much time it saves is known once there is a speedup, which needs a baseline."
+)
+_KEEP: Final = (
+    'Try `"disable_eagle_block_drop": true` in --speculative-config on one pod, and compare.'
+)
+_CANNOT_KEEP: Final = "Upgrade to vLLM 0.32 or later, which has `disable_eagle_block_drop`, or make shared prefixes longer."
 _LOGIT_BYTES: Final = 4  # of a draft that samples: vLLM keeps its logits until verification
-_PARAMETERS: Final = {"filtered": "top-k, top-p or min-p", "penalties": "presence, frequency or repetition penalties"}
+_PARAMETERS: Final = {
+    "filtered": "top-k, top-p or min-p",
+    "penalties": "presence, frequency or repetition penalties",
+}
 
 
 def _pressure(engines: Sequence[EngineReport]) -> str:
-    preempted, waiting = sum_caches(engine.cache for engine in engines).preemptions, sum(map(waiting_for_room, engines))
+    preempted, waiting = (
+        sum_caches(engine.cache for engine in engines).preemptions,
+        sum(map(waiting_for_room, engines)),
+    )
     seen = [] if isnan(preempted) else [f"{counted(preempted, 'preemption')} in the window"]
     return ", ".join([*seen, f"{counted(waiting, 'request')} waiting for room"])
 
@@ -200,7 +228,11 @@ def _memory(configuration: Configuration, speculation: Speculation) -> str:
     """The price of sampling the draft."""
     size = ""
     if configuration.max_num_seqs and configuration.vocabulary:
-        logits = configuration.max_num_seqs * speculation.num_speculative_tokens * configuration.vocabulary
+        logits = (
+            configuration.max_num_seqs
+            * speculation.num_speculative_tokens
+            * configuration.vocabulary
+        )
         size = f" up to {logits * _LOGIT_BYTES / 2**30:.1f} GiB of"
     text = f"The draft's logits take{size} GPU memory."
     if configuration.model_runner_v2:

@@ -59,12 +59,16 @@ WITHHELD: Final = {
     ),
     Withheld.TOO_LITTLE: "not enough tokens yet",
 }
-_EXACT_SAMPLERS: Final = frozenset({None, "standard", "block", "strict", "probabilistic"})  # they keep the distribution
+_EXACT_SAMPLERS: Final = frozenset(
+    {None, "standard", "block", "strict", "probabilistic"}
+)  # they keep the distribution
 _ADAPTIVE: Final = (
     "Verification is adaptive: vLLM's counters include draft tokens that were never verified, so the acceptance rate "
     "is not meaningful, and only a measured speedup decides."
 )
-_SYNTHETIC: Final = "The acceptance rate is synthetic (rejection_sample_method): it is configured, not measured."
+_SYNTHETIC: Final = (
+    "The acceptance rate is synthetic (rejection_sample_method): it is configured, not measured."
+)
 _LOSSY: Final = (
     "rejection_sample_method {} also accepts tokens that the model itself would not have sampled: part of the "
     "acceptance rate comes at the cost of quality."
@@ -88,16 +92,23 @@ def model_notes(model: ModelReport) -> list[str]:
     judgement = model.judgement
     note = judgement_note(judgement, is_explained=bool(model.findings))
     told = {FindingCode.TOO_MANY_TOKENS, FindingCode.TOO_FEW_TOKENS, FindingCode.LOAD}
-    configured = [engine.configuration for engine in model.engines if engine.speculation is not None]
+    configured = [
+        engine.configuration for engine in model.engines if engine.speculation is not None
+    ]
     has_told = any(finding.code in told for finding in model.findings)
     schedule = "" if model.advice is None or has_told else schedule_sentence(model.advice)
-    notes = [*filter(None, (note, schedule, _traffic(model))), *caveats(judgement.evidence, *configured[:1])]
+    notes = [
+        *filter(None, (note, schedule, _traffic(model))),
+        *caveats(judgement.evidence, *configured[:1]),
+    ]
     return [*notes, *_losing_engines(model)]
 
 
 def is_plain(model: ModelReport) -> bool:
     """Whether vLLM serves the model without speculation."""
-    return bool(model.engines) and all(Limitation.NO_SPECULATION in engine.limitations for engine in model.engines)
+    return bool(model.engines) and all(
+        Limitation.NO_SPECULATION in engine.limitations for engine in model.engines
+    )
 
 
 def _traffic(model: ModelReport) -> str:
@@ -106,8 +117,12 @@ def _traffic(model: ModelReport) -> str:
     total = sum(requests.values())
     if not total or not is_plain(model):
         return ""
-    shares = ", ".join(f"{percent(count / total)} at T {label}" for label, count in requests.items() if count)
-    groups = defaultdict(float, {(one.by, one.group): (one.window.requests or 0) / total for one in model.groups})
+    shares = ", ".join(
+        f"{percent(count / total)} at T {label}" for label, count in requests.items() if count
+    )
+    groups = defaultdict(
+        float, {(one.by, one.group): (one.window.requests or 0) / total for one in model.groups}
+    )
     shaped = groups[Table.SAMPLING, "filtered"] + groups[Table.SAMPLING, "penalties"]
     long = groups[Table.PROMPT_TOKENS, "8k-32k"] + groups[Table.PROMPT_TOKENS, "32k+"]
     seconds = max(part.window.seconds for part in model.temperatures)
@@ -117,7 +132,9 @@ def _traffic(model: ModelReport) -> str:
         f"tokens, {percent(shaped)} with top-k, top-p, min-p or penalties. docs/measure.md says which traffic suits "
         "speculation."
     )
-    used = " and ".join(f"{name} ({percent(share)} of the requests)" for name, share in model.rejected.items())
+    used = " and ".join(
+        f"{name} ({percent(share)} of the requests)" for name, share in model.rejected.items()
+    )
     return f"{text} While it speculates, vLLM rejects {used} with status 400." if used else text
 
 
@@ -127,9 +144,13 @@ def judgement_note(judgement: Judgement, *, is_explained: bool = False) -> str:
     ``is_explained``: findings say what to do. Empty if there is nothing to say.
     """
     if judgement.gate is not None:
-        return f"No verdict: below thresholds.{judgement.gate.threshold} ({judgement.gate.value:g})."
+        return (
+            f"No verdict: below thresholds.{judgement.gate.threshold} ({judgement.gate.value:g})."
+        )
     loses = judgement.verdict is Verdict.NET_NEGATIVE and not is_explained
-    return " ".join(filter(None, (_hour(judgement), _held(judgement), _remedy(judgement) if loses else "")))
+    return " ".join(
+        filter(None, (_hour(judgement), _held(judgement), _remedy(judgement) if loses else ""))
+    )
 
 
 def _hour(judgement: Judgement) -> str:
@@ -147,7 +168,9 @@ def _held(judgement: Judgement) -> str:
         return ""
     sign = "plus" if judgement.verdict is Verdict.NET_NEGATIVE else "minus"
     bound = (
-        "acceptance rate" if judgement.basis is Basis.ACCEPTANCE else f"speedup {sign} {CONFIDENCE:g} standard errors"
+        "acceptance rate"
+        if judgement.basis is Basis.ACCEPTANCE
+        else f"speedup {sign} {CONFIDENCE:g} standard errors"
     )
     return (
         f"The {bound} is back above {line:g}, but the verdict stays {judgement.verdict.replace('_', ' ')} below "
@@ -158,12 +181,16 @@ def _held(judgement: Judgement) -> str:
 def _remedy(judgement: Judgement) -> str:
     evidence, judged = judgement.evidence, judgement.judged
     varies = not evidence.is_ruled or evidence.has_schedule
-    return _LOSING if varies or (judged is not None and len(judged.position_rates) == 1) else _OR_FEWER
+    return (
+        _LOSING if varies or (judged is not None and len(judged.position_rates) == 1) else _OR_FEWER
+    )
 
 
 def advice_sentences(advice: Advice | None) -> str:
     """How many tokens to draft; empty if there is nothing to change."""
-    return "" if advice is None else f"{tokens_sentence(advice)} {schedule_sentence(advice)}".strip()
+    return (
+        "" if advice is None else f"{tokens_sentence(advice)} {schedule_sentence(advice)}".strip()
+    )
 
 
 def schedule_sentence(advice: Advice) -> str:
@@ -193,12 +220,18 @@ def _by_acceptance(tokens: TokensAdvice) -> str:
         return f"{text} speculate fewer tokens."
     at = f"is accepted only {tokens.next_rate:.0%} of the time"
     if tokens.direction is Direction.NONE:
-        return f"{text} turn speculation off, or use another draft model: even the first token {at}."
-    return f"{text} speculate fewer tokens, {tokens.best} instead of {tokens.now}: the next one {at}."
+        return (
+            f"{text} turn speculation off, or use another draft model: even the first token {at}."
+        )
+    return (
+        f"{text} speculate fewer tokens, {tokens.best} instead of {tokens.now}: the next one {at}."
+    )
 
 
 def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
-    best, now = (f"{1000 * (seconds or 0):.3g} ms" for seconds in (tokens.best_seconds, tokens.now_seconds))
+    best, now = (
+        f"{1000 * (seconds or 0):.3g} ms" for seconds in (tokens.best_seconds, tokens.now_seconds)
+    )
     if tokens.direction is Direction.NONE:
         how = "only at lower loads (num_speculative_tokens_per_batch_size)"
         how = how if advice.can_schedule else "with fewer requests"
@@ -212,8 +245,13 @@ def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
 
 def _lost(speculation: Speculation, configuration: Configuration) -> list[str]:
     """What vLLM gives up, unless the engine says that it has it."""
-    has = {"async scheduling": configuration.async_scheduling, "model runner V2": configuration.model_runner_v2}
-    graphs = ["full CUDA graphs"] * (speculation.per_batch_size and configuration.model_runner_v2 is False)
+    has = {
+        "async scheduling": configuration.async_scheduling,
+        "model runner V2": configuration.model_runner_v2,
+    }
+    graphs = ["full CUDA graphs"] * (
+        speculation.per_batch_size and configuration.model_runner_v2 is False
+    )
     return [lost for lost in given_up(speculation.method) if not has[lost]] + graphs
 
 
@@ -227,7 +265,11 @@ def caveats(evidence: Evidence, configuration: Configuration = _UNKNOWN) -> Iter
     elif evidence.speedup is None and not evidence.is_ruled:
         yield _UNRULED.format(method)
     if lost := _lost(evidence.speculation, configuration):
-        schedule = " and a schedule by batch size" if "full CUDA graphs" in lost and evidence.has_schedule else ""
+        schedule = (
+            " and a schedule by batch size"
+            if "full CUDA graphs" in lost and evidence.has_schedule
+            else ""
+        )
         yield _GIVEN_UP.format(f"{method}{schedule}", " and ".join(lost))
     if sampler == "synthetic":
         yield _SYNTHETIC
@@ -256,7 +298,17 @@ def _grounds(judgement: Judgement) -> str:
 def hints(model: ModelReport) -> list[str]:
     """Why a model that speculates has no speedup, which requests get no drafts, and what vLLM's page does not tell."""
     withheld = model.speed.withheld if model.speed is not None else None
-    speedup = [] if withheld is None else [f"No speedup for {model.model_name}: {WITHHELD[withheld]}."]
-    quiet = [f"No drafts in the window for {group_name(group)}." for group in model.groups if group.without_drafts]
-    limitations = [LIMITATIONS[limitation] for engine in model.engines for limitation in sorted(engine.limitations)]
+    speedup = (
+        [] if withheld is None else [f"No speedup for {model.model_name}: {WITHHELD[withheld]}."]
+    )
+    quiet = [
+        f"No drafts in the window for {group_name(group)}."
+        for group in model.groups
+        if group.without_drafts
+    ]
+    limitations = [
+        LIMITATIONS[limitation]
+        for engine in model.engines
+        for limitation in sorted(engine.limitations)
+    ]
     return [*speedup, *quiet, *dict.fromkeys(limitations)]

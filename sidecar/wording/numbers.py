@@ -36,7 +36,9 @@ def counted(count: float, what: str) -> str:
     return f"{count:,.0f} {what}{'' if count == 1 else 's'}"
 
 
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
+def aligned(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: Container[int] = (0,)
+) -> list[str]:
     """One line per row, two spaces between columns; those numbered in ``left`` are left-aligned, others right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     return [

@@ -72,15 +72,21 @@ def plugin_sentence(report: PluginReport) -> str:
             sentence = _GONE if report.heard else _NEVER_CONNECTED
         case PluginState.REFUSED | PluginState.DISABLED | PluginState.CHECKING:
             failed = next(engine for engine in report.engines if engine.state is state)
-            no_split = NoSplit(NoSplitReason(state), failed.engine, failed.reason, failed.vllm_version)
+            no_split = NoSplit(
+                NoSplitReason(state), failed.engine, failed.reason, failed.vllm_version
+            )
             sentence = no_split_sentence(no_split, report)
         case _ if not observed and expected:
-            sentence = "The plug-in's engines are not in vLLM's metrics; each vLLM needs its own sidecar."
+            sentence = (
+                "The plug-in's engines are not in vLLM's metrics; each vLLM needs its own sidecar."
+            )
         case PluginState.IDLE:
             sentence = "The plug-in is connected; vLLM has not drafted for any request yet."
         case _ if observed < expected:
             engines = f"{observed} of {expected} engines"
-            sentence = f"The plug-in observes {engines}: the split by temperature covers only these."
+            sentence = (
+                f"The plug-in observes {engines}: the split by temperature covers only these."
+            )
         case _:
             sentence = f"The plug-in observes {'every' if expected > 1 else 'the'} engine."
     return sentence

@@ -15,12 +15,30 @@ from sidecar.wording.numbers import count, counted, latency, milliseconds, perce
 
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 _TEMPERATURES: Final = (
-    *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90", "of draft tokens", "requests", *_TIMES),
+    *(
+        "temperature",
+        "verdict",
+        "speedup",
+        "acceptance",
+        "P10",
+        "P50",
+        "P90",
+        "of draft tokens",
+        "requests",
+        *_TIMES,
+    ),
 )
 _NO_TIMES: Final = ("-",) * 3
-_BY_BUCKET: Final = tuple(name.replace(" ", " by bucket ") for name in _TIMES)  # of vLLM's histograms, not by request
+_BY_BUCKET: Final = tuple(
+    name.replace(" ", " by bucket ") for name in _TIMES
+)  # of vLLM's histograms, not by request
 _ENGINES: Final = ("engine", "speculation", "acceptance", "coverage", *_BY_BUCKET)
-LOWER: Final = ("lower acceptance rate", "acceptance rate", "below the others by", "share of draft tokens")
+LOWER: Final = (
+    "lower acceptance rate",
+    "acceptance rate",
+    "below the others by",
+    "share of draft tokens",
+)
 PRICES: Final = ("price", "with speculation", "without (baseline)")
 UNDER_OTHER_TRAFFIC: Final = (
     "The baseline had prompts and a load of its own, on which hits, times to first token and preemptions depend: "
@@ -38,7 +56,9 @@ Row = Sequence[str]
 
 def tables(model: ModelReport) -> list[tuple[Row, Sequence[Row]]]:
     """The header and the rows of each table that has any."""
-    shown = [part for part in model.temperatures if part.window.requests or part.window.draft_tokens]
+    shown = [
+        part for part in model.temperatures if part.window.requests or part.window.draft_tokens
+    ]
     named: list[tuple[Row, Sequence[Row]]] = [
         (_TEMPERATURES, [_temperature(part) for part in shown]),
         (LOWER, lower_rows(model)),
@@ -72,7 +92,9 @@ def lower_rows(model: ModelReport) -> list[Row]:
     for group in model.groups:
         if group.accepts_less and (lower := group.difference) is not None:
             below = f"{-100 * lower.value:.0f} ± {100 * CONFIDENCE * lower.error:.0f} points"
-            rows.append((group_name(group), percent(group.window.rate), below, percent(group.window.share)))
+            rows.append(
+                (group_name(group), percent(group.window.rate), below, percent(group.window.share))
+            )
     return rows
 
 
@@ -105,7 +127,10 @@ def price_rows(model: ModelReport) -> list[Row]:
 
 
 def _cache(model: ModelReport) -> Iterator[Row]:
-    plain, cache = model.plain_cache or PlainCache(), sum_caches(engine.cache for engine in model.engines)
+    plain, cache = (
+        model.plain_cache or PlainCache(),
+        sum_caches(engine.cache for engine in model.engines),
+    )
     capacity = model.kv_cache_capacity_tokens
     if plain.hit_ratio is not None:
         yield "prefix-cache hits", share(cache.hit_ratio), share(plain.hit_ratio)
@@ -115,7 +140,11 @@ def _cache(model: ModelReport) -> Iterator[Row]:
             fit = count(capacity // each), count(plain.capacity_tokens // each)
             yield f"requests of {each:,.0f} tokens that fit", *fit
     if plain.preemptions_ratio is not None:
-        yield "preemptions per request", ratio(cache.preemptions_ratio), ratio(plain.preemptions_ratio)
+        yield (
+            "preemptions per request",
+            ratio(cache.preemptions_ratio),
+            ratio(plain.preemptions_ratio),
+        )
 
 
 def _loads(model: ModelReport) -> Iterator[Row]:

@@ -59,7 +59,11 @@ def mutants(rules):
             yield Mutant(index, "keep_firing_for removed", changed)
         if "alert" in rule:
             severity = "info" if rule["labels"]["severity"] == "warning" else "warning"
-            yield Mutant(index, f"severity {severity}", rule | {"labels": rule["labels"] | {"severity": severity}})
+            yield Mutant(
+                index,
+                f"severity {severity}",
+                rule | {"labels": rule["labels"] | {"severity": severity}},
+            )
 
 
 def _of_expression(expr):
@@ -81,7 +85,10 @@ def _of_expression(expr):
             yield f"{match.group()} -> {change(match.group())}{_near(expr, match)}", changed
     for match in re.finditer(r"\s+(and|unless|or)\b", expr):
         end = _end_of_clause(expr, match.end())
-        yield f"removed: {' '.join(expr[match.start() : end].split())}", expr[: match.start()] + expr[end:]
+        yield (
+            f"removed: {' '.join(expr[match.start() : end].split())}",
+            expr[: match.start()] + expr[end:],
+        )
 
 
 def _near(expr, match):
@@ -89,7 +96,11 @@ def _near(expr, match):
 
 
 def _another_number(text):
-    return "1e9" if float(text) == 0 else str(float(text) * 2 if float(text) >= 1 else float(text) + 0.25)
+    return (
+        "1e9"
+        if float(text) == 0
+        else str(float(text) * 2 if float(text) >= 1 else float(text) + 0.25)
+    )
 
 
 def _end_of_clause(expr, start):
@@ -130,16 +141,24 @@ def check(names=(), jobs=2, every=1):
         made = [mutant for mutant in made if not _shown(rules, mutant).startswith(_UNNOTICED)]
         made = [mutant for mutant in made if crc32(_shown(rules, mutant).encode()) % every == 0]
     with tempfile.TemporaryDirectory() as directory:
-        assert_valid(Path(directory), [mutant.changed for mutant in made])  # what can't be loaded proves nothing
+        assert_valid(
+            Path(directory), [mutant.changed for mutant in made]
+        )  # what can't be loaded proves nothing
     touched = [rules[mutant.rule] for mutant in made]
-    for scene in all_scenes() if names else ():  # a scene that fails anyway would seem to notice everything
+    for scene in (
+        all_scenes() if names else ()
+    ):  # a scene that fails anyway would seem to notice everything
         if any(rule in concerned(rules, scene) for rule in touched):
             with tempfile.TemporaryDirectory() as directory:
                 failure = promtool(Path(directory), scene, concerned(rules, scene))
-            assert failure is None, f"scene {scene.name!r} fails without a change; run pytest tests/alerts\n{failure}"
+            assert failure is None, (
+                f"scene {scene.name!r} fails without a change; run pytest tests/alerts\n{failure}"
+            )
     with ThreadPoolExecutor(jobs) as pool:
         survived = list(pool.map(lambda mutant: survives(rules, mutant), made))
-    alive = [_shown(rules, mutant) for mutant, unnoticed in zip(made, survived, strict=True) if unnoticed]
+    alive = [
+        _shown(rules, mutant) for mutant, unnoticed in zip(made, survived, strict=True) if unnoticed
+    ]
     return len(made), [shown for shown in alive if not shown.startswith(_UNNOTICED)]
 
 
@@ -153,5 +172,9 @@ def _name(rule):
 
 if __name__ == "__main__":
     made, alive = check(sys.argv[1:])
-    print(f"{made} changes, {f'{len(alive)} unnoticed:' if alive else 'all noticed'}", *alive, sep="\n")  # noqa: T201 - a script prints
+    print(
+        f"{made} changes, {f'{len(alive)} unnoticed:' if alive else 'all noticed'}",
+        *alive,
+        sep="\n",
+    )  # noqa: T201 - a script prints
     sys.exit(bool(alive))

@@ -55,7 +55,11 @@ class Receivers:
 
         def is_sought(alert):
             labels = alert["labels"]
-            return (labels["alertname"], alert["status"], labels.get("source")) == (name, status, source)
+            return (labels["alertname"], alert["status"], labels.get("source")) == (
+                name,
+                status,
+                source,
+            )
 
         return await first(self.alerts, is_sought)
 
@@ -89,7 +93,12 @@ async def alertmanager(http, directory, receivers_url):
     path = directory / "alertmanager.yaml"
     path.write_text(yaml.safe_dump(content))
     storage = f"--storage.path={directory / 'alertmanager'}"
-    command = ("prometheus-alertmanager", f"--config.file={path}", storage, "--cluster.listen-address=")
+    command = (
+        "prometheus-alertmanager",
+        f"--config.file={path}",
+        storage,
+        "--cluster.listen-address=",
+    )
     async with ready_server(http, *command) as url:
         yield url
 

@@ -44,13 +44,17 @@ class Firing:
     severity: str | None = None
     since: float = 0
     until: float = math.inf
-    annotations: dict = field(default_factory=dict)  # those that differ from what the rule and the settings give
+    annotations: dict = field(
+        default_factory=dict
+    )  # those that differ from what the rule and the settings give
 
 
 class Pod:
     """One vLLM and its sidecar; each method plans something and returns the pod, so that a scene reads like a list."""
 
-    def __init__(self, instance, *, model="m", namespace="prod", minutes=None, start=0, poll=30, **thresholds):
+    def __init__(
+        self, instance, *, model="m", namespace="prod", minutes=None, start=0, poll=30, **thresholds
+    ):
         """It lives for ``minutes`` from minute ``start`` on, by default until its scene's last check.
 
         The sidecar polls every ``poll`` seconds.
@@ -59,7 +63,9 @@ class Pod:
         self.own = {"namespace": namespace, "job": "vllm", "instance": f"{instance}:9911"}
         self.model = model
         self.vllm = Vllm(model)
-        self.environment = {f"SPECDEC_THRESHOLDS__{name.upper()}": str(value) for name, value in thresholds.items()} | {
+        self.environment = {
+            f"SPECDEC_THRESHOLDS__{name.upper()}": str(value) for name, value in thresholds.items()
+        } | {
             "SPECDEC_ALERTING__RUNBOOKS": RUNBOOKS,
             "SPECDEC_ALERTING__DASHBOARDS": DASHBOARDS,
         }
@@ -74,7 +80,18 @@ class Pod:
 
     # What the scene expects of it.
 
-    def fires(self, value=1.0, *, context=(), labels=None, alert=None, severity=None, since=0, until=math.inf, **more):
+    def fires(
+        self,
+        value=1.0,
+        *,
+        context=(),
+        labels=None,
+        alert=None,
+        severity=None,
+        since=0,
+        until=math.inf,
+        **more,
+    ):
         """The alert on its model fires; ``more`` are further labels, and ``labels`` replaces the model's."""
         labels = self.own | ({"model_name": self.model} if labels is None else labels) | more
         annotations = {"context": "\n".join(context)} if context else {}
@@ -106,7 +123,9 @@ class Pod:
         split = self.vllm.temperatures[temperature] = Engine()
         split.drafts, split.acceptance = planned(drafts), planned(acceptance)
         requests = REQUESTS * len(self.vllm.temperatures)
-        return self.drafting(self.vllm.drafts_of_all, self.vllm.acceptance_of_all, requests=requests)
+        return self.drafting(
+            self.vllm.drafts_of_all, self.vllm.acceptance_of_all, requests=requests
+        )
 
     def generating(self, tokens, *, engine="0", step=PLAIN_STEP):
         """Tokens per second without drafts, in steps of so many seconds."""
@@ -124,7 +143,9 @@ class Pod:
         return self
 
     def baseline(self, p50, p99):
-        self.environment["SPECDEC_BASELINE"] = json.dumps({self.model: {"tpot": {"p50": p50, "p99": p99}}})
+        self.environment["SPECDEC_BASELINE"] = json.dumps(
+            {self.model: {"tpot": {"p50": p50, "p99": p99}}}
+        )
         return self
 
     def cache(self, peak, waiting, *, capacity=None, engine="0"):
@@ -189,9 +210,14 @@ class Pod:
         """By metric and labels, without the scrape's own: the values, one every ``seconds``, as promtool reads them."""
         with self._building:
             if seconds not in self._series:
-                added = {key: _sampled(phases, grows, seconds) for key, (phases, grows) in self.added.items()}
+                added = {
+                    key: _sampled(phases, grows, seconds)
+                    for key, (phases, grows) in self.added.items()
+                }
                 samples, start = self._scraped(seconds) | added, self.start * 60 // seconds
-                self._series[seconds] = {key: _notation(values, start) for key, values in samples.items()}
+                self._series[seconds] = {
+                    key: _notation(values, start) for key, values in samples.items()
+                }
         return self._series[seconds]
 
     def _scraped(self, seconds):
@@ -253,7 +279,10 @@ class Sidecar:
         for metric in METRICS:
             for labels, value in metric.samples(shown):
                 if not isinstance(value, Distribution):  # no rule reads one
-                    yield (metric.name, tuple(zip(metric.labels, labels, strict=True))), float(value)
+                    yield (
+                        (metric.name, tuple(zip(metric.labels, labels, strict=True))),
+                        float(value),
+                    )
 
 
 def _sampled(phases, grows, seconds):
@@ -269,8 +298,11 @@ def _sampled(phases, grows, seconds):
 def _notation(samples, start):
     """promtool's, for values by scrape from ``start`` on; stale after the last one, as in Prometheus."""
     values = [samples.get(scrape) for scrape in range(max(samples) + 1)]
-    texts = ["_"] * start + ["_" if value is None else f"{value:.12g}" for value in values] + ["stale"]
+    texts = (
+        ["_"] * start + ["_" if value is None else f"{value:.12g}" for value in values] + ["stale"]
+    )
     runs = [(text, len(list(run))) for text, run in groupby(texts)]
     return " ".join(
-        text if times == 1 else f"_x{times}" if text == "_" else f"{text}x{times - 1}" for text, times in runs
+        text if times == 1 else f"_x{times}" if text == "_" else f"{text}x{times - 1}"
+        for text, times in runs
     )

@@ -77,7 +77,11 @@ class Scene:
     def firing(self, minute):
         """What is expected to fire at a minute of ``at``."""
         is_first = minute == self.at[0]
-        return [firing for firing in self.firings if not is_first and firing.since <= minute <= firing.until]
+        return [
+            firing
+            for firing in self.firings
+            if not is_first and firing.since <= minute <= firing.until
+        ]
 
     def test(self, text, seconds=SCRAPE, scraped_as=alone):
         """The input of promtool, without series that ``text``, the rules' text, does not name.
@@ -103,7 +107,9 @@ class Scene:
                     "eval_time": f"{minute}m",
                     "alertname": self.alert,
                     "exp_alerts": [
-                        alert for firing in self.firing(minute) for alert in _expected(self.alert, firing, scraped_as)
+                        alert
+                        for firing in self.firing(minute)
+                        for alert in _expected(self.alert, firing, scraped_as)
                     ],
                 }
                 for minute in self.at
@@ -113,7 +119,9 @@ class Scene:
                 {
                     "expr": f"round({name}, 0.001)",
                     "eval_time": f"{self.end}m",
-                    "exp_samples": [{"labels": _named("", **labels), "value": value} for labels, value in series],
+                    "exp_samples": [
+                        {"labels": _named("", **labels), "value": value} for labels, value in series
+                    ],
                 }
                 for name, series in self.records.items()
             ],
@@ -129,10 +137,16 @@ def _expected(name, firing, scraped_as):
     """As promtool expects it, once for each way in which its pod is scraped."""
     rules = load_rules()
     rule = rules.get(f"{name}/{firing.severity}", rules[name])
-    own = {name: firing.labels[name] for name in ("namespace", "job", "instance", "pod") if name in firing.labels}
+    own = {
+        name: firing.labels[name]
+        for name in ("namespace", "job", "instance", "pod")
+        if name in firing.labels
+    }
     for site in scraped_as(own):
         labels = {name: value for name, value in firing.labels.items() if name not in own} | site
-        description = _CONDITIONAL.sub(labels.get("instance", "any sidecar at all"), rule.description)
+        description = _CONDITIONAL.sub(
+            labels.get("instance", "any sidecar at all"), rule.description
+        )
         variables = "".join(f"&var-{key}={quote_plus(labels[key])}" for key in sorted(labels))
         annotations = {
             "summary": rule.text(rule.summary, labels, firing.value),
@@ -140,13 +154,18 @@ def _expected(name, firing, scraped_as):
             "runbook_url": f"{RUNBOOKS}/{name}.md",
             "dashboard_url": f"{DASHBOARDS}/d/specdec-operator?from=now-6h&to=now{variables}",
         }
-        yield {"exp_labels": labels | rule.labels, "exp_annotations": annotations | firing.annotations}
+        yield {
+            "exp_labels": labels | rule.labels,
+            "exp_annotations": annotations | firing.annotations,
+        }
 
 
 @cache
 def shipped():
     """The rules as they are committed, in the order in which they are evaluated."""
-    contents = [yaml.safe_load((RULES / name).read_text()) for name in ("recording.yaml", "alerts.yaml")]
+    contents = [
+        yaml.safe_load((RULES / name).read_text()) for name in ("recording.yaml", "alerts.yaml")
+    ]
     return [rule for content in contents for group in content["groups"] for rule in group["rules"]]
 
 
@@ -162,7 +181,9 @@ def concerned(rules, scene):
     """
     if not any("context" in firing.annotations for firing in scene.firings):
         rules = [_without_context(rule) for rule in rules]
-    alerts = [rule for rule in rules if scene.alert and rule.get("alert") in {scene.alert, *scene.reads}]
+    alerts = [
+        rule for rule in rules if scene.alert and rule.get("alert") in {scene.alert, *scene.reads}
+    ]
     read = (recorded(f"{rule['expr']} {rule.get('annotations')}") for rule in alerts)
     waiting, needed = set(scene.records).union(*read), set()
     while waiting:
@@ -175,8 +196,14 @@ def concerned(rules, scene):
 def promtool(directory, scene, rules, **scraped):
     """The output of promtool if the scene fails under these rules, else None; ``scraped`` as in ``Scene.test``."""
     text = "\n".join(rule["expr"] + str(rule.get("annotations")) for rule in rules)
-    document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [scene.test(text, **scraped)]}
-    (directory / "scenes.yaml").write_text(json.dumps(document))  # JSON is also YAML, and quick to write
+    document = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "1m",
+        "tests": [scene.test(text, **scraped)],
+    }
+    (directory / "scenes.yaml").write_text(
+        json.dumps(document)
+    )  # JSON is also YAML, and quick to write
     return _run(directory, rules, "test", "rules", "scenes.yaml")
 
 
@@ -186,7 +213,9 @@ def assert_valid(directory, rules):
 
 
 def _without_context(rule):
-    annotations = {name: text for name, text in rule.get("annotations", {}).items() if name != "context"}
+    annotations = {
+        name: text for name, text in rule.get("annotations", {}).items() if name != "context"
+    }
     return rule | ({"annotations": annotations} if annotations else {})
 
 
@@ -195,5 +224,7 @@ def _run(directory, rules, *arguments):
     (directory / "rules.yaml").write_text(json.dumps({"groups": [{"name": "all", "rules": rules}]}))
     environment = os.environ | {"TMPDIR": str(directory), "GOGC": "400"}  # a seventh less time
     command = ["promtool", *arguments]
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, check=False
+    )
     return None if done.returncode == 0 else done.stdout + done.stderr

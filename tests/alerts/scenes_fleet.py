@@ -29,7 +29,12 @@ def across_pods():
         "bad pods that are replaced before they can fire",
         ACROSS,
         at=(10, 40, 85, 110, 125),
-        fleet=[across(until=110), across("margin", until=110), across("late", until=40), across("thumb", until=110)],
+        fleet=[
+            across(until=110),
+            across("margin", until=110),
+            across("late", until=40),
+            across("thumb", until=110),
+        ],
         reads=(LOW, COLLAPSED),
     ).with_pods(
         *replaced("bad", 0.48),
@@ -53,14 +58,28 @@ def across_pods():
 def regressed():
     """Ninety minutes at one acceptance and, a day later, at another."""
 
-    def pod(instance, past, now, model="m", *, falls=None, namespace="prod", minutes=90, k=(3, 3), drafts=5, **limits):
+    def pod(
+        instance,
+        past,
+        now,
+        model="m",
+        *,
+        falls=None,
+        namespace="prod",
+        minutes=90,
+        k=(3, 3),
+        drafts=5,
+        **limits,
+    ):
         """Acceptance None: it is not there. ``falls``: the alert fires with this value."""
         made = Pod(instance, model=model, namespace=namespace, minutes=DAY + 90, poll=60, **limits)
         made.drafting(
             plan((minutes, drafts if past else 0), (DAY - minutes, 0), (0, drafts if now else 0)),
             after(DAY, past, now),
             k=after(DAY, *k),
-            requests=plan((minutes, 10 if past else 0), (DAY - minutes, 0), (0, 10 if past or now else 0)),
+            requests=plan(
+                (minutes, 10 if past else 0), (DAY - minutes, 0), (0, 10 if past or now else 0)
+            ),
         )
         if falls is not None:
             made.fires(falls, since=DAY + 30)
@@ -94,9 +113,13 @@ def regressed():
     before = Speculation(method="eagle3", num_speculative_tokens=3)
     was = "adaptive_verification=false method=eagle3 num_speculative_tokens=3"
     changes = f"Speculation has changed since this time yesterday; it was {was}."
-    changed = pod("changed", None, 0.6).speculating(replace(before, rejection_sample_method="block"))
+    changed = pod("changed", None, 0.6).speculating(
+        replace(before, rejection_sample_method="block")
+    )
     changed.fires(0.2, since=DAY + 30, context=("Acceptance rate 60% (threshold 50%).", changes))
-    yield Scene("it names a change of how vLLM speculates", REGRESSED, at=(DAY + 25, DAY + 45)).with_pods(
+    yield Scene(
+        "it names a change of how vLLM speculates", REGRESSED, at=(DAY + 25, DAY + 45)
+    ).with_pods(
         pod("old", 0.8, None).speculating(before),
         changed,
     )
@@ -107,13 +130,21 @@ def stopped():
     off, part = after(40, 5, 0), after(40, 0.6, 0)
     engines = Pod("engines").drafting(part, 0.8, requests=0).generating(0.6).fires(1.2, since=60)
     engines.drafting(part, 0.8, requests=0, engine="1").generating(0.6, engine="1")
-    yield Scene("tokens but no drafts, where there were drafts before", STOPPED, at=(38, 58, 64)).with_pods(
+    yield Scene(
+        "tokens but no drafts, where there were drafts before", STOPPED, at=(38, 58, 64)
+    ).with_pods(
         Pod("off").drafting(off, 0.8).generating(10).fires(10 + 10 / 60, since=60),
-        Pod("vanished").drafting(after(40, 5, None), 0.8).generating(10).fires(10 + 10 / 60, since=60),
+        Pod("vanished")
+        .drafting(after(40, 5, None), 0.8)
+        .generating(10)
+        .fires(10 + 10 / 60, since=60),
         Pod("hardly").drafting(after(40, 0.9, 0), 0.8).generating(10),
         Pod("idle").drafting(off, 0.8, requests=0).generating(0.95),
         Pod("less").drafting(after(40, 5, 0.1), 0.8).generating(10),
-        Pod("slow").drafting(after(40, 1.05, 0), 0.8, requests=0).generating(1.05).fires(1.05, since=60),
+        Pod("slow")
+        .drafting(after(40, 1.05, 0), 0.8, requests=0)
+        .generating(1.05)
+        .fires(1.05, since=60),
         engines,
         Pod("never").generating(10),
     )
@@ -126,7 +157,9 @@ def net_negative():
 
         def pod(instance, pair, factor=1.0, **more):
             p50, p99 = pair
-            return Pod(f"{model}-{instance}", model=model, **options).tpot(p50 * factor, p99 * factor, **more)
+            return Pod(f"{model}-{instance}", model=model, **options).tpot(
+                p50 * factor, p99 * factor, **more
+            )
 
         late = {"minutes": 50, "then": then}
         yield pod("a", spec, 0.9, **late).drafting(5, 0.6).generating(10)
@@ -167,12 +200,21 @@ def by_plain_pods():
         return Pod(instance).drafting(5, acceptance, **requests).untimed(speedup)
 
     def two(instance, first, second):
-        return Pod(instance).drafting(5, 0.7).drafting(5, 0.7, engine="1").timed(second, engine="1").untimed(first)
+        return (
+            Pod(instance)
+            .drafting(5, 0.7)
+            .drafting(5, 0.7, engine="1")
+            .timed(second, engine="1")
+            .untimed(first)
+        )
 
     part = two("part", 0.9, 0.9).fires(0.9)
     part.vllm.engine("1").at_once = planned(16)  # no plain pod has such a load
     yield Scene(
-        "without a reference it is compared with plain pods at the same load", SLOWER, at=(9, 30), needs_prometheus=True
+        "without a reference it is compared with plain pods at the same load",
+        SLOWER,
+        at=(9, 30),
+        needs_prometheus=True,
     ).with_pods(
         Pod("plain").generating(25, step=0.03),
         Pod("plain-too").generating(50, step=0.015),
@@ -188,13 +230,18 @@ def by_plain_pods():
     pays = drafting("pays", 1.3, 0.39).fires(0.39, severity="info")
     loses = drafting("loses", 0.9, 0.39).fires(0.39, severity="critical")
     yield Scene(
-        "plain pods judge a low acceptance where the sidecar knows no time", LOW, at=(9, 30), needs_prometheus=True
+        "plain pods judge a low acceptance where the sidecar knows no time",
+        LOW,
+        at=(9, 30),
+        needs_prometheus=True,
     ).with_pods(
         Pod("plain").generating(50),
         pays,
         loses,
     )
-    yield Scene("plain pods judge a pod whose verification is adaptive", NOT_JUDGED, at=(9, 30)).with_pods(
+    yield Scene(
+        "plain pods judge a pod whose verification is adaptive", NOT_JUDGED, at=(9, 30)
+    ).with_pods(
         Pod("plain").generating(50),
         drafting("adaptive", 1.3, 0.17).speculating(ADAPTIVE),
     )
@@ -206,7 +253,11 @@ def of_a_model():
     greedy = Speculation(method="eagle3", num_speculative_tokens=3, draft_sample_method="greedy")
     sampled = replace(greedy, draft_sample_method="probabilistic")
     model = {"model_name": "m", "namespace": "prod"}
-    configured = model | {"method": "eagle3", "num_speculative_tokens": "3", "adaptive_verification": "false"}
+    configured = model | {
+        "method": "eagle3",
+        "num_speculative_tokens": "3",
+        "adaptive_verification": "false",
+    }
 
     def engines(sampling, version, number):
         return configured | {"draft_sample_method": sampling, "vllm_version": version}, number
@@ -214,7 +265,14 @@ def of_a_model():
     rolled, unknown = Pod("rolled").speculating(sampled), Pod("unknown").drafting(5, 0.7)
     unknown.vllm.engine().at_once = planned(16)  # a load that the plain pod does not have
     twice = Pod("twice").drafting(2, 0.5).timed(1.3).speculating(sampled, vllm="0.33.0")
-    twice.plain("specdec_plugin_info", (40, 0.5), engine="0", vllm_version="0.31.0", version="1", state="observing")
+    twice.plain(
+        "specdec_plugin_info",
+        (40, 0.5),
+        engine="0",
+        vllm_version="0.31.0",
+        version="1",
+        state="observing",
+    )
     yield Scene(
         "the configuration, vLLM's version, the acceptance rate and the speedup of all pods of a model",
         None,

@@ -7,7 +7,11 @@ from tests.alerts.scenes_judged import LOW, NOT_JUDGED
 from tests.alerts.vllm_pages import plan
 
 DOWN, NEVER_UP, UNSTABLE = "SpecDecodeVLLMDown", "SpecDecodeVLLMNeverUp", "SpecDecodeVLLMUnstable"
-ABSENT, PLUGIN, RULES = "SpecDecodeSidecarAbsent", "SpecDecodePluginFailing", "SpecDecodeRulesFailing"
+ABSENT, PLUGIN, RULES = (
+    "SpecDecodeSidecarAbsent",
+    "SpecDecodePluginFailing",
+    "SpecDecodeRulesFailing",
+)
 GAP, KV_CACHE = "SpecDecodeLatencyGapWide", "SpecDecodeKVCachePressure"
 
 
@@ -19,7 +23,11 @@ def gap_wide():
 
     def engines(instance, second, requests=4.2):
         """The first one's gap is wide; the second has other quantiles."""
-        return pod(instance, requests=requests).drafting(5, 0.8, requests=4.2, engine="1").tpot(*second, engine="1")
+        return (
+            pod(instance, requests=requests)
+            .drafting(5, 0.8, requests=4.2, engine="1")
+            .tpot(*second, engine="1")
+        )
 
     yield Scene("against the baseline, with enough requests", GAP, at=(14, 27, 43)).with_pods(
         pod("wide").fires(1.55),
@@ -38,7 +46,9 @@ def gap_wide():
         return made.tpot(0.02, 0.04, minutes=DAY, then=(0.02, 0.051))
 
     yield Scene(
-        "without a baseline against the same hour of the day before", GAP, at=(80, DAY + 10, DAY + 40)
+        "without a baseline against the same hour of the day before",
+        GAP,
+        at=(80, DAY + 10, DAY + 40),
     ).with_pods(
         returning("past", 90).fires(1.55, since=DAY + 40),
         returning("young", 25),
@@ -64,7 +74,9 @@ def kv_cache():
         pod("lenient", 0.91, 2, kv_cache_usage=0.95),
         two("apart", (0.99, 0), (0.5, 9)),  # they wait for the engine that has room
     )
-    yield Scene("on the average of five minutes", KV_CACHE, at=(9, 15, 27, 40), needs_prometheus=True).with_pods(
+    yield Scene(
+        "on the average of five minutes", KV_CACHE, at=(9, 15, 27, 40), needs_prometheus=True
+    ).with_pods(
         pod("now-and-then", 0.91, plan(*[(2, 0), (2, 3)] * 15)).fires(0.91),
         pod("capacity", 0.91, 9, capacity=0.6).fires(0.91),
         pod("deferred", 0.99, 9, capacity=0.4),
@@ -89,7 +101,9 @@ def vllm_down():
     ):
         pods = [
             pod("down", 20, 80).sidecar_fires(alert=DOWN),
-            pod("forgot", 20, 80).away(22, 23).sidecar_fires(alert=DOWN),  # the sidecar restarts after vLLM went down
+            pod("forgot", 20, 80)
+            .away(22, 23)
+            .sidecar_fires(alert=DOWN),  # the sidecar restarts after vLLM went down
             pod("short", 20, 2.5),
             pod("starting", 0, 90).sidecar_fires(alert=NEVER_UP),
             pod("slow", 0, 25),
@@ -103,7 +117,9 @@ def restarting():
     def pod(instance, *minutes, **own):
         return Pod(instance, **own).drafting(5, 0.8).restarting(*minutes)
 
-    yield Scene("three within an hour", "SpecDecodeVLLMRestarting", at=(13, 20, 69, 85, 115)).with_pods(
+    yield Scene(
+        "three within an hour", "SpecDecodeVLLMRestarting", at=(13, 20, 69, 85, 115)
+    ).with_pods(
         pod("three", 10, 12, 14).sidecar_fires(3, until=69),
         pod("two", 10, 12),
         pod("spread", 5, 70, 110),
@@ -121,7 +137,9 @@ def unstable():
     def counting(instance, *reasons):
         made = Pod(instance).drafting(5, 0.8)
         for reason in reasons:
-            made.plain("specdec_scrape_errors_total", (60, 0.6 / len(reasons)), grows=True, reason=reason)
+            made.plain(
+                "specdec_scrape_errors_total", (60, 0.6 / len(reasons)), grows=True, reason=reason
+            )
         return made
 
     ended = pod("ended", lambda number: number % 4 < 2 and number < 60)
@@ -153,7 +171,9 @@ def coverage():
     def pod(instance, reported, counted, minutes=60):
         return Pod(instance, minutes=minutes).bucket("0", reported, 0.8).drafting(counted, 0.8)
 
-    yield Scene("it reports less than vLLM counts", "SpecDecodeCoverageLow", at=(28, 44, 80)).with_pods(
+    yield Scene(
+        "it reports less than vLLM counts", "SpecDecodeCoverageLow", at=(28, 44, 80)
+    ).with_pods(
         pod("part", 5, 6.25).fires(0.8186, engine="0", until=44),
         pod("little", 5, 5.25, minutes=90).fires(0.9644, engine="0", since=80),
         pod("ended", 5, 6.25, minutes=41).fires(0.8205, engine="0", until=44),
@@ -168,7 +188,9 @@ def events_dropped():
     def pod(instance, lost, seen, **own):
         made = Pod(instance, **own).plain("specdec_request_events_total", (60, seen), grows=True)
         for reason in ("lost", "overflow"):
-            made.plain("specdec_request_events_dropped_total", (60, lost / 2), grows=True, reason=reason)
+            made.plain(
+                "specdec_request_events_dropped_total", (60, lost / 2), grows=True, reason=reason
+            )
         return made
 
     yield Scene("more than a hundredth", "SpecDecodeEventsDropped", at=(10, 20)).with_pods(
@@ -182,10 +204,16 @@ def events_dropped():
 @scenes
 def not_judged():
     def old(instance, drafts):
-        return Pod(instance).drafting(drafts, 0.3).without("_acceptance_low$|_collapsed$|_engine_verdict$")
+        return (
+            Pod(instance)
+            .drafting(drafts, 0.3)
+            .without("_acceptance_low$|_collapsed$|_engine_verdict$")
+        )
 
     v0 = {"model_name": "m", "engine": "0", "limitation": "v0_counters"}
-    yield Scene("the V0 engine, and a sidecar that is older than the rules", NOT_JUDGED, at=(14, 25)).with_pods(
+    yield Scene(
+        "the V0 engine, and a sidecar that is older than the rules", NOT_JUDGED, at=(14, 25)
+    ).with_pods(
         old("old", 1.05).fires(reason="old_sidecar"),
         old("old-idle", 0.95),
         Pod("v0").plain("specdec_engine_limitation", (60, 1), **v0).fires(reason="v0_counters"),
@@ -205,7 +233,9 @@ def scraped(instance, built, *phases):
 @scenes
 def sidecar_absent():
     yield Scene(
-        "no page where there was one; no pod that was scaled down, no other job's", ABSENT, at=(23, 30)
+        "no page where there was one; no pod that was scaled down, no other job's",
+        ABSENT,
+        at=(23, 30),
     ).with_pods(
         scraped("gone", 20, (20, 1), (60, 0)).sidecar_fires(),
         scraped("fine", 80, (80, 1)),
@@ -213,7 +243,9 @@ def sidecar_absent():
         scraped("short", 20, (20, 1), (4, 0), (50, 1)),
         scraped("other", 0, (80, 0)),
     )
-    nothing = Pod("none", minutes=0).plain("specdec_links_info", (60, 1), runbooks=RUNBOOKS, dashboards=DASHBOARDS)
+    nothing = Pod("none", minutes=0).plain(
+        "specdec_links_info", (60, 1), runbooks=RUNBOOKS, dashboards=DASHBOARDS
+    )
     nothing.own = {}
     yield Scene("no sidecar at all", ABSENT, at=(4, 7), fleet=[Firing({})]).with_pods(nothing)
 
@@ -222,29 +254,48 @@ def sidecar_absent():
 def own():
     def failing(instance, value, until, metric, *labels, **shown):
         """Counters of which one keeps growing, one ends (its alert fires until then), and one grew once."""
-        often, ended, once = (Pod(f"{instance}-{kind}", minutes=60) for kind in ("often", "ended", "once"))
+        often, ended, once = (
+            Pod(f"{instance}-{kind}", minutes=60) for kind in ("often", "ended", "once")
+        )
         for label_set in labels:
             often.plain(metric, (60, 1), grows=True, **label_set)
             ended.plain(metric, (20, 1), (40, 0), grows=True, **label_set)
             once.plain(metric, (20, 0), (40, 1), **label_set)
-        return [often.sidecar_fires(value, **shown), ended.sidecar_fires(value, until=until, **shown), once]
+        return [
+            often.sidecar_fires(value, **shown),
+            ended.sidecar_fires(value, until=until, **shown),
+            once,
+        ]
 
-    part = failing("part", 5, 14, "specdec_internal_errors_total", {"part": "scrape"}, part="scrape")
-    yield Scene("a part that keeps failing", "SpecDecodeSidecarFailing", at=(9, 14, 28)).with_pods(*part)
+    part = failing(
+        "part", 5, 14, "specdec_internal_errors_total", {"part": "scrape"}, part="scrape"
+    )
+    yield Scene("a part that keeps failing", "SpecDecodeSidecarFailing", at=(9, 14, 28)).with_pods(
+        *part
+    )
     sent, am = "specdec_alerts_sent_total", {"alertmanager": "am:9093"}
-    refused = failing("am", 1, 28, sent, *(am | {"outcome": outcome} for outcome in ("failed", "rejected")), **am)
+    refused = failing(
+        "am", 1, 28, sent, *(am | {"outcome": outcome} for outcome in ("failed", "rejected")), **am
+    )
     fine = Pod("fine", minutes=0).plain(sent, (60, 5), grows=True, outcome="accepted")
-    yield Scene("an Alertmanager that refuses", "SpecDecodePushRefused", at=(9, 14, 28, 35)).with_pods(*refused, fine)
+    yield Scene(
+        "an Alertmanager that refuses", "SpecDecodePushRefused", at=(9, 14, 28, 35)
+    ).with_pods(*refused, fine)
 
 
 @scenes
 def rules_failing():
     group = {"rule_group": "/etc/specdec.yaml;specdec-pod"}
-    prometheus = Pod("prometheus").plain("prometheus_rule_evaluation_failures_total", (60, 1), grows=True, **group)
+    prometheus = Pod("prometheus").plain(
+        "prometheus_rule_evaluation_failures_total", (60, 1), grows=True, **group
+    )
     prometheus.own = {}
     bare = Pod("bare").drafting(5, 0.8).without("specdec_threshold").fires(fault="no thresholds")
     yield Scene(
-        "series without thresholds, and rules that fail", RULES, at=(9, 14), fleet=[Firing(group | {"fault": "errors"})]
+        "series without thresholds, and rules that fail",
+        RULES,
+        at=(9, 14),
+        fleet=[Firing(group | {"fault": "errors"})],
     ).with_pods(
         bare,
         prometheus,
@@ -270,9 +321,17 @@ def links():
                 f"For the runbook, first: kubectl -n prod port-forward {POD} 9911",
             )
         low.fires(0.3, alert=LOW, context=context)
-        del low.environment["SPECDEC_ALERTING__RUNBOOKS"], low.environment["SPECDEC_ALERTING__DASHBOARDS"]
+        del (
+            low.environment["SPECDEC_ALERTING__RUNBOOKS"],
+            low.environment["SPECDEC_ALERTING__DASHBOARDS"],
+        )
         gone = Pod("gone", minutes=0).plain("specdec_up", (20, 1)).plain("up", (20, 1), (60, 0))
         gone.sidecar_fires(alert=ABSENT)
         for firing in (*low.firings, *gone.firings):
-            firing.annotations |= {"runbook_url": f"http://{address}:9911/runbooks/{alert}.md", "dashboard_url": ""}
-        yield Scene(f"links without addresses lead to {address}", alert, at=(9, 40)).with_pods(low, gone)
+            firing.annotations |= {
+                "runbook_url": f"http://{address}:9911/runbooks/{alert}.md",
+                "dashboard_url": "",
+            }
+        yield Scene(f"links without addresses lead to {address}", alert, at=(9, 40)).with_pods(
+            low, gone
+        )

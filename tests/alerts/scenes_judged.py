@@ -7,7 +7,11 @@ from tests.alerts.pods import POD, Pod
 from tests.alerts.scene import Scene, scenes
 from tests.alerts.vllm_pages import after, plan
 
-LOW, AT, COLLAPSED = "SpecDecodeAcceptanceLow", "SpecDecodeAcceptanceLowAtTemperature", "SpecDecodeAcceptanceCollapsed"
+LOW, AT, COLLAPSED = (
+    "SpecDecodeAcceptanceLow",
+    "SpecDecodeAcceptanceLowAtTemperature",
+    "SpecDecodeAcceptanceCollapsed",
+)
 NOT_SPECULATING = "SpecDecodeNotSpeculating"
 NOT_JUDGED, MIXED = "SpecDecodeNotJudged", "SpecDecodeMixedWorkload"
 SLOWER, SLOWER_AT = "SpecDecodeSlowerThanPlain", "SpecDecodeSlowerThanPlainAtTemperature"
@@ -20,10 +24,16 @@ def not_speculating():
     draft = Speculation(method="draft_model", num_speculative_tokens=3)
     scheduled = replace(draft, per_batch_size=True, schedule=((1, 64, 0),))
     yield Scene(
-        "a draft model that drafts nothing although the engine decodes", NOT_SPECULATING, at=(10, 20, 34, 60)
+        "a draft model that drafts nothing although the engine decodes",
+        NOT_SPECULATING,
+        at=(10, 20, 34, 60),
     ).with_pods(
         Pod("quiet").drafting(0, 0.8).generating(50).speculating(draft).fires(since=14),
-        Pod("ends").drafting(after(30, 0, 5), 0.8).generating(50).speculating(draft).fires(until=34),
+        Pod("ends")
+        .drafting(after(30, 0, 5), 0.8)
+        .generating(50)
+        .speculating(draft)
+        .fires(until=34),
         Pod("scheduled").drafting(0, 0.8).generating(50).speculating(scheduled),
         Pod("idle").drafting(0, 0.8).speculating(draft),
         Pod("drafting").drafting(5, 0.8).speculating(draft),
@@ -33,7 +43,9 @@ def not_speculating():
 @scenes
 def acceptance_low():
     yield Scene(
-        "each pod by its own threshold, after 10 minutes and 5 longer than its condition", LOW, at=(9, 12, 34, 40, 60)
+        "each pod by its own threshold, after 10 minutes and 5 longer than its condition",
+        LOW,
+        at=(9, 12, 34, 40, 60),
     ).with_pods(
         Pod("low").drafting(5, 0.49).fires(0.49),
         Pod("recovers").drafting(5, after(30, 0.4, 1.0)).fires(0.4, until=34),
@@ -41,14 +53,21 @@ def acceptance_low():
         Pod("lenient", acceptance_net_negative=0.4).drafting(5, 0.45),
         Pod("strict", acceptance_net_negative=0.6).drafting(5, 0.55).fires(0.55),
     )
-    yield Scene("a restart of vLLM, of the sidecar, or of both changes nothing", LOW, at=(9, *range(28, 44))).with_pods(
+    yield Scene(
+        "a restart of vLLM, of the sidecar, or of both changes nothing", LOW, at=(9, *range(28, 44))
+    ).with_pods(
         Pod("low").drafting(5, 0.49).restarting(30).fires(0.49),
         Pod("both").drafting(5, 0.49).away(30, 32).fires(0.49),
         Pod("fine").drafting(5, 0.8).restarting(30),
     )
 
     def failing(instance, fails, since=12):
-        return Pod(instance, poll=15).drafting(5, 0.3, requests=12).failing(fails).fires(0.3, since=since)
+        return (
+            Pod(instance, poll=15)
+            .drafting(5, 0.3, requests=12)
+            .failing(fails)
+            .fires(0.3, since=since)
+        )
 
     yield Scene(
         "failed polls do not start the ten minutes anew, unless there are too many",
@@ -92,13 +111,29 @@ def by_time():
             Pod("faster").drafting(5, 0.7).timed(after(20, 0.9, 1.3)).fires(0.9, alert=SLOWER, until=24),
         ]  # fmt: skip
 
-    yield Scene("a low acceptance pages unless time says otherwise", LOW, at=(9, 13, 25, 30)).with_pods(*pods())
-    yield Scene("slower than plain, whatever is accepted", SLOWER, at=(9, 13, 24, 30)).with_pods(*pods())
-    yield Scene("nothing is judged where only a baseline would tell", NOT_JUDGED, at=(14, 30)).with_pods(*pods())
-    part = Pod("part").drafting(5, 0.7).timed(0.9).generating(5, engine="1")  # of the other engine nothing is known
-    engines = Pod("engines").drafting(5, 0.7).drafting(5, 0.7, engine="1").timed(0.7).timed(1.2, engine="1")
+    yield Scene(
+        "a low acceptance pages unless time says otherwise", LOW, at=(9, 13, 25, 30)
+    ).with_pods(*pods())
+    yield Scene("slower than plain, whatever is accepted", SLOWER, at=(9, 13, 24, 30)).with_pods(
+        *pods()
+    )
+    yield Scene(
+        "nothing is judged where only a baseline would tell", NOT_JUDGED, at=(14, 30)
+    ).with_pods(*pods())
+    part = (
+        Pod("part").drafting(5, 0.7).timed(0.9).generating(5, engine="1")
+    )  # of the other engine nothing is known
+    engines = (
+        Pod("engines")
+        .drafting(5, 0.7)
+        .drafting(5, 0.7, engine="1")
+        .timed(0.7)
+        .timed(1.2, engine="1")
+    )
     engines.vllm.engine("0").at_once = plan(*[(1, 4), (1, 16)] * 15)  # all loads count
-    yield Scene("an engine that alone is slower than plain counts for its part", SLOWER, at=(9, 25)).with_pods(
+    yield Scene(
+        "an engine that alone is slower than plain counts for its part", SLOWER, at=(9, 25)
+    ).with_pods(
         engines.fires(0.884),
         Pod("fine").drafting(1, 0.7).drafting(9, 0.7, engine="1").timed(0.7).timed(1.4, engine="1"),
         part.fires(0.9),
@@ -111,7 +146,10 @@ def at_temperature():
         Pod("mixed").bucket("0", 6, 0.8).bucket("1+", 4, 0.38).fires(0.38, temperature="1+"),
         Pod("above").bucket("0", 6, 0.8).bucket("1+", 4, 0.51),
         Pod("lenient", acceptance_net_negative=0.3).bucket("1+", 4, 0.38),
-        Pod("near").bucket("0", 6, 0.8).bucket("1+", 4, after(15, 0.48, 0.51)).fires(0.51, temperature="1+"),
+        Pod("near")
+        .bucket("0", 6, 0.8)
+        .bucket("1+", 4, after(15, 0.48, 0.51))
+        .fires(0.51, temperature="1+"),
     )
 
 
@@ -124,12 +162,16 @@ def slower_at_temperature():
         return pod.finishing(0.5, temperature="1+", pace=speedup)
 
     slow = paced("slow", after(20, 0.8, 1.2)).fires(0.8, until=19, temperature="1+")
-    yield Scene("the temperature's own speedup decides", SLOWER_AT, at=(14, 16, 19, 25, 30)).with_pods(
+    yield Scene(
+        "the temperature's own speedup decides", SLOWER_AT, at=(14, 16, 19, 25, 30)
+    ).with_pods(
         slow.fires(0.884, since=25, until=25, temperature="1+"),
         paced("fast", 1.2),
     )
     low = paced("slow", 0.8, acceptance=0.47).fires(0.47, temperature="1+")
-    yield Scene("where time says that a temperature loses, its rate must be low as well", AT, at=(9, 30)).with_pods(
+    yield Scene(
+        "where time says that a temperature loses, its rate must be low as well", AT, at=(9, 30)
+    ).with_pods(
         low,
         paced("high", 0.8, acceptance=0.53),
         paced("fast", 1.2),
@@ -139,7 +181,9 @@ def slower_at_temperature():
 @scenes
 def p10_break_even_and_collapse():
     yield Scene(
-        "the tenth percentile of a pod whose acceptance is judged", "SpecDecodeAcceptanceP10Low", at=(15, 25, 47)
+        "the tenth percentile of a pod whose acceptance is judged",
+        "SpecDecodeAcceptanceP10Low",
+        at=(15, 25, 47),
     ).with_pods(
         Pod("low", minutes=40).drafting(5, 0.7).finishing(0.49).fires(0.49, until=25),
         Pod("above").drafting(5, 0.6).finishing(0.51),
@@ -148,7 +192,9 @@ def p10_break_even_and_collapse():
         Pod("adaptive").drafting(5, 0.7).finishing(0.2).speculating(ADAPTIVE),
         Pod("one-pass").drafting(5, 0.7).finishing(0.2).speculating(DFLASH),
     )
-    yield Scene("between the two thresholds for an hour", "SpecDecodeBreakEven", at=(58, 70, 84, 89)).with_pods(
+    yield Scene(
+        "between the two thresholds for an hour", "SpecDecodeBreakEven", at=(58, 70, 84, 89)
+    ).with_pods(
         Pod("worse").drafting(5, 0.49),
         Pod("low", minutes=80).drafting(5, 0.51).fires(0.51, until=84),
         Pod("high").drafting(5, 0.64).fires(0.64),
@@ -156,7 +202,9 @@ def p10_break_even_and_collapse():
         Pod("own", acceptance_break_even=0.55).drafting(5, 0.6),
     )
     yield Scene(
-        "nothing is accepted, at any temperature and from the first position on", COLLAPSED, at=(9, 13, 38, 47)
+        "nothing is accepted, at any temperature and from the first position on",
+        COLLAPSED,
+        at=(9, 13, 38, 47),
     ).with_pods(
         Pod("fault").drafting(5, after(30, 0.01, 0.9)).fires(0.01, until=38),
         Pod("some").drafting(5, 0.06),
@@ -180,9 +228,16 @@ def mixed():
         return pod
 
     engine = {"sign": "engines", "engine": "1"}
-    apart = Pod("apart", minutes=40).bucket("0", 6, 0.66).bucket("0-0.3", 4, 0.8).bucket("0.7-1", 4, 0.3)
+    apart = (
+        Pod("apart", minutes=40)
+        .bucket("0", 6, 0.66)
+        .bucket("0-0.3", 4, 0.8)
+        .bucket("0.7-1", 4, 0.3)
+    )
     yield Scene(
-        "temperatures on both sides of the thresholds, and an engine that alone loses", MIXED, at=(14, 30, 50, 58)
+        "temperatures on both sides of the thresholds, and an engine that alone loses",
+        MIXED,
+        at=(14, 30, 50, 58),
     ).with_pods(
         apart.bucket("1+", 4, 0.49).fires(2, until=30, sign="temperatures"),
         Pod("good").bucket("0", 6, 0.66).bucket("1+", 4, 0.51),
@@ -202,7 +257,12 @@ def mixed():
     )
 
     def pod(instance, p50, p99, requests=4.2, **own):
-        return Pod(instance, **own).drafting(5, 0.8, requests=requests).baseline(0.03, 0.05).tpot(p50, p99)
+        return (
+            Pod(instance, **own)
+            .drafting(5, 0.8, requests=requests)
+            .baseline(0.03, 0.05)
+            .tpot(p50, p99)
+        )
 
     yield Scene("a median that fell and a tail that grew", MIXED, at=(14, 30)).with_pods(
         pod("widened", 0.025, 0.056).fires(1.55, sign="latency"),
@@ -223,15 +283,23 @@ def context():
     why = "Why (docs/why.md): too_many_tokens."
     several = Pod("several").drafting(5, 0.3).without("specdec_finding")
     several.plain("specdec_finding", (40, 1), finding="adapter", model_name="m")
-    several.plain("specdec_finding", (34, 1), finding="load", model_name="m")  # a scrape failed since
+    several.plain(
+        "specdec_finding", (34, 1), finding="load", model_name="m"
+    )  # a scrape failed since
     command = f"Details: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report"
     yield Scene(
         "it comes with the pod's rates and speedup, and in Kubernetes with a command that shows all numbers",
         LOW,
         at=(9, 35),
     ).with_pods(
-        Pod("split").bucket("0", 6, 0.6).bucket("1+", 4, 0.225).fires(0.45, context=(by_temperature,)),
+        Pod("split")
+        .bucket("0", 6, 0.6)
+        .bucket("1+", 4, 0.225)
+        .fires(0.45, context=(by_temperature,)),
         Pod("timed").drafting(5, 0.3).timed(0.9).fires(0.3, context=(plain, speedup, why)),
-        Pod("kubernetes").drafting(5, 0.3).in_kubernetes().fires(0.3, context=(plain, why, command)),
+        Pod("kubernetes")
+        .drafting(5, 0.3)
+        .in_kubernetes()
+        .fires(0.3, context=(plain, why, command)),
         several.fires(0.3, context=(plain, "Why (docs/why.md): adapter load.")),
     )

@@ -19,7 +19,9 @@ SOURCES = (None, "sidecar")  # a label of what the sidecar sends itself
 
 
 @pytest.mark.servers
-async def test_hot_traffic_pages_through_prometheus_and_by_direct_push(http, served, tmp_path, socket_path):
+async def test_hot_traffic_pages_through_prometheus_and_by_direct_push(
+    http, served, tmp_path, socket_path
+):
     receivers = Receivers()
     async with (
         served(receivers.take) as url,
@@ -49,7 +51,8 @@ async def through_hot_traffic(vllm, receivers, http, alertmanager_url):
     async with traffic(vllm, HOT, **TRAFFIC):
         await notified(LOW)
         page = await first(
-            receivers.pages, lambda page: "costs more than it saves" in str(page["payload"].get("summary"))
+            receivers.pages,
+            lambda page: "costs more than it saves" in str(page["payload"].get("summary")),
         )
         assert page["payload"]["severity"] == "critical"
         assert page["links"] == [{"href": f"{RUNBOOKS}/{LOW}.md", "text": "Runbook"}]
@@ -64,7 +67,10 @@ async def held_back(http, url, name):
     while True:
         async with http.get(f"{url}/api/v2/alerts") as answer:
             alerts = await answer.json()
-        if any(alert["labels"]["alertname"] == name and alert["status"]["inhibitedBy"] for alert in alerts):
+        if any(
+            alert["labels"]["alertname"] == name and alert["status"]["inhibitedBy"]
+            for alert in alerts
+        ):
             return
         await asyncio.sleep(0.1)
 

@@ -15,10 +15,16 @@ from tests.analysis.analysis_tools import Server
 README = (RULES / "README.md").read_text()
 PUSHED = {
     f"SpecDecode{name}"
-    for name in re.findall(r"\b[A-Z]\w+", re.search(r"The direct push supports ([^.]+)\.", README)[1])
+    for name in re.findall(
+        r"\b[A-Z]\w+", re.search(r"The direct push supports ([^.]+)\.", README)[1]
+    )
     if f"SpecDecode{name}" in load_rules()
 }
-ALIKE = [scene for scene in all_scenes() if scene.alert in PUSHED and scene.end < DAY and not scene.needs_prometheus]
+ALIKE = [
+    scene
+    for scene in all_scenes()
+    if scene.alert in PUSHED and scene.end < DAY and not scene.needs_prometheus
+]
 
 
 def fired(pod, minutes):
@@ -28,7 +34,12 @@ def fired(pod, minutes):
         courses = tracker.update(conditions(sidecar.report(minute)), 60.0 * minute, 60.0 * minute)
         if pod.start + minute in minutes:
             by_minute[pod.start + minute] = {
-                (course.rule.name, course.rule.labels["severity"], labels, f"{course.condition.value:.3g}")
+                (
+                    course.rule.name,
+                    course.rule.labels["severity"],
+                    labels,
+                    f"{course.condition.value:.3g}",
+                )
                 for (_, labels), course in courses.items()
                 if course.ended is None
             }
@@ -46,13 +57,20 @@ def test_the_push_fires_as_the_rules_do(scene):
                 (
                     scene.alert,
                     firing.severity or severity,
-                    frozenset((name, value) for name, value in firing.labels.items() if name not in pod.own),
+                    frozenset(
+                        (name, value)
+                        for name, value in firing.labels.items()
+                        if name not in pod.own
+                    ),
                     f"{firing.value if 'model_name' in firing.labels else 0:.3g}",
                 )
                 for firing in scene.firing(minute)
                 if firing in pod.firings
             }
-            assert {alert for alert in alerts if alert[0] == scene.alert} == expected, (pod.own["instance"], minute)
+            assert {alert for alert in alerts if alert[0] == scene.alert} == expected, (
+                pod.own["instance"],
+                minute,
+            )
 
 
 def test_each_alert_that_the_readme_lists_is_compared():
@@ -63,7 +81,10 @@ def test_each_alert_that_the_readme_lists_is_compared():
 def test_failed_polls_leave_conditions_on_models_in_force_for_a_minute():
     pod = Pod("low", minutes=14).drafting(5, 0.3).failing(lambda number: number > 20)
     reports = {minute: sidecar.report(minute) for minute, sidecar in pod.scrapes()}
-    rules = {minute: {condition.rule for condition in conditions(report)} for minute, report in reports.items()}
+    rules = {
+        minute: {condition.rule for condition in conditions(report)}
+        for minute, report in reports.items()
+    }
     assert rules[10] == {"SpecDecodeAcceptanceLow"}
     assert rules[11] == {"SpecDecodeAcceptanceLow", "SpecDecodeVLLMDown"}
     assert rules[12] == {"SpecDecodeVLLMDown"}

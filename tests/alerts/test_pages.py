@@ -30,7 +30,13 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert():
 def test_a_runbook_has_its_sections_severity_and_panels(page):
     text = page.read_text()
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    assert headings == [page.stem, "What it means", "Check first", "What to do", "When to ignore it"]
+    assert headings == [
+        page.stem,
+        "What it means",
+        "Check first",
+        "What to do",
+        "When to ignore it",
+    ]
     severity = next(alert.labels["severity"] for alert in ALERTS if alert.name == page.stem)
     assert f"Severity: {severity}." in text
     for title in re.findall(r"[Pp]anel\s+\*([^*]+)\*", text):
@@ -51,7 +57,11 @@ def test_the_links_and_settings_of_a_runbook_exist(page):
 @pytest.mark.servers
 def test_the_queries_of_runbooks_are_valid(tmp_path):
     """As rules, since promtool has no other way to parse an expression without a server."""
-    queries = [query for page in PAGES for query in re.findall(r"```promql\n(.+?)```", page.read_text(), re.DOTALL)]
+    queries = [
+        query
+        for page in PAGES
+        for query in re.findall(r"```promql\n(.+?)```", page.read_text(), re.DOTALL)
+    ]
     assert len(queries) >= len(PAGES)
     rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries)]
     assert_valid(tmp_path, rules)
@@ -64,14 +74,20 @@ def amtool(*arguments):
 def rendered(directory, status="firing", **labels):
     """The title and the text of one notification of one alert, as lines."""
     group = {"alertname": "SpecDecodeAcceptanceLow", "namespace": "llm"}
-    annotations = {"description": "It loses.", "context": "Acceptance 45%.", "runbook_url": "https://r.example/Low.md"}
+    annotations = {
+        "description": "It loses.",
+        "context": "Acceptance 45%.",
+        "runbook_url": "https://r.example/Low.md",
+    }
     times = {"startsAt": "2026-11-21T03:12:07.5+01:00", "endsAt": "2026-11-21T03:40:00+01:00"}
     data = {
         "status": status,
         "groupLabels": group,
         "commonLabels": group | labels,
         "commonAnnotations": {"summary": "m: speculative decoding costs more than it saves"},
-        "alerts": [{"status": status, "labels": group | labels, "annotations": annotations} | times],
+        "alerts": [
+            {"status": status, "labels": group | labels, "annotations": annotations} | times
+        ],
     }
     path = directory / "data.json"
     path.write_text(json.dumps(data))
@@ -87,7 +103,12 @@ def rendered(directory, status="firing", **labels):
 
 @pytest.mark.servers
 def test_a_notification_has_the_text_the_numbers_the_labels_and_the_runbook(tmp_path):
-    alert = {"cluster": "eu", "pod": "vllm-7d9c4b-x2x9z", "instance": "10.1.2.3:9911", "model_name": "m"}
+    alert = {
+        "cluster": "eu",
+        "pod": "vllm-7d9c4b-x2x9z",
+        "instance": "10.1.2.3:9911",
+        "model_name": "m",
+    }
     title, text = rendered(tmp_path, **alert, severity="critical")
     where = "cluster eu, namespace llm, pod vllm-7d9c4b-x2x9z"
     assert title == f"[1] m: speculative decoding costs more than it saves, {where}"
@@ -129,7 +150,9 @@ def inhibited_by(source):
     rules = yaml.safe_load(CONFIG.read_text())["inhibit_rules"]
     (alert, *_) = [alert for alert in ALERTS if source.items() <= alert.labels.items()]
     targets = [
-        rule["target_matchers"] for rule in rules if all(matches(matcher, alert) for matcher in rule["source_matchers"])
+        rule["target_matchers"]
+        for rule in rules
+        if all(matches(matcher, alert) for matcher in rule["source_matchers"])
     ]
     return {
         other.labels["scope"]
@@ -169,5 +192,8 @@ def test_what_a_fault_explains_ends_before_it():
 
 def test_alertmanagers_configuration_has_no_secret_but_files():
     text = CONFIG.read_text()
-    assert len(re.findall(r"^ +(?:- )?(routing_key|api_url|credentials)_file: /", text, re.MULTILINE)) == 3
+    assert (
+        len(re.findall(r"^ +(?:- )?(routing_key|api_url|credentials)_file: /", text, re.MULTILINE))
+        == 3
+    )
     assert not re.search(r"(routing_key|api_url|credentials|password):", text)

@@ -20,7 +20,9 @@ WALL = 1_700_000_000.0
 
 
 def of(verdict, rate):
-    return reports.report(reports.model(name="m", engines=(), judgement=reports.judgement(verdict, rate)))
+    return reports.report(
+        reports.model(name="m", engines=(), judgement=reports.judgement(verdict, rate))
+    )
 
 
 LOW, FINE = of(Verdict.NET_NEGATIVE, 0.4), of(Verdict.NET_POSITIVE, 0.9)
@@ -47,12 +49,18 @@ class Pushed:
     """A push whose report and clock the test sets: ``await pushed.evaluate(report, after=seconds)``."""
 
     def __init__(self, urls, **settings):
-        environment = {"ALERTMANAGERS": json.dumps(urls), "PACE": "0", "INSTANCE": "pod-7"} | settings
+        environment = {
+            "ALERTMANAGERS": json.dumps(urls),
+            "PACE": "0",
+            "INSTANCE": "pod-7",
+        } | settings
         self.now, self.log, self.report, self.set_back = 1000.0, CapturingLogger(), FINE, 0.0
         self.name = urls[0].partition("://")[2]
         self.push = Push(
             lambda: self.report,
-            load_settings(None, {f"SPECDEC_ALERTING__{name}": value for name, value in environment.items()}).alerting,
+            load_settings(
+                None, {f"SPECDEC_ALERTING__{name}": value for name, value in environment.items()}
+            ).alerting,
             "http://pod-7:9911",
             StateLog(self.log),
             monotonic=lambda: self.now,
@@ -89,15 +97,27 @@ async def test_a_firing_alert_has_its_labels_texts_links_and_times(scene):
     await pushed.evaluate(LOW)
     assert replica.paths == {("POST", "/am/api/v2/alerts", "application/json")}
     ((alert,),) = replica.posts
-    labels = {"alertname": "SpecDecodeAcceptanceLow", "severity": "critical", "scope": "model", "model_name": "m"}
+    labels = {
+        "alertname": "SpecDecodeAcceptanceLow",
+        "severity": "critical",
+        "scope": "model",
+        "model_name": "m",
+    }
     assert alert["labels"] == labels | {"source": "sidecar", "instance": "pod-7", "cluster": "eu"}
-    annotations, dashboard = alert["annotations"], "https://g.example/d/specdec-operator?from=now-6h&to=now"
+    annotations, dashboard = (
+        alert["annotations"],
+        "https://g.example/d/specdec-operator?from=now-6h&to=now",
+    )
     assert annotations["context"].startswith("Speculation does not pay on average.")
-    assert annotations["context"].endswith("\nDetails: specdec-sidecar report --url http://pod-7:9911")
+    assert annotations["context"].endswith(
+        "\nDetails: specdec-sidecar report --url http://pod-7:9911"
+    )
     assert annotations["runbook_url"] == "https://r.example/SpecDecodeAcceptanceLow.md"
     variables = "var-cluster=eu&var-instance=pod-7&var-source=sidecar&var-model_name=m"
     assert annotations["dashboard_url"] == f"{dashboard}&{variables}"
-    assert annotations["description"].startswith("m on pod-7 accepts 40% of its draft tokens (threshold")
+    assert annotations["description"].startswith(
+        "m on pod-7 accepts 40% of its draft tokens (threshold"
+    )
     assert (at(alert["startsAt"]), at(alert["endsAt"])) == (1000, 1000 + 240)
 
 
@@ -142,11 +162,16 @@ async def test_every_replica_is_notified_and_one_that_is_down_later(scene):
     assert len(well.posts) == len(ill.posts) == 3
     assert sorted(pushed.push.sent.values()) == [0, 0, 0, 1, 2, 3]
     logged = [(call.method_name, *call.args) for call in pushed.log.calls]
-    assert logged == [("warning", "Alertmanager did not accept alerts"), ("info", "Alertmanager accepts alerts again")]
+    assert logged == [
+        ("warning", "Alertmanager did not accept alerts"),
+        ("info", "Alertmanager accepts alerts again"),
+    ]
 
 
 @pytest.mark.parametrize("status", [404, 302])
-async def test_a_wrong_url_shows_before_there_is_an_alert_and_a_redirect_is_not_followed(status, scene):
+async def test_a_wrong_url_shows_before_there_is_an_alert_and_a_redirect_is_not_followed(
+    status, scene
+):
     replica = Replica()
     replica.status = status
     pushed = await scene(replica, PACE="1")
@@ -162,7 +187,9 @@ async def test_a_wrong_url_shows_before_there_is_an_alert_and_a_redirect_is_not_
     assert sum(pushed.push.sent.values()) == 0
 
 
-async def test_an_alertmanager_that_hangs_or_is_away_is_a_failure_without_credentials_in_the_log(scene):
+async def test_an_alertmanager_that_hangs_or_is_away_is_a_failure_without_credentials_in_the_log(
+    scene,
+):
     async def hang(_):
         await asyncio.Event().wait()
 

@@ -19,7 +19,9 @@ ALERTS = list(dict.fromkeys(rule["alert"] for rule in shipped() if "alert" in ru
 
 def passes(directory, scene, rules=None, **scraped):
     """By default under the rules that the scene is about."""
-    failed = promtool(directory, scene, concerned(shipped(), scene) if rules is None else rules, **scraped)
+    failed = promtool(
+        directory, scene, concerned(shipped(), scene) if rules is None else rules, **scraped
+    )
     assert failed is None, failed
 
 
@@ -32,14 +34,24 @@ def test_the_rules_fire_as_the_scene_says(scene, tmp_path):
 @pytest.mark.parametrize("alert", ALERTS)
 def test_each_alert_has_a_scene(alert):
     """In which it is silent first, and fires later."""
-    fires = any(scene.firing(minute) for scene in all_scenes() if scene.alert == alert for minute in scene.at)
+    fires = any(
+        scene.firing(minute)
+        for scene in all_scenes()
+        if scene.alert == alert
+        for minute in scene.at
+    )
     assert fires, f"add a scene for {alert} in tests/alerts/scenes_*.py"
 
 
 def is_simple(scene):
     """Whether a scene is short, and only about single pods in one namespace."""
     in_one = len({pod.own.get("namespace") for pod in scene.pods}) == 1
-    return scene.alert and scene.end < DAY and in_one and all("instance" in firing.labels for firing in scene.firings)
+    return (
+        scene.alert
+        and scene.end < DAY
+        and in_one
+        and all("instance" in firing.labels for firing in scene.firings)
+    )
 
 
 FIRST = list({scene.alert: scene for scene in reversed(all_scenes()) if is_simple(scene)}.values())
@@ -83,7 +95,11 @@ def test_alerts_without_their_recording_rules_say_so(tmp_path):
     """As if only one of the two files were loaded."""
     low = Pod("low", minutes=30).drafting(5, 0.2).fires(fault="not recorded")
     scene = Scene("not recorded", "SpecDecodeRulesFailing", at=(9, 20)).with_pods(low)
-    rules = [rule for rule in concerned(shipped(), scene) if not rule.get("record", "fleet:").startswith("pod")]
+    rules = [
+        rule
+        for rule in concerned(shipped(), scene)
+        if not rule.get("record", "fleet:").startswith("pod")
+    ]
     passes(tmp_path, scene, rules)
 
 
@@ -101,7 +117,9 @@ class Silence(Scene):
 
 
 def is_silent(directory, name, pods, reads=()):
-    passes(directory, Silence(name, None, at=(50, 77, 115), reads=reads).with_pods(*pods), shipped())
+    passes(
+        directory, Silence(name, None, at=(50, 77, 115), reads=reads).with_pods(*pods), shipped()
+    )
 
 
 @pytest.mark.servers
@@ -112,7 +130,9 @@ def test_a_healthy_fleet_is_silent(tmp_path):
         pod.bucket("0", 3, 0.85).bucket("1+", 2, 0.66).generating(2).finishing(0.63)
         pod.tpot(0.02, 0.04).cache(0.6, 1).plain("up", (120, 1))
     pods[1].restarting(60).failing(lambda number: number in {20, 21, 90})
-    is_silent(tmp_path, "healthy", [*pods, Pod("plain", minutes=120).generating(60).tpot(0.03, 0.05)])
+    is_silent(
+        tmp_path, "healthy", [*pods, Pod("plain", minutes=120).generating(60).tpot(0.03, 0.05)]
+    )
 
 
 @pytest.mark.servers
@@ -121,24 +141,37 @@ def test_engines_that_pay_by_time_get_no_more_than_information_on_their_low_acce
     pod.timed(1.3).timed(1.3, engine="1").plain("up", (120, 1))
     is_silent(tmp_path, "engines that pay", [pod], reads=("SpecDecodeAcceptanceLow",))
     *_, (minute, sidecar) = pod.scrapes()
-    assert [condition.rule for condition in conditions(sidecar.report(minute))] == ["SpecDecodeAcceptanceLow/info"]
+    assert [condition.rule for condition in conditions(sidecar.report(minute))] == [
+        "SpecDecodeAcceptanceLow/info"
+    ]
 
 
 @pytest.mark.servers
 def test_without_series_only_the_absence_fires(tmp_path):
-    is_silent(tmp_path, "nothing", [scraped("other", 0, (130, 1))], reads=("SpecDecodeSidecarAbsent",))
+    is_silent(
+        tmp_path, "nothing", [scraped("other", 0, (130, 1))], reads=("SpecDecodeSidecarAbsent",)
+    )
 
 
 def test_an_alert_on_a_verdict_says_by_how_much_it_outlasts_its_threshold():
     """The verdict rises only past the margin; a text that says "below the threshold" would then be wrong."""
-    ends = [rule.description for rule in load_rules().values() if "the alert ends at most" in rule.description]
+    ends = [
+        rule.description
+        for rule in load_rules().values()
+        if "the alert ends at most" in rule.description
+    ]
     assert len(ends) >= 4
-    assert all(f"{MARGIN} above it" in description and "below" not in description for description in ends)
+    assert all(
+        f"{MARGIN} above it" in description and "below" not in description for description in ends
+    )
 
 
 def test_every_metric_and_threshold_in_a_rule_is_in_the_contract():
     """A rule on a metric that is not exported never fires, which goes unnoticed."""
-    known, thresholds = {metric.name for metric in METRICS}, {*Thresholds.model_fields, "latency_window"}
+    known, thresholds = (
+        {metric.name for metric in METRICS},
+        {*Thresholds.model_fields, "latency_window"},
+    )
     for rule in shipped():
         text = rule["expr"] + str(rule.get("annotations", ""))
         assert set(re.findall(r"(?<![\w:/.-])specdec_\w+(?![\w:])", text)) <= known

@@ -3,7 +3,15 @@
 from collections import Counter
 from itertools import accumulate
 
-from sidecar.requests.messages import FinishedRequest, Hello, HelloState, ReportEnd, ReportPart, Row, Speculation
+from sidecar.requests.messages import (
+    FinishedRequest,
+    Hello,
+    HelloState,
+    ReportEnd,
+    ReportPart,
+    Row,
+    Speculation,
+)
 from sidecar.requests.tally import NOTHING, Outcome, Tally
 
 EPOCH = 1_700_000_000  # Unix seconds of minute 0
@@ -11,7 +19,14 @@ STEPS = "iteration_tokens_total"  # a histogram despite its name
 AT_ONCE = 4  # requests in a step
 REQUESTS = 10  # a minute, where a scene wants no other number
 PLAIN_STEP = 0.02  # seconds, of the baseline
-HUNDREDTHS = {"0": 0, "0-0.3": 20, "0.3-0.5": 50, "0.5-0.7": 70, "0.7-1": 100, "1+": 120}  # by bucket
+HUNDREDTHS = {
+    "0": 0,
+    "0-0.3": 20,
+    "0.3-0.5": 50,
+    "0.5-0.7": 70,
+    "0.7-1": 100,
+    "1+": 120,
+}  # by bucket
 COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
@@ -44,11 +59,18 @@ class Engine:
 
     def __init__(self):
         self.drafts = None
-        self.acceptance, self.first, self.k = planned(0.8), planned(0.8), planned(3)  # first: of the first position
+        self.acceptance, self.first, self.k = (
+            planned(0.8),
+            planned(0.8),
+            planned(3),
+        )  # first: of the first position
         self.requests, self.waiting = planned(REQUESTS), planned(0)
         self.for_capacity = None
         self.plain_tokens = planned(0)  # generated without drafts, a second
-        self.step, self.at_once = PLAIN_STEP, planned(AT_ONCE)  # seconds of a step, and requests in one
+        self.step, self.at_once = (
+            PLAIN_STEP,
+            planned(AT_ONCE),
+        )  # seconds of a step, and requests in one
         self.speedup = None  # against steps of ``PLAIN_STEP``, in place of how long a step takes
         self.tpot = ()  # phases of (minutes, (P50, P99) in seconds)
         self.peak = None
@@ -60,14 +82,18 @@ class Engine:
         k, acceptance = self.k(minute), self.acceptance(minute) or 0
         plain, requests = self.plain_tokens(minute) * seconds, self.requests(minute) / 60 * seconds
         accepted, steps = drafts * k * acceptance, drafts + plain
-        step_seconds = PLAIN_STEP * (1 + k * acceptance) / self.speedup(minute) if self.speedup else self.step
+        step_seconds = (
+            PLAIN_STEP * (1 + k * acceptance) / self.speedup(minute) if self.speedup else self.step
+        )
         self.counts.update(
             drafts=drafts, draft_tokens=drafts * k, accepted_tokens=accepted, first=drafts * (self.first(minute) or 0),
             requests=requests, tokens=drafts + accepted + plain + requests, steps=steps,
             step_seconds=steps * step_seconds, engine_steps=steps / self.at_once(minute),
         )  # fmt: skip
         if self.tpot and seconds:
-            self.counts.update({("tpot", quantile): requests / 100 for quantile in plan(*self.tpot)(minute)})
+            self.counts.update(
+                {("tpot", quantile): requests / 100 for quantile in plan(*self.tpot)(minute)}
+            )
 
     def lines(self, minute, labels):
         """The page's samples."""
@@ -75,7 +101,11 @@ class Engine:
         if self.drafts is not None and self.drafts(minute) is not None:
             for name in COUNTS:
                 yield f"spec_decode_num_{name}_total", labels, counts[name]
-            yield "spec_decode_num_accepted_tokens_per_pos_total", f'{labels},position="0"', counts["first"]
+            yield (
+                "spec_decode_num_accepted_tokens_per_pos_total",
+                f'{labels},position="0"',
+                counts["first"],
+            )
         yield "generation_tokens_total", labels, counts["tokens"]
         for name, count, total in (
             ("time_to_first_token", counts["requests"], counts["requests"] / 20),
@@ -89,7 +119,11 @@ class Engine:
         yield "num_requests_running", labels, 0
         yield "num_requests_waiting", labels, self.waiting(minute)
         if self.for_capacity is not None:
-            yield "num_requests_waiting_by_reason", f'{labels},reason="capacity"', self.for_capacity(minute)
+            yield (
+                "num_requests_waiting_by_reason",
+                f'{labels},reason="capacity"',
+                self.for_capacity(minute),
+            )
         if self.peak is not None:
             yield "kv_cache_usage_perc", labels, self.peak(minute)
         if self.tpot:
@@ -99,7 +133,9 @@ class Engine:
         """A histogram whose quantiles are the plan's, by edges at these, but for a hair that absorbs rounding."""
         edges = sorted({quantile for _, pair in self.tpot for quantile in pair})
         halves = {pair[0] for _, pair in self.tpot}
-        weights = [(50.0001 if edge in halves else 49) * self.counts["tpot", edge] for edge in edges]
+        weights = [
+            (50.0001 if edge in halves else 49) * self.counts["tpot", edge] for edge in edges
+        ]
         total = sum(self.counts["tpot", edge] for edge in halves) * 100
         name = "request_time_per_output_token_seconds"
         for edge, count in zip((*edges, "+Inf"), (*accumulate(weights), total), strict=True):
@@ -135,7 +171,9 @@ class Vllm:
 
     def acceptance_of_all(self, minute):
         traffic = self.temperatures.values()
-        accepted = sum(temperature.drafts(minute) * temperature.acceptance(minute) for temperature in traffic)
+        accepted = sum(
+            temperature.drafts(minute) * temperature.acceptance(minute) for temperature in traffic
+        )
         return accepted / self.drafts_of_all(minute)
 
     def restart(self):
@@ -156,12 +194,17 @@ class Vllm:
         """The text of ``/metrics``."""
         families = {}
         for name, engine in self.engines.items():
-            for metric, labels, value in engine.lines(minute, f'engine="{name}",model_name="{self.model}"'):
+            for metric, labels, value in engine.lines(
+                minute, f'engine="{name}",model_name="{self.model}"'
+            ):
                 family = metric
                 for suffix in ("_bucket", "_count", "_sum"):
                     family = family.removesuffix(suffix)
                 families.setdefault(family, []).append(f"vllm:{metric}{{{labels}}} {value!r}")
-        lines = ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {self._started}"]
+        lines = [
+            "# TYPE process_start_time_seconds gauge",
+            f"process_start_time_seconds {self._started}",
+        ]
         for family, samples in families.items():
             kind = "histogram" if family.endswith("_seconds") or family == STEPS else "gauge"
             kind = "counter" if family.endswith("_total") and family != STEPS else kind
@@ -179,7 +222,10 @@ class Vllm:
         sink(connection, self._hello())
         if self.plugin_state is not HelloState.OBSERVING:
             return
-        split = {HUNDREDTHS[label]: temperature.counts for label, temperature in self.temperatures.items()}
+        split = {
+            HUNDREDTHS[label]: temperature.counts
+            for label, temperature in self.temperatures.items()
+        }
         alone = self.engine().counts if self.finishing else {**self.engine().counts, "requests": 0}
         rows = {key: _tally(counts) for key, counts in (split or {0: alone}).items()}
         total = sum(rows.values(), NOTHING)
@@ -190,11 +236,18 @@ class Vllm:
         )
         reported = tuple(request for request in finished if self._has_drafted(request, total))
         by_prompt, end = _rows({8: total}), ReportEnd(total=total, lost=0)
-        sink(connection, ReportPart(temperature=_rows(rows), prompt_tokens=by_prompt, finished=reported, end=end))
+        sink(
+            connection,
+            ReportPart(
+                temperature=_rows(rows), prompt_tokens=by_prompt, finished=reported, end=end
+            ),
+        )
 
     def _has_drafted(self, request, total):
         """Whether the totals, without what has been reported of others, have so much; then they have so much less."""
-        reported = self.reported + Counter(stopped=1, **{name: getattr(request, name) for name in COUNTS})
+        reported = self.reported + Counter(
+            stopped=1, **{name: getattr(request, name) for name in COUNTS}
+        )
         fits = all(count <= getattr(total, name) for name, count in reported.items())
         self.reported = reported if fits else self.reported
         return fits
@@ -213,7 +266,9 @@ def _rows(tallies):
 
 
 def _tally(counts):
-    requests, drafts, draft_tokens, accepted = (round(counts[name]) for name in ("requests", *COUNTS))
+    requests, drafts, draft_tokens, accepted = (
+        round(counts[name]) for name in ("requests", *COUNTS)
+    )
     return Tally(
         stopped=requests, drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted,
         drafted_at=(draft_tokens,), accepted_at=(accepted,),

@@ -49,19 +49,29 @@ def snap(engine="0", drafts=0, *, usage=0.5, model="m", traits=(), accepted=None
 
 def window(rate, **changes):
     """A sliding window that accepts ``rate`` of its draft tokens, with enough traffic for a verdict."""
-    values = {"seconds": 100.0, "requests": 100, "drafts": 1000.0, "draft_tokens": 3000.0, "share": 1.0} | changes
+    values = {
+        "seconds": 100.0,
+        "requests": 100,
+        "drafts": 1000.0,
+        "draft_tokens": 3000.0,
+        "share": 1.0,
+    } | changes
     return Acceptance(**({"accepted_tokens": rate * values["draft_tokens"]} | values))
 
 
 def evidence(rate, *, speedup=None, speculation=None, costs=None, **changes):
     """``speedup`` is a ratio and, if it has one, its standard error; ``changes`` are of the window."""
     known = faster(*speedup) if speedup else None
-    return Evidence(window=window(rate, **changes), speedup=known, speculation=speculation, costs=costs)
+    return Evidence(
+        window=window(rate, **changes), speedup=known, speculation=speculation, costs=costs
+    )
 
 
 def faster(ratio, error=0.0):
     """A speedup over plain steps of 20 ms."""
-    return Speedup(ratio=ratio, error=error, plain_seconds=0.02, actual_seconds=0.02 / ratio, tokens=1000)
+    return Speedup(
+        ratio=ratio, error=error, plain_seconds=0.02, actual_seconds=0.02 / ratio, tokens=1000
+    )
 
 
 def page(*engines, start=1.0, malformed=0):
@@ -92,7 +102,9 @@ class Server:
         return {engine.key: engine for model in self.report().models for engine in model.engines}
 
     def drafts(self):
-        return {key.engine: engine.counters[Counter.DRAFTS] for key, engine in self.engines().items()}
+        return {
+            key.engine: engine.counters[Counter.DRAFTS] for key, engine in self.engines().items()
+        }
 
     def model(self, name="m"):
         return {model.model_name: model for model in self.report().models}[name]
@@ -109,7 +121,10 @@ class PluginEnd:
 
     def __init__(self, server, connection=1, *, start=None, started=None, engine=0, **hello):
         self.server, self.connection, self.engine = server, connection, engine
-        self.start, self.started = start or str(connection), server.at if started is None else started
+        self.start, self.started = (
+            start or str(connection),
+            server.at if started is None else started,
+        )
         self.total, self.rows, self.since = NOTHING, {}, {}
         self.hello(**hello)
 
@@ -121,9 +136,18 @@ class PluginEnd:
     def serve(self, temperature=0, *, requests=1, drafts=10, accepted=None, table=None, key=None):
         """Counts requests, each draft of 3 tokens, 2 of them accepted; a table that is not named has one row."""
         accepted = 2 * drafts if accepted is None else accepted
-        tally = Tally(stopped=requests, drafts=drafts, draft_tokens=3 * drafts, accepted_tokens=accepted)
-        positions = {"drafted_at": (drafts,) * 3, "accepted_at": (drafts, max(accepted - drafts, 0), 0)}
-        self._add(Table.TEMPERATURE, temperature, replace(tally, **positions) if accepted >= drafts else tally)
+        tally = Tally(
+            stopped=requests, drafts=drafts, draft_tokens=3 * drafts, accepted_tokens=accepted
+        )
+        positions = {
+            "drafted_at": (drafts,) * 3,
+            "accepted_at": (drafts, max(accepted - drafts, 0), 0),
+        }
+        self._add(
+            Table.TEMPERATURE,
+            temperature,
+            replace(tally, **positions) if accepted >= drafts else tally,
+        )
         for by, usual in USUAL.items():
             self._add(by, key if by == table else usual, tally)
         self.total += tally
@@ -135,9 +159,18 @@ class PluginEnd:
 
     def tick(self, *, lost=0, steps=(), only=None, finished=()):
         """Sends a whole report; ``only``: of the temperatures this one alone, since the others have not changed."""
-        sent = [(by, key) for by, key in self.rows if only is None or by is not Table.TEMPERATURE or key == only]
-        tables = {table: tuple(self._row(table, key) for by, key in sent if by is table) for table in Table}
-        reported = tuple(Row(key=key, since=0.0, counts=StepTally(**counts)) for key, counts in steps)
+        sent = [
+            (by, key)
+            for by, key in self.rows
+            if only is None or by is not Table.TEMPERATURE or key == only
+        ]
+        tables = {
+            table: tuple(self._row(table, key) for by, key in sent if by is table)
+            for table in Table
+        }
+        reported = tuple(
+            Row(key=key, since=0.0, counts=StepTally(**counts)) for key, counts in steps
+        )
         end = ReportEnd(total=self.total, lost=lost)
         self.send(ReportPart(**tables, steps=reported, finished=finished, end=end))
         return self
@@ -148,7 +181,13 @@ class PluginEnd:
     def finish(self, temperature=0, *, table=None, key=None, **changes):
         """Serves a request to its end, and reports it."""
         request = finished(temperature, self.server.at, **changes)
-        self.serve(temperature, drafts=request.drafts, accepted=request.accepted_tokens, table=table, key=key)
+        self.serve(
+            temperature,
+            drafts=request.drafts,
+            accepted=request.accepted_tokens,
+            table=table,
+            key=key,
+        )
         return self.tick(only=temperature, finished=(request,))
 
     def send(self, message):
@@ -156,7 +195,9 @@ class PluginEnd:
 
     def counted(self, **more):
         """vLLM's own counters of the same."""
-        return snap(str(self.engine), self.total.drafts, accepted=self.total.accepted_tokens, **more)
+        return snap(
+            str(self.engine), self.total.drafts, accepted=self.total.accepted_tokens, **more
+        )
 
     def close(self):
         self.send(None)
@@ -166,7 +207,9 @@ class Pod(Server):
     """A vLLM with its plug-in."""
 
     def __init__(self, **settings):
-        super().__init__(**{"thresholds": {"min_requests": 5, "min_drafts_per_second": 0.1}} | settings)
+        super().__init__(
+            **{"thresholds": {"min_requests": 5, "min_drafts_per_second": 0.1}} | settings
+        )
         self.plugin = PluginEnd(self)
         self.poll(snap(drafts=0))
 
@@ -183,5 +226,10 @@ def finished(temperature=0, at=1000.0, **changes):
     """A request of 31 tokens in two seconds, half a second after it arrived, that accepted 20 of 30."""
     drafted = {"drafts": 10, "draft_tokens": 30, "accepted_tokens": 20}
     times = {"arrival": at - 2.5, "first_token": at - 2.0, "last_token": at}
-    rest = {"temperature": temperature, "prompt_tokens": 100, "output_tokens": 31, "outcome": Outcome.STOPPED}
+    rest = {
+        "temperature": temperature,
+        "prompt_tokens": 100,
+        "output_tokens": 31,
+        "outcome": Outcome.STOPPED,
+    }
     return FinishedRequest(**(drafted | times | rest | changes))

@@ -67,4 +67,6 @@ class Engine:
     @property
     def steps(self):
         """What was decoded between the last two polls."""
-        return counted_steps(counter_growth(*(poll.counters for poll in self.polls[-2:]), has_restarted=False))
+        return counted_steps(
+            counter_growth(*(poll.counters for poll in self.polls[-2:]), has_restarted=False)
+        )

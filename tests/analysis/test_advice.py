@@ -23,8 +23,22 @@ from tests.analysis.analysis_tools import evidence, window
 # vLLM issue 20780: an 8B model, one request at a time; plain TPOT 7.07 ms. Length and TPOT by number of draft tokens.
 PLAIN = 0.00707
 TABLES = {
-    "EAGLE-3": {2: (2.36, 4.32), 3: (2.79, 4.09), 4: (3.08, 4.05), 5: (3.32, 4.13), 6: (3.46, 4.20), 7: (3.54, 4.29)},
-    "EAGLE-1": {2: (2.10, 4.37), 3: (2.29, 4.29), 4: (2.39, 4.48), 5: (2.43, 4.71), 6: (2.45, 4.94), 7: (2.47, 5.20)},
+    "EAGLE-3": {
+        2: (2.36, 4.32),
+        3: (2.79, 4.09),
+        4: (3.08, 4.05),
+        5: (3.32, 4.13),
+        6: (3.46, 4.20),
+        7: (3.54, 4.29),
+    },
+    "EAGLE-1": {
+        2: (2.10, 4.37),
+        3: (2.29, 4.29),
+        4: (2.39, 4.48),
+        5: (2.43, 4.71),
+        6: (2.45, 4.94),
+        7: (2.47, 5.20),
+    },
 }
 
 
@@ -68,11 +82,18 @@ def test_the_expected_times_are_near_the_published_ones(name):
 @pytest.mark.parametrize(
     ("position_rates", "step", "direction", "seconds"),
     [
-        (rates(TABLES["EAGLE-1"], 7), costs(TABLES["EAGLE-1"], 7), (Direction.FEWER, 2), (0.00415, 0.0052)),
+        (
+            rates(TABLES["EAGLE-1"], 7),
+            costs(TABLES["EAGLE-1"], 7),
+            (Direction.FEWER, 2),
+            (0.00415, 0.0052),
+        ),
         ([0.6, 0.3, 0.1], load(0.030), (Direction.NONE, 0), (0.010, 0.015)),
     ],
 )
-def test_by_time_the_number_of_tokens_that_takes_the_least_is_advised(position_rates, step, direction, seconds):
+def test_by_time_the_number_of_tokens_that_takes_the_least_is_advised(
+    position_rates, step, direction, seconds
+):
     advice = timed_advice(position_rates, step)
     assert (advice.direction, advice.best, advice.now) == (*direction, len(position_rates))
     assert (advice.best_seconds, advice.now_seconds) == pytest.approx(seconds, rel=0.01)
@@ -98,7 +119,11 @@ def test_a_number_of_draft_tokens_that_varies_gives_no_advice_by_time():
 @pytest.mark.parametrize(
     ("acceptance", "position_rates", "expected"),
     [
-        (0.33, (0.7, 0.45, 0.3, 0.15, 0.05), {"direction": Direction.FEWER, "best": 2, "next_rate": 0.3}),
+        (
+            0.33,
+            (0.7, 0.45, 0.3, 0.15, 0.05),
+            {"direction": Direction.FEWER, "best": 2, "next_rate": 0.3},
+        ),
         (0.18, (0.35, 0.12, 0.07), {"direction": Direction.NONE, "best": 0, "next_rate": 0.35}),
         (0.2, (), {"direction": Direction.FEWER}),
         (0.4, (0.5,), None),
@@ -106,7 +131,9 @@ def test_a_number_of_draft_tokens_that_varies_gives_no_advice_by_time():
         (0.81, (0.9, 0.8), {"direction": Direction.MORE}),
     ],
 )
-def test_by_acceptance_tokens_are_advised_as_far_as_positions_are_worth_it(acceptance, position_rates, expected):
+def test_by_acceptance_tokens_are_advised_as_far_as_positions_are_worth_it(
+    acceptance, position_rates, expected
+):
     advice = tokens_advice(acceptance, position_rates, fewer=0.4, more=0.8)
     now = len(position_rates)
     assert advice == (expected and TokensAdvice(now=now, acceptance=acceptance, **expected))
@@ -134,7 +161,9 @@ def test_by_time_the_advice_is_on_the_requests_that_were_timed_even_if_an_hour_i
 
 
 @pytest.mark.parametrize(("rate", "direction"), [(0.85, Direction.MORE), (0.75, None), (0.2, None)])
-def test_where_time_advises_no_fewer_tokens_acceptance_may_advise_more_but_not_fewer(rate, direction):
+def test_where_time_advises_no_fewer_tokens_acceptance_may_advise_more_but_not_fewer(
+    rate, direction
+):
     tokens = advice_on(evidence(rate, costs=CHEAP, accepted_per_position=(900, 850, 800))).tokens
     assert (tokens and tokens.direction) is direction
 

@@ -87,7 +87,10 @@ def ordered(values, bin_of=acceptance_bin):
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=300))
 def test_an_acceptance_quantile_is_within_one_bin_of_the_exact_one(values):
     for share in SHARES:
-        assert abs(quantile(ordered(values), share) - quantile(sorted(values), share)) <= ACCEPTANCE_BIN + 1e-12
+        assert (
+            abs(quantile(ordered(values), share) - quantile(sorted(values), share))
+            <= ACCEPTANCE_BIN + 1e-12
+        )
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=300))
@@ -102,15 +105,28 @@ def test_one_value_in_each_bin_gives_exact_quantiles(counts):
     values = [bin_ / 200 + 0.001 for bin_, count in counts.items() for _ in range(count)]
     window = ordered(values)
     assert list(window) == sorted(values)
-    assert (len(window), window[len(values) - 1], window[0]) == (len(values), max(values), min(values))
+    assert (len(window), window[len(values) - 1], window[0]) == (
+        len(values),
+        max(values),
+        min(values),
+    )
     with pytest.raises(IndexError):
         window[len(values)]
 
 
 def test_edges_and_values_beyond_them_have_a_bin():
     assert [acceptance_bin(rate) for rate in (0, 0.0049, 0.3, 1)] == [0, 0, 60, 200]
-    assert duration_bin(0) == duration_bin(1e-9) < duration_bin(1e-3) < duration_bin(1e7) == duration_bin(1e6)
-    assert all(duration_bin(low) <= duration_bin(high) for low, high in pairwise(n / 7 for n in range(1, 1000)))
+    assert (
+        duration_bin(0)
+        == duration_bin(1e-9)
+        < duration_bin(1e-3)
+        < duration_bin(1e7)
+        == duration_bin(1e6)
+    )
+    assert all(
+        duration_bin(low) <= duration_bin(high)
+        for low, high in pairwise(n / 7 for n in range(1, 1000))
+    )
 
 
 @given(st.lists(st.tuples(st.floats(0, 40), st.sampled_from([0.0, 0.25, 0.5, 1.0])), max_size=100))
@@ -128,7 +144,13 @@ def test_a_value_leaves_with_the_window_and_at_most_a_slice_late(gaps):
     assert len(recent.ordered()) == 0
 
 
-@given(st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.9, 3.0, 30.0]), st.sampled_from("abc"), st.integers(1, 9))))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 0.1, 0.9, 3.0, 30.0]), st.sampled_from("abc"), st.integers(1, 9)
+        )
+    )
+)
 def test_sums_are_of_the_slices_that_the_window_reaches(gaps):
     """Whatever the pauses: a slice lasts a twentieth of the window from its first value on."""
     sliding, at, slices = SlidingSums(20.0, 20), 0.0, []

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.analysis.engine.engine_state import KvCacheUsage, Latency, Limitation, gap_growth, latency
+from sidecar.analysis.engine.engine_state import (
+    KvCacheUsage,
+    Latency,
+    Limitation,
+    gap_growth,
+    latency,
+)
 from sidecar.engine.names import Counter, Trait
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import HistogramReading
@@ -21,17 +27,41 @@ def test_the_prefix_cache_s_window_is_growth_and_counters_that_vllm_lacks_are_un
     server, counters = Server(), dict.fromkeys(Counter, 1000.0)
     del counters[Counter.PREEMPTIONS]
     server.poll(snap(counters=counters))
-    server.poll(snap(counters=counters | {Counter.PREFIX_CACHE_QUERIES: 1200.0, Counter.PREFIX_CACHE_HITS: 1150.0}))
+    server.poll(
+        snap(
+            counters=counters
+            | {Counter.PREFIX_CACHE_QUERIES: 1200.0, Counter.PREFIX_CACHE_HITS: 1150.0}
+        )
+    )
     (engine,) = server.engines().values()
-    assert (engine.cache.hit_ratio, engine.cache.preemptions_ratio, engine.cache.request_tokens) == (0.75, None, None)
+    assert (
+        engine.cache.hit_ratio,
+        engine.cache.preemptions_ratio,
+        engine.cache.request_tokens,
+    ) == (0.75, None, None)
 
 
 @pytest.mark.parametrize(
     ("edges", "counts", "quantiles", "gap"),
     [
-        ((1.0, 2.0, 4.0), (50.0, 90.0, 100.0), {0.5: 1.0, 0.9: 2.0, 0.95: 3.0, 0.99: 3.8}, (2.8, 3.8)),
-        ((0.3, 0.5), (100.0, 100.0), {0.99: 0.297}, (None, None)),  # all are within the first bucket
-        ((0.0, 1.0), (60.0, 100.0), {0.5: 0.0, 0.99: 0.975}, (0.975, None)),  # a median of zero has no ratio
+        (
+            (1.0, 2.0, 4.0),
+            (50.0, 90.0, 100.0),
+            {0.5: 1.0, 0.9: 2.0, 0.95: 3.0, 0.99: 3.8},
+            (2.8, 3.8),
+        ),
+        (
+            (0.3, 0.5),
+            (100.0, 100.0),
+            {0.99: 0.297},
+            (None, None),
+        ),  # all are within the first bucket
+        (
+            (0.0, 1.0),
+            (60.0, 100.0),
+            {0.5: 0.0, 0.99: 0.975},
+            (0.975, None),
+        ),  # a median of zero has no ratio
     ],
 )
 def test_latency_has_all_quantiles_and_the_gap(edges, counts, quantiles, gap):
@@ -41,14 +71,22 @@ def test_latency_has_all_quantiles_and_the_gap(edges, counts, quantiles, gap):
     assert (gap_growth(ttft, {0.5: 0.1, 0.99: 0.2}) is None) == (ttft.gap_seconds is None)
 
 
-@pytest.mark.parametrize("reading", [HistogramReading((1.0, INF), (0.0, 0.0)), HistogramReading((INF,), (5.0,))])
+@pytest.mark.parametrize(
+    "reading", [HistogramReading((1.0, INF), (0.0, 0.0)), HistogramReading((INF,), (5.0,))]
+)
 def test_without_observations_there_is_no_latency(reading):
     assert latency(reading) is None
 
 
 @pytest.mark.parametrize(
     ("baseline", "growth"),
-    [({0.5: 1.0, 0.99: 2.0}, 2.0), ({0.5: 1.0}, None), ({0.99: 1.0}, None), ({0.5: 1.0, 0.99: 1.0}, None), ({}, None)],
+    [
+        ({0.5: 1.0, 0.99: 2.0}, 2.0),
+        ({0.5: 1.0}, None),
+        ({0.99: 1.0}, None),
+        ({0.5: 1.0, 0.99: 1.0}, None),
+        ({}, None),
+    ],
 )
 def test_the_gap_is_compared_with_the_baseline_s(baseline, growth):
     assert gap_growth(Latency({0.5: 1.0, 0.99: 3.0}, 10), baseline) == growth
@@ -89,4 +127,6 @@ def test_a_peak_that_nobody_asks_for_is_bounded():
 def test_a_page_s_limitations_are_named(snapshot, start, expected):
     server = Server()
     server.poll(snapshot, start=start)
-    assert server.engines()[EngineKey("m", "0")].limitations == expected | {Limitation.NO_REQUEST_TPOT}
+    assert server.engines()[EngineKey("m", "0")].limitations == expected | {
+        Limitation.NO_REQUEST_TPOT
+    }

@@ -14,10 +14,21 @@ from sidecar.requests.messages import Configuration, Speculation, Table
 from sidecar.settings.baselines import PlainCache
 from sidecar.settings.groups import Thresholds
 from tests.analysis.analysis_tools import PluginEnd, Server, snap
-from tests.export.reports import difference, engine, group, judgement, model, speed, temperature, timed_model
+from tests.export.reports import (
+    difference,
+    engine,
+    group,
+    judgement,
+    model,
+    speed,
+    temperature,
+    timed_model,
+)
 
 PROBABILISTIC = Speculation("draft_model", 3, draft_sample_method="probabilistic")
-GREEDY = Speculation("draft_model", 3, rejection_sample_method="standard", draft_sample_method="greedy")
+GREEDY = Speculation(
+    "draft_model", 3, rejection_sample_method="standard", draft_sample_method="greedy"
+)
 COLD, HOT = "0", "0.7-1"
 
 
@@ -39,10 +50,20 @@ def traffic(cold=0.8, hot=0.4, *, way="plain", requests=60):
     return {cell: sums(rate, requests) for cell, rate in rates.items() if rate is not None}
 
 
-def pod(*, speculation=GREEDY, groups=(), engines=None, verdict=Verdict.BREAK_EVEN, rate=0.6, **changes):
-    judged = judgement(verdict, rate, speculation=speculation, has_collapsed=changes.pop("collapsed", False))
+def pod(
+    *, speculation=GREEDY, groups=(), engines=None, verdict=Verdict.BREAK_EVEN, rate=0.6, **changes
+):
+    judged = judgement(
+        verdict, rate, speculation=speculation, has_collapsed=changes.pop("collapsed", False)
+    )
     engines = (engine(speculation=speculation),) if engines is None else engines
-    return model(temperature(COLD), temperature(HOT), engines=engines, groups=groups, **{"judgement": judged} | changes)
+    return model(
+        temperature(COLD),
+        temperature(HOT),
+        engines=engines,
+        groups=groups,
+        **{"judgement": judged} | changes,
+    )
 
 
 def codes(report, sampling=None, forbidden=0, min_requests=20):
@@ -51,7 +72,9 @@ def codes(report, sampling=None, forbidden=0, min_requests=20):
 
 
 def undrafted(tokens=5000.0, **speculation):
-    quiet = engine(speculation=replace(GREEDY, **speculation), acceptance=None, undrafted_tokens=tokens)
+    quiet = engine(
+        speculation=replace(GREEDY, **speculation), acceptance=None, undrafted_tokens=tokens
+    )
     return pod(engines=(quiet,), verdict=Verdict.INSUFFICIENT_DATA, rate=None)
 
 
@@ -60,7 +83,9 @@ MTP = replace(EAGLE, method="mtp", draft_layers=61)
 AT_THE_LIMIT = {Gauge.WAITING_FOR_CAPACITY: 3.0, Gauge.REQUESTS_RUNNING: 64.0}
 
 
-def cached(prompt=160, *, speculation=EAGLE, hits=0.6, preemptions=0, layers=None, plain=None, **changes):
+def cached(
+    prompt=160, *, speculation=EAGLE, hits=0.6, preemptions=0, layers=None, plain=None, **changes
+):
     """40 requests with prompts of this many tokens; the KV cache has 442,368 in blocks of 16."""
     cache = CacheWindow(40, 40 * prompt, 4000, 40 * prompt, hits * 40 * prompt, preemptions)
     configuration = Configuration(layers=layers, max_num_seqs=64)
@@ -96,20 +121,32 @@ SHORT_PROMPTS = group("prompt_tokens", "0-512", difference=HIGHER)
     ("code", "report", "sampling"),
     [
         ("greedy_drafting", pod(), traffic()),
-        ("greedy_drafting", pod(advice=MANY), traffic()),  # the number of draft tokens follows from it
+        (
+            "greedy_drafting",
+            pod(advice=MANY),
+            traffic(),
+        ),  # the number of draft tokens follows from it
         ("greedy_drafting", pod(groups=low("sampling", "filtered")), traffic()),
         ("too_many_tokens", pod(advice=MANY), {}),
         ("too_few_tokens", pod(advice=MORE, rate=0.9), {}),
         ("load", by_load(12.0, 40.0, Verdict.NET_NEGATIVE), {}),
         ("long_prompts", pod(groups=(SHORT_PROMPTS, *low("prompt_tokens", "8k-32k"))), {}),
         ("sampling", pod(groups=low("sampling", "penalties")), {}),
-        ("one_engine", pod(engines=(engine(speculation=GREEDY), LOW_ENGINE), groups=low("adapter", "legal")), {}),
+        (
+            "one_engine",
+            pod(engines=(engine(speculation=GREEDY), LOW_ENGINE), groups=low("adapter", "legal")),
+            {},
+        ),
         ("mismatch", pod(collapsed=True, rate=0.01, advice=MANY), traffic(0.01, 0.01)),
         ("not_speculating", undrafted(), {}),
         ("prefix_cache", cached(), {}),
         ("room", cached(LONG, preemptions=2, layers=4), {}),
         ("room", cached(LONG, preemptions=2, plain=500_000), {}),
-        ("room", cached(LONG, layers=4, kv_cache_peak=0.95, gauges={Gauge.WAITING_FOR_CAPACITY: 3.0}), {}),
+        (
+            "room",
+            cached(LONG, layers=4, kv_cache_peak=0.95, gauges={Gauge.WAITING_FOR_CAPACITY: 3.0}),
+            {},
+        ),
     ],
 )
 def test_a_staged_cause_is_found_and_no_other_claims_the_loss(code, report, sampling):
@@ -125,7 +162,9 @@ GOOD, BAD = 24, 12  # accepted of 30 draft tokens, two more or fewer
 def served(*requests, speculation=GREEDY, polls=40):
     """The codes of what was found once each of ``requests`` finished at each poll, by the numbers of the plug-ins."""
     server = Server(thresholds={"min_drafts_per_second": 0.1}, plugin={"adapters": True})
-    plugins = [PluginEnd(server, number, engine=number, speculation=speculation) for number in (0, 1)]
+    plugins = [
+        PluginEnd(server, number, engine=number, speculation=speculation) for number in (0, 1)
+    ]
     server.poll(*(plugin.counted() for plugin in plugins))
     for number in range(polls):
         for request in requests:
@@ -162,37 +201,61 @@ def test_what_the_plug_ins_report_is_found_through_the_state(found, requests):
 
 @pytest.mark.parametrize(
     ("tokens", "schedule", "found"),
-    [(50, (), True), (5, (), False), (50, ((1, 4, 3), (5, 64, 0)), False), (50, ((1, 64, 2),), True)],
+    [
+        (50, (), True),
+        (5, (), False),
+        (50, ((1, 4, 3), (5, 64, 0)), False),
+        (50, ((1, 64, 2),), True),
+    ],
 )
 def test_an_engine_that_decodes_without_a_draft_is_found_through_the_state(tokens, schedule, found):
     """``tokens`` are decoded at each of 40 polls."""
     pod = Server()
     PluginEnd(pod, speculation=replace(GREEDY, schedule=schedule, per_batch_size=bool(schedule)))
-    counters = {Counter.DRAFTS: 0.0, Counter.DRAFT_TOKENS: 0.0, Counter.ACCEPTED_TOKENS: 0.0, Counter.FIRST_TOKENS: 9.0}
+    counters = {
+        Counter.DRAFTS: 0.0,
+        Counter.DRAFT_TOKENS: 0.0,
+        Counter.ACCEPTED_TOKENS: 0.0,
+        Counter.FIRST_TOKENS: 9.0,
+    }
     for poll in range(41):
         pod.poll(snap(counters=counters | {Counter.GENERATION_TOKENS: 9.0 + tokens * poll}))
-    assert [finding.code for finding in pod.model().findings] == [FindingCode.NOT_SPECULATING] * found
+    assert [finding.code for finding in pod.model().findings] == [
+        FindingCode.NOT_SPECULATING
+    ] * found
 
 
 def test_greedy_drafting_names_the_temperatures_with_enough_requests():
-    report = model(*(temperature(label) for label in (COLD, "0.3-0.5", HOT, "other")), judgement=pod().judgement)
+    report = model(
+        *(temperature(label) for label in (COLD, "0.3-0.5", HOT, "other")),
+        judgement=pod().judgement,
+    )
     few, unknown = {("0.3-0.5", "plain"): sums(0.4, 19)}, {("other", "plain"): sums(0.1, 500)}
     (finding,) = findings(report, traffic() | few | unknown, 0, Thresholds())
     assert (finding.where, finding.other) == ((HOT,), pytest.approx(0.8))
-    assert finding.value == pytest.approx(0.4, abs=0.01)  # not of "other", whose temperatures nobody knows
+    assert finding.value == pytest.approx(
+        0.4, abs=0.01
+    )  # not of "other", whose temperatures nobody knows
     assert findings(report, traffic(hot=None) | unknown, 0, Thresholds()) == ()
 
 
-@pytest.mark.parametrize(("quiet", "found"), [("structured", [FindingCode.STRUCTURED_OUTPUT]), ("free", [])])
+@pytest.mark.parametrize(
+    ("quiet", "found"), [("structured", [FindingCode.STRUCTURED_OUTPUT]), ("free", [])]
+)
 def test_only_of_structured_output_can_a_grammar_forbid_all_drafts(quiet, found):
-    groups = tuple(group("output", name, without_drafts=name == quiet) for name in ("free", "structured"))
+    groups = tuple(
+        group("output", name, without_drafts=name == quiet) for name in ("free", "structured")
+    )
     assert codes(pod(groups=groups), forbidden=5000) == found
 
 
 def test_findings_come_by_what_they_cost():
     """Hot requests are half of the draft tokens, and the adapter's a tenth."""
     adapter = group("adapter", "legal", difference=difference(0.3, 0.7, drafted=300))
-    assert codes(pod(groups=(adapter,)), traffic()) == [FindingCode.GREEDY_DRAFTING, FindingCode.ADAPTER]
+    assert codes(pod(groups=(adapter,)), traffic()) == [
+        FindingCode.GREEDY_DRAFTING,
+        FindingCode.ADAPTER,
+    ]
 
 
 SAMPLED = {
@@ -210,20 +273,28 @@ SAMPLED = {
 }
 BY_SAMPLING = {
     "cold and hot accept alike": (pod(), traffic(0.7, 0.69)),
-    "cold and hot are equally low": (pod(rate=0.3, verdict=Verdict.NET_NEGATIVE), traffic(0.3, 0.3)),
+    "cold and hot are equally low": (
+        pod(rate=0.3, verdict=Verdict.NET_NEGATIVE),
+        traffic(0.3, 0.3),
+    ),
     "few requests": (pod(), traffic(requests=8)),
     "only T 0": (pod(), traffic(hot=None)),
     "only hot requests": (pod(), traffic(cold=None)),
     "most hot draft tokens are filtered": (pod(), traffic(way="filtered")),
     "no plug-in": (pod(speculation=None), traffic()),
-} | {name: (pod(speculation=replace(GREEDY, **changes)), traffic()) for name, changes in SAMPLED.items()}
+} | {
+    name: (pod(speculation=replace(GREEDY, **changes)), traffic())
+    for name, changes in SAMPLED.items()
+}
 HEALTHY = {
     "a pod that has just started": pod(),
     "short prompts accept less": pod(groups=low("prompt_tokens", "0-512")),
     "free text accepts less": pod(groups=low("output", "free")),
     "the base model accepts less": pod(groups=low("adapter", "none")),
     "an adapter accepts a little less": pod(groups=low("adapter", "legal", ALIKE)),
-    "two engines of three are low": pod(engines=tuple(engine(index=index, difference=LOWER) for index in "01")),
+    "two engines of three are low": pod(
+        engines=tuple(engine(index=index, difference=LOWER) for index in "01")
+    ),
     "load lowers the gain, and it still pays": by_load(12.0, 28.0, Verdict.BREAK_EVEN),
     "it pays at no load": by_load(30.0, 40.0, Verdict.NET_NEGATIVE),
     "an idle pod": undrafted(0.0),

@@ -7,7 +7,15 @@ import pytest
 from sidecar.analysis.split.life import Life
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
 from sidecar.engine.plan import EngineKey
-from sidecar.requests.messages import Hello, HelloState, ReportEnd, ReportPart, Row, Table, Unreadable
+from sidecar.requests.messages import (
+    Hello,
+    HelloState,
+    ReportEnd,
+    ReportPart,
+    Row,
+    Table,
+    Unreadable,
+)
 from sidecar.requests.tally import NOTHING, Outcome, Tally
 from tests.analysis.analysis_tools import PluginEnd, Server, finished, snap
 
@@ -59,10 +67,17 @@ def test_a_late_page_of_the_last_process_does_not_end_a_life_of_the_next(server)
 def test_totals_begin_at_0_for_every_temperature_and_grow_while_requests_run(server):
     plugin = PluginEnd(server)
     confirm(server, plugin)
-    assert {row.temperature: row.tally for row in server.model().temperatures} == dict.fromkeys(LABELS, NOTHING)
+    assert {row.temperature: row.tally for row in server.model().temperatures} == dict.fromkeys(
+        LABELS, NOTHING
+    )
     confirm(server, plugin.serve(80, requests=0, drafts=7, accepted=9))
     hot = server.temperature("0.7-1")
-    assert (hot.tally.drafts, hot.tally.draft_tokens, hot.tally.accepted_tokens, hot.tally.requests) == (7, 21, 9, 0)
+    assert (
+        hot.tally.drafts,
+        hot.tally.draft_tokens,
+        hot.tally.accepted_tokens,
+        hot.tally.requests,
+    ) == (7, 21, 9, 0)
     assert (hot.tally.drafted_at, hot.tally.accepted_at) == ((7, 7, 7), (7, 2, 0))
     assert hot.window.rate == pytest.approx(9 / 21)
     confirm(server, plugin.serve(80, requests=3, drafts=0, accepted=0))
@@ -71,7 +86,11 @@ def test_totals_begin_at_0_for_every_temperature_and_grow_while_requests_run(ser
 
 
 def test_drafts_from_before_this_sidecar_are_in_no_window_however_slowly_it_polls(server):
-    plugin = PluginEnd(server, started=server.at - 1e6).serve(drafts=1000, accepted=300).serve(80, drafts=50)
+    plugin = (
+        PluginEnd(server, started=server.at - 1e6)
+        .serve(drafts=1000, accepted=300)
+        .serve(80, drafts=50)
+    )
     plugin.tick()
     plugin.serve(drafts=10, accepted=25).tick(only=0)
     plugin.serve(29, drafts=400).tick(only=29)
@@ -129,7 +148,11 @@ def test_the_drafts_of_an_engine_that_leaves_or_restarts_alone_stay_in_the_sum(s
     for total in (4, 8):
         first.serve(drafts=1).tick()
         new.serve(drafts=4).tick()
-        server.poll(first.counted(), new.counted() if process is None else snap("1", 70 + total), start=process)
+        server.poll(
+            first.counted(),
+            new.counted() if process is None else snap("1", 70 + total),
+            start=process,
+        )
         assert drafts(server) == first.total.drafts + 70 + total
     assert server.drafts() == {"0": 507, "1": 8 if process is None else 78}
 
@@ -146,13 +169,17 @@ def test_after_a_restart_of_the_sidecar_the_split_appears_whole(server):
     plugin = confirm(server, first, second).plugin
     assert (plugin.observed, plugin.expected, drafts(server)) == (2, 2, 570)
     engines = server.engines().values()
-    assert [(engine.coverage, engine.speculation.num_speculative_tokens) for engine in engines] == [(1.0, 3)] * 2
+    assert [(engine.coverage, engine.speculation.num_speculative_tokens) for engine in engines] == [
+        (1.0, 3)
+    ] * 2
 
 
 def test_a_report_counts_once_it_is_whole(server):
     plugin = PluginEnd(server).serve(drafts=3)
     confirm(server, plugin)
-    plugin.send(ReportPart(temperature=(Row(key=0, since=0.0, counts=Tally(drafts=9, draft_tokens=27)),)))
+    plugin.send(
+        ReportPart(temperature=(Row(key=0, since=0.0, counts=Tally(drafts=9, draft_tokens=27)),))
+    )
     server.poll(plugin.counted())
     assert drafts(server) == 3
     confirm(server, plugin.serve(drafts=6))
@@ -170,10 +197,14 @@ def test_finished_requests_wait_until_vllm_s_counters_confirm_their_report(serve
 
 def test_rows_are_summed_once_however_many_packets_of_finished_requests_follow():
     life = Life(
-        Hello(plugin="0", vllm=None, model="m", engine=0, start="a", started=0, state="observing"), from_start=True
+        Hello(plugin="0", vllm=None, model="m", engine=0, start="a", started=0, state="observing"),
+        from_start=True,
     )
     tally = Tally(stopped=2)
-    for part in ({"temperature": (Row(key=0, since=0.0, counts=tally),)}, {"finished": (finished(**UNDRAFTED),)}):
+    for part in (
+        {"temperature": (Row(key=0, since=0.0, counts=tally),)},
+        {"finished": (finished(**UNDRAFTED),)},
+    ):
         before = life.latest.tables
         life.receive(ReportPart(**part, end=ReportEnd(total=tally, lost=0)), room=1)
     assert (life.latest.tables is before, life.is_consistent) == (True, True)
@@ -193,7 +224,11 @@ def test_an_engine_that_is_crowded_off_counts_once_and_is_not_forgotten(server):
         plugin.connection = number = number + 1
         plugin.hello()
         confirm(server, plugin.serve(drafts=1))
-    assert (drafts(server), server.temperature("0").window.drafts, coverage(server)) == (1040, 1040, 1.0)
+    assert (drafts(server), server.temperature("0").window.drafts, coverage(server)) == (
+        1040,
+        1040,
+        1.0,
+    )
 
 
 @pytest.mark.parametrize("was_away", [False, True])
@@ -220,7 +255,9 @@ def test_a_split_that_does_not_add_up_is_withheld_until_vllm_restarts(server, wa
     assert drafts(server) == 0
 
 
-def test_two_plugins_that_claim_to_be_the_same_engine_withhold_the_split_until_vllm_restarts(server):
+def test_two_plugins_that_claim_to_be_the_same_engine_withhold_the_split_until_vllm_restarts(
+    server,
+):
     """Early data-parallel engines may all have the rank 0."""
     first, second = PluginEnd(server, 1), PluginEnd(server, 2)
     for count in range(1, 120):
@@ -236,7 +273,9 @@ def test_two_plugins_that_claim_to_be_the_same_engine_withhold_the_split_until_v
     assert (drafts(server), coverage(server), server.temperature("0").window.drafts) == (3, 1, 3)
 
 
-def test_a_sender_that_once_agreed_with_vllm_disputes_the_engine_even_if_it_contradicts_itself_later(server):
+def test_a_sender_that_once_agreed_with_vllm_disputes_the_engine_even_if_it_contradicts_itself_later(
+    server,
+):
     """As after a restart of the sidecar beside an idle engine, whose own plug-in reports late."""
     liar = PluginEnd(server, 1).serve(drafts=5000)
     confirm(server, liar)
@@ -256,7 +295,10 @@ ONE_MORE = Tally(stopped=2, drafts=21, draft_tokens=63, accepted_tokens=42)
     "forged",
     [
         {(Table.OUTPUT, "free"): ONE_MORE},  # does not sum to the total
-        {(Table.TEMPERATURE, 0): NOTHING, (Table.TEMPERATURE, 150): TWENTY_DRAFTS},  # one row has fallen
+        {
+            (Table.TEMPERATURE, 0): NOTHING,
+            (Table.TEMPERATURE, 150): TWENTY_DRAFTS,
+        },  # one row has fallen
     ],
 )
 def test_a_plugin_that_contradicts_itself_covers_nothing(server, forged):
@@ -265,7 +307,10 @@ def test_a_plugin_that_contradicts_itself_covers_nothing(server, forged):
     assert (drafts(server), coverage(server)) == (10, 1)
     plugin.rows |= forged
     confirm(server, plugin)
-    assert (withheld(server), coverage(server)) == (NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0"), 0)
+    assert (withheld(server), coverage(server)) == (
+        NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0"),
+        0,
+    )
 
 
 def test_a_total_that_has_fallen_ends_the_trust_in_a_life_for_good(server):
@@ -282,7 +327,10 @@ def test_a_report_without_its_table_of_temperatures_makes_no_split_of_zeros(serv
     plugin = PluginEnd(server).serve(0, drafts=10)
     del plugin.rows[Table.TEMPERATURE, 0]
     confirm(server, plugin)
-    assert (withheld(server), coverage(server)) == (NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0"), 0)
+    assert (withheld(server), coverage(server)) == (
+        NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0"),
+        0,
+    )
 
 
 def test_without_vllm_s_counters_there_is_nothing_to_compare_with(server):
@@ -296,20 +344,35 @@ def test_engines_that_are_not_on_the_page_are_refused_and_counted(server):
         stranger.serve(drafts=10).tick()
         stranger.finish()
     plugin = server.poll(snap(drafts=0)).plugin
-    assert (plugin.dropped["other_engine"], plugin.heard, plugin.observed, plugin.expected) == (4, True, 0, 1)
+    assert (plugin.dropped["other_engine"], plugin.heard, plugin.observed, plugin.expected) == (
+        4,
+        True,
+        0,
+        1,
+    )
     assert withheld(server) == NoSplit(NoSplitReason.NOT_CONNECTED)
 
 
 @pytest.mark.parametrize(
     ("state", "expected", "no_split"),
     [
-        (HelloState.REFUSED, PluginState.REFUSED, NoSplit(NoSplitReason.REFUSED, "0", "reason", "0.32.0")),
-        (HelloState.CHECKING, PluginState.CHECKING, NoSplit(NoSplitReason.CHECKING, "0", "reason", "0.32.0")),
+        (
+            HelloState.REFUSED,
+            PluginState.REFUSED,
+            NoSplit(NoSplitReason.REFUSED, "0", "reason", "0.32.0"),
+        ),
+        (
+            HelloState.CHECKING,
+            PluginState.CHECKING,
+            NoSplit(NoSplitReason.CHECKING, "0", "reason", "0.32.0"),
+        ),
         (HelloState.DISABLED, PluginState.DISABLED, NoSplit(NoSplitReason.DISABLED, "0", "reason")),
         (HelloState.OBSERVING, PluginState.IDLE, NoSplit(NoSplitReason.NOT_COMPARED, "0")),
     ],
 )
-def test_a_plugin_that_has_observed_nothing_makes_no_split_of_zeros(server, state, expected, no_split):
+def test_a_plugin_that_has_observed_nothing_makes_no_split_of_zeros(
+    server, state, expected, no_split
+):
     PluginEnd(server, state=state, reason="reason")
     plugin = server.poll(snap(drafts=10)).plugin
     assert plugin.state is expected
@@ -319,7 +382,11 @@ def test_a_plugin_that_has_observed_nothing_makes_no_split_of_zeros(server, stat
 
 def test_a_plugin_that_is_gone_is_told_from_one_that_never_connected(server):
     plugin = server.report(problem="Permission denied").plugin
-    assert (plugin.state, plugin.heard, plugin.problem) == (PluginState.NOT_CONNECTED, False, "Permission denied")
+    assert (plugin.state, plugin.heard, plugin.problem) == (
+        PluginState.NOT_CONNECTED,
+        False,
+        "Permission denied",
+    )
     assert withheld(server) == NoSplit(NoSplitReason.NOT_CONNECTED)
     end = PluginEnd(server).serve()
     assert confirm(server, end).plugin.state is PluginState.OBSERVING
@@ -332,7 +399,11 @@ def test_a_plugin_that_is_gone_is_told_from_one_that_never_connected(server):
 def test_another_format_is_named_until_its_sender_leaves(server):
     server.state.plugin.receive(1, Unreadable(2))
     plugin = server.report().plugin
-    assert (plugin.state, plugin.unreadable_format, plugin.heard) == (PluginState.OTHER_FORMAT, 2, True)
+    assert (plugin.state, plugin.unreadable_format, plugin.heard) == (
+        PluginState.OTHER_FORMAT,
+        2,
+        True,
+    )
     server.state.plugin.receive(1, None)
     assert server.report().plugin.state is PluginState.NOT_CONNECTED
 
@@ -369,7 +440,9 @@ def test_a_plugin_that_is_away_while_vllm_drafts_loses_its_split_until_it_is_bac
 
 
 @pytest.mark.parametrize("next_vllm", ["without", "refused", "speculates no more"])
-def test_the_drafts_of_an_earlier_vllm_are_neither_held_against_the_next_nor_shown(server, next_vllm):
+def test_the_drafts_of_an_earlier_vllm_are_neither_held_against_the_next_nor_shown(
+    server, next_vllm
+):
     plugin, reason = PluginEnd(server), NoSplitReason.RESTARTED_WITHOUT
     confirm(server, plugin.serve(drafts=50))
     plugin.close()
@@ -399,7 +472,13 @@ UNDRAFTED = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
 
 @pytest.mark.parametrize(
     "forged",
-    [{"drafts": 10}, {"draft_tokens": 30}, {"accepted_tokens": 1}, {"outcome": Outcome.ABORTED}, {}],
+    [
+        {"drafts": 10},
+        {"draft_tokens": 30},
+        {"accepted_tokens": 1},
+        {"outcome": Outcome.ABORTED},
+        {},
+    ],
 )
 def test_finished_requests_that_its_totals_do_not_have_end_the_trust_in_a_life(server, forged):
     """Before vLLM drafts, a liar's totals of 0 agree with vLLM's."""

@@ -15,7 +15,10 @@ def test_each_temperature_is_judged_by_its_own_live_acceptance():
     pod.serve((0, 10, 25), (80, 10, 6), polls=10)
     cold, hot = pod.temperature("0"), pod.temperature("0.7-1")
     assert (cold.judgement.acceptance, hot.judgement.acceptance) == pytest.approx((25 / 30, 6 / 30))
-    assert (cold.judgement.verdict, hot.judgement.verdict) == (Verdict.NET_POSITIVE, Verdict.NET_NEGATIVE)
+    assert (cold.judgement.verdict, hot.judgement.verdict) == (
+        Verdict.NET_POSITIVE,
+        Verdict.NET_NEGATIVE,
+    )
     assert cold.window.share == hot.window.share == 0.5
     assert pod.temperature("0.3-0.5").judgement.verdict is Verdict.INSUFFICIENT_DATA
 
@@ -77,7 +80,12 @@ def test_a_number_that_is_not_known_is_absent_rather_than_0(changes, absent):
 def test_distributions_and_quantiles_are_of_finished_requests():
     pod = Pod()
     for accepted in range(31):
-        pod.plugin.finish(80, accepted_tokens=accepted, first_token=pod.at - 2.0 - accepted / 10, arrival=pod.at - 6)
+        pod.plugin.finish(
+            80,
+            accepted_tokens=accepted,
+            first_token=pod.at - 2.0 - accepted / 10,
+            arrival=pod.at - 6,
+        )
     pod.serve((80, 10, 15))
     hot = pod.temperature("0.7-1")
     assert hot.acceptances.count == hot.lengths.count == hot.ttft.count == hot.tpot.count == 31
@@ -147,7 +155,11 @@ def test_while_polls_fail_no_window_is_shown_as_if_it_were_of_now():
     hot, group = pod.temperature("0.7-1"), pod.group("0-512")
     assert (hot.window.rate, hot.window.requests, hot.window.share) == (None, None, 0)
     assert (group.window.rate, group.window.share, group.accepts_less) == (None, 0, False)
-    assert (hot.acceptance_quantiles[0.5], hot.ttft_quantiles[0.5], sum(hot.acceptance_bins)) == (None, None, 0)
+    assert (hot.acceptance_quantiles[0.5], hot.ttft_quantiles[0.5], sum(hot.acceptance_bins)) == (
+        None,
+        None,
+        0,
+    )
     assert hot.tally.drafts == 1200
 
 

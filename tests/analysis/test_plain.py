@@ -30,15 +30,21 @@ def test_a_curve_of_any_shape_is_exact_at_the_loads_measured_and_linear_between_
 
 
 def test_times_to_first_token_are_means_by_load_and_absent_where_a_load_has_none():
-    periods = [period(load, 0.01)._replace(first_tokens=2, first_token_seconds=0.2 * load) for load in (1, 8)]
+    periods = [
+        period(load, 0.01)._replace(first_tokens=2, first_token_seconds=0.2 * load)
+        for load in (1, 8)
+    ]
     curve = fit(periods * 20)
     assert beside(curve, curve.running[0]) == pytest.approx((0.01, 0.1, 100), rel=0.05)
     assert beside(curve, curve.running[1]) == pytest.approx((0.01, 0.8, 800), rel=0.05)
     assert fit([*periods, period(2, 0.01)] * 20).first_token_seconds == ()
     spread = [
-        period(load, 0.01)._replace(first_tokens=load, first_token_seconds=0.1 * load**2) for load in (6, 8, 10, 32)
+        period(load, 0.01)._replace(first_tokens=load, first_token_seconds=0.1 * load**2)
+        for load in (6, 8, 10, 32)
     ]
-    assert beside(fit(spread * 20), 6)[1] == pytest.approx(0.6, rel=0.01)  # at the outer end as on the way to it
+    assert beside(fit(spread * 20), 6)[1] == pytest.approx(
+        0.6, rel=0.01
+    )  # at the outer end as on the way to it
     assert beside(curve, 20) == beside(None, 1) == (None, None, None)
 
 
@@ -84,9 +90,18 @@ def test_neighbouring_periods_that_share_an_error_are_not_taken_as_independent()
 
 @pytest.mark.parametrize(
     ("measured_with", "share", "alike"),
-    [(1.0, 1.4, True), (1.0, 0.7, True), (1.0, 1.6, False), (1.0, 0.5, False), (0.0, 0.1, True), (0.0, 1.0, False)],
+    [
+        (1.0, 1.4, True),
+        (1.0, 0.7, True),
+        (1.0, 1.6, False),
+        (1.0, 0.5, False),
+        (0.0, 0.1, True),
+        (0.0, 1.0, False),
+    ],
 )
-def test_prompts_are_alike_up_to_half_as_many_again_or_if_there_are_hardly_any(measured_with, share, alike):
+def test_prompts_are_alike_up_to_half_as_many_again_or_if_there_are_hardly_any(
+    measured_with, share, alike
+):
     curve = fit(measured(bent, prompt_share=measured_with))
     assert are_prompts_alike(curve, period(1, 0.01, prompt_share=share)) is alike
 
@@ -103,8 +118,12 @@ def test_blocks_that_eagle_drops_from_the_prefix_cache_do_not_make_other_prompts
     ("deviations", "error"),
     [(((0.001,), (0.002,)), 0.0015), (((0.001,), (0, 0.002)), 0.00112), (((0.001,), (-0.001,)), 0)],
 )
-def test_between_two_loads_time_is_linear_and_errors_add_up_by_what_they_have_in_common(deviations, error):
-    curve = PlainStepTimes(running=(1.0, 8.0), seconds=(0.01, 0.02), errors=(0.0, 0.0), deviations=deviations)
+def test_between_two_loads_time_is_linear_and_errors_add_up_by_what_they_have_in_common(
+    deviations, error
+):
+    curve = PlainStepTimes(
+        running=(1.0, 8.0), seconds=(0.01, 0.02), errors=(0.0, 0.0), deviations=deviations
+    )
     assert plain_step(curve, 4.5).seconds == pytest.approx(0.015)
     assert plain_step(curve, 4.5).error == pytest.approx(error, abs=5e-6)
 
@@ -150,7 +169,9 @@ def test_nothing_is_known_beyond_the_polls_or_with_too_little_plain_time():
 
 
 def test_a_request_that_is_settled_after_the_last_poll_ends_with_it():
-    assert clocked([(period(1, 0.01), plain(0.01))]).between(0.5, 7.0).seconds == pytest.approx(0.01)
+    assert clocked([(period(1, 0.01), plain(0.01))]).between(0.5, 7.0).seconds == pytest.approx(
+        0.01
+    )
 
 
 def test_a_gap_or_a_clock_set_back_begins_anew():

@@ -17,7 +17,13 @@ from tests.analysis.decoding import KEY, Engine, period, plain
 def test_one_request_at_a_time_is_a_load_of_one_however_short_its_reply(tokens):
     """The step that ends a prefill gives the first token and is no decode step; it is an engine step all the same."""
     decoded = tokens - 1.0
-    steps = Steps(seconds=1.0, decode_steps=decoded, engine_steps=float(tokens), tokens=decoded, first_tokens=1.0)
+    steps = Steps(
+        seconds=1.0,
+        decode_steps=decoded,
+        engine_steps=float(tokens),
+        tokens=decoded,
+        first_tokens=1.0,
+    )
     assert (steps.running, steps.tokens_per_step) == (1, 1)
 
 
@@ -41,7 +47,13 @@ def test_up_to_a_block_a_request_of_the_prompts_computed_may_be_what_eagle_dropp
 
 @pytest.mark.parametrize(
     "missing",
-    [Counter.DECODE_SECONDS, Counter.DECODE_STEPS, Counter.STEPS, Counter.FIRST_TOKENS, Counter.GENERATION_TOKENS],
+    [
+        Counter.DECODE_SECONDS,
+        Counter.DECODE_STEPS,
+        Counter.STEPS,
+        Counter.FIRST_TOKENS,
+        Counter.GENERATION_TOKENS,
+    ],
 )
 def test_without_one_of_its_counters_nothing_is_known(missing):
     engine = Engine()
@@ -57,12 +69,35 @@ def test_a_period_without_decoding_has_no_steps():
 
 
 def test_a_load_is_labelled_by_the_rounded_number_of_requests():
-    labels = {1: "1", 1.4: "1", 2: "2", 2.6: "3-4", 8: "5-8", 9: "9-16", 256: "129-256", 257: "257+", 9e9: "257+"}
+    labels = {
+        1: "1",
+        1.4: "1",
+        2: "2",
+        2.6: "3-4",
+        8: "5-8",
+        9: "9-16",
+        256: "129-256",
+        257: "257+",
+        9e9: "257+",
+    }
     assert {running: load_label(running) for running in labels} == labels
-    assert LOAD_LABELS == ("1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", "129-256", "257+")
+    assert LOAD_LABELS == (
+        "1",
+        "2",
+        "3-4",
+        "5-8",
+        "9-16",
+        "17-32",
+        "33-64",
+        "65-128",
+        "129-256",
+        "257+",
+    )
 
 
-CURVE = PlainStepTimes(running=(1.0, 16.0), seconds=(0.01, 0.02), errors=(0.0, 0.0), prompt_share=1.0)
+CURVE = PlainStepTimes(
+    running=(1.0, 16.0), seconds=(0.01, 0.02), errors=(0.0, 0.0), prompt_share=1.0
+)
 
 
 def times(*polls, seconds=300.0, error=0.0):
@@ -105,7 +140,10 @@ def test_times_that_have_left_the_window_do_not_count():
 def test_too_few_polls_or_tokens_give_no_speedup():
     assert times(*[(100, 1.0)] * 4).read() is times(*[(0, 0.0)] * 40).read() is None
     assert speed() is None
-    assert (speed(decoding(0.03)).speedup, speed(decoding(0.03)).withheld) == (None, Withheld.TOO_LITTLE)
+    assert (speed(decoding(0.03)).speedup, speed(decoding(0.03)).withheld) == (
+        None,
+        Withheld.TOO_LITTLE,
+    )
 
 
 def test_an_error_of_the_reference_is_common_to_all_tokens():

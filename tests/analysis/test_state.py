@@ -19,7 +19,11 @@ def engine_of(report):
 def test_before_the_first_poll_nothing_is_known():
     report = Server().report()
     assert (report.scrape.up, report.models) == (False, ())
-    assert (report.scrape.last_scrape, report.scrape.duration, report.scrape.last_error) == (None, None, None)
+    assert (report.scrape.last_scrape, report.scrape.duration, report.scrape.last_error) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_failed_poll_takes_the_gauges_away_and_leaves_the_counters():
@@ -34,10 +38,18 @@ def test_a_failed_poll_takes_the_gauges_away_and_leaves_the_counters():
     assert isinstance(down.scrape.last_error, TimedOut)
     assert (down.scrape.up, down.scrape.errors["timeout"]) == (False, 1)
     assert (engine.gauges, engine.latencies, engine.limitations) == ({}, {}, frozenset())
-    assert (engine.kv_cache_peak, engine.kv_cache_capacity_tokens, engine.acceptance) == (None, None, None)
+    assert (engine.kv_cache_peak, engine.kv_cache_capacity_tokens, engine.acceptance) == (
+        None,
+        None,
+        None,
+    )
     assert (engine.counters[Counter.DRAFTS], engine.accepted_per_position) == (20, (20,))
     again = server.poll(snap(drafts=25))
-    assert (again.scrape.up, again.scrape.last_error, again.scrape.errors["timeout"]) == (True, None, 1)
+    assert (again.scrape.up, again.scrape.last_error, again.scrape.errors["timeout"]) == (
+        True,
+        None,
+        1,
+    )
     assert engine_of(again).gauges
 
 
@@ -56,12 +68,24 @@ def test_a_page_grows_stale_after_two_intervals():
 @pytest.mark.parametrize(
     ("pages", "restarts", "counters"),
     [
-        ([(1.0, {"0": 100, "1": 20}), (2.0, {"0": 120, "1": 2}), (2.0, {"0": 130, "1": 2})], 1, {"0": 130, "1": 2}),
+        (
+            [(1.0, {"0": 100, "1": 20}), (2.0, {"0": 120, "1": 2}), (2.0, {"0": 130, "1": 2})],
+            1,
+            {"0": 130, "1": 2},
+        ),
         ([(1.0, {"0": 10, "1": 20}), (2.0, {"0": 3})], 1, {"0": 3}),  # it has one engine less
-        ([(1.0, {"0": 10, "1": 20}), (2.0, {"0": 1}), (2.0, {"0": 2, "1": 50})], 1, {"0": 2, "1": 50}),
+        (
+            [(1.0, {"0": 10, "1": 20}), (2.0, {"0": 1}), (2.0, {"0": 2, "1": 50})],
+            1,
+            {"0": 2, "1": 50},
+        ),
         ([(None, {"0": 100}), (None, {"0": 120})], 0, {"0": 120}),
         ([(None, {"0": 100}), (None, {"0": 5})], 1, {"0": 5}),
-        ([(None, {"0": 100, "1": 50}), (None, {"0": 120, "1": 5})], 0, {"0": 120, "1": 5}),  # one restarts alone
+        (
+            [(None, {"0": 100, "1": 50}), (None, {"0": 120, "1": 5})],
+            0,
+            {"0": 120, "1": 5},
+        ),  # one restarts alone
         ([(None, {"0": 100, "1": 50}), (None, {"0": 1, "1": 2})], 1, {"0": 1, "1": 2}),
     ],
 )
@@ -98,7 +122,9 @@ def test_positions_that_a_page_leaves_out_stay_and_their_acceptance_is_unknown()
 def test_positions_that_vllm_no_longer_drafts_at_since_it_restarted_are_not_shown_as_rejected():
     server = Server()
     for start, positions in ((1.0, (9.0,) * 8), (2.0, (0.0, 0.0)), (2.0, (7.0, 5.0))):
-        server.poll(replace(snap(drafts=10 * positions[0]), accepted_per_position=positions), start=start)
+        server.poll(
+            replace(snap(drafts=10 * positions[0]), accepted_per_position=positions), start=start
+        )
     assert engine_of(server.report()).acceptance.accepted_per_position == (7, 5)
 
 
@@ -128,7 +154,9 @@ def test_engines_past_the_bound_are_summed_as_other():
 def test_positions_beyond_the_series_that_the_engines_leave_are_counted_once(engines, past):
     server, deep = Server(), (1.0,) * 24
     for _ in range(3):
-        snapshots = [replace(snap(str(number), 10), accepted_per_position=deep) for number in range(engines)]
+        snapshots = [
+            replace(snap(str(number), 10), accepted_per_position=deep) for number in range(engines)
+        ]
         assert server.poll(*snapshots).own.label_overflow["position"] == past
 
 
@@ -143,10 +171,15 @@ def test_a_model_past_the_bound_is_among_the_others_until_the_first_has_left():
 
 def test_the_distributions_of_the_others_go_on_when_another_engine_becomes_one_of_them():
     server = Server(limits={"engines": 1})
-    for polls, engines in enumerate(([snap("1", 10)], [snap("1", 20)], [snap("1", 30), snap("2", 5000)]), 1):
+    for polls, engines in enumerate(
+        ([snap("1", 10)], [snap("1", 20)], [snap("1", 30), snap("2", 5000)]), 1
+    ):
         server.poll(snap("0"), *engines)
         other = server.engines()[OTHER]
-        assert (other.kv_cache_usages.count, other.window_acceptances.count) == (polls, min(polls - 1, 1))
+        assert (other.kv_cache_usages.count, other.window_acceptances.count) == (
+            polls,
+            min(polls - 1, 1),
+        )
     assert server.drafts()["other"] == 5030
     assert server.engines()[OTHER].acceptance is None, "what the new one had counted is not growth"
 
@@ -190,7 +223,10 @@ def test_each_poll_observes_kv_cache_usage_and_acceptance_if_it_has_drafts():
     for drafts, accepted in ((10, 20), (10, 20), (20, 35), (30, 50), (30, 50)):
         report = server.poll(snap(drafts=drafts, accepted=accepted), malformed=2)
     engine = engine_of(report)
-    assert (engine.window_acceptances.count, engine.window_acceptances.sum) == (2, pytest.approx(15 / 30 + 15 / 30))
+    assert (engine.window_acceptances.count, engine.window_acceptances.sum) == (
+        2,
+        pytest.approx(15 / 30 + 15 / 30),
+    )
     assert (engine.kv_cache_usages.count, report.scrape.malformed_lines) == (5, 10)
 
 
@@ -203,7 +239,11 @@ def test_a_clock_set_back_stops_nothing():
         report = server.poll(snap(drafts=drafts, usage=0.1))
     engine = engine_of(report)
     assert (report.scrape.up, bool(engine.latencies)) == (True, True)
-    assert (engine.counters[Counter.DRAFTS], engine.acceptance.drafts, engine.kv_cache_peak) == (60, 20, 0.1)
+    assert (engine.counters[Counter.DRAFTS], engine.acceptance.drafts, engine.kv_cache_peak) == (
+        60,
+        20,
+        0.1,
+    )
 
 
 def test_a_model_is_judged_over_all_its_engines_on_the_page():
@@ -211,7 +251,10 @@ def test_a_model_is_judged_over_all_its_engines_on_the_page():
     server.poll(snap("0", 0, accepted=0), snap("1", 0, accepted=0))
     server.poll(snap("0", 900, accepted=270), snap("1", 100, accepted=270))
     judgement = server.model().judgement
-    assert (judgement.acceptance, judgement.verdict) == (pytest.approx(540 / 3000), Verdict.NET_NEGATIVE)
+    assert (judgement.acceptance, judgement.verdict) == (
+        pytest.approx(540 / 3000),
+        Verdict.NET_NEGATIVE,
+    )
     server.poll(snap("1", 300, accepted=810))
     assert server.model().judgement.acceptance == pytest.approx(810 / 900)
 
@@ -219,7 +262,10 @@ def test_a_model_is_judged_over_all_its_engines_on_the_page():
 def test_a_running_request_counts_once_whether_or_not_it_began_in_the_window():
     server = Server()
     server.poll(snap(drafts=0))
-    requests = [server.poll(snap(drafts=drafts)).models[0].judgement.evidence.window.requests for drafts in (0, 1, 2)]
+    requests = [
+        server.poll(snap(drafts=drafts)).models[0].judgement.evidence.window.requests
+        for drafts in (0, 1, 2)
+    ]
     assert requests == [1, 1, 2]  # one is running all the time
 
 
@@ -231,11 +277,15 @@ def test_an_hour_judges_a_small_pod():
     judgement = server.model().judgement
     assert judgement.evidence.window.seconds == pytest.approx(300, abs=31)
     assert judgement.judged.seconds > 1200
-    assert judgement.judged.requests == judgement.judged.drafts, "the one that runs is among those that began"
+    assert judgement.judged.requests == judgement.judged.drafts, (
+        "the one that runs is among those that began"
+    )
     assert judgement.verdict is Verdict.NET_POSITIVE
     begun = server.engines()[EngineKey("m", "0")].counters[Counter.FIRST_TOKENS]
     for drafts in (4000, 5000):
-        server.poll(snap(counters=snap(drafts=drafts).counters | {Counter.FIRST_TOKENS: begun}), seconds=400)
+        server.poll(
+            snap(counters=snap(drafts=drafts).counters | {Counter.FIRST_TOKENS: begun}), seconds=400
+        )
     assert server.model().judgement.evidence.window.requests == 1
 
 

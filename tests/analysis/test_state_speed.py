@@ -29,14 +29,25 @@ class Decoding(Server):
         self.poll(self.engine.polls[-1])
 
     def decode(
-        self, polls, *, accepted=0.5, step_seconds=0.025, per_token=False, plugin=None, every=1, running=4, **options
+        self,
+        polls,
+        *,
+        accepted=0.5,
+        step_seconds=0.025,
+        per_token=False,
+        plugin=None,
+        every=1,
+        running=4,
+        **options,
     ):
         for second in range(polls):
             drafted = self.k if Counter.DRAFTS in self.engine.counters else 0
             length = 1 + drafted * accepted
             self.engine.run(running, step_seconds, length=length, drafted=drafted)
             if drafted:
-                self.engine.counters[Counter.ACCEPTED_TOKENS] = self.engine.counters[Counter.DRAFT_TOKENS] * accepted
+                self.engine.counters[Counter.ACCEPTED_TOKENS] = (
+                    self.engine.counters[Counter.DRAFT_TOKENS] * accepted
+                )
             self.engine.counters[Counter.FIRST_TOKENS] += 1
             self.engine.counters[Counter.TTFT_SECONDS] += 0.3
             self.engine.counters[Counter.GENERATION_TOKENS] += 1
@@ -59,25 +70,42 @@ class Decoding(Server):
         plugin.tick(steps=[(2, {"steps": steps, "tokens": round(4 * steps * length), **counts})])
         end = self.at + 0.4
         tokens = round(length / step_seconds)
-        plugin.finish(80, arrival=end - 1.1, first_token=end - 1.0, last_token=end, output_tokens=tokens + 1)
+        plugin.finish(
+            80, arrival=end - 1.1, first_token=end - 1.0, last_token=end, output_tokens=tokens + 1
+        )
 
 
 @pytest.mark.parametrize(
     ("accepted", "step_seconds", "verdict", "by_acceptance"),
     [
-        (0.35, 0.025, Verdict.NET_POSITIVE, Verdict.NET_NEGATIVE),  # accepts little, and is 1.64 times faster
+        (
+            0.35,
+            0.025,
+            Verdict.NET_POSITIVE,
+            Verdict.NET_NEGATIVE,
+        ),  # accepts little, and is 1.64 times faster
         (0.7, 0.1, Verdict.NET_NEGATIVE, Verdict.NET_POSITIVE),  # accepts much, and is slower
         (0.5, 0.05, Verdict.BREAK_EVEN, Verdict.BREAK_EVEN),
     ],
 )
-def test_the_measured_speedup_decides_not_the_acceptance(accepted, step_seconds, verdict, by_acceptance):
+def test_the_measured_speedup_decides_not_the_acceptance(
+    accepted, step_seconds, verdict, by_acceptance
+):
     server = Decoding()
     server.decode(120, accepted=accepted, step_seconds=step_seconds, plugin=PluginEnd(server))
     for judged in (server.model().judgement, server.temperature("0.7-1").judgement):
-        assert (judged.verdict, judged.basis, judged.by_acceptance) == (verdict, Basis.SPEEDUP, by_acceptance)
-        assert judged.evidence.speedup.ratio == pytest.approx((1 + 3 * accepted) * 0.02 / step_seconds, rel=0.02)
+        assert (judged.verdict, judged.basis, judged.by_acceptance) == (
+            verdict,
+            Basis.SPEEDUP,
+            by_acceptance,
+        )
+        assert judged.evidence.speedup.ratio == pytest.approx(
+            (1 + 3 * accepted) * 0.02 / step_seconds, rel=0.02
+        )
     hot, saved = server.temperature("0.7-1"), 118 * ((1 + 3 * accepted) * 0.02 / step_seconds - 1)
-    assert (hot.saved_seconds, hot.lost_seconds) == pytest.approx((max(saved, 0), max(-saved, 0)), rel=0.05, abs=2)
+    assert (hot.saved_seconds, hot.lost_seconds) == pytest.approx(
+        (max(saved, 0), max(-saved, 0)), rel=0.05, abs=2
+    )
 
 
 def test_the_report_has_speedup_loads_and_time_saved():
@@ -85,9 +113,13 @@ def test_the_report_has_speedup_loads_and_time_saved():
     server.decode(120, accepted=0.35, plugin=PluginEnd(server))
     engine, cold, hot = server.engines()[KEY], server.temperature("0"), server.temperature("0.7-1")
     speed = engine.speed
-    assert (speed.speedup.ratio, speed.speedup.actual_seconds) == pytest.approx((1.64, 0.025 / 2.05))
+    assert (speed.speedup.ratio, speed.speedup.actual_seconds) == pytest.approx(
+        (1.64, 0.025 / 2.05)
+    )
     assert (speed.break_even_length, speed.break_even_acceptance) == pytest.approx((1.25, 0.25 / 3))
-    assert (speed.costs.actual, speed.costs.plain, speed.costs.drafted) == pytest.approx((0.025, 0.02, 3))
+    assert (speed.costs.actual, speed.costs.plain, speed.costs.drafted) == pytest.approx(
+        (0.025, 0.02, 3)
+    )
     assert (hot.speedup.ratio, cold.saved_seconds) == (pytest.approx(1.64, rel=0.02), 0)
     (load,) = [load for load in engine.loads if load.steps]
     assert load.running == "3-4"
@@ -102,15 +134,24 @@ def test_first_tokens_and_throughput_stand_beside_plain_decoding_at_the_same_loa
     plain = replace(PLAIN["m"], seconds=(0.02, 0.05), first_token_seconds=(0.1, 0.25))
     server = Decoding(plain_steps={"m": plain}).decode(20)
     (load,) = [load for load in server.model().loads if load.steps]
-    assert (load.first_token_seconds, load.plain_first_token_seconds) == pytest.approx((0.3, 0.13), rel=0.01)
-    assert load.plain_seconds == pytest.approx(0.02605)  # with 4.025 requests, not the 3.5 in the middle of the label
+    assert (load.first_token_seconds, load.plain_first_token_seconds) == pytest.approx(
+        (0.3, 0.13), rel=0.01
+    )
+    assert load.plain_seconds == pytest.approx(
+        0.02605
+    )  # with 4.025 requests, not the 3.5 in the middle of the label
     # Four requests get 2.5 tokens from each of 40 steps a second, and one gets its first.
-    assert (load.tokens_per_second, load.plain_tokens_per_second) == pytest.approx((401, 4.025 / 0.02605))
+    assert (load.tokens_per_second, load.plain_tokens_per_second) == pytest.approx(
+        (401, 4.025 / 0.02605)
+    )
 
 
 def test_times_by_load_start_again_with_vllm_which_may_now_speculate_in_another_way():
     server = Decoding().decode(10)
-    server.poll(replace(server.engine.polls[-1], counters=dict.fromkeys(server.engine.counters, 0.0)), start=2.0)
+    server.poll(
+        replace(server.engine.polls[-1], counters=dict.fromkeys(server.engine.counters, 0.0)),
+        start=2.0,
+    )
     assert not any(load.steps for load in server.model().loads)
 
 
@@ -132,13 +173,17 @@ def test_each_load_s_costs_are_of_the_drafts_there():
 
 
 @pytest.mark.parametrize(
-    ("baseline", "withheld"), [({}, Withheld.NO_REFERENCE), ({"other": PLAIN["m"]}, Withheld.OTHER_MODEL)]
+    ("baseline", "withheld"),
+    [({}, Withheld.NO_REFERENCE), ({"other": PLAIN["m"]}, Withheld.OTHER_MODEL)],
 )
 def test_without_a_baseline_of_the_model_the_rule_of_thumb_decides(baseline, withheld):
     server = Decoding(plain_steps=baseline)
     server.decode(120, accepted=0.35, plugin=PluginEnd(server))
     model = server.model()
-    assert (model.judgement.verdict, model.judgement.basis) == (Verdict.NET_NEGATIVE, Basis.ACCEPTANCE)
+    assert (model.judgement.verdict, model.judgement.basis) == (
+        Verdict.NET_NEGATIVE,
+        Basis.ACCEPTANCE,
+    )
     assert (model.speed.speedup, model.speed.withheld) == (None, withheld)
     assert {(row.saved_seconds, row.lost_seconds) for row in model.temperatures} == {(None, None)}
 
@@ -182,7 +227,9 @@ def test_where_the_page_does_not_time_steps_the_plugin_does(page, withheld):
     assert observed.model().speed.speedup.ratio == pytest.approx(2.5 * 0.02 / 0.025)
     seldom = Decoding()
     seldom.decode(60, **page, plugin=PluginEnd(seldom), every=4)
-    assert seldom.model().speed.steps.drafted_share == pytest.approx(1), "of all drafts since the last report"
+    assert seldom.model().speed.steps.drafted_share == pytest.approx(1), (
+        "of all drafts since the last report"
+    )
     for server in (without, observed):
         limitations = server.engines()[KEY].limitations
         assert (Limitation.ITL_PER_TOKEN in limitations) == (withheld is Withheld.ITL_PER_TOKEN)

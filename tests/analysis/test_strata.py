@@ -65,8 +65,13 @@ def test_what_cannot_be_compared_has_no_difference(cells):
 
 def counted(**numbers):
     """``numbers`` are requests by temperature and group: ``cold_a`` and so on."""
-    accepted = {tuple(name.split("_")): [10 + number % 3 for number in range(n)] for name, n in numbers.items()}
-    return set(differences({cell: Sums.of([30] * len(each), each) for cell, each in accepted.items()}, 20))
+    accepted = {
+        tuple(name.split("_")): [10 + number % 3 for number in range(n)]
+        for name, n in numbers.items()
+    }
+    return set(
+        differences({cell: Sums.of([30] * len(each), each) for cell, each in accepted.items()}, 20)
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,8 +80,14 @@ def counted(**numbers):
         ({"cold_a": 20, "cold_b": 20}, {"a", "b"}),
         ({"cold_a": 20, "cold_b": 19}, set()),  # on either side
         ({"cold_a": 10, "cold_b": 10, "hot_a": 10, "hot_b": 10}, {"a", "b"}),
-        ({"cold_a": 10, "cold_b": 20, "hot_a": 10, "hot_b": 4}, set()),  # at one of the temperatures
-        ({"cold_a": 20, "cold_b": 20, "hot_a": 21}, {"b"}),  # most of a has nothing to compare it with
+        (
+            {"cold_a": 10, "cold_b": 20, "hot_a": 10, "hot_b": 4},
+            set(),
+        ),  # at one of the temperatures
+        (
+            {"cold_a": 20, "cold_b": 20, "hot_a": 21},
+            {"b"},
+        ),  # most of a has nothing to compare it with
     ],
 )
 def test_few_requests_have_no_difference(numbers, groups):

@@ -7,9 +7,23 @@ from tests.analysis.analysis_tools import PluginEnd, Pod, Server, snap
 
 
 def test_a_temperature_falls_into_the_bucket_whose_upper_edge_includes_it():
-    labels = {0: "0", 1: "0-0.3", 30: "0-0.3", 31: "0.3-0.5", 50: "0.3-0.5", 70: "0.5-0.7", 100: "0.7-1", 101: "1+"}
-    labels |= {1_000_000: "1+", "other": "other"}  # vLLM raises what is below 0.01, but not 0, to 0.01
-    assert {temperature: TemperatureBuckets().label(temperature) for temperature in labels} == labels
+    labels = {
+        0: "0",
+        1: "0-0.3",
+        30: "0-0.3",
+        31: "0.3-0.5",
+        50: "0.3-0.5",
+        70: "0.5-0.7",
+        100: "0.7-1",
+        101: "1+",
+    }
+    labels |= {
+        1_000_000: "1+",
+        "other": "other",
+    }  # vLLM raises what is below 0.01, but not 0, to 0.01
+    assert {
+        temperature: TemperatureBuckets().label(temperature) for temperature in labels
+    } == labels
 
 
 @pytest.mark.parametrize(
@@ -36,21 +50,39 @@ SAMPLING = ("greedy", "plain", "filtered", "penalties")
 
 @pytest.mark.parametrize(
     ("exponent", "group"),
-    [(0, "0-512"), (9, "0-512"), (10, "512-2k"), (11, "512-2k"), (13, "2k-8k"), (15, "8k-32k"), (16, "32k+")],
+    [
+        (0, "0-512"),
+        (9, "0-512"),
+        (10, "512-2k"),
+        (11, "512-2k"),
+        (13, "2k-8k"),
+        (15, "8k-32k"),
+        (16, "32k+"),
+    ],
 )
 def test_every_group_is_there_from_the_start_and_prompt_lengths_are_powers_of_two(exponent, group):
     pod = Pod()
     pod.serve((0, 10, 15), table="prompt_tokens", key=exponent)
     drafts = {row.group: row.tally.drafts for row in pod.model().groups}
-    assert drafts == dict.fromkeys((*PROMPTS, *OUTPUTS, *SAMPLING), 0) | {group: 10, "free": 10, "greedy": 10}
-    assert [row.by for row in pod.model().groups] == ["prompt_tokens"] * 5 + ["output"] * 2 + ["sampling"] * 4
+    assert drafts == dict.fromkeys((*PROMPTS, *OUTPUTS, *SAMPLING), 0) | {
+        group: 10,
+        "free": 10,
+        "greedy": 10,
+    }
+    assert [row.by for row in pod.model().groups] == ["prompt_tokens"] * 5 + ["output"] * 2 + [
+        "sampling"
+    ] * 4
 
 
 def long_prompts(*accepted, drafts=2, polls=60, **settings):
     """Short prompts that accept 20 of 30, and long ones that accept ``accepted``, turn by turn."""
     pod = Pod(**settings)
     for second in range(polls):
-        own = {"drafts": drafts, "draft_tokens": 3 * drafts, "accepted_tokens": accepted[second % len(accepted)]}
+        own = {
+            "drafts": drafts,
+            "draft_tokens": 3 * drafts,
+            "accepted_tokens": accepted[second % len(accepted)],
+        }
         for kind in ({"prompt_tokens": 500}, {"prompt_tokens": 20_000} | own):
             pod.plugin.finish(**kind)
         pod.poll(pod.plugin.counted())
@@ -67,7 +99,9 @@ def test_a_group_that_accepts_clearly_less_is_named():
     pod = long_prompts(1, 3)
     lower = pod.group("8k-32k").difference
     assert (lower.rate, lower.others) == pytest.approx((2 / 6, 20 / 30))
-    assert lower.error == pytest.approx((1 / 6) / 59**0.5)  # the long ones differ by a sixth from their mean
+    assert lower.error == pytest.approx(
+        (1 / 6) / 59**0.5
+    )  # the long ones differ by a sixth from their mean
     assert [row.group for row in pod.model().groups if row.accepts_less] == ["8k-32k"]
 
 
@@ -94,7 +128,12 @@ def test_requests_that_vllm_drafts_nothing_for_are_named_and_drag_no_group_down(
         pod.plugin.serve(drafts=10, accepted=20, table="output", key="free")
         pod.serve((0, 0, 0), table="output", key="structured")
     group = pod.group("structured")
-    assert (group.tally.requests, group.window.rate, group.difference, group.accepts_less) == (60, None, None, False)
+    assert (group.tally.requests, group.window.rate, group.difference, group.accepts_less) == (
+        60,
+        None,
+        None,
+        False,
+    )
     assert [row.group for row in pod.model().groups if row.without_drafts] == ["structured"]
     alone = Pod()
     alone.serve((0, 0, 0), polls=60, table="output", key="structured")
@@ -105,13 +144,17 @@ def test_adapters_have_names_only_where_asked_for_and_eight_at_most():
     quiet, named = Pod(), Pod(plugin={"adapters": True})
     for pod in (quiet, named):
         for number in range(20):
-            pod.plugin.serve(drafts=10, accepted=20, table="adapter", key=f"tenant-{number}" if number else "")
+            pod.plugin.serve(
+                drafts=10, accepted=20, table="adapter", key=f"tenant-{number}" if number else ""
+            )
         pod.serve((0, 10, 15))
     assert not any(row.by == "adapter" for row in quiet.model().groups)
     adapters = {row.group: row.tally.drafts for row in named.model().groups if row.by == "adapter"}
     assert (len(adapters), adapters["none"], adapters["other"]) == (10, 20, 110)
     assert named.report().own.label_overflow["group"] == 11
-    assert named.poll(snap(model="n"), seconds=1e6).own.label_overflow["group"] == 11  # though the model is forgotten
+    assert (
+        named.poll(snap(model="n"), seconds=1e6).own.label_overflow["group"] == 11
+    )  # though the model is forgotten
 
 
 def test_an_adapter_that_becomes_other_takes_no_history_into_others_window():

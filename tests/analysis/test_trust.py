@@ -9,7 +9,9 @@ WAITS, AGREES, DIFFERS = Standing
 
 
 def tally(draft_tokens):
-    return Tally(drafts=draft_tokens // 3, draft_tokens=draft_tokens, accepted_tokens=draft_tokens // 2)
+    return Tally(
+        drafts=draft_tokens // 3, draft_tokens=draft_tokens, accepted_tokens=draft_tokens // 2
+    )
 
 
 def compared(polls):
@@ -29,7 +31,10 @@ def compared(polls):
         ([(1200, 600)], WAITS),
         ([(1200, 1200)], AGREES),
         ([(0, 0)], AGREES),
-        ([(30 * n + ahead, 30 * n) for n, ahead in enumerate((0, 0, 27, 0, 15, 0, 29, 0), 10)], AGREES),
+        (
+            [(30 * n + ahead, 30 * n) for n, ahead in enumerate((0, 0, 27, 0, 15, 0, 29, 0), 10)],
+            AGREES,
+        ),
         ([(3000, 3000), (3030, 3150)], WAITS),  # the API server is behind
         ([(3000, 3000), (3030, 3150), (3150, 3150)], AGREES),
         ([(60 * n, 30 * n) for n in range(1, 12)], WAITS),  # as after a stall
@@ -39,7 +44,10 @@ def compared(polls):
         ([(303 * n, 300 * n) for n in range(1, 100)], AGREES),  # the tolerance
         ([(1200, 600)] * 20, WAITS),  # a sidecar that started beside an idle engine
         ([(1200, 600)] * 40, DIFFERS),
-        ([(30 * n, min(30 * n, 600)) for n in range(1, 40)], AGREES),  # for twenty seconds vLLM alone has counted
+        (
+            [(30 * n, min(30 * n, 600)) for n in range(1, 40)],
+            AGREES,
+        ),  # for twenty seconds vLLM alone has counted
         ([(30 * n, min(30 * n, 600)) for n in range(1, 60)], DIFFERS),
         ([(30 * n, 30 * n if n == 59 else min(30 * n, 600)) for n in range(1, 60)], AGREES),
     ],

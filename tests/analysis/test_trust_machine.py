@@ -27,7 +27,9 @@ ENGINES = ("0", "1")
 engines, liars = st.sampled_from(ENGINES), st.integers(0, 2)
 labels = st.sampled_from(sorted(TEMPERATURES))
 sizes = st.sampled_from([0, 1, 7, 400, 10**6])
-polls = st.sampled_from([(), (1.0,), (1.0,), (1.0, 1.0), (40.0, 40.0)])  # seconds until each poll that follows
+polls = st.sampled_from(
+    [(), (1.0,), (1.0,), (1.0, 1.0), (40.0, 40.0)]
+)  # seconds until each poll that follows
 _numbers = itertools.count(1)
 
 
@@ -36,7 +38,9 @@ class Engine:
 
     def __init__(self, server, name):
         self.server, self.name = server, name
-        self.before = {label: {NOTHING} for label in TEMPERATURES}  # of the engine's lives in this process of vLLM
+        self.before = {
+            label: {NOTHING} for label in TEMPERATURES
+        }  # of the engine's lives in this process of vLLM
         self.counted = 0  # drafts by vLLM's counters, likewise
         self.restart()
 
@@ -71,7 +75,11 @@ class Liar:
         self.server, self.end, self.engine = server, None, None
 
     def hello(self, engine, **hello):
-        start = f"liar {next(_numbers)}" if self.end is None or self.engine != engine else self.end.start
+        start = (
+            f"liar {next(_numbers)}"
+            if self.end is None or self.engine != engine
+            else self.end.start
+        )
         self.close()
         self.engine = engine
         self.end = PluginEnd(self.server, next(_numbers), start=start, engine=int(engine), **hello)
@@ -176,28 +184,60 @@ class Trust(RuleBasedStateMachine):
 
     @rule(liar=liars, engine=engines, state=st.sampled_from(HelloState))
     def lie_hello(self, liar, engine, state):
-        self.liars[liar].hello(engine, state=state, reason="" if state is HelloState.OBSERVING else "x")
+        self.liars[liar].hello(
+            engine, state=state, reason="" if state is HelloState.OBSERVING else "x"
+        )
 
-    @rule(liar=liars, engine=engines, total=sizes, row=sizes, label=labels, table=st.sampled_from(Table), then=polls)
+    @rule(
+        liar=liars,
+        engine=engines,
+        total=sizes,
+        row=sizes,
+        label=labels,
+        table=st.sampled_from(Table),
+        then=polls,
+    )
     def lie(self, *, liar, engine, total, row, label, table, then):
         """Numbers of any size, whose tables may or may not add up."""
-        rows = {by: {key: tally(total, 3)} for by, key in {**USUAL, Table.TEMPERATURE: TEMPERATURES[label]}.items()}
+        rows = {
+            by: {key: tally(total, 3)}
+            for by, key in {**USUAL, Table.TEMPERATURE: TEMPERATURES[label]}.items()
+        }
         rows[table] = {key: tally(row, 3) for key in rows[table]}
         self.liars[liar].tell(engine, tally(total, 3), rows)
         self.pass_time(then)
 
-    @rule(liar=liars, engine=engines, label=labels, requests=st.integers(1, 5), total=sizes, then=polls)
+    @rule(
+        liar=liars,
+        engine=engines,
+        label=labels,
+        requests=st.integers(1, 5),
+        total=sizes,
+        then=polls,
+    )
     def lie_finished(self, *, liar, engine, label, requests, total, then):
         lie = finished(TEMPERATURES[label], self.server.at, accepted_tokens=30)
-        self.liars[liar].tell(engine, replace(tally(total), stopped=requests), {}, (lie,) * requests)
+        self.liars[liar].tell(
+            engine, replace(tally(total), stopped=requests), {}, (lie,) * requests
+        )
         self.pass_time(then)
 
-    @rule(liar=liars, engine=engines, label=labels, row=st.none() | sizes, requests=st.integers(0, 2), then=polls)
+    @rule(
+        liar=liars,
+        engine=engines,
+        label=labels,
+        row=st.none() | sizes,
+        requests=st.integers(0, 2),
+        then=polls,
+    )
     def copy(self, *, liar, engine, label, row, requests, then):
         """All that vLLM has counted, at another temperature, once the engine's own plug-in was confirmed."""
         assume(self._is_known(engine))
         counted = tally(self.engines[engine].counted, 2)
-        rows = {by: {key: counted} for by, key in {**USUAL, Table.TEMPERATURE: TEMPERATURES[label]}.items()}
+        rows = {
+            by: {key: counted}
+            for by, key in {**USUAL, Table.TEMPERATURE: TEMPERATURES[label]}.items()
+        }
         if row is not None:
             rows[Table.TEMPERATURE] = {TEMPERATURES[label]: tally(row, 2)}
         lie = finished(TEMPERATURES[label], self.server.at)
@@ -230,12 +270,19 @@ class Trust(RuleBasedStateMachine):
 
     def _check(self):
         for shown in self.server.model().temperatures:
-            first, second = (engine.possible.get(shown.temperature, {NOTHING}) for engine in self.engines.values())
-            assert shown.tally in {left + right for left in first for right in second}, shown.temperature
+            first, second = (
+                engine.possible.get(shown.temperature, {NOTHING})
+                for engine in self.engines.values()
+            )
+            assert shown.tally in {left + right for left in first for right in second}, (
+                shown.temperature
+            )
             assert shown.acceptances.count <= self.finished.get(shown.temperature, 0)
             assert shown.window.drafts <= self.drafted.get(shown.temperature, 0)
             before = self.exported.get(shown.temperature, NOTHING)
-            assert self.has_restarted or not shown.tally.has_fallen(before), f"{shown.temperature} fell"
+            assert self.has_restarted or not shown.tally.has_fallen(before), (
+                f"{shown.temperature} fell"
+            )
             self.exported[shown.temperature] = shown.tally
         self.has_restarted &= not self.server.model().temperatures
 
@@ -247,7 +294,10 @@ class Trust(RuleBasedStateMachine):
     def _is_known(self, name):
         lives = self.server.state.plugin
         start = self.engines[name].plugin.start
-        return any(life.hello.start == start and life.confirmed.total.drafts for life in lives.counting("m"))
+        return any(
+            life.hello.start == start and life.confirmed.total.drafts
+            for life in lives.counting("m")
+        )
 
 
 def steps(examples):

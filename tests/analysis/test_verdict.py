@@ -13,7 +13,10 @@ from tests.analysis.analysis_tools import evidence, window
 
 def drafted(drafts, draft_tokens, accepted_tokens, *by_position):
     return Acceptance(
-        drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted_tokens, accepted_per_position=by_position
+        drafts=drafts,
+        draft_tokens=draft_tokens,
+        accepted_tokens=accepted_tokens,
+        accepted_per_position=by_position,
     )
 
 
@@ -21,7 +24,12 @@ def drafted(drafts, draft_tokens, accepted_tokens, *by_position):
     ("window", "rate", "length", "position_rates"),
     [
         (drafted(100, 300, 150, 80, 50, 20), 0.5, 2.5, (0.8, 0.5, 0.2)),
-        (drafted(10, 30, 31, 11, 10, 10), 1.0, 4.1, (1.0, 1.0, 1.0)),  # of a page between two of vLLM's updates
+        (
+            drafted(10, 30, 31, 11, 10, 10),
+            1.0,
+            4.1,
+            (1.0, 1.0, 1.0),
+        ),  # of a page between two of vLLM's updates
         (NO_DRAFTS, None, None, ()),
     ],
 )
@@ -31,14 +39,18 @@ def test_rates_and_lengths_are_of_the_whole_window(window, rate, length, positio
 
 def test_position_rates_are_right_under_a_number_of_draft_tokens_that_varies():
     """Half of the drafts had one token: what was drafted at each position divides what was accepted there."""
-    window = Acceptance(drafts=100, accepted_per_position=(80, 30, 20), drafted_per_position=(100, 50, 50, 0))
+    window = Acceptance(
+        drafts=100, accepted_per_position=(80, 30, 20), drafted_per_position=(100, 50, 50, 0)
+    )
     assert window.position_rates == (0.8, 0.6, 0.4)
 
 
 def test_several_windows_are_summed_not_averaged():
     good = Acceptance(seconds=300, requests=9, drafts=1, draft_tokens=100, accepted_tokens=90)
     bad = Acceptance(seconds=200, requests=1, drafts=1, draft_tokens=300, accepted_tokens=30)
-    both = sum_windows([replace(good, accepted_per_position=(9,)), replace(bad, accepted_per_position=(1, 1))])
+    both = sum_windows(
+        [replace(good, accepted_per_position=(9,)), replace(bad, accepted_per_position=(1, 1))]
+    )
     assert both.rate == pytest.approx(0.3)
     assert (both.seconds, both.requests, both.accepted_per_position) == (300, 10, (10, 1))
     assert sum_windows([good, Acceptance()]).requests is None
@@ -46,7 +58,9 @@ def test_several_windows_are_summed_not_averaged():
 
 
 def test_positions_that_only_some_of_the_windows_have_are_unknown_for_all():
-    known = Acceptance(drafts=10, draft_tokens=20, accepted_per_position=(8, 4), drafted_per_position=(10, 10))
+    known = Acceptance(
+        drafts=10, draft_tokens=20, accepted_per_position=(8, 4), drafted_per_position=(10, 10)
+    )
     vllms = Acceptance(drafts=10, draft_tokens=20, accepted_per_position=(9, 9))
     assert sum_windows([known, vllms]).position_rates == (17 / 20, 13 / 20)
     assert sum_windows([known, Acceptance(drafts=10, draft_tokens=20)]).position_rates == ()
@@ -63,7 +77,10 @@ ADAPTIVE = Speculation(method="eagle3", num_speculative_tokens=3, adaptive_verif
 def judge_each(*evidences):
     """The judgements on these, one after the other."""
     judgement = Judgement()
-    return [judgement := judge(evidence_, THRESHOLDS, SECONDS, before=judgement) for evidence_ in evidences]
+    return [
+        judgement := judge(evidence_, THRESHOLDS, SECONDS, before=judgement)
+        for evidence_ in evidences
+    ]
 
 
 def verdicts(*evidences):
@@ -72,7 +89,14 @@ def verdicts(*evidences):
 
 @pytest.mark.parametrize(
     ("rate", "expected"),
-    [(0.0, NEGATIVE), (0.4999, NEGATIVE), (0.5, EVEN), (0.6499, EVEN), (0.65, POSITIVE), (1.0, POSITIVE)],
+    [
+        (0.0, NEGATIVE),
+        (0.4999, NEGATIVE),
+        (0.5, EVEN),
+        (0.6499, EVEN),
+        (0.65, POSITIVE),
+        (1.0, POSITIVE),
+    ],
 )
 def test_the_first_verdict_goes_by_the_thresholds(rate, expected):
     assert verdicts(evidence(rate)) == [expected]
@@ -81,7 +105,10 @@ def test_the_first_verdict_goes_by_the_thresholds(rate, expected):
 @pytest.mark.parametrize(
     ("rates", "expected"),
     [
-        ((0.66, 0.6499, 0.4999), [POSITIVE, EVEN, NEGATIVE]),  # what alerts "below 0.5" has no exceptions
+        (
+            (0.66, 0.6499, 0.4999),
+            [POSITIVE, EVEN, NEGATIVE],
+        ),  # what alerts "below 0.5" has no exceptions
         ((0.505, 0.495, 0.515, 0.497, 0.519, 0.49), [EVEN, *[NEGATIVE] * 5]),
         ((0.645, 0.655, 0.645, 0.669), [EVEN] * 4),
         ((0.4, 0.52, 0.67, 0.655), [NEGATIVE, EVEN, POSITIVE, POSITIVE]),
@@ -121,7 +148,12 @@ def test_a_verdict_that_only_the_margin_keeps_names_its_threshold(low, back, thr
 )
 def test_too_little_traffic_gives_no_verdict_and_no_rate_but_the_gate(little, gate):
     judgement = judge(evidence(0.3, **little), THRESHOLDS, SECONDS)
-    assert (judgement.verdict, judgement.judged, judgement.acceptance, judgement.gate) == (NONE, None, None, gate)
+    assert (judgement.verdict, judgement.judged, judgement.acceptance, judgement.gate) == (
+        NONE,
+        None,
+        None,
+        gate,
+    )
 
 
 def test_a_verdict_holds_while_the_traffic_hovers_around_the_gate():
@@ -131,7 +163,9 @@ def test_a_verdict_holds_while_the_traffic_hovers_around_the_gate():
 
 def in_an_hour(recent, **hour):
     """Five minutes at 0.3 with ``recent`` requests, within an hour at 0.6."""
-    return Evidence(window=window(0.3, requests=recent, drafts=500.0), hour=window(0.6, seconds=3600.0, **hour))
+    return Evidence(
+        window=window(0.3, requests=recent, drafts=500.0), hour=window(0.6, seconds=3600.0, **hour)
+    )
 
 
 def test_a_small_pod_is_judged_over_an_hour_by_as_many_drafts_and_requests():
@@ -144,7 +178,15 @@ def test_a_small_pod_is_judged_over_an_hour_by_as_many_drafts_and_requests():
 
 def test_the_choice_between_five_minutes_and_an_hour_does_not_flap():
     judgements = judge_each(*map(in_an_hour, (19, 20, 19, 10, 9, 19, 20)))
-    assert [round(judgement.acceptance, 1) for judgement in judgements] == [0.6, 0.3, 0.3, 0.3, 0.6, 0.6, 0.3]
+    assert [round(judgement.acceptance, 1) for judgement in judgements] == [
+        0.6,
+        0.3,
+        0.3,
+        0.3,
+        0.6,
+        0.6,
+        0.3,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +204,11 @@ def test_the_choice_between_five_minutes_and_an_hour_does_not_flap():
 )
 def test_a_known_speedup_decides_unless_its_error_reaches_across_a_line(speedup, expected):
     judgement = judge(evidence(0.3, speedup=speedup), THRESHOLDS, SECONDS)
-    assert (judgement.verdict, judgement.basis, judgement.by_acceptance) == (expected, Basis.SPEEDUP, NEGATIVE)
+    assert (judgement.verdict, judgement.basis, judgement.by_acceptance) == (
+        expected,
+        Basis.SPEEDUP,
+        NEGATIVE,
+    )
 
 
 def test_a_speedup_at_a_line_does_not_flap():
@@ -178,17 +224,27 @@ def test_a_speedup_at_a_line_does_not_flap():
         (Speculation("mtp", 3), True),
         (Speculation("eagle", 3, parallel_drafting=True), False),
         (ADAPTIVE, False),
-        *((Speculation(method, 12), False) for method in ("dflash", "ngram", "suffix", "custom_class")),
+        *(
+            (Speculation(method, 12), False)
+            for method in ("dflash", "ngram", "suffix", "custom_class")
+        ),
     ],
 )
-def test_the_rule_of_thumb_is_for_models_that_draft_token_by_token_and_verify_all(speculation, is_ruled):
+def test_the_rule_of_thumb_is_for_models_that_draft_token_by_token_and_verify_all(
+    speculation, is_ruled
+):
     for rate, expected in ((0.2, NEGATIVE), (0.9, POSITIVE)):
         judgement = judge(evidence(rate, speculation=speculation), THRESHOLDS, SECONDS)
         assert judgement.verdict is judgement.by_acceptance is (expected if is_ruled else NONE)
         assert judgement.basis is (Basis.ACCEPTANCE if is_ruled else Basis.SPEEDUP)
-        assert (judgement.is_low, judgement.acceptance) == (rate < 0.5, pytest.approx(rate))  # for information
+        assert (judgement.is_low, judgement.acceptance) == (
+            rate < 0.5,
+            pytest.approx(rate),
+        )  # for information
     for speedup, expected in ((1.2, POSITIVE), (0.8, NEGATIVE)):
-        timed = judge(evidence(0.2, speedup=(speedup, 0.01), speculation=speculation), THRESHOLDS, SECONDS)
+        timed = judge(
+            evidence(0.2, speedup=(speedup, 0.01), speculation=speculation), THRESHOLDS, SECONDS
+        )
         assert (timed.verdict, timed.basis) == (expected, Basis.SPEEDUP)
 
 
@@ -206,7 +262,9 @@ def test_the_rule_of_thumb_is_for_models_that_draft_token_by_token_and_verify_al
         (evidence(0.3, requests=1), False),
     ],
 )
-def test_a_low_rate_is_low_until_it_is_clearly_above_the_threshold_where_it_decides(current, is_low):
+def test_a_low_rate_is_low_until_it_is_clearly_above_the_threshold_where_it_decides(
+    current, is_low
+):
     assert judge_each(evidence(0.4), current)[-1].is_low is is_low
 
 

@@ -28,12 +28,16 @@ def drafted(samples):
     return samples.sum("specdec_engine_draft_tokens_total")
 
 
-async def test_counters_keep_their_values_while_vllm_is_down_and_fall_only_with_its_restart(sidecar):
+async def test_counters_keep_their_values_while_vllm_is_down_and_fall_only_with_its_restart(
+    sidecar,
+):
     seen, port = {}, free_port()
 
     def watch(samples):
         for key, value in samples.items():
-            if key[0].endswith(("_total", "_bucket", "_count")) and not key[0].startswith("process_"):
+            if key[0].endswith(("_total", "_bucket", "_count")) and not key[0].startswith(
+                "process_"
+            ):
                 assert value >= seen.get(key, 0), key
                 seen[key] = value
         return samples
@@ -47,7 +51,9 @@ async def test_counters_keep_their_values_while_vllm_is_down_and_fall_only_with_
             await page.until(lambda samples: watch(samples).up)
             await work(simulated, 4)
             count = simulated.counter("spec_decode_num_draft_tokens")
-            before = await page.until(lambda samples: (drafted(watch(samples)), samples.up), (count, 1))
+            before = await page.until(
+                lambda samples: (drafted(watch(samples)), samples.up), (count, 1)
+            )
             assert before.names & {*DERIVED}
         down = await page.until(lambda samples: watch(samples).up, 0)
         assert not down.names & {*DERIVED}
@@ -62,7 +68,8 @@ async def test_counters_keep_their_values_while_vllm_is_down_and_fall_only_with_
 
 
 @pytest.mark.parametrize(
-    ("fault", "reason"), [("error_500", "status"), ("html", "not_an_exposition"), ("hang", "timeout")]
+    ("fault", "reason"),
+    [("error_500", "status"), ("html", "not_an_exposition"), ("hang", "timeout")],
 )
 async def test_a_fault_of_vllm_is_counted_logged_once_and_passes(fault, reason, *, vllm, sidecar):
     """Meanwhile vLLM's own series are gone: repeated, they would show a server that is down as one that works."""
@@ -87,7 +94,9 @@ async def test_a_fault_of_vllm_is_counted_logged_once_and_passes(fault, reason, 
     assert {line["reason"] for line in logs if "reason" in line} == {reason}
     events = [line["event"] for line in logs if "vLLM" in line["event"]]
     assert events[:2] == ["cannot read vLLM's metrics", "vLLM responds again"]
-    assert all(event != following for event, following in pairwise(events))  # a busy machine may time out once more
+    assert all(
+        event != following for event, following in pairwise(events)
+    )  # a busy machine may time out once more
 
 
 async def test_stopping_in_the_middle_of_polls_leaves_nothing_behind(vllm, sidecar):
@@ -114,7 +123,12 @@ async def test_the_sidecar_never_blocks_the_event_loop(vllm, sidecar):
                 assert (await page.get(path)).status == 200
 
 
-LAX = {"acceptance_net_negative": 0.0, "acceptance_break_even": 0.01, "min_requests": 1, "min_drafts_per_second": 0.0}
+LAX = {
+    "acceptance_net_negative": 0.0,
+    "acceptance_break_even": 0.01,
+    "min_requests": 1,
+    "min_drafts_per_second": 0.0,
+}
 STRICT = LAX | {"acceptance_net_negative": 0.98, "acceptance_break_even": 0.99}
 
 
@@ -127,7 +141,11 @@ async def test_new_thresholds_change_the_verdict_and_the_page(vllm, sidecar):
         return reloaders[0]
 
     def verdict(samples):
-        names = {dict(pairs)["verdict"] for (name, pairs), value in samples.items() if name == VERDICT and value == 1}
+        names = {
+            dict(pairs)["verdict"]
+            for (name, pairs), value in samples.items()
+            if name == VERDICT and value == 1
+        }
         return names, samples.value("specdec_threshold", name="acceptance_net_negative")
 
     lax = {f"thresholds__{name}": str(value) for name, value in LAX.items()}
@@ -163,19 +181,30 @@ def wall(monkeypatch):
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
 async def test_a_clock_that_is_set_leaves_no_number_wrong(jump, wall, socket_path, sidecar):
-    async with HttpVllm(SimulatorOptions(speed=20.0), plugin_socket=socket_path) as vllm, sidecar(vllm.url) as page:
+    async with (
+        HttpVllm(SimulatorOptions(speed=20.0), plugin_socket=socket_path) as vllm,
+        sidecar(vllm.url) as page,
+    ):
         traffic = Traffic(vllm, TrafficOptions((MIXED,), max_requests=10**9, max_tokens=32))
         sending = asyncio.create_task(traffic.run())
-        before = (await page.until(lambda samples: samples.sum("specdec_requests_total") > 100, seconds=30)).names
+        before = (
+            await page.until(
+                lambda samples: samples.sum("specdec_requests_total") > 100, seconds=30
+            )
+        ).names
         # Ticks that seem to be from before the engine's start are not compared with vLLM's counters.
         before.discard("specdec_request_coverage_ratio")
 
         wall.ahead = jump
-        await page.until(lambda samples: before <= samples.names and samples.sum("specdec_requests_total") > 200)
+        await page.until(
+            lambda samples: before <= samples.names and samples.sum("specdec_requests_total") > 200
+        )
         traffic.stop()
         await sending
         # A clock set forward looks like a silent plug-in, whose split is withheld until its next tick.
-        after = await page.until(lambda samples: samples.sum("specdec_requests_total") == traffic.completed)
+        after = await page.until(
+            lambda samples: samples.sum("specdec_requests_total") == traffic.completed
+        )
         for name in ("drafts", "draft_tokens", "accepted_tokens"):
             assert after.sum(f"specdec_{name}_total") == vllm.counter(f"spec_decode_num_{name}")
         # The eight in flight seem to have taken an hour more, or nothing; no other request does.

@@ -24,13 +24,21 @@ def pieces(kind):
         for _ in range(ENDLESS // 50_000):
             yield b"x" * 50_000
     elif kind == "series":
-        yield b"".join(b'vllm:num_requests_running{model_name="m",engine="%d"} 1\n' % n for n in range(99_000))
+        yield b"".join(
+            b'vllm:num_requests_running{model_name="m",engine="%d"} 1\n' % n for n in range(99_000)
+        )
     elif kind == "labels":
-        yield b"vllm:num_requests_running{" + b",".join(b'l%d="%s"' % (n, b"v" * 1000) for n in range(8000)) + b"} 1\n"
+        yield (
+            b"vllm:num_requests_running{"
+            + b",".join(b'l%d="%s"' % (n, b"v" * 1000) for n in range(8000))
+            + b"} 1\n"
+        )
     elif kind == "models":
         # Within all limits, and every poll other models.
         turn = next(models)
-        yield b"".join(b'vllm:generation_tokens_total{model_name="m%d-%d"} 1\n' % (turn, n) for n in range(250))
+        yield b"".join(
+            b'vllm:generation_tokens_total{model_name="m%d-%d"} 1\n' % (turn, n) for n in range(250)
+        )
 
 
 models = iter(range(10**9))
@@ -92,7 +100,10 @@ def long_names(engines=8):
     return engine.sub(copies, text.replace(f'"{name}"', f'"{MODEL}"')).encode()
 
 
-MODEL, DRAFTED = "m" * 512, {"drafts": 472, "draft_tokens": 1378, "accepted_tokens": 866}  # as on the page
+MODEL, DRAFTED = (
+    "m" * 512,
+    {"drafts": 472, "draft_tokens": 1378, "accepted_tokens": 866},
+)  # as on the page
 
 
 def every_row():
@@ -104,10 +115,15 @@ def every_row():
         "adapter": [("a" * 250 + str(number), {}) for number in range(20)],
     }
     usual = {"temperature": 0, "prompt_tokens": 1, "output": "free", "adapter": ""}
-    rows = {table: [row(usual[table], **DRAFTED), *(row(key, **more) for key, more in of[table])] for table in of}
+    rows = {
+        table: [row(usual[table], **DRAFTED), *(row(key, **more) for key, more in of[table])]
+        for table in of
+    }
     total = {**dict.fromkeys(("stopped", "length", "aborted", "error"), 0), **DRAFTED}
     loads = [{"key": key, "since": 0, "counts": STEPS} for key in range(10)]
-    return packet(report={**rows, "steps": loads, "finished": [], "end": {"total": total, "lost": 0}})
+    return packet(
+        report={**rows, "steps": loads, "finished": [], "end": {"total": total, "lost": 0}}
+    )
 
 
 async def test_clients_that_do_not_read_cost_bounded_memory(served, program, socket_path):
@@ -127,7 +143,10 @@ async def test_clients_that_do_not_read_cost_bounded_memory(served, program, soc
             plugin.send(packet(hello={**HELLO, "model": MODEL}))
             plugin.send(every_row())
             own = Page(f"http://{given['SPECDEC_LISTEN']}")
-            await own.until(lambda samples: samples.matching("specdec_group_drafts_total", by="adapter"), pause=0.2)
+            await own.until(
+                lambda samples: samples.matching("specdec_group_drafts_total", by="adapter"),
+                pause=0.2,
+            )
             assert len((await own.get("/metrics")).body) > 700_000
             for number in range(4 * 64):
                 links.append(link := socket.socket())

@@ -25,7 +25,11 @@ async def test_every_page_is_served_whatever_values_vllm_has(value, served, reco
         polls += 1
         number = value if polls % 2 else "1"
         return web.Response(
-            body=re.sub(rb"(?m)^(vllm:[^#\n]*) \S+$", rb"\1 " + number.encode(), recorded("vllm-0.33.0.prom"))
+            body=re.sub(
+                rb"(?m)^(vllm:[^#\n]*) \S+$",
+                rb"\1 " + number.encode(),
+                recorded("vllm-0.33.0.prom"),
+            )
         )
 
     async with served(handler) as url, sidecar(url, scrape_filtered="false") as page:
@@ -37,7 +41,12 @@ async def test_every_page_is_served_whatever_values_vllm_has(value, served, reco
 
 
 # One of each kind is enough; tests/engine reads all of them, and tests/export says which metric has which quantity.
-PAGES = ("vllm-0.33.0-dp2.prom", "vllm-0.10.2-multiproc.prom", "vllm-0.6.6.post1-v0.prom", "vllm-0.7.3-v1.prom")
+PAGES = (
+    "vllm-0.33.0-dp2.prom",
+    "vllm-0.10.2-multiproc.prom",
+    "vllm-0.6.6.post1-v0.prom",
+    "vllm-0.7.3-v1.prom",
+)
 NAMES = {
     "specdec_generation_tokens_total": Counter.GENERATION_TOKENS,
     "specdec_engine_accepted_tokens_total": Counter.ACCEPTED_TOKENS,
@@ -47,9 +56,13 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-async def test_a_recorded_page_that_stands_still_is_exported_as_it_is(name, recorded, truth, *, served, sidecar):
+async def test_a_recorded_page_that_stands_still_is_exported_as_it_is(
+    name, recorded, truth, *, served, sidecar
+):
     async def handler(_):
-        return web.Response(body=recorded(name), headers={"Content-Type": truth[name]["content_type"]})
+        return web.Response(
+            body=recorded(name), headers={"Content-Type": truth[name]["content_type"]}
+        )
 
     def last(samples):
         return samples.value("specdec_last_scrape_timestamp_seconds")
@@ -61,7 +74,11 @@ async def test_a_recorded_page_that_stands_still_is_exported_as_it_is(name, reco
         values = engine.counters | engine.gauges
         labels = {"model_name": engine.key.model_name, "engine": engine.key.engine}
         for metric, quantity in NAMES.items():
-            assert later.value(metric, **labels) == first.value(metric, **labels) == values.get(quantity), metric
+            assert (
+                later.value(metric, **labels)
+                == first.value(metric, **labels)
+                == values.get(quantity)
+            ), metric
     nothing = ("scrape_malformed_lines_total", "vllm_restarts_total", "scrape_errors_total")
     nothing += ("engine_window_acceptance_ratio_count",)
     assert [later.sum(f"specdec_{metric}") for metric in nothing] == [0] * 4

@@ -18,11 +18,14 @@ def counters(vllm):
     return [vllm.counter(f"spec_decode_num_{name}") for name in COUNTERS]
 
 
-async def test_the_split_is_vllms_own_count_to_the_token_and_restarts_with_vllm_but_not_with_the_sidecar(vllm, sidecar):
+async def test_the_split_is_vllms_own_count_to_the_token_and_restarts_with_vllm_but_not_with_the_sidecar(
+    vllm, sidecar
+):
     async with sidecar(vllm.url) as page:
         await work(vllm, 40, mix=MIX)
         samples = await page.until(
-            lambda samples: [*sums(samples), samples.sum("specdec_requests_total")], [*counters(vllm), 40]
+            lambda samples: [*sums(samples), samples.sum("specdec_requests_total")],
+            [*counters(vllm), 40],
         )
         for temperature in ("0", "0-0.3", "0.5-0.7", "0.7-1"):
             assert samples.sum("specdec_draft_tokens_total", temperature=temperature) > 0
@@ -46,6 +49,8 @@ async def test_the_split_is_vllms_own_count_to_the_token_and_restarts_with_vllm_
 async def test_without_a_plugin_everything_but_the_split_is_there(sidecar):
     async with HttpVllm(SimulatorOptions(speed=50.0)) as vllm, sidecar(vllm.url) as page:
         await work(vllm)
-        samples = await page.until(lambda samples: samples.sum("specdec_engine_draft_tokens_total") > 0)
+        samples = await page.until(
+            lambda samples: samples.sum("specdec_engine_draft_tokens_total") > 0
+        )
         assert not samples.names & {"specdec_plugin_info", "specdec_requests_total"}
         assert b"No plug-in has connected yet" in (await page.get("/")).body

@@ -30,21 +30,37 @@ def guarded(vllm, socket_path, authority):
 @pytest.fixture
 def healthcheck(finished):
     """Waits until ``healthcheck`` passes; it gives an answer two seconds, and a busy machine may take longer."""
-    return lambda variables: until(lambda: finished("healthcheck", **variables), (0, "", ""), seconds=START_SECONDS)
+    return lambda variables: until(
+        lambda: finished("healthcheck", **variables), (0, "", ""), seconds=START_SECONDS
+    )
 
 
 @pytest.mark.servers
-async def test_prometheus_scrapes_with_tls_client_certificate_and_password(guarded, http, authority, tmp_path):
+async def test_prometheus_scrapes_with_tls_client_certificate_and_password(
+    guarded, http, authority, tmp_path
+):
     (tmp_path / "password").write_text("secret\n")
     certificate, key = authority.issue("client")
-    required = {"client_ca_file": authority.certificate.name, "client_auth_type": "RequireAndVerifyClientCert"}
-    async with guarded(users={"prometheus": "secret"}, min_version="TLS13", **required) as variables:
+    required = {
+        "client_ca_file": authority.certificate.name,
+        "client_auth_type": "RequireAndVerifyClientCert",
+    }
+    async with guarded(
+        users={"prometheus": "secret"}, min_version="TLS13", **required
+    ) as variables:
         config = scraping(variables["SPECDEC_LISTEN"])
         (scrape,) = config["scrape_configs"]
-        tls = {"ca_file": str(authority.certificate), "cert_file": str(certificate), "key_file": str(key)}
+        tls = {
+            "ca_file": str(authority.certificate),
+            "cert_file": str(certificate),
+            "key_file": str(key),
+        }
         scrape |= {"scheme": "https", "tls_config": tls}
         config["scrape_configs"].append(scrape | {"job_name": "without"})
-        scrape["basic_auth"] = {"username": "prometheus", "password_file": str(tmp_path / "password")}
+        scrape["basic_auth"] = {
+            "username": "prometheus",
+            "password_file": str(tmp_path / "password"),
+        }
         async with running_prometheus(http, tmp_path, config) as prometheus:
             await prometheus.until('specdec_up{job="specdec"} == 1')
             await prometheus.until('up{job="without"} == 0')
@@ -57,7 +73,9 @@ async def test_only_probes_need_no_password(guarded, healthcheck, authority):
     connector = aiohttp.TCPConnector(ssl=authority.trusting())
     async with (
         guarded(users={"prometheus": "secret"}) as variables,
-        aiohttp.ClientSession(f"https://{variables['SPECDEC_LISTEN']}", connector=connector) as client,
+        aiohttp.ClientSession(
+            f"https://{variables['SPECDEC_LISTEN']}", connector=connector
+        ) as client,
     ):
 
         async def status(page):
@@ -66,12 +84,19 @@ async def test_only_probes_need_no_password(guarded, healthcheck, authority):
 
         await until(lambda: status("/-/ready"), 200)
         assert await status("/-/healthy") == 200
-        assert {await status(page) for page in ("/", "/metrics", "/api/v1/status", "/runbooks", "/none")} == {401}
+        assert {
+            await status(page) for page in ("/", "/metrics", "/api/v1/status", "/runbooks", "/none")
+        } == {401}
         await healthcheck(variables)
 
 
-async def test_the_healthcheck_needs_no_client_certificate(guarded, healthcheck, finished, authority):
-    web = {"client_ca_file": authority.certificate.name, "client_auth_type": "RequireAndVerifyClientCert"}
+async def test_the_healthcheck_needs_no_client_certificate(
+    guarded, healthcheck, finished, authority
+):
+    web = {
+        "client_ca_file": authority.certificate.name,
+        "client_auth_type": "RequireAndVerifyClientCert",
+    }
     async with guarded(**web) as variables:
         await healthcheck(variables)
     assert (await finished("healthcheck", **variables))[0] == 1

@@ -12,7 +12,9 @@ LEVELS = Path(__file__).parent.parent / "data" / "levels"
 
 def command(*argv, **environment):
     """The exit code; ``capsys`` captures the output."""
-    settings = load_settings(None, {f"SPECDEC_{name}": value for name, value in environment.items()})
+    settings = load_settings(
+        None, {f"SPECDEC_{name}": value for name, value in environment.items()}
+    )
     return run_command(parser(argv).parse_args(argv), settings)
 
 

@@ -16,9 +16,15 @@ from tests.demo.http_vllm import HttpVllm
 LEVEL = SweepLevel(0.0, 4)
 
 
-async def measured_sweep(url, prompts=BUILT_IN, stop=None, *, concurrency=4, temperatures=(0.0, 1.2), **options):
+async def measured_sweep(
+    url, prompts=BUILT_IN, stop=None, *, concurrency=4, temperatures=(0.0, 1.2), **options
+):
     given = {"count": 24, "rounds": 1, "seconds": 1800.0, "max_tokens": 48} | options
-    sending = {name: given.pop(name) for name in ("max_tokens", "api_key", "extra_body", "endpoint") if name in given}
+    sending = {
+        name: given.pop(name)
+        for name in ("max_tokens", "api_key", "extra_body", "endpoint")
+        if name in given
+    }
     on_begin = given.pop("on_begin", lambda _ended, _level: None)
     asked = SweepOptions(
         url=url,
@@ -53,7 +59,16 @@ def level_of(samples, level=LEVEL):
 
 
 def generated_level(
-    seed, *, temperature=0.0, concurrency=4, requests=200, rounds=8, tpot=0.010, ttft=0.05, acceptance=0.6, k=3
+    seed,
+    *,
+    temperature=0.0,
+    concurrency=4,
+    requests=200,
+    rounds=8,
+    tpot=0.010,
+    ttft=0.05,
+    acceptance=0.6,
+    k=3,
 ):
     """Requests whose times scatter by a tenth, in runs that share a level of their own."""
     random = Random(seed)
@@ -78,11 +93,19 @@ def generated_level(
         )
     parts = [samples[place * size : (place + 1) * size] for place in range(rounds)]
     times = [sum(100 * sample.tpot for sample in part) / concurrency for part in parts]
-    measurements = tuple(measured(part, seconds) for part, seconds in zip(parts, times, strict=True))
+    measurements = tuple(
+        measured(part, seconds) for part, seconds in zip(parts, times, strict=True)
+    )
     return LevelResult(level=SweepLevel(temperature, concurrency), rounds=measurements)
 
 
 def sweep_of(*levels):
-    sent = {"prompts": 64 * "a", "requests": 25, "endpoint": "chat", "extra_body": "{}", "max_tokens": 100}
+    sent = {
+        "prompts": 64 * "a",
+        "requests": 25,
+        "endpoint": "chat",
+        "extra_body": "{}",
+        "max_tokens": 100,
+    }
     rounds = len(levels[0].rounds)
     return SweepResult(model="m", **sent, rounds=rounds, complete=True, fault=None, levels=levels)

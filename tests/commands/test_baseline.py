@@ -32,7 +32,9 @@ async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(fi
     assert set(phases) == {"ttft", "itl", "tpot", "e2e", "queue"}
     loaded = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).measured.latencies("demo")
     assert loaded["tpot"][0.99] == phases["tpot"]["p99"] > 0
-    coarse = re.search("^demo: (.*): interpolated, since P99 is in vLLM's first bucket$", err, re.MULTILINE)
+    coarse = re.search(
+        "^demo: (.*): interpolated, since P99 is in vLLM's first bucket$", err, re.MULTILINE
+    )
     in_first = phases["queue"]["p99"] <= 0.3  # where no request had to wait for a busy machine
     assert in_first == (coarse is not None and "queue" in coarse[1].split(", "))
     assert refused[:2] == (1, "")
@@ -45,7 +47,9 @@ def test_an_engine_whose_counters_cannot_be_used_speculates_too(recorded):
     assert len(measured.drafted) == 1
 
 
-@pytest.mark.parametrize(("capacities", "expected"), [((1600, 1600), 1600), ((1600, 800), 1200), ((0,), None)])
+@pytest.mark.parametrize(
+    ("capacities", "expected"), [((1600, 1600), 1600), ((1600, 800), 1200), ((0,), None)]
+)
 def test_the_capacity_is_that_of_one_engine_and_absent_if_it_is_none(capacities, expected):
     """A capacity of 0 would make the file unusable."""
     measured = BaselineRun()
@@ -74,7 +78,9 @@ async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):
     async with HttpVllm() as vllm:
         code, out, err = await finished("baseline", "--duration", "1s", SPECDEC_VLLM_URL=vllm.url)
     assert (code, out) == (1, "")
-    assert err.splitlines()[-1] == ("no requests finished, so there is nothing to write; watch longer, or send traffic")
+    assert err.splitlines()[-1] == (
+        "no requests finished, so there is nothing to write; watch longer, or send traffic"
+    )
 
 
 def test_a_baseline_that_cannot_be_written_is_printed(capsys, monkeypatch):
@@ -92,7 +98,9 @@ def test_levels_that_were_measured_for_too_short_a_time_are_named(capsys, monkey
     assert "no step times" not in capsys.readouterr().err
     assert command("baseline", "--load", "1,64") == 0
     assert re.search(
-        ": no step times with 64 running: measure longer, with --duration$", capsys.readouterr().err, re.MULTILINE
+        ": no step times with 64 running: measure longer, with --duration$",
+        capsys.readouterr().err,
+        re.MULTILINE,
     )
 
 
@@ -103,7 +111,10 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
         submit, lengths = vllm.engine.submit, []
         vllm.engine.submit = lambda request: lengths.append(request.max_tokens) or submit(request)
         argv = ("--url", vllm.url, "--load", "1,4", "--duration", "12s", "--max-tokens", "40")
-        often = {"SPECDEC_SCRAPE_INTERVAL": "150ms", "SPECDEC_SCRAPE_CPU_SHARE": "1"}  # a slow machine polls less
+        often = {
+            "SPECDEC_SCRAPE_INTERVAL": "150ms",
+            "SPECDEC_SCRAPE_CPU_SHARE": "1",
+        }  # a slow machine polls less
         code, out, err = await finished("baseline", *argv, "--out", str(file), **often)
     assert (code, out) == (0, ""), err
     # Clients that began in step with each other would stay so, and nobody would decode while they prefill.

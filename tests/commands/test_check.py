@@ -23,12 +23,18 @@ def checked(capsys, monkeypatch, socket_path):
 
     async def run(url, listens=0.1, **environment):
         monkeypatch.setattr(check, "_LISTEN", listens)
-        given = {"LISTEN": f"127.0.0.1:{free_port()}", "SCRAPE_TIMEOUT": "60s", "ALERTING__TIMEOUT": "60s"}
+        given = {
+            "LISTEN": f"127.0.0.1:{free_port()}",
+            "SCRAPE_TIMEOUT": "60s",
+            "ALERTING__TIMEOUT": "60s",
+        }
         given |= {"VLLM_URL": url, "PLUGIN__SOCKET": str(socket_path)} | environment
         code = await asyncio.to_thread(command, "check", **given)
         out, err = capsys.readouterr()
         assert err == ""
-        return code, [line for line in out.splitlines() if not line.startswith("20")]  # a sidecar's log, if one runs
+        return code, [
+            line for line in out.splitlines() if not line.startswith("20")
+        ]  # a sidecar's log, if one runs
 
     return run
 
@@ -47,7 +53,10 @@ async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
         "",
     ]
     assert lines[-1].startswith("plug-in: No plug-in has connected yet, so there is no split")
-    assert "`specdec-sidecar plugin DIR` writes it, and `PYTHONPATH=DIR vllm serve MODEL` loads it" in lines[-1]
+    assert (
+        "`specdec-sidecar plugin DIR` writes it, and `PYTHONPATH=DIR vllm serve MODEL` loads it"
+        in lines[-1]
+    )
     assert lines[-1].endswith("(listened for 0 s)")
 
 
@@ -55,13 +64,19 @@ async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
     ("hello", "code", "text"),
     [
         (HELLO | {"model": "demo"}, 0, "plug-in: The plug-in "),
-        (HELLO | {"model": "demo", "state": "refused", "reason": "add_request differs"}, 1, "add_request differs."),
+        (
+            HELLO | {"model": "demo", "state": "refused", "reason": "add_request differs"},
+            1,
+            "add_request differs.",
+        ),
         ({"v": 9}, 1, "message format 9"),
     ],
 )
 async def test_check_listens_for_the_plug_in(socket_path, checked, *, hello, code, text):
     async with HttpVllm() as vllm:
-        checking = asyncio.create_task(checked(vllm.url, listens=120.0))  # a busy machine may take longer than usual
+        checking = asyncio.create_task(
+            checked(vllm.url, listens=120.0)
+        )  # a busy machine may take longer than usual
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as plugin:
             while plugin.connect_ex(str(socket_path)):
                 await asyncio.sleep(0.01)
@@ -71,20 +86,29 @@ async def test_check_listens_for_the_plug_in(socket_path, checked, *, hello, cod
 
 
 @pytest.mark.parametrize("beside_a_sidecar", [False, True])
-async def test_a_socket_that_cannot_be_listened_at_is_a_failure(checked, socket_path, beside_a_sidecar):
+async def test_a_socket_that_cannot_be_listened_at_is_a_failure(
+    checked, socket_path, beside_a_sidecar
+):
     socket_path.touch()
     listen = f"127.0.0.1:{free_port()}"
     async with HttpVllm() as vllm, AsyncExitStack() as stack:
         if beside_a_sidecar:
             await stack.enter_async_context(running_sidecar(socket_path, vllm.url, listen=listen))
         code, lines = await checked(vllm.url, LISTEN=listen)
-    assert (code, "cannot listen for the plug-in (Address already in use)" in lines[-1]) == (1, True)
+    assert (code, "cannot listen for the plug-in (Address already in use)" in lines[-1]) == (
+        1,
+        True,
+    )
 
 
-async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_vllm(checked, socket_path):
+async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_vllm(
+    checked, socket_path
+):
     listen = f"127.0.0.1:{free_port()}"
     async with HttpVllm() as vllm:
-        with_password, watched = (vllm.url.replace("//", f"//{user}@") for user in ("user:secret", "***"))
+        with_password, watched = (
+            vllm.url.replace("//", f"//{user}@") for user in ("user:secret", "***")
+        )
         async with running_sidecar(socket_path, with_password, listen=listen):
             code, lines = await checked(vllm.url, LISTEN=listen)
     assert code == 0
@@ -97,9 +121,13 @@ async def test_check_lists_what_the_page_and_a_baseline_of_other_models_cannot_t
         code, lines = await checked(vllm.url, BASELINE='{"n": {}, "o": {}}')
         _, own = await checked(vllm.url, BASELINE='{"n": {}, "demo": {}}')
     assert code == 0
-    assert "    baseline: of other models (n, o), so this model has no speedup and no prices" in lines
+    assert (
+        "    baseline: of other models (n, o), so this model has no speedup and no prices" in lines
+    )
     assert not any("baseline" in line for line in own)
-    assert any(line.startswith("    limitation (no_speculation): vLLM exports no ") for line in lines)
+    assert any(
+        line.startswith("    limitation (no_speculation): vLLM exports no ") for line in lines
+    )
 
 
 async def test_check_says_why_there_is_no_page_and_what_to_change_in_the_url(checked):
@@ -132,4 +160,7 @@ async def test_check_asks_each_alertmanager_whether_it_would_take_alerts(checked
         code, lines = await checked(vllm.url, ALERTING__ALERTMANAGERS=json.dumps(urls))
     assert (code, posts) == (1, [[], []])
     answers = zip(urls, ("accepts alerts", REJECTED, DOWN), strict=True)
-    assert lines[-8:] == [line for url, text in answers for line in ("", f"Alertmanager: {url}", f"  {text}")][1:]
+    assert (
+        lines[-8:]
+        == [line for url, text in answers for line in ("", f"Alertmanager: {url}", f"  {text}")][1:]
+    )

@@ -22,7 +22,10 @@ async def test_the_version_is_printed(finished):
 async def test_bad_settings_are_refused_before_anything_starts(finished):
     code, out, err = await finished("run", SPECDEC_SCRAPE_INTERVAL="fast", SPECDEC_LISTN="x")
     assert (code, out) == (2, "")
-    assert [line.split(": ")[0] for line in err.splitlines()] == ["SPECDEC_LISTN", "SPECDEC_SCRAPE_INTERVAL=fast"]
+    assert [line.split(": ")[0] for line in err.splitlines()] == [
+        "SPECDEC_LISTN",
+        "SPECDEC_SCRAPE_INTERVAL=fast",
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -38,21 +41,34 @@ def test_each_command_explains_itself(capsys, name):
     [
         ("baseline --out /none/baseline.yaml", "--out: /none/baseline.yaml: no such directory"),
         ("sweep --save /dev", "--save: /dev: is a directory"),
-        *((f"sweep --save {path}", f"--save: {path}: not writable") for path in ("/dev/null", "/dev/new")),
         *(
-            (f"compare a b --fail-if-slower {limit}", "--fail-if-slower: expected a share such as 5%")
+            (f"sweep --save {path}", f"--save: {path}: not writable")
+            for path in ("/dev/null", "/dev/new")
+        ),
+        *(
+            (
+                f"compare a b --fail-if-slower {limit}",
+                "--fail-if-slower: expected a share such as 5%",
+            )
             for limit in ("0", "x", "101%", "nan")
         ),
         ("report --url ftp://user:secret@x", "--url: expected http or https URL"),
         ("sweep --concurrency 0", "--concurrency: expected a whole number from 1 to 1024"),
         ("sweep --temperatures 0,11", "--temperatures: expected temperatures from 0 to 10"),
         ("sweep --temperatures -0.1", "--temperatures: expected temperatures from 0 to 10"),
-        *((f"sweep --extra-body {text}", "--extra-body: expected a JSON object") for text in ("[1]", '{"n":2}')),
+        *(
+            (f"sweep --extra-body {text}", "--extra-body: expected a JSON object")
+            for text in ("[1]", '{"n":2}')
+        ),
         ("sweep --duration soon", "--duration: expected duration, a number of seconds or"),
     ],
 )
-def test_unusable_arguments_are_refused_without_repeating_a_password(capsys, monkeypatch, arguments, reason):
-    monkeypatch.setattr("os.access", lambda path, _mode: str(path) not in {"/dev", "/dev/null"})  # root may always
+def test_unusable_arguments_are_refused_without_repeating_a_password(
+    capsys, monkeypatch, arguments, reason
+):
+    monkeypatch.setattr(
+        "os.access", lambda path, _mode: str(path) not in {"/dev", "/dev/null"}
+    )  # root may always
     with pytest.raises(SystemExit) as ended:
         command(*arguments.split())
     assert ended.value.code == 2
@@ -64,8 +80,14 @@ def test_unusable_arguments_are_refused_without_repeating_a_password(capsys, mon
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        *((f"baseline {load}", f"cannot read vLLM's metrics at {NOWHERE} (unreach") for load in ("", "--load 1")),
-        ("sweep", f"{NOWHERE}: cannot connect (ClientConnectorError); is vLLM running, and is this its address?"),
+        *(
+            (f"baseline {load}", f"cannot read vLLM's metrics at {NOWHERE} (unreach")
+            for load in ("", "--load 1")
+        ),
+        (
+            "sweep",
+            f"{NOWHERE}: cannot connect (ClientConnectorError); is vLLM running, and is this its address?",
+        ),
     ],
 )
 def test_a_vllm_that_is_down_is_named_at_once(capsys, arguments, reason):

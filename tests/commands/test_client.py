@@ -10,7 +10,11 @@ from sidecar.commands.load.client import BadReply, read_reply
 from sidecar.errors import InputError
 
 MARKER = "zebrafish"
-ROLE = {"choices": [{"delta": {"role": "assistant", "content": ""}}], "usage": None, "metrics": None}
+ROLE = {
+    "choices": [{"delta": {"role": "assistant", "content": ""}}],
+    "usage": None,
+    "metrics": None,
+}
 CHAT = {"choices": [{"delta": {"content": "a"}}]}
 TEXT = {"choices": [{"text": "a"}]}
 USAGE = {"choices": [], "usage": {"completion_tokens": 3}}
@@ -21,7 +25,11 @@ ACCEPTED = {"speculative_decoding": NUMBERS | {"acceptance_histogram": [1, 0, 0,
 async def read(*events, end=b"data: [DONE]\n"):
     async def lines():
         for event in events:
-            yield event if isinstance(event, bytes) else b"data: " + json.dumps(event).encode() + b"\n"
+            yield (
+                event
+                if isinstance(event, bytes)
+                else b"data: " + json.dumps(event).encode() + b"\n"
+            )
             yield b"\n"
         yield end
 
@@ -33,7 +41,12 @@ async def test_a_reply_tells_its_times_and_its_acceptance(first):
     before = time.monotonic()
     sample = await read(*first, {**USAGE, "metrics": ACCEPTED})
     assert (sample.temperature, sample.tokens) == (0.5, 3)
-    assert (sample.drafts, sample.draft_tokens, sample.accepted_tokens, sample.positions) == (2, 6, 3, [1, 1, 1])
+    assert (sample.drafts, sample.draft_tokens, sample.accepted_tokens, sample.positions) == (
+        2,
+        6,
+        3,
+        [1, 1, 1],
+    )
     assert 0 < sample.ttft + 2 * sample.tpot <= time.monotonic() - before
 
 
@@ -47,12 +60,19 @@ async def test_what_a_reply_does_not_tell_is_unknown():
     ("events", "end", "error", "reason"),
     [
         ((TEXT, {"error": {"message": MARKER}}), b"", BadReply, r"\Aan error in the stream\Z"),
-        ((TEXT, {"object": "error", "message": MARKER}), b"", BadReply, r"\Aan error in the stream\Z"),
+        (
+            (TEXT, {"object": "error", "message": MARKER}),
+            b"",
+            BadReply,
+            r"\Aan error in the stream\Z",
+        ),
         ((b'{"choices": []}',), b"", BadReply, "no stream"),
         ((b"data: {",), b"", ValueError, "JSON"),
     ],
 )
-async def test_an_error_in_the_stream_and_what_is_no_stream_are_no_reply(events, end, error, reason):
+async def test_an_error_in_the_stream_and_what_is_no_stream_are_no_reply(
+    events, end, error, reason
+):
     with pytest.raises(error, match=reason):
         await read(*events, end=end)
 
@@ -78,8 +98,14 @@ def test_prompts_come_as_lines_or_as_json(prompts):
 def test_prompts_come_from_conversations(prompts):
     """ShareGPT's format, in which the model may have the first turn, and OpenAI's."""
     shared = [
-        {"id": "1", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "no"}]},
-        {"id": "2", "conversations": [{"from": "gpt", "value": "no"}, {"from": "human", "value": "b"}]},
+        {
+            "id": "1",
+            "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "no"}],
+        },
+        {
+            "id": "2",
+            "conversations": [{"from": "gpt", "value": "no"}, {"from": "human", "value": "b"}],
+        },
         {"id": "3", "conversations": []},
         {"id": "4", "conversations": [{"from": "gpt", "value": "no"}]},
         {"messages": [{"role": "system", "content": "no"}, {"role": "user", "content": "c"}]},

@@ -62,7 +62,9 @@ def test_a_ratio_to_a_time_that_varies_more_than_it_is_long_claims_nothing():
     """Rounds of 10 or 90 ms before, and of 10 ms after: the ratio alone would say that it is faster."""
     rounds = [part for seed in (1, 2, 3, 4) for part in generated_level(seed, rounds=2).rounds]
     slow = [
-        replace(part, samples=tuple(one._replace(tpot=9 * one.tpot) for one in part.samples)) if place % 2 else part
+        replace(part, samples=tuple(one._replace(tpot=9 * one.tpot) for one in part.samples))
+        if place % 2
+        else part
         for place, part in enumerate(rounds)
     ]
     before, after = (replace(generated_level(1), rounds=tuple(parts)) for parts in (slow, rounds))
@@ -72,7 +74,9 @@ def test_a_ratio_to_a_time_that_varies_more_than_it_is_long_claims_nothing():
 
 def test_faster_here_and_slower_there_is_mixed():
     before = sweep_of(generated_level(1), generated_level(2, temperature=1.0))
-    after = sweep_of(generated_level(3, tpot=0.007), generated_level(4, temperature=1.0, tpot=0.014))
+    after = sweep_of(
+        generated_level(3, tpot=0.007), generated_level(4, temperature=1.0, tpot=0.014)
+    )
     assert compared(before, after).result == "mixed"
 
 
@@ -84,7 +88,9 @@ def test_acceptance_at_another_number_of_tokens_is_not_compared_but_length_is():
 
 
 def test_a_server_without_speculation_has_no_acceptance_to_compare():
-    comparison = compared(sweep_of(generated_level(1, k=3)), sweep_of(generated_level(2, k=0, tpot=0.02)))
+    comparison = compared(
+        sweep_of(generated_level(1, k=3)), sweep_of(generated_level(2, k=0, tpot=0.02))
+    )
     acceptance = of("acceptance", comparison)
     assert (acceptance.after, acceptance.change) == (None, None)
     assert comparison.result == "slower"
@@ -93,8 +99,12 @@ def test_a_server_without_speculation_has_no_acceptance_to_compare():
 
 def test_nothing_is_claimed_from_one_round():
     """One round does not show how much the machine varies from minute to minute."""
-    comparison = compared(sweep_of(generated_level(1, rounds=1)), sweep_of(generated_level(2, tpot=0.02)))
-    assert any("fewer than 4 rounds are not enough to compare speed" in note for note in comparison.notes)
+    comparison = compared(
+        sweep_of(generated_level(1, rounds=1)), sweep_of(generated_level(2, tpot=0.02))
+    )
+    assert any(
+        "fewer than 4 rounds are not enough to compare speed" in note for note in comparison.notes
+    )
     assert (shown(comparison), comparison.result) == ([], "insufficient_data")
 
 
@@ -106,7 +116,10 @@ def test_a_p99_has_an_error_with_200_requests_in_each_round(requests, is_known):
 
 
 def test_levels_that_only_one_sweep_measured_are_named_and_pass_no_gate(saved, capsys):
-    levels = [generated_level(seed, temperature=temperature) for seed, temperature in ((1, 0.0), (2, 0.5), (3, 1.0))]
+    levels = [
+        generated_level(seed, temperature=temperature)
+        for seed, temperature in ((1, 0.0), (2, 0.5), (3, 1.0))
+    ]
     wide, narrow = saved(tuple(levels), levels[0])
     for pair in ((wide, narrow), (narrow, wide)):
         assert command("compare", *pair, "--fail-if-slower", "50%") == 3
@@ -122,7 +135,9 @@ def test_both_sides_the_change_and_the_verdict_are_shown(saved, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["before", "after", "change", "error", "clearly"]
     assert lines[3] == "temperature 0, concurrency 4"
-    assert re.fullmatch(r"  acceptance +0\.\d+ +0\.\d+ +[+-]\d\.\d% +±\d\.\d%", lines[4])  # no clear difference
+    assert re.fullmatch(
+        r"  acceptance +0\.\d+ +0\.\d+ +[+-]\d\.\d% +±\d\.\d%", lines[4]
+    )  # no clear difference
     (row,) = [line for line in lines if line.startswith("  TPOT P50 ")]
     assert re.fullmatch(r"  TPOT P50 +10\.\d +7\.\d +-3\d\.\d% +±\d\.\d%  faster", row)
     assert f"verdict: {after} is faster than {before}" in lines
@@ -132,7 +147,9 @@ def with_cache(level, hits, **numbers):
     """Of 1,000 prompt tokens in each round it found so many in the prefix cache, and one more from round to round."""
     given = {"queries": 1000.0, "capacity_tokens": 4000, "preemptions": 0.0} | numbers
     rounds = enumerate(level.rounds)
-    return replace(level, rounds=tuple(replace(part, hits=hits + place, **given) for place, part in rounds))
+    return replace(
+        level, rounds=tuple(replace(part, hits=hits + place, **given) for place, part in rounds)
+    )
 
 
 def with_failures(level):
@@ -140,7 +157,9 @@ def with_failures(level):
 
 
 def test_what_was_0_before_is_clearly_higher_and_failed_requests_pass_no_gate(saved):
-    before, after = (with_cache(generated_level(seed), 700, preemptions=n) for seed, n in ((1, 0.0), (2, 30.0)))
+    before, after = (
+        with_cache(generated_level(seed), 700, preemptions=n) for seed, n in ((1, 0.0), (2, 30.0))
+    )
     preempted = of("preemptions/request", compared(sweep_of(before), sweep_of(after)))
     assert (preempted.change, preempted.effect) == (None, "higher")
     assert command("compare", *saved(before, after), "--fail-if-slower", "20%") == 0
@@ -176,7 +195,9 @@ def test_the_errors_widen_with_each_change_that_has_one():
 
     levels = [generated_level(seed) for seed in (1, 2)]
     wider = confidence_factor(1 - 0.05 / 7, 7) / confidence_factor(1 - 0.05 / 6, 7)
-    assert error(*(with_cache(level, 700) for level in levels)) / error(*levels) == pytest.approx(wider)
+    assert error(*(with_cache(level, 700) for level in levels)) / error(*levels) == pytest.approx(
+        wider
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,8 +209,12 @@ def test_the_errors_widen_with_each_change_that_has_one():
         ({}, {"tpot": 0.02, "ttft": 0.09}),  # never
     ],
 )
-def test_a_length_from_which_a_request_gains_is_named_only_where_both_times_clearly_differ(first, second):
-    comparison = compared(sweep_of(generated_level(1, **first)), sweep_of(generated_level(2, **second)))
+def test_a_length_from_which_a_request_gains_is_named_only_where_both_times_clearly_differ(
+    first, second
+):
+    comparison = compared(
+        sweep_of(generated_level(1, **first)), sweep_of(generated_level(2, **second))
+    )
     assert comparison.gains_from == {}
 
 
@@ -201,7 +226,10 @@ def test_a_length_from_which_a_request_gains_is_named_only_where_both_times_clea
         ({"endpoint": "completions"}, "other --endpoint (chat and completions)"),
         ({"extra_body": '{"top_k": 20}'}, 'other --extra-body ({} and {"top_k": 20})'),
         ({"extra_body": f'{{"user": "{60 * "x"}"}}'}, "other --extra-body"),
-        ({"max_tokens": 9, "rounds": 4}, "other --max-tokens (100 and 9), other --rounds (8 and 4)"),
+        (
+            {"max_tokens": 9, "rounds": 4},
+            "other --max-tokens (100 and 9), other --rounds (8 and 4)",
+        ),
         ({"complete": False}, "a sweep ended early"),
         ({"levels": (with_failures(generated_level(2, tpot=0.005, ttft=0.09)),)}, "some failed"),
     ],
@@ -218,12 +246,16 @@ def test_prices_of_other_requests_are_not_compared(change, reason):
         assert [of(name, comparison).change for name in balance] == [None] * 2
         assert of("TPOT P50", comparison).change is not None
         assert (comparison.gains_from, comparison.same_requests) == ({}, False)
-    assert any(note.startswith(f"not the same requests: {reason}; times") for note in comparison.notes)
+    assert any(
+        note.startswith(f"not the same requests: {reason}; times") for note in comparison.notes
+    )
 
 
 def test_a_price_that_one_round_does_not_have_is_unknown():
     level = with_cache(generated_level(1), 700)
-    without = replace(level, rounds=(replace(level.rounds[0], hits=None, preemptions=None), *level.rounds[1:]))
+    without = replace(
+        level, rounds=(replace(level.rounds[0], hits=None, preemptions=None), *level.rounds[1:])
+    )
     comparison = compared(sweep_of(level), sweep_of(without))
     for name in ("cache hit ratio", "preemptions/request"):
         assert (of(name, comparison).after, of(name, comparison).change) == (None, None)
@@ -252,14 +284,22 @@ def test_json_has_the_result_and_the_changes_with_their_errors(saved, capsys):
         (0.012, 400, "5%", 1, "failed\nTPOT P50 at temperature 0, concurrency 4 is slower by "),
         (0.012, 400, "0.5", 0, "passed\n"),
         (0.010, 4000, "5%", 0, "passed\n"),
-        (0.010, 40, "1%", 3, "undecided\nTTFT P50 at temperature 0, concurrency 4: a slowdown of 1.0% cannot be ruled"),
+        (
+            0.010,
+            40,
+            "1%",
+            3,
+            "undecided\nTTFT P50 at temperature 0, concurrency 4: a slowdown of 1.0% cannot be ruled",
+        ),
         (0.007, 4000, "5%", 0, "passed\n"),
     ],
 )
 def test_the_exit_code_says_whether_a_slowdown_is_within_the_limit(
     saved, capsys, *, tpot, requests, limit, code, reason
 ):
-    files = saved(generated_level(1, requests=requests), generated_level(2, requests=requests, tpot=tpot))
+    files = saved(
+        generated_level(1, requests=requests), generated_level(2, requests=requests, tpot=tpot)
+    )
     assert command("compare", *files, "--fail-if-slower", limit) == code
     assert capsys.readouterr().err.startswith(f"--fail-if-slower: {reason}")
 

@@ -12,7 +12,11 @@ from tests.waiting import until
 async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program):
     address = f"127.0.0.1:{free_port()}"
     # It makes its socket among the temporary files, whose path may be too long for one.
-    arguments = {"SPECDEC_LISTEN": address, "SPECDEC_THRESHOLDS__MIN_REQUESTS": "1", "TMPDIR": "/tmp"}
+    arguments = {
+        "SPECDEC_LISTEN": address,
+        "SPECDEC_THRESHOLDS__MIN_REQUESTS": "1",
+        "TMPDIR": "/tmp",
+    }
     drafting = []
 
     async def state():
@@ -22,8 +26,14 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program):
             for model in status["models"]:
                 tallies = [part["tally"] for part in model["temperatures"]]
                 drafting[:] = [tally for tally in tallies if tally["draft_tokens"] > 200]
-                grouped = {group["by"] for group in model["groups"] if group["tally"]["draft_tokens"]}
-                shown = (status["plugin"]["state"], model["judgement"]["verdict"], model["engines"][0]["coverage"])
+                grouped = {
+                    group["by"] for group in model["groups"] if group["tally"]["draft_tokens"]
+                }
+                shown = (
+                    status["plugin"]["state"],
+                    model["judgement"]["verdict"],
+                    model["engines"][0]["coverage"],
+                )
                 return *shown, grouped, len(drafting) >= 3
         return None
 
@@ -36,7 +46,9 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program):
         out, _ = await process.communicate()
     assert process.returncode == 0
     assert f"  page        http://{address}/" in out.decode().splitlines()
-    completed, failed = [int(word) for word in out.decode().splitlines()[-1].split() if word.isdigit()]
+    completed, failed = [
+        int(word) for word in out.decode().splitlines()[-1].split() if word.isdigit()
+    ]
     assert completed > 0
     assert failed == 0
 
@@ -44,7 +56,11 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program):
 @pytest.mark.parametrize(("option", "is_found"), [((), True), (("--fixed",), False)])
 async def test_the_demo_finds_greedy_drafting_until_it_is_fixed(program, option, is_found):
     address = f"127.0.0.1:{free_port()}"
-    arguments = {"SPECDEC_LISTEN": address, "SPECDEC_THRESHOLDS__MIN_REQUESTS": "10", "TMPDIR": "/tmp"}
+    arguments = {
+        "SPECDEC_LISTEN": address,
+        "SPECDEC_THRESHOLDS__MIN_REQUESTS": "10",
+        "TMPDIR": "/tmp",
+    }
 
     async def found():
         """Whether it is found, once enough requests have finished on both sides."""
@@ -53,7 +69,9 @@ async def test_the_demo_finds_greedy_drafting_until_it_is_fixed(program, option,
             for model in status["models"]:
                 ended = {group["group"]: group["tally"]["requests"] for group in model["groups"]}
                 if min(ended.get("greedy", 0), ended.get("plain", 0)) >= 40:
-                    return "greedy_drafting" in [finding["code"] for finding in model["explanations"]]
+                    return "greedy_drafting" in [
+                        finding["code"] for finding in model["explanations"]
+                    ]
         return None
 
     async with program("demo", *option, **arguments) as process:

@@ -5,15 +5,25 @@ from statistics import fmean, median, quantiles
 
 import pytest
 
-from sidecar.commands.load.metrics import Interval, confidence_factor, estimate, least_size, relative_change
+from sidecar.commands.load.metrics import (
+    Interval,
+    confidence_factor,
+    estimate,
+    least_size,
+    relative_change,
+)
 
 
-@pytest.mark.parametrize(("share", "size"), [(None, 1), (0.5, 4), (0.95, 40), (0.99, 200), (0.1, 20)])
+@pytest.mark.parametrize(
+    ("share", "size"), [(None, 1), (0.5, 4), (0.95, 40), (0.99, 200), (0.1, 20)]
+)
 def test_a_batch_has_two_values_beyond_the_quantile(share, size):
     assert least_size(share) == size
 
 
-@pytest.mark.parametrize(("confidence", "degrees", "t"), [(0.95, 3, 3.182), (0.95, 19, 2.093), (0.99, 10, 3.169)])
+@pytest.mark.parametrize(
+    ("confidence", "degrees", "t"), [(0.95, 3, 3.182), (0.95, 19, 2.093), (0.99, 10, 3.169)]
+)
 def test_the_confidence_factor_is_students(confidence, degrees, t):
     assert confidence_factor(confidence, degrees) == pytest.approx(t, rel=0.02)
 
@@ -52,7 +62,11 @@ def pairs(random, count, _):
     ("draw", "statistic", "count", "length", "cut"),
     [
         *((correlated, median, count, length, 20) for count, length in ((100, 1), (400, 20))),
-        *((correlated, fmean, 400, 20, 20), (correlated, p95, 400, 1, 10), (correlated, p99, 1000, 1, 5)),
+        *(
+            (correlated, fmean, 400, 20, 20),
+            (correlated, p95, 400, 1, 10),
+            (correlated, p99, 1000, 1, 5),
+        ),
         *((pairs, ratio, 20, 1, 20), (pairs, ratio, 60, 1, 15)),
     ],
 )

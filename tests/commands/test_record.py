@@ -27,7 +27,9 @@ async def covered(folder, requests):
     while True:
         with suppress(EOFError, OSError):  # it is being written
             ended = [
-                line["at"] for line in lines_of(folder, "plugin") for _ in line.get("report", {}).get("finished", ())
+                line["at"]
+                for line in lines_of(folder, "plugin")
+                for _ in line.get("report", {}).get("finished", ())
             ]
             polled = [line["start"] for line in lines_of(folder, "scrapes")]
             if len(ended) == requests and sum(at > max(ended, default=0.0) for at in polled) >= 2:
@@ -35,14 +37,21 @@ async def covered(folder, requests):
         await asyncio.sleep(0.1)  # reading all of it again takes a while
 
 
-async def test_a_replay_equals_the_live_numbers_and_no_text_of_a_prompt_or_an_answer_is_written(folder, http):
+async def test_a_replay_equals_the_live_numbers_and_no_text_of_a_prompt_or_an_answer_is_written(
+    folder, http
+):
     plugin = folder / "plugin.sock"
     async with AsyncExitStack() as stack:
         vllm = await stack.enter_async_context(HttpVllm(FAST, plugin_socket=plugin))
         own = {"recorder": stack.enter_context(recorder(folder)), "scrape_filtered": "false"}
         page = await stack.enter_async_context(running_sidecar(plugin, vllm.url, **own))
         await work(vllm, 80, mix=MIXED)
-        body = {"model": "demo", "max_tokens": 8, "messages": [{"role": "user", "content": MARKER}], "user": MARKER}
+        body = {
+            "model": "demo",
+            "max_tokens": 8,
+            "messages": [{"role": "user", "content": MARKER}],
+            "user": MARKER,
+        }
         async with http.post(f"{vllm.url}/v1/chat/completions", json=body) as response:
             assert ANSWER in await response.text()
         await covered(folder, 81)
@@ -74,7 +83,16 @@ def test_a_recording_is_never_overwritten_nor_added_to(tmp_path, capsys, name):
 def test_an_address_in_use_leaves_no_recording(tmp_path, socket_path, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert command("record", "--out", str(tmp_path / "new"), LISTEN=listen, PLUGIN__SOCKET=str(socket_path)) == 1
+        assert (
+            command(
+                "record",
+                "--out",
+                str(tmp_path / "new"),
+                LISTEN=listen,
+                PLUGIN__SOCKET=str(socket_path),
+            )
+            == 1
+        )
     *_, line = capsys.readouterr().err.splitlines()
     remedy = "set another address, such as SPECDEC_LISTEN=127.0.0.1:9912"
     assert line.startswith(f"cannot bind {listen}: Address already in use; {remedy}")
@@ -82,7 +100,9 @@ def test_an_address_in_use_leaves_no_recording(tmp_path, socket_path, capsys):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
-async def test_a_signal_leaves_a_recording_that_can_be_replayed(tmp_path, program, socket_path, number):
+async def test_a_signal_leaves_a_recording_that_can_be_replayed(
+    tmp_path, program, socket_path, number
+):
     if signal.getsignal(number) is signal.SIG_IGN:  # by nohup; the program would inherit that
         signal.signal(number, signal.SIG_DFL)
     folder = tmp_path / "new"
@@ -96,7 +116,9 @@ async def test_a_signal_leaves_a_recording_that_can_be_replayed(tmp_path, progra
             out, err = await process.communicate()
     if number != signal.SIGKILL:
         assert process.returncode == 0, err
-        assert re.match(rf"recorded 40 requests and \d+ polls in {re.escape(str(folder))}, ", out.decode())
+        assert re.match(
+            rf"recorded 40 requests and \d+ polls in {re.escape(str(folder))}, ", out.decode()
+        )
     (model,) = replay(folder, load_settings(None, given)).models
     assert model.engines[0].coverage == 1
     assert sum(part.acceptances.count for part in model.temperatures) == 40

@@ -29,7 +29,9 @@ def replayed(capsys, *argv, **environment):
     """The model of the recording, and its temperatures that have requests, by label."""
     assert command("replay", *argv, "--json", **environment) == 0
     (model,) = json.loads(capsys.readouterr().out)["models"]
-    return model, {part["temperature"]: part for part in model["temperatures"] if part["window"]["requests"]}
+    return model, {
+        part["temperature"]: part for part in model["temperatures"] if part["window"]["requests"]
+    }
 
 
 def test_json_is_the_status_with_the_exact_sums(capsys):
@@ -39,7 +41,11 @@ def test_json_is_the_status_with_the_exact_sums(capsys):
         assert [window[key] for key in KEYS] == truth[temperature]
         assert window["rate"] == window["accepted_tokens"] / window["draft_tokens"]
         assert quantiles["0.1"] <= quantiles["0.5"] <= quantiles["0.9"]
-    assert (len(split), model["engines"][0]["coverage"], model["speed"]["withheld"]) == (3, 1, "no_reference")
+    assert (len(split), model["engines"][0]["coverage"], model["speed"]["withheld"]) == (
+        3,
+        1,
+        "no_reference",
+    )
 
 
 def test_against_a_baseline_it_has_the_speedup_of_the_clients_times(capsys, monkeypatch, tmp_path):
@@ -59,13 +65,28 @@ def test_it_counts_the_whole_recording_and_nothing_from_before_it(tmp_path, caps
 
     def page(tokens):
         counted = {3: tokens // 3, 9: tokens, 5: tokens // 2}
-        return reduce(lambda text, old: text.replace(f"}} {old}\n", f"}} {counted[old]}\n"), counted, PAGE)
+        return reduce(
+            lambda text, old: text.replace(f"}} {old}\n", f"}} {counted[old]}\n"), counted, PAGE
+        )
 
-    hello = {"plugin": "1", "vllm": None, "model": "m", "engine": 0, "start": "a", "started": 1.0, "state": "observing"}
+    hello = {
+        "plugin": "1",
+        "vllm": None,
+        "model": "m",
+        "engine": 0,
+        "start": "a",
+        "started": 1.0,
+        "state": "observing",
+    }
     packets, polls = [{"at": 999.0}, {"at": 1000.0, "connection": 1, "hello": hello}], []
     for step in range(81):
         at, tokens = 1000.0 + 5 * step, 3000 + 30 * step
-        total = {"length": step, "drafts": tokens // 3, "draft_tokens": tokens, "accepted_tokens": tokens // 2}
+        total = {
+            "length": step,
+            "drafts": tokens // 3,
+            "draft_tokens": tokens,
+            "accepted_tokens": tokens // 2,
+        }
         rows = [{"key": 0, "since": 1.0, "counts": total}]
         report = {"temperature": rows, "end": {"total": total, "lost": 0}}
         packets.append({"at": at, "connection": 1, "report": report})
@@ -86,7 +107,11 @@ def test_without_json_it_prints_what_report_prints(capsys):
     assert command("replay", K3) == 0
     printed = capsys.readouterr().out
     assert f"recording {K3}" in printed
-    rows = {line.split()[0]: line.split()[8] for line in printed.splitlines() if line.startswith(("0-0.3 ", "1+ "))}
+    rows = {
+        line.split()[0]: line.split()[8]
+        for line in printed.splitlines()
+        if line.startswith(("0-0.3 ", "1+ "))
+    }
     _, split = replayed(capsys, K3)
     assert rows == {label: f"{split[label]['window']['requests']:,}" for label in ("0-0.3", "1+")}
 

@@ -30,12 +30,19 @@ async def test_run_serves_until_terminated(program, finished):
         async with program("run", SPECDEC_VLLM_URL=vllm.url, SPECDEC_LISTEN=listen) as process:
             address = (await log_line(process, "sidecar started"))["address"]
             await Page(f"http://{address}").until(lambda samples: samples.up, seconds=START_SECONDS)
-            await until(lambda: finished("healthcheck", SPECDEC_LISTEN=address), (0, "", ""), seconds=START_SECONDS)
+            await until(
+                lambda: finished("healthcheck", SPECDEC_LISTEN=address),
+                (0, "", ""),
+                seconds=START_SECONDS,
+            )
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
         code, _, err = await finished("healthcheck", SPECDEC_LISTEN=address)
         assert code == 1
-        assert err == f"no answer at {address}: ConnectionRefusedError; is the sidecar up, with this SPECDEC_LISTEN?\n"
+        assert (
+            err
+            == f"no answer at {address}: ConnectionRefusedError; is the sidecar up, with this SPECDEC_LISTEN?\n"
+        )
 
 
 async def test_terminated_while_it_starts_it_exits_as_later(program, tmp_path):
@@ -56,7 +63,11 @@ async def test_a_changed_settings_file_is_applied_without_a_signal(program, fini
     file.write_text("log: {level: warning}")
     variables = {"SPECDEC_VLLM_URL": NOWHERE, "SPECDEC_LISTEN": listen}
     async with program("run", "--config", str(file), **variables) as process:
-        await until(lambda: finished("healthcheck", SPECDEC_LISTEN=listen), (0, "", ""), seconds=START_SECONDS)
+        await until(
+            lambda: finished("healthcheck", SPECDEC_LISTEN=listen),
+            (0, "", ""),
+            seconds=START_SECONDS,
+        )
         file.write_text("log: {level: info}")
         assert (await log_line(process, "settings reloaded"))["changed"] == {"log.level": "info"}
 

@@ -16,16 +16,25 @@ MARKER = "zebrafish"
 async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_rounds():
     begun = []
     async with simulated() as vllm:
-        result = await measured_sweep(vllm.url, count=8, rounds=3, on_begin=lambda *place: begun.append(place))
+        result = await measured_sweep(
+            vllm.url, count=8, rounds=3, on_begin=lambda *place: begun.append(place)
+        )
         drafted = vllm.counter("spec_decode_num_draft_tokens")
         accepted = vllm.counter("spec_decode_num_accepted_tokens")
     cold, hot = (level.level for level in result.levels)
-    assert (str(cold), str(hot)) == ("temperature 0, concurrency 4", "temperature 1.2, concurrency 4")
+    assert (str(cold), str(hot)) == (
+        "temperature 0, concurrency 4",
+        "temperature 1.2, concurrency 4",
+    )
     assert begun == [*enumerate((cold, hot) * 3)]
     assert result.complete
     levels = summarized(result)
     for level in levels:
-        assert (level.acceptance_from, level.metrics["requests"], level.caveats) == ("replies", 24, ())
+        assert (level.acceptance_from, level.metrics["requests"], level.caveats) == (
+            "replies",
+            24,
+            (),
+        )
     # There is no other client, and a warm-up of one token drafts nothing: this is vLLM's count, to the token.
     acceptances = [level.whole.acceptance for level in result.levels]
     assert sum(acceptance.draft_tokens for acceptance in acceptances) == drafted
@@ -46,25 +55,52 @@ async def test_requests_of_other_clients_are_noticed():
 async def test_the_command_measures_saves_and_shows_its_progress(finished, tmp_path):
     saved = tmp_path / "sweep.json"
     async with simulated() as vllm:
-        arguments = ("--url", vllm.url, "--concurrency", "4,2,4", "--temperatures", "1,0,1", "--requests", "8")
-        code, out, err = await finished("sweep", *arguments, "--max-tokens", "8", "--json", "--save", str(saved))
+        arguments = (
+            "--url",
+            vllm.url,
+            "--concurrency",
+            "4,2,4",
+            "--temperatures",
+            "1,0,1",
+            "--requests",
+            "8",
+        )
+        code, out, err = await finished(
+            "sweep", *arguments, "--max-tokens", "8", "--json", "--save", str(saved)
+        )
     assert code == 0, err
     first, second = err.splitlines()[:2]
     assert first == "measuring temperature 1, concurrency 2 (1 of 4)"
-    assert re.fullmatch(r"measuring temperature 1, concurrency 4 \(2 of 4, about \d+ s left\)", second)
+    assert re.fullmatch(
+        r"measuring temperature 1, concurrency 4 \(2 of 4, about \d+ s left\)", second
+    )
     shown, written = json.loads(out), json.loads(saved.read_text())
     levels = [tuple(level["level"].values()) for level in shown["levels"]]
     assert levels == [(1.0, 2), (1.0, 4), (0.0, 2), (0.0, 4)]
     assert [tuple(level["level"].values()) for level in written["levels"]] == levels
-    assert [[len(part["samples"]) for part in level["rounds"]] for level in written["levels"]] == [[8]] * 4
+    assert [[len(part["samples"]) for part in level["rounds"]] for level in written["levels"]] == [
+        [8]
+    ] * 4
     assert [level["metrics"]["requests"] for level in shown["levels"]] == [8] * 4
 
 
 async def test_ctrl_c_prints_the_part_that_was_measured(program, eventually):
     async with simulated() as vllm:
-        arguments = ("--url", vllm.url, "--concurrency", "2", "--requests", "5000", "--max-tokens", "16", "--json")
+        arguments = (
+            "--url",
+            vllm.url,
+            "--concurrency",
+            "2",
+            "--requests",
+            "5000",
+            "--max-tokens",
+            "16",
+            "--json",
+        )
         async with program("sweep", *arguments) as process:
-            await eventually(lambda: vllm.counter("request_success", finished_reason="length") >= 30)
+            await eventually(
+                lambda: vllm.counter("request_success", finished_reason="length") >= 30
+            )
             process.send_signal(signal.SIGINT)
             out, err = await process.communicate()
     assert process.returncode == 1
@@ -74,16 +110,23 @@ async def test_ctrl_c_prints_the_part_that_was_measured(program, eventually):
     assert 0 < result["levels"][0]["metrics"]["requests"] < 5000
 
 
-async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_a_full_disk_loses_nothing(finished, tmp_path):
+async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_a_full_disk_loses_nothing(
+    finished, tmp_path
+):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text(f"{MARKER} one\n{MARKER} two\n")
     async with simulated() as vllm:
         url = vllm.url
         arguments = ("--url", url, "--temperatures", "0", "--concurrency", "8", "--requests", "24")
-        code, out, err = await finished("sweep", *arguments, "--prompts", str(prompts), "--save", "/dev/full")
+        code, out, err = await finished(
+            "sweep", *arguments, "--prompts", str(prompts), "--save", "/dev/full"
+        )
         failed = await finished("sweep", *arguments, "--model", "other")
     progress = "measuring temperature 0, concurrency 8 (1 of 1)"
-    assert (code, err) == (1, f"{progress}\n--save=/dev/full: No space left on device; printed instead\n")
+    assert (code, err) == (
+        1,
+        f"{progress}\n--save=/dev/full: No space left on device; printed instead\n",
+    )
     assert "Verdicts go by the acceptance rate, not by time: a rule of thumb" in out
     assert out.splitlines()[-1].endswith("then `specdec-sidecar compare WITHOUT.json WITH.json`.")
     assert MARKER not in out
@@ -94,7 +137,10 @@ async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_a_full_disk_loses
     ("arguments", "reason"),
     [
         (("--prompts", "/none"), "/none: No such file or directory"),
-        (("--api-key-env", "SPECDEC_TEST_NO_SUCH"), "--api-key-env=SPECDEC_TEST_NO_SUCH: empty or not set"),
+        (
+            ("--api-key-env", "SPECDEC_TEST_NO_SUCH"),
+            "--api-key-env=SPECDEC_TEST_NO_SUCH: empty or not set",
+        ),
     ],
 )
 def test_unusable_arguments_are_refused(capsys, arguments, reason):

@@ -45,7 +45,9 @@ async def test_the_load_is_as_asked_for(served):
     async with served(counting) as url:
         load = {"temperatures": (0.0, 0.5), "concurrency": 3, "count": 10}
         extra = {"top_k": 20, "temperature": 2, "min_tokens": 48}
-        result = await measured_sweep(url, ("one", "two"), **load, endpoint="completions", extra_body=extra)
+        result = await measured_sweep(
+            url, ("one", "two"), **load, endpoint="completions", extra_body=extra
+        )
     assert result.complete
     assert in_flight[1] == 3
     asked = [(body["temperature"], body["max_tokens"], body["prompt"]) for _, body, _ in seen]
@@ -53,7 +55,9 @@ async def test_the_load_is_as_asked_for(served):
     for part, temperature in ((asked[2:12], 0.0), (asked[12:], 0.5)):
         assert sorted(part) == [(temperature, 48, "one")] * 5 + [(temperature, 48, "two")] * 5
     assert {path for path, _, _ in seen} == {"/v1/completions"}
-    assert ["min_tokens" in body for _, body, _ in seen] == [False] * 2 + [True] * 20  # not above max_tokens
+    assert ["min_tokens" in body for _, body, _ in seen] == [False] * 2 + [
+        True
+    ] * 20  # not above max_tokens
     assert {(body["top_k"], key) for _, body, key in seen} == {(20, None)}
     assert len(result.levels[0].whole.samples) == 10
 
@@ -61,12 +65,18 @@ async def test_the_load_is_as_asked_for(served):
 def page_of(drafted, generated=0):
     values = {"drafts": drafted / 4, "draft_tokens": drafted, "accepted_tokens": drafted / 2}
     labels = 'engine="0",model_name="m"'
-    lines = [f"vllm:spec_decode_num_{name}_total{{{labels}}} {value}" for name, value in values.items()]
+    lines = [
+        f"vllm:spec_decode_num_{name}_total{{{labels}}} {value}" for name, value in values.items()
+    ]
     lines += [
         f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{place}"}} {drafted / 4 * share}'
         for place, share in enumerate((0.9, 0.6, 0.5, 0.0))
     ]
-    counters = {"generation_tokens": generated, "prefix_cache_queries": 100 + drafted, "num_preemptions": drafted / 8}
+    counters = {
+        "generation_tokens": generated,
+        "prefix_cache_queries": 100 + drafted,
+        "num_preemptions": drafted / 8,
+    }
     lines += [f"vllm:{name}_total{{{labels}}} {value}" for name, value in counters.items()]
     lines.append(f"vllm:prefix_cache_hits_total{{{labels}}} {drafted / 4}")
     return web.Response(text="\n".join((*lines, "")), content_type="text/plain")
@@ -87,13 +97,19 @@ async def test_counters_that_come_late_are_waited_for(served):
         result = await measured_sweep(url, ("one",), count=20)
     for level in summarized(result):
         values = level.metrics
-        assert (values["draft tokens"], values["acceptance"], level.acceptance_from) == (160, 0.5, "counters")
+        assert (values["draft tokens"], values["acceptance"], level.acceptance_from) == (
+            160,
+            0.5,
+            "counters",
+        )
         assert values["acceptance P50"] is None
         assert level.position_rates == pytest.approx((0.9, 0.6, 0.5, 0.0))
 
 
 @pytest.mark.parametrize("others", [0, 1])
-async def test_counters_with_the_drafts_of_other_clients_tell_no_acceptance_and_no_verdict(served, others):
+async def test_counters_with_the_drafts_of_other_clients_tell_no_acceptance_and_no_verdict(
+    served, others
+):
     """Three tokens are each request's own; the others' requests come and go in between, so that no page shows them."""
     seen = []
     answer = server(seen)
@@ -110,7 +126,10 @@ async def test_counters_with_the_drafts_of_other_clients_tell_no_acceptance_and_
     assert (level.metrics["acceptance"], level.acceptance_from, level.verdict) == expected
     prices = [level.metrics[name] for name in ("cache hit ratio", "preemptions/request")]
     assert prices == ([None, None] if others else [0.25, 1.0])
-    for caveat in ("the acceptance is unknown, since vLLM's counters include the drafts", "vLLM also served other"):
+    for caveat in (
+        "the acceptance is unknown, since vLLM's counters include the drafts",
+        "vLLM also served other",
+    ):
         assert any(line.startswith(caveat) for line in lines) == bool(others)
 
 
@@ -131,7 +150,11 @@ async def test_a_level_without_a_completed_request_has_no_acceptance(served):
         result = await measured_sweep(url, ("one",), stop, count=20, temperatures=(1.0,))
     (level,) = summarized(result)
     values = level.metrics
-    assert (values["requests"], values["acceptance"], level.verdict) == (0, None, "insufficient_data")
+    assert (values["requests"], values["acceptance"], level.verdict) == (
+        0,
+        None,
+        "insufficient_data",
+    )
 
 
 async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):

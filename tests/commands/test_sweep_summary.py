@@ -26,7 +26,9 @@ def summary(level, **thresholds):
         (3, "net_negative", "speculate fewer tokens"),
     ],
 )
-def test_the_acceptance_decides_and_the_advice_is_on_the_number_of_tokens_alone(accepted, verdict, advice):
+def test_the_acceptance_decides_and_the_advice_is_on_the_number_of_tokens_alone(
+    accepted, verdict, advice
+):
     level = level_of([sample(drafts=10, accepted=accepted)] * 80)
     judged = summary(level)
     assert judged.verdict == verdict
@@ -47,16 +49,28 @@ def test_the_verdict_follows_the_thresholds():
 
 
 def test_a_caveat_names_its_levels():
-    enough, few = (level_of([sample(drafts=10)] * count, SweepLevel(0.7, count)) for count in (40, 3))
+    enough, few = (
+        level_of([sample(drafts=10)] * count, SweepLevel(0.7, count)) for count in (40, 3)
+    )
     lines = printed(sweep_of(enough, few))
-    assert "no verdict from fewer than 20 requests (raise --requests): temperature 0.7, concurrency 3" in lines
+    assert (
+        "no verdict from fewer than 20 requests (raise --requests): temperature 0.7, concurrency 3"
+        in lines
+    )
 
 
 def test_acceptance_is_of_tokens_its_quantiles_of_requests_and_position_rates_of_steps():
-    steps = [sample(drafts=10, accepted=30, histogram=(5, 0, 5)), sample(drafts=30, accepted=0, histogram=(20, 10))]
+    steps = [
+        sample(drafts=10, accepted=30, histogram=(5, 0, 5)),
+        sample(drafts=30, accepted=0, histogram=(20, 10)),
+    ]
     judged = summary(level_of(steps))
     values = judged.metrics
-    assert (values["acceptance"], values["length"], values["tokens/s"]) == (30 / 120, 1 + 30 / 40, 10.0)
+    assert (values["acceptance"], values["length"], values["tokens/s"]) == (
+        30 / 120,
+        1 + 30 / 40,
+        10.0,
+    )
     quantiles = [values[f"acceptance P{share}"] for share in (10, 50, 90)]
     assert quantiles == pytest.approx([0.1, 0.5, 0.9])
     assert judged.position_rates == (15 / 40, 5 / 40)

@@ -8,11 +8,23 @@ from collections import Counter
 from itertools import product
 
 from tests.alerts.scene import shipped
-from tests.dashboards.dashboard_tools import CONTRACT, RATE_INTERVAL, RATES, panels, queries, selectors
+from tests.dashboards.dashboard_tools import (
+    CONTRACT,
+    RATE_INTERVAL,
+    RATES,
+    panels,
+    queries,
+    selectors,
+)
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 # Prometheus' own and its client library's; alerts are special, see ``_matchers``.
-OTHERS = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes", "process_start_time_seconds"}
+OTHERS = {
+    "up",
+    "process_cpu_seconds_total",
+    "process_resident_memory_bytes",
+    "process_start_time_seconds",
+}
 OPTIONAL = ("cluster", "namespace", "pod")
 SCRAPE = (*OPTIONAL, "job", "instance")
 RECORDED = {rule["record"] for rule in shipped() if "record" in rule}
@@ -53,7 +65,11 @@ def _variables(page):
 
 def _panels(page):
     for panel in panels(page):
-        title, description, targets = panel.get("title"), panel.get("description", ""), panel.get("targets", ())
+        title, description, targets = (
+            panel.get("title"),
+            panel.get("description", ""),
+            panel.get("targets", ()),
+        )
         if not title:
             yield "panel-title-rule", panel["id"]
         if not description.startswith("**Read:** ") or "\n\n**Do:** " not in description:
@@ -90,7 +106,9 @@ def _broken(selector):
     if selector.call in RATES - {"increase"} and selector.seconds != RATE_INTERVAL:
         yield "target-rate-interval-rule"
     metric = CONTRACT.get(selector.name)
-    counter = selector.name.endswith(("_total", "_bucket", "_sum", "_count")) and (metric or selector.name in OTHERS)
+    counter = selector.name.endswith(("_total", "_bucket", "_sum", "_count")) and (
+        metric or selector.name in OTHERS
+    )
     if counter and selector.call not in RATES:
         yield "target-counter-agg-rule"
 
@@ -107,7 +125,10 @@ def _matchers(name):
     labels = CONTRACT[name].labels if name in CONTRACT else ()
     return {
         label: f"${label}"
-        for label in (*SCRAPE, *(label for label in labels if label in ("model_name", "temperature")))
+        for label in (
+            *SCRAPE,
+            *(label for label in labels if label in ("model_name", "temperature")),
+        )
     }
 
 

@@ -9,7 +9,9 @@ import promql_parser
 from sidecar.export.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
-PAGES = {path.stem: json.loads(path.read_text()) for path in (ROOT / "dashboards").glob("*.json")}  # by uid
+PAGES = {
+    path.stem: json.loads(path.read_text()) for path in (ROOT / "dashboards").glob("*.json")
+}  # by uid
 RATE_INTERVAL = 4321  # seconds; nothing else in a query lasts as long
 RATES = {"rate", "irate", "increase"}
 
@@ -76,10 +78,13 @@ def selectors(expr):
             ranges.append(node.range.total_seconds())
         elif isinstance(node, promql_parser.VectorSelector):
             matchers = frozenset(
-                (each.name, each.op == promql_parser.MatchOp.Re, each.value) for each in node.matchers.matchers
+                (each.name, each.op == promql_parser.MatchOp.Re, each.value)
+                for each in node.matchers.matchers
             )
             ranged = ranges.pop() if ranges else None
-            selections.append(Selector(node.name, matchers, calls[-1] if calls and ranged else None, ranged))
+            selections.append(
+                Selector(node.name, matchers, calls[-1] if calls and ranged else None, ranged)
+            )
         return True
 
     def leave(node):

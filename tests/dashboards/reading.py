@@ -44,7 +44,11 @@ def scraped(pod):
 
 def firing(pod, name, severity, minutes, **labels):
     """An alert that has been firing for so many minutes."""
-    labels = pod.own | {"model_name": pod.model, "alertname": f"SpecDecode{name}", "severity": severity} | labels
+    labels = (
+        pod.own
+        | {"model_name": pod.model, "alertname": f"SpecDecode{name}", "severity": severity}
+        | labels
+    )
     yield sample("ALERTS", labels | {"alertstate": "firing"}, 1)
     yield sample("ALERTS_FOR_STATE", labels, NOW - 60 * minutes)
 
@@ -59,7 +63,9 @@ def _of_fleet(fleet, pods):
             yield sample("up", pod.own, int(minute < end), minute)
         drafts = int(any(engine.drafts for engine in pod.vllm.engines.values()))
         for minute in range(pod.start + 5, end):  # the rules need minutes to tell
-            yield sample("pod:specdec_speculates:bool", pod.own | {"model_name": pod.model}, drafts, minute)
+            yield sample(
+                "pod:specdec_speculates:bool", pod.own | {"model_name": pod.model}, drafts, minute
+            )
 
 
 def _backfill(folder, samples):
@@ -83,10 +89,14 @@ def reading(page, folder, fleets, *more):
 
         async def start():
             http = await stack.enter_async_context(aiohttp.ClientSession())
-            return await stack.enter_async_context(running_prometheus(http, folder, {}, flags=(STALE,)))
+            return await stack.enter_async_context(
+                running_prometheus(http, folder, {}, flags=(STALE,))
+            )
 
         server = runner.run(start())
-        yield lambda fleet, title, how="shown": runner.run(getattr(Reader(page, server, cluster=fleet), how)(title))
+        yield lambda fleet, title, how="shown": runner.run(
+            getattr(Reader(page, server, cluster=fleet), how)(title)
+        )
         runner.run(stack.aclose())
 
 
@@ -103,7 +113,9 @@ class Reader:
         return [(target, await self._answer(target["expr"])) for target in targets]
 
     async def _answer(self, expr):
-        expr = filled_in(expr.replace("$__rate_interval", "5m").replace("@ end()", ""), **self._values)
+        expr = filled_in(
+            expr.replace("$__rate_interval", "5m").replace("@ end()", ""), **self._values
+        )
         found = await self._server.ask("query", query=expr, time=NOW)
         return [(series["metric"], float(series["value"][1])) for series in found]
 
@@ -134,21 +146,40 @@ class Reader:
         """A table's rows in their order, as text or number by the title of each visible column."""
         panel = self._panels[title]
         answers = await self.answers(title)
-        frames = [(f" #{target['refId']}" * (len(answers) > 1), found) for target, found in answers if found]
+        frames = [
+            (f" #{target['refId']}" * (len(answers) > 1), found)
+            for target, found in answers
+            if found
+        ]
         if not frames:
             return []
-        shared = set.intersection(*({label for labels, _ in found for label in labels} for _, found in frames))
+        shared = set.intersection(
+            *({label for labels, _ in found for label in labels} for _, found in frames)
+        )
         merged = {}  # as Grafana merges: by what all queries have
         for reference, found in frames:
             for labels, value in found:
-                row = merged.setdefault(tuple(labels.get(label, "") for label in sorted(shared)), {})
+                row = merged.setdefault(
+                    tuple(labels.get(label, "") for label in sorted(shared)), {}
+                )
                 row |= {**labels, f"Value{reference}": value}
-        [named] = [each["options"]["renameByName"] for each in panel["transformations"] if each["id"] == "organize"]
-        rows = [{named[name]: value for name, value in row.items() if name in named} for row in merged.values()]
+        [named] = [
+            each["options"]["renameByName"]
+            for each in panel["transformations"]
+            if each["id"] == "organize"
+        ]
+        rows = [
+            {named[name]: value for name, value in row.items() if name in named}
+            for row in merged.values()
+        ]
         for sort in reversed(panel["options"]["sortBy"]):
             # As Grafana sorts: what is empty is first in ascending order.
-            rows.sort(key=lambda row: row.get(sort["displayName"], float("-inf")), reverse=sort["desc"])
-        return [{title: self._cell(panel, title, value) for title, value in row.items()} for row in rows]
+            rows.sort(
+                key=lambda row: row.get(sort["displayName"], float("-inf")), reverse=sort["desc"]
+            )
+        return [
+            {title: self._cell(panel, title, value) for title, value in row.items()} for row in rows
+        ]
 
     @staticmethod
     def _cell(panel, title, value):
@@ -159,7 +190,9 @@ class Reader:
 def properties(panel, title):
     """What is set for one column of a table."""
     overrides = panel["fieldConfig"]["overrides"]
-    found = [override["properties"] for override in overrides if override["matcher"]["options"] == title]
+    found = [
+        override["properties"] for override in overrides if override["matcher"]["options"] == title
+    ]
     return {each["id"]: each["value"] for each in (found[0] if found else ())}
 
 
@@ -174,4 +207,6 @@ def _words(options):
 
 
 def legend(target, labels):
-    return re.sub(r"{{(\w+)}}", lambda found: labels.get(found[1], ""), target.get("legendFormat", ""))
+    return re.sub(
+        r"{{(\w+)}}", lambda found: labels.get(found[1], ""), target.get("legendFormat", "")
+    )

@@ -9,7 +9,15 @@ from dashboards.builders.findings import FINDINGS
 from sidecar.analysis.advice import FindingCode
 from sidecar.settings.groups import Thresholds
 from tests.dashboards.dashboard_lint import ALERTS, OTHERS, RECORDED, findings
-from tests.dashboards.dashboard_tools import CONTRACT, PAGES, ROOT, annotations, panels, queries, selectors
+from tests.dashboards.dashboard_tools import (
+    CONTRACT,
+    PAGES,
+    ROOT,
+    annotations,
+    panels,
+    queries,
+    selectors,
+)
 
 BUILTIN = {"__url_time_range", "__value", "__data"}
 
@@ -32,13 +40,20 @@ def test_thresholds_are_series_and_never_numbers_of_the_page():
     """A threshold that is set for a sidecar must move its line and its colours."""
     for page in PAGES.values():
         for panel in panels(page):
-            steps = panel.get("fieldConfig", {}).get("defaults", {}).get("thresholds", {}).get("steps", [])
+            steps = (
+                panel.get("fieldConfig", {})
+                .get("defaults", {})
+                .get("thresholds", {})
+                .get("steps", [])
+            )
             assert [step for step in steps if step["value"] is not None] == [], panel["title"]
         all_of_page = [selector for query in queries(page) for selector in selectors(query.expr)]
-        drawn = [selector.matchers for selector in all_of_page if selector.name == "specdec_threshold"]
-        assert {value for matchers in drawn for name, _, value in matchers if name == "name"} <= set(
-            Thresholds.model_fields
-        )
+        drawn = [
+            selector.matchers for selector in all_of_page if selector.name == "specdec_threshold"
+        ]
+        assert {
+            value for matchers in drawn for name, _, value in matchers if name == "name"
+        } <= set(Thresholds.model_fields)
 
 
 def variables(page):
@@ -61,7 +76,10 @@ def test_runbooks_are_where_the_rules_record_them():
     rules = yaml.safe_load((ROOT / "alerts" / "recording.yaml").read_text())
     recorded = {rule["record"] for group in rules["groups"] for rule in group["rules"]}
     for page in PAGES.values():
-        assert re.fullmatch(r"label_values\((.+), runbooks\)", variables(page)["runbooks"]["query"])[1] in recorded
+        assert (
+            re.fullmatch(r"label_values\((.+), runbooks\)", variables(page)["runbooks"]["query"])[1]
+            in recorded
+        )
 
 
 def test_the_provisioned_prometheus_is_linked_to_its_alertmanager():
@@ -82,7 +100,9 @@ def test_data_links_name_dashboards_variables_and_fields_that_exist():
     """Otherwise a link opens an empty page at night."""
     for page in PAGES.values():
         for panel in panels(page):
-            fields = set(re.findall(r"\w+", " ".join(target["expr"] for target in panel.get("targets", ()))))
+            fields = set(
+                re.findall(r"\w+", " ".join(target["expr"] for target in panel.get("targets", ())))
+            )
             for url in data_links(panel):
                 for uid in re.findall(r"/d/([\w-]+)", url):
                     assert set(re.findall(r"var-(\w+)=", url)) <= set(variables(PAGES[uid]))
@@ -108,4 +128,7 @@ def test_a_dashboard_is_imported_without_a_question():
     """The data source is a variable of the page, which needs no input."""
     for page in PAGES.values():
         assert page["__inputs"] == []
-        assert {requirement["id"] for requirement in page["__requires"]} == {"grafana", "prometheus"}
+        assert {requirement["id"] for requirement in page["__requires"]} == {
+            "grafana",
+            "prometheus",
+        }

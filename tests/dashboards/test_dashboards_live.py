@@ -29,12 +29,18 @@ EMPTY = {
     ("", "sidecar {{who}}"): "each sidecar is up",
     ("vLLM restarts in the last hour", "{{who}}"): "no vLLM has restarted",
     ("What vLLM does not export", ""): "the simulated vLLM exports everything",
-    ("Errors per second", "settings {{outcome}}"): "settings are reloaded only where there is a file to watch",
+    (
+        "Errors per second",
+        "settings {{outcome}}",
+    ): "settings are reloaded only where there is a file to watch",
     (
         "Acceptance now minus the past",
         "no data from that long ago: compare with a shorter time",
     ): "there is a past of a few seconds here",
-    ("Alerts sent directly to Alertmanager", "{{alertmanager}} {{outcome}}"): "the direct push is off by default",
+    (
+        "Alerts sent directly to Alertmanager",
+        "{{alertmanager}} {{outcome}}",
+    ): "the direct push is off by default",
     (
         "Acceptance above break-even, by model",
         "{{model_name}} {{namespace}} {{cluster}}, mean of its pods, by rule of thumb",
@@ -64,12 +70,23 @@ groups:
 async def sidecar(folder, speculative_tokens):
     """A simulated vLLM, its sidecar, and traffic; yields the sidecar's address."""
     socket = folder / f"{speculative_tokens}.sock"
-    baseline = {name: {"p50": 0.01, "p99": 0.02} for name in ("ttft", "itl", "tpot", "e2e", "queue")}
+    baseline = {
+        name: {"p50": 0.01, "p99": 0.02} for name in ("ttft", "itl", "tpot", "e2e", "queue")
+    }
     # So slow a plain step that speculation surely wins, by every load that the traffic can bring.
-    curve = {"running": [1, 64], "seconds": [0.5, 0.5], "errors": [0.001, 0.001], "prompt_share": 4.0}
+    curve = {
+        "running": [1, 64],
+        "seconds": [0.5, 0.5],
+        "errors": [0.001, 0.001],
+        "prompt_share": 4.0,
+    }
     # Steps so long that the time per output token leaves vLLM's first bucket, in which no gap is known.
-    simulated = SimulatorOptions(speed=4.0, step_seconds=0.08, num_speculative_tokens=speculative_tokens)
-    async with SimulatedVllm(simulated, plugin_socket=socket if speculative_tokens else None) as vllm:
+    simulated = SimulatorOptions(
+        speed=4.0, step_seconds=0.08, num_speculative_tokens=speculative_tokens
+    )
+    async with SimulatedVllm(
+        simulated, plugin_socket=socket if speculative_tokens else None
+    ) as vllm:
         environment = sidecar_settings(
             vllm.url,
             LISTEN="127.0.0.1:0",
@@ -77,11 +94,16 @@ async def sidecar(folder, speculative_tokens):
             SCRAPE_INTERVAL="2s",  # after twice that, a busy machine's late poll would show
             BASELINE=json.dumps({"demo": baseline}),
             PLAIN_STEPS=json.dumps({"demo": curve}),
-            PLAIN_CACHE=json.dumps({"demo": {"hit_ratio": 0.8, "capacity_tokens": 90_000, "preemptions_ratio": 0.0}}),
+            PLAIN_CACHE=json.dumps(
+                {"demo": {"hit_ratio": 0.8, "capacity_tokens": 90_000, "preemptions_ratio": 0.0}}
+            ),
             THRESHOLDS__ACCEPTANCE_NET_NEGATIVE=0.6,
             THRESHOLDS__MIN_BUCKET_SHARE=0.02,
         )
-        async with running(load_settings(None, environment)) as address, traffic(vllm, concurrency=3):
+        async with (
+            running(load_settings(None, environment)) as address,
+            traffic(vllm, concurrency=3),
+        ):
             yield f"127.0.0.1:{address.port}"
 
 
@@ -89,7 +111,13 @@ async def sidecar(folder, speculative_tokens):
 async def prometheus(http, folder, *addresses):
     """Scrapes them as the job ``specdec``, each within 4 s, and other programs: itself, and one that is gone."""
     (folder / "rules.yml").write_text(RULES)
-    groups = [{"name": "recorded", "interval": "2s", "rules": [rule for rule in shipped() if "record" in rule]}]
+    groups = [
+        {
+            "name": "recorded",
+            "interval": "2s",
+            "rules": [rule for rule in shipped() if "record" in rule],
+        }
+    ]
     (folder / "recording.yml").write_text(json.dumps({"groups": groups}))
     port = free_port()
     others = scraping(f"127.0.0.1:{port}", "127.0.0.1:1", job="others", interval="4s")
@@ -101,14 +129,21 @@ async def prometheus(http, folder, *addresses):
 
 async def instant(server, expression):
     """The series that have a number now: pairs of labels and value."""
-    return [(labels, value) for labels, value in await server.instant(expression) if not math.isnan(value)]
+    return [
+        (labels, value)
+        for labels, value in await server.instant(expression)
+        if not math.isnan(value)
+    ]
 
 
 async def over_time(server, expression, seconds=20):
     """The series that had a number recently: pairs of labels and latest value."""
     now = time.time()
     data = await server.ask("query_range", query=expression, start=now - seconds, end=now, step=1)
-    numbers = [(series["metric"], [value for _, value in series["values"] if value != "NaN"]) for series in data]
+    numbers = [
+        (series["metric"], [value for _, value in series["values"] if value != "NaN"])
+        for series in data
+    ]
     return [(labels, float(values[-1])) for labels, values in numbers if values]
 
 
@@ -132,7 +167,9 @@ async def until(seconds, claims, *arguments):
 @pytest.mark.servers
 async def test_every_query_has_data_and_every_label_of_its_legend(http, folder):
     everything = [query for page in PAGES.values() for query in queries(page)]
-    assert set(EMPTY) <= {(panel, query.legend) for query in everything for panel in ("", query.panel)}
+    assert set(EMPTY) <= {
+        (panel, query.legend) for query in everything for panel in ("", query.panel)
+    }
     async with (
         sidecar(folder, 0) as plain,
         sidecar(folder, 3) as speculating,
@@ -175,7 +212,11 @@ async def labels_are_there(server):
         labels = {label for series, _ in await answer(server, query) for label in series}
         assert labels <= (columns.get((uid, query.panel)) or labels), query
         wanted = set(re.findall(r"{{(\w+)}}", query.legend))
-        lacking = {label for label in wanted - labels if not {label, f"{query.panel}: {label}"} & set(LACKING)}
+        lacking = {
+            label
+            for label in wanted - labels
+            if not {label, f"{query.panel}: {label}"} & set(LACKING)
+        }
         assert not lacking, (query, labels)
 
 
@@ -183,7 +224,10 @@ async def annotations_answer(server):
     for page in PAGES.values():
         alerts, *changes = annotations(page)
         names = {labels["alertname"] for labels, _ in await over_time(server, filled_in(alerts))}
-        assert names == {"SpecDecodeAcceptanceLow", "SpecDecodeFleetWide"}  # one has an instance, the other has none
+        assert names == {
+            "SpecDecodeAcceptanceLow",
+            "SpecDecodeFleetWide",
+        }  # one has an instance, the other has none
         for expr in changes:
             assert await over_time(server, filled_in(expr)) == []  # a query, and nothing changed
 
@@ -192,4 +236,6 @@ async def of_sidecars_alone(server, addresses):
     """And not of every program that Prometheus scrapes."""
     for query in queries(PAGES["specdec-operator"]):
         if query.panel in {"Sidecar CPU", "Sidecar memory"}:
-            assert {labels["instance"] for labels, _ in await answer(server, query)} == addresses, query.panel
+            assert {labels["instance"] for labels, _ in await answer(server, query)} == addresses, (
+                query.panel
+            )

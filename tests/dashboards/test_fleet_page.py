@@ -10,7 +10,12 @@ from tests.dashboards.reading import MINUTES, firing, pod, properties, reading, 
 PAGE = PAGES["specdec-fleet"]
 PANELS = list(panels(PAGE))
 TABLES = [panel for panel in PANELS if panel["type"] == "table"]
-MODELS, LOSING_PODS, UP, ALERTS = "Models that do not pay", "Pods that do not pay", "Pods up", "Alerts"
+MODELS, LOSING_PODS, UP, ALERTS = (
+    "Models that do not pay",
+    "Pods that do not pay",
+    "Pods up",
+    "Alerts",
+)
 BAND, ROWS = "Worst verdict by model: which, and since when", "Pods, worst first"
 PURPLE, GREY = "#a352cc", "#6e7079"
 
@@ -39,7 +44,9 @@ FLEETS = {
     "scaled-down": [good(), good("old", ended=10, forgotten=True)],
     "ruled": [pod("ruled").drafting(10, 0.6)],
     "mixed": [good(), bad(speedup=1.1), plain(), plain("new", start=MINUTES - 1)],
-    "many": [good(f"pod-{number}", model=f"model-{number}", start=MINUTES - 15) for number in range(14)],
+    "many": [
+        good(f"pod-{number}", model=f"model-{number}", start=MINUTES - 15) for number in range(14)
+    ],
 }
 
 
@@ -100,7 +107,12 @@ def test_a_figure_says_x_of_y_and_is_green_only_if_all_is_known(read, fleet, tit
         ("scaled-down", [("old", "gone"), ("good", "pays")]),
         (
             "mixed",
-            [("bad", "loses in part"), ("good", "pays"), ("new", "too little data"), ("plain", "no speculation")],
+            [
+                ("bad", "loses in part"),
+                ("good", "pays"),
+                ("new", "too little data"),
+                ("plain", "no speculation"),
+            ],
         ),
     ],
 )
@@ -139,22 +151,38 @@ def test_a_model_has_the_verdict_of_its_worst_pod_and_none_of_a_dead_one(read, f
 
 def test_the_worst_temperature_is_first_with_the_pods_that_lose(read):
     first, *_ = read("losing", "Temperatures, worst first")
-    assert (first["temperature"], first["Verdict"], first["Pods losing"]) == ("1+", "does not pay", 1)
+    assert (first["temperature"], first["Verdict"], first["Pods losing"]) == (
+        "1+",
+        "does not pay",
+        1,
+    )
     assert first["Acceptance"] == pytest.approx(0.2)
 
 
 def test_acceptance_is_drawn_against_what_the_verdict_is_based_on(read):
-    by_model, by_pod = "Acceptance above break-even, by model", "Acceptance above break-even, across pods"
+    by_model, by_pod = (
+        "Acceptance above break-even, by model",
+        "Acceptance above break-even, across pods",
+    )
     lines = read("losing", by_pod, "lines")
-    assert (lines["lowest"], lines["P50"], lines["pays above"]) == (-0.208, 0.015, 0)  # below 0: losses are not cut off
-    assert next(panel for panel in PANELS if panel["title"] == by_pod)["fieldConfig"]["defaults"].get("min") is None
-    assert read("losing", by_model, "lines")["m prod losing, mean of its pods, measured"] == pytest.approx(
-        0.015, abs=0.001
+    assert (lines["lowest"], lines["P50"], lines["pays above"]) == (
+        -0.208,
+        0.015,
+        0,
+    )  # below 0: losses are not cut off
+    assert (
+        next(panel for panel in PANELS if panel["title"] == by_pod)["fieldConfig"]["defaults"].get(
+            "min"
+        )
+        is None
     )
+    assert read("losing", by_model, "lines")[
+        "m prod losing, mean of its pods, measured"
+    ] == pytest.approx(0.015, abs=0.001)
     # 0.6 accepted: above the rule of thumb, which is what judged it.
-    assert read("ruled", by_model, "lines")["m prod ruled, mean of its pods, by rule of thumb"] == pytest.approx(
-        0.1, abs=0.001
-    )
+    assert read("ruled", by_model, "lines")[
+        "m prod ruled, mean of its pods, by rule of thumb"
+    ] == pytest.approx(0.1, abs=0.001)
 
 
 def test_a_starting_pod_is_in_neither_group(read):
@@ -165,7 +193,9 @@ def test_a_starting_pod_is_in_neither_group(read):
 def test_lines_are_ten_at_most_and_none_is_without_a_number(read):
     for panel in PANELS:
         answers = read("many", panel["title"], "answers")
-        assert not [series for _, found in answers for series in found if math.isnan(series[1])], panel["title"]
+        assert not [series for _, found in answers for series in found if math.isnan(series[1])], (
+            panel["title"]
+        )
         if panel["type"] == "timeseries":
             assert all(len(found) <= 10 for _, found in answers), panel["title"]
 
@@ -173,6 +203,10 @@ def test_lines_are_ten_at_most_and_none_is_without_a_number(read):
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table["title"])
 def test_a_table_has_twelve_columns_that_all_fit_on_the_screen(table):
     columns = table["transformations"][1]["options"]["renameByName"].values()
-    shown = [each for each in (properties(table, title) for title in columns) if not each.get("custom.hidden")]
+    shown = [
+        each
+        for each in (properties(table, title) for title in columns)
+        if not each.get("custom.hidden")
+    ]
     assert len(shown) <= 12
     assert sum(each.get("custom.width", 150) for each in shown) <= table["gridPos"]["w"] / 24 * 1880

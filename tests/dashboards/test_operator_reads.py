@@ -11,7 +11,11 @@ pytestmark = pytest.mark.servers
 PAGE = PAGES["specdec-operator"]
 WITH_NAMES = ("stat", "state-timeline", "timeseries")
 PAYS, LIVE = "Does speculation pay?", "Live, and is the split complete?"
-SPEEDUP, ACCEPTANCE, DRAFTS = "Speedup, worst pod", "Acceptance, worst pod", "What it drafts, worst pod"
+SPEEDUP, ACCEPTANCE, DRAFTS = (
+    "Speedup, worst pod",
+    "Acceptance, worst pod",
+    "What it drafts, worst pod",
+)
 WHY, SILENT = "Why, and what to change", "Pods that do not answer"
 BANDS, LINES = "Verdict: where, and since when", "Acceptance by temperature, worst pod"
 
@@ -71,10 +75,18 @@ def read(tmp_path_factory):
 @pytest.mark.parametrize(
     ("fleet", "panel", "shown"),
     [
-        ("paying", PAYS, [("2 of 2 pods", "YES", "green")]),  # one has no verdict, so it is none of the two
+        (
+            "paying",
+            PAYS,
+            [("2 of 2 pods", "YES", "green")],
+        ),  # one has no verdict, so it is none of the two
         ("paying", LIVE, [("1 of 3 pods", "live, no plug-in", "blue")]),
         ("paying", SPEEDUP, [("b, by a baseline", "1.2")]),
-        ("paying", ACCEPTANCE, [("b", "0.7"), ("breaks even at", "0.528")]),  # (1 + 3 * 0.7) / 1.2 steps
+        (
+            "paying",
+            ACCEPTANCE,
+            [("b", "0.7"), ("breaks even at", "0.528")],
+        ),  # (1 + 3 * 0.7) / 1.2 steps
         ("paying", DRAFTS, [("eagle3, K 3", "1")]),
         ("paying", "Alerts firing", "no alert fires"),
         ("paying", WHY, "nothing found on a pod that answers"),
@@ -95,7 +107,11 @@ def read(tmp_path_factory):
         ("ruled", ACCEPTANCE, [("a", "0.4"), ("rule of thumb", "0.5")]),
         ("measured", PAYS, [("1 of 1 pods", "YES", "green")]),
         ("measured", LIVE, [("1 of 1 pods", "live and complete", "green")]),
-        ("measured", LINES, [("T 0", "0.45"), ("all", "0.45"), ("breaks even at, as measured", "0.269")]),
+        (
+            "measured",
+            LINES,
+            [("T 0", "0.45"), ("all", "0.45"), ("breaks even at, as measured", "0.269")],
+        ),
         ("mixed", PAYS, [("1 of 1 pods", "not everywhere", "orange")]),
         ("idle", PAYS, [("1 of 1 pods", "too little data", "#6e7079")]),
         ("idle", ACCEPTANCE, "too few drafts"),
@@ -137,7 +153,13 @@ def test_without_the_plugin_there_is_one_band(read):
 def test_findings_are_words_with_a_remedy_and_a_runbook_those_of_the_worst_pod_first(read):
     tokens, log = "lower num_speculative_tokens", "find why in vLLM's log, restart it"
     assert [list(row.values()) for row in read("findings", WHY)] == [
-        ["the last draft tokens cost more than they gain", tokens, "SpecDecodeAcceptanceLow", 1, "has it"],
+        [
+            "the last draft tokens cost more than they gain",
+            tokens,
+            "SpecDecodeAcceptanceLow",
+            1,
+            "has it",
+        ],
         ["configured to draft, it drafts nothing", log, "SpecDecodeNotSpeculating", 2],
     ]
 
@@ -157,12 +179,19 @@ def test_alerts_are_one_row_each_critical_first_with_where_and_on_how_many_pods(
         ("critical", "AcceptanceLow", None, 2),
         ("warning", "AcceptanceLowAtTemperature", "T 1+", 2),
     ]
-    assert {(row["Alert"], row.get("At")) for row in rows[2:]} == {("BreakEven", None), ("MixedWorkload", "engine 2")}
+    assert {(row["Alert"], row.get("At")) for row in rows[2:]} == {
+        ("BreakEven", None),
+        ("MixedWorkload", "engine 2"),
+    }
     assert (rows[0]["Pod"], rows[0]["Since"]) == ("b", (NOW - 15 * 60) * 1000)
 
 
 def test_lines_do_not_grow_with_engines_and_the_lowest_is_there(read):
-    shown = [name for name, _ in read("engines", "Acceptance by engine, lowest 8") if name.startswith("engine")]
+    shown = [
+        name
+        for name, _ in read("engines", "Acceptance by engine, lowest 8")
+        if name.startswith("engine")
+    ]
     assert len(shown) == 8
     assert {"engine 5 of a m", "engine 5 of b m"} <= set(shown)
 
@@ -175,6 +204,11 @@ def test_an_idle_pod_shows_no_nan(read):
 
 def test_twenty_rows_are_open_and_the_rest_is_asked_for_by_a_click():
     assert (
-        max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in PAGE["panels"] if panel["type"] != "row") == 20
+        max(
+            panel["gridPos"]["y"] + panel["gridPos"]["h"]
+            for panel in PAGE["panels"]
+            if panel["type"] != "row"
+        )
+        == 20
     )
     assert all(row["collapsed"] and row["panels"] for row in PAGE["panels"] if row["type"] == "row")

@@ -8,7 +8,18 @@ from random import Random
 
 import aiohttp
 
-WORDS = ("draft", "token", "verify", "accept", "reject", "sample", "cache", "block", "batch", "queue")
+WORDS = (
+    "draft",
+    "token",
+    "verify",
+    "accept",
+    "reject",
+    "sample",
+    "cache",
+    "block",
+    "batch",
+    "queue",
+)
 
 
 @dataclass
@@ -19,14 +30,19 @@ class Sent:
     failed: int = 0
     completion_tokens: int = 0  # of replies with usage
     by_temperature: Counter = field(default_factory=Counter)  # completed requests; None: none named
-    acceptance: dict = field(default_factory=dict)  # by temperature, a Counter of vLLM's per-request numbers
+    acceptance: dict = field(
+        default_factory=dict
+    )  # by temperature, a Counter of vLLM's per-request numbers
 
 
 async def each_sent(requests, send, clients, connector=None):
     """``send(http, request)`` by so many clients, each of which takes the next of the requests until none is left."""
     left = iter(requests)
     untimed = aiohttp.ClientTimeout()  # a slow machine takes long
-    async with aiohttp.ClientSession(timeout=untimed, connector=connector) as http, asyncio.TaskGroup() as group:
+    async with (
+        aiohttp.ClientSession(timeout=untimed, connector=connector) as http,
+        asyncio.TaskGroup() as group,
+    ):
 
         async def client():
             for request in left:
@@ -86,6 +102,10 @@ def _count(sent, temperature, reply):
     sent.completion_tokens += (reply.get("usage") or {}).get("completion_tokens", 0)
     numbers = (reply.get("metrics") or {}).get("speculative_decoding")
     if numbers is not None:
-        names = {"drafts": "spec_steps", "draft_tokens": "draft_tokens", "accepted_tokens": "accepted_draft_tokens"}
+        names = {
+            "drafts": "spec_steps",
+            "draft_tokens": "draft_tokens",
+            "accepted_tokens": "accepted_draft_tokens",
+        }
         sums = sent.acceptance.setdefault(temperature, Counter())
         sums.update({name: numbers[f"num_{vllms}"] for name, vllms in names.items()})

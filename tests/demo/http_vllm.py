@@ -15,7 +15,10 @@ DEFAULT_TEMPERATURE = 1.0
 BYTES_PER_TOKEN = 4  # a rough tokenizer
 FAULTS = {
     "error_500": {"status": 500},
-    "html": {"text": "<!DOCTYPE html>\n<html><body><h1>Bad gateway</h1></body></html>\n", "content_type": "text/html"},
+    "html": {
+        "text": "<!DOCTYPE html>\n<html><body><h1>Bad gateway</h1></body></html>\n",
+        "content_type": "text/html",
+    },
     "foreign": {"text": "# HELP other_up Not vLLM.\n# TYPE other_up gauge\nother_up 1.0\n"},
 }
 
@@ -59,7 +62,9 @@ class HttpVllm(SimulatedVllm):
         await before.stop()
 
     async def _models(self, _request):
-        return web.json_response({"object": "list", "data": [{"id": self.options.model_name, "object": "model"}]})
+        return web.json_response(
+            {"object": "list", "data": [{"id": self.options.model_name, "object": "model"}]}
+        )
 
     async def _completions(self, http):
         body, engine = json.loads(await http.read()), self.engine
@@ -77,18 +82,32 @@ class HttpVllm(SimulatedVllm):
                 if not response.prepared:
                     await response.prepare(http)
                 text = "token " * len(new.new_token_ids)
-                content = {"delta": {"role": "assistant", "content": text}} if "chat" in http.path else {"text": text}
-                await response.write(event(choices=[{"index": 0, **content, "finish_reason": new.finish_reason}]))
-        except ConnectionResetError:  # between the client's disconnect and this handler's cancellation
+                content = (
+                    {"delta": {"role": "assistant", "content": text}}
+                    if "chat" in http.path
+                    else {"text": text}
+                )
+                await response.write(
+                    event(choices=[{"index": 0, **content, "finish_reason": new.finish_reason}])
+                )
+        except (
+            ConnectionResetError
+        ):  # between the client's disconnect and this handler's cancellation
             return response
         finally:
             engine.close(request)
         usage = (body.get("stream_options") or {}).get("include_usage")
-        await response.write((event(choices=[], **summary(request)) if usage else b"") + b"data: [DONE]\n\n")
+        await response.write(
+            (event(choices=[], **summary(request)) if usage else b"") + b"data: [DONE]\n\n"
+        )
         return response
 
     def _request(self, body):
-        prompt = body["prompt"] if "prompt" in body else "".join(message["content"] for message in body["messages"])
+        prompt = (
+            body["prompt"]
+            if "prompt" in body
+            else "".join(message["content"] for message in body["messages"])
+        )
         return Request(
             request_id=secrets.token_hex(8),
             sampling_params=SamplingParams(body.get("temperature", DEFAULT_TEMPERATURE)),

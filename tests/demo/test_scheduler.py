@@ -4,7 +4,14 @@ from random import Random
 
 import pytest
 
-from sidecar.demo.scheduler import Request, RequestStatus, SamplingParams, Scheduler, SimulatorOptions, acceptance
+from sidecar.demo.scheduler import (
+    Request,
+    RequestStatus,
+    SamplingParams,
+    Scheduler,
+    SimulatorOptions,
+    acceptance,
+)
 
 
 def scheduler_with(*requests, **options):
@@ -12,8 +19,14 @@ def scheduler_with(*requests, **options):
     scheduler = Scheduler(SimulatorOptions(**options))
     for number, given in enumerate(requests):
         temperature = given.pop("temperature", 0.0)
-        own = {"request_id": str(number), "sampling_params": SamplingParams(temperature), "random": Random(number)}
-        scheduler.add_request(Request(**{"num_prompt_tokens": 8, "max_tokens": 20, "arrival_time": 0.0} | own | given))
+        own = {
+            "request_id": str(number),
+            "sampling_params": SamplingParams(temperature),
+            "random": Random(number),
+        }
+        scheduler.add_request(
+            Request(**{"num_prompt_tokens": 8, "max_tokens": 20, "arrival_time": 0.0} | own | given)
+        )
     return scheduler, list(scheduler.requests.values())
 
 
@@ -34,14 +47,18 @@ def run(scheduler):
 
 def rate(*requests):
     """Accepted tokens per draft token, with the default of three in each draft."""
-    accepted = sum(length * steps for request in requests for length, steps in enumerate(request.lengths))
+    accepted = sum(
+        length * steps for request in requests for length, steps in enumerate(request.lengths)
+    )
     return accepted / sum(3 * sum(request.lengths) for request in requests)
 
 
 def test_acceptance_falls_with_temperature_and_crosses_a_half_near_0_8():
     rates = []
     for temperature in (0.0, 0.4, 0.7, 0.9, 1.2, 2.0):
-        scheduler, requests = scheduler_with(*({"temperature": temperature, "max_tokens": 2000} for _ in range(8)))
+        scheduler, requests = scheduler_with(
+            *({"temperature": temperature, "max_tokens": 2000} for _ in range(8))
+        )
         run(scheduler)
         rates.append(rate(*requests))
         chance = acceptance(temperature, SimulatorOptions())
@@ -63,20 +80,30 @@ def test_the_prompts_step_drafts_nothing_and_tokens_past_the_maximum_are_cut_off
 
 
 def test_latencies_are_those_of_the_steps():
-    seconds = {"step_seconds": 1.0, "prefill_seconds_per_token": 0.5, "draft_seconds_per_token": 0.25}
+    seconds = {
+        "step_seconds": 1.0,
+        "prefill_seconds_per_token": 0.5,
+        "draft_seconds_per_token": 0.25,
+    }
     given = {"num_prompt_tokens": 4, "max_tokens": 30}
-    scheduler, (request,) = scheduler_with(given, **seconds, step_seconds_per_request=0.0, prefix_hits=0.0)
+    scheduler, (request,) = scheduler_with(
+        given, **seconds, step_seconds_per_request=0.0, prefix_hits=0.0
+    )
     scheduler.now = 2.0
     reports = run(scheduler)
     assert request.scheduled - request.arrived == 2.0
-    assert reports[0].first_token_seconds == [5.0]  # two in the queue, a step and four prompt tokens
+    assert reports[0].first_token_seconds == [
+        5.0
+    ]  # two in the queue, a step and four prompt tokens
     gaps = [gap for report in reports for gap in report.inter_token_seconds]
     assert gaps == [1.75] * (len(reports) - 1)  # one per output event, not per token
     assert request.time_per_output_token == sum(gaps) / 29
 
 
 def test_structured_output_accepts_less_if_the_options_say_so():
-    given = ({"max_tokens": 4000, "use_structured_output": structured} for structured in (False, True))
+    given = (
+        {"max_tokens": 4000, "use_structured_output": structured} for structured in (False, True)
+    )
     scheduler, (free, structured) = scheduler_with(*given, structured_acceptance=0.5)
     run(scheduler)
     assert abs(rate(structured) - 0.28) < 0.03
@@ -84,7 +111,9 @@ def test_structured_output_accepts_less_if_the_options_say_so():
 
 
 def test_no_more_than_max_num_seqs_run_and_the_others_wait_in_order():
-    scheduler, requests = scheduler_with(*({"max_tokens": 10 + 40 * place} for place in range(5)), max_num_seqs=2)
+    scheduler, requests = scheduler_with(
+        *({"max_tokens": 10 + 40 * place} for place in range(5)), max_num_seqs=2
+    )
     step(scheduler)
     assert (len(scheduler.running), len(scheduler.waiting)) == (2, 3)
     run(scheduler)
@@ -96,7 +125,9 @@ def test_no_more_than_max_num_seqs_run_and_the_others_wait_in_order():
 
 def test_without_speculation_each_step_gives_one_token():
     scheduler, _ = scheduler_with({"max_tokens": 10}, num_speculative_tokens=0)
-    assert [(report.generation_tokens, report.speculation) for report in run(scheduler)] == [(1, None)] * 10
+    assert [(report.generation_tokens, report.speculation) for report in run(scheduler)] == [
+        (1, None)
+    ] * 10
 
 
 def test_an_abort_ends_waiting_and_running_requests():
@@ -108,5 +139,9 @@ def test_an_abort_ends_waiting_and_running_requests():
     assert (report.outputs, running.num_output_tokens) == ([], 1)
     assert running.status is waiting.status is RequestStatus.FINISHED_ABORTED
     scheduler.finish_requests(["0"], RequestStatus.FINISHED_ABORTED)
-    assert (scheduler.running, len(scheduler.waiting), scheduler.get_num_unfinished_requests()) == ([], 0, 0)
+    assert (scheduler.running, len(scheduler.waiting), scheduler.get_num_unfinished_requests()) == (
+        [],
+        0,
+        0,
+    )
     assert step(scheduler) is None

@@ -26,7 +26,9 @@ async def test_sums_of_replies_equal_the_counters_to_the_token():
         replied = sum(sums[name] for sums in sent.acceptance.values())
         assert vllm.counter(f"spec_decode_num_{name}") == replied > 0
     name = "spec_decode_num_accepted_tokens"
-    assert sum(vllm.counter(f"{name}_per_pos", position=str(position)) for position in range(3)) == vllm.counter(name)
+    assert sum(
+        vllm.counter(f"{name}_per_pos", position=str(position)) for position in range(3)
+    ) == vllm.counter(name)
     assert vllm.counter("generation_tokens") == sent.completion_tokens
     assert vllm.counter("request_success", finished_reason="length") == 150
     # As in the recordings of the real one:
@@ -37,20 +39,28 @@ async def test_sums_of_replies_equal_the_counters_to_the_token():
     assert vllm.value("iteration_tokens_total_sum") == computed + sent.completion_tokens
     assert 0 < vllm.counter("prefix_cache_hits") < vllm.counter("prompt_tokens")
     assert vllm.value("num_requests_running") == vllm.value("kv_cache_usage_perc") == 0
-    rates = {key: sums["accepted_tokens"] / sums["draft_tokens"] for key, sums in sent.acceptance.items()}
+    rates = {
+        key: sums["accepted_tokens"] / sums["draft_tokens"] for key, sums in sent.acceptance.items()
+    }
     assert rates[0.0] > rates[0.7] > rates[None]
 
 
 async def test_an_engine_that_stops_breaks_off_what_runs_and_its_successor_starts_over():
     async with HttpVllm() as vllm:
-        traffic = Traffic(vllm, TrafficOptions(concurrency=2, max_requests=2, min_tokens=5000, max_tokens=5000))
+        traffic = Traffic(
+            vllm, TrafficOptions(concurrency=2, max_requests=2, min_tokens=5000, max_tokens=5000)
+        )
         running = asyncio.create_task(traffic.run())
         await until(lambda: vllm.counter("generation_tokens") > 20)
         await vllm.restart()
         await running
         assert (traffic.completed, traffic.failed) == (0, 2)
         samples = [sample for family in vllm.page.registry.collect() for sample in family.samples]
-        above = {sample.name for sample in samples if sample.value and not sample.name.endswith("_created")}
+        above = {
+            sample.name
+            for sample in samples
+            if sample.value and not sample.name.endswith("_created")
+        }
         assert above == {"vllm:cache_config_info", "process_start_time_seconds"}
 
 
@@ -69,9 +79,13 @@ async def test_mixes_follow_each_other_and_then_repeat():
     requests = []
     async with HttpVllm(SimulatorOptions(speed=50.0)) as vllm:
         mixes = ({0.0: 1}, {1.0: 1})
-        options = TrafficOptions(mixes, mix_seconds=10.0, concurrency=1, max_requests=30, max_tokens=16)
+        options = TrafficOptions(
+            mixes, mix_seconds=10.0, concurrency=1, max_requests=30, max_tokens=16
+        )
         # Each request takes a second of this clock.
-        await Traffic(vllm, options, clock=lambda: float(len(requests)), ended=requests.append).run()
+        await Traffic(
+            vllm, options, clock=lambda: float(len(requests)), ended=requests.append
+        ).run()
     temperatures = [request.sampling_params.temperature for request in requests]
     assert temperatures == [0.0] * 10 + [1.0] * 10 + [0.0] * 10
 
@@ -86,7 +100,10 @@ async def fetched(vllm, path="/metrics"):
 def families(page):
     """Each family's type, and its samples without values and the model's name."""
     return {
-        family.name: (family.type, [(sample.name, sample.labels | {"model_name": ""}) for sample in family.samples])
+        family.name: (
+            family.type,
+            [(sample.name, sample.labels | {"model_name": ""}) for sample in family.samples],
+        )
         for family in text_string_to_metric_families(page.decode())
     }
 
@@ -97,7 +114,9 @@ async def test_each_family_is_as_in_the_recorded_page_and_in_its_order(positions
         simulated, real = families(await fetched(vllm)), families(recorded(RECORDED))
     _, ((_, labels),) = simulated.pop("vllm:cache_config_info")
     assert labels.keys() < real["vllm:cache_config_info"][1][0][1].keys()
-    assert list(simulated.items()) == [(name, family) for name, family in real.items() if name in simulated]
+    assert list(simulated.items()) == [
+        (name, family) for name, family in real.items() if name in simulated
+    ]
     assert any("spec_decode" in name for name in simulated) == bool(positions)
 
 

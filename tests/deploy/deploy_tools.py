@@ -17,9 +17,14 @@ INTEGRATIONS = DEPLOY / "integrations"
 CHART = DEPLOY / "helm" / "specdec-sidecar"
 SIDECAR = "specdec-sidecar"
 WRITER = "specdec-plugin"
-VERSIONS = ("1.29", "1.33")  # the first with native sidecars switched on, and the first in which they are stable
+VERSIONS = (
+    "1.29",
+    "1.33",
+)  # the first with native sidecars switched on, and the first in which they are stable
 PROGRAMS = ROOT / ".venv" / "bin"  # into which scripts/kubectl-helm installs
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same language; in C, for the dashboards are long
+_LOADER = getattr(
+    yaml, "CSafeLoader", yaml.SafeLoader
+)  # the same language; in C, for the dashboards are long
 
 # By kind: the API, the list that it requires, the fields of what is in it, and others: those that we use, as in
 # prometheus-operator 0.93.0, VictoriaMetrics' operator 0.74, Google's prometheus-engine 0.19 and Dynamo 1.6's operator
@@ -41,7 +46,12 @@ _OTHERS_KINDS = {
     "ServiceMonitor": (_OPERATOR, "endpoints", _SCRAPE | _RELABELINGS, _SELECTED),
     "VMPodScrape": (_VICTORIA, "podMetricsEndpoints", _SCRAPE | _RELABEL_CONFIGS, _SELECTED),
     "PodMonitoring": (_GOOGLE, "endpoints", _ENDPOINT | {"timeout"}, _GOOGLES),
-    "DynamoGraphDeployment": ("nvidia.com/v1beta1", "components", {"name", "type", "replicas", "podTemplate"}, set()),
+    "DynamoGraphDeployment": (
+        "nvidia.com/v1beta1",
+        "components",
+        {"name", "type", "replicas", "podTemplate"},
+        set(),
+    ),
 }
 # Whatever they hold; promtool checks rules, and Kubernetes' schema each podTemplate's Pod.
 _FREE = {"matchLabels", "tlsConfig", "rules", "podTemplate"}
@@ -86,12 +96,16 @@ def install_programs() -> None:
     subprocess.run([ROOT / "scripts" / "kubectl-helm"], check=True)
 
 
-def run(program: str | Path, *arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    program: str | Path, *arguments: object, text: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """Runs a program with ours on the path; ``text`` is its standard input."""
     install_programs()
     environment = os.environ | {"PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
     command = [str(part) for part in (program, *arguments)]
-    return subprocess.run(command, input=text, capture_output=True, text=True, check=False, env=environment)
+    return subprocess.run(
+        command, input=text, capture_output=True, text=True, check=False, env=environment
+    )
 
 
 def output(program: str | Path, *arguments: object, text: str | None = None) -> list[dict]:
@@ -116,14 +130,20 @@ def plugin_pods() -> dict[str, dict]:
     """The Pod of everything that runs vLLM with the plug-in in Kubernetes, the chart's aside, by a name for it."""
     decode = read(INTEGRATIONS / "llm-d" / "values.yaml")["decode"]
     [engine] = decode["containers"]
-    engine = {key: value for key, value in engine.items() if key not in {"modelCommand", "mountModelVolume"}}
+    engine = {
+        key: value
+        for key, value in engine.items()
+        if key not in {"modelCommand", "mountModelVolume"}
+    }
     kserve = read(INTEGRATIONS / "kserve" / "llminferenceservice.yaml")["spec"]["template"]
     return {
         "overlay": pod_of(build("overlays/plugin")),
         "post-render": pod_of(post_rendered(RENDERED)),
-        "llm-d": {name: decode[name] for name in ("initContainers", "volumes")} | {"containers": [engine]},
+        "llm-d": {name: decode[name] for name in ("initContainers", "volumes")}
+        | {"containers": [engine]},
         # KServe's own template has the image.
-        "kserve": kserve | {"containers": [{"image": "x", **each} for each in kserve["containers"]]},
+        "kserve": kserve
+        | {"containers": [{"image": "x", **each} for each in kserve["containers"]]},
         "dynamo": dynamo_pods()["worker"],
     }
 
@@ -132,7 +152,10 @@ def dynamo_pods() -> dict[str, dict]:
     """The Pod of each component, by its type."""
     graph = read(INTEGRATIONS / "dynamo" / "dynamographdeployment.yaml")
     check_object(graph)
-    return {component["type"]: component["podTemplate"]["spec"] for component in graph["spec"]["components"]}
+    return {
+        component["type"]: component["podTemplate"]["spec"]
+        for component in graph["spec"]["components"]
+    }
 
 
 def pod_of(objects: list[dict]) -> dict:
@@ -162,7 +185,9 @@ def environment(container: dict) -> dict[str, str]:
 
 def option(arguments: list[str], name: str) -> str | None:
     """The value of ``--name=value``."""
-    return next((text.partition("=")[2] for text in arguments if text.startswith(f"--{name}=")), None)
+    return next(
+        (text.partition("=")[2] for text in arguments if text.startswith(f"--{name}=")), None
+    )
 
 
 def check_object(obj: dict) -> None:

@@ -2,7 +2,15 @@
 
 from sidecar.requests.plugin import SOCKET
 from sidecar.settings import Settings, load_settings
-from tests.deploy.deploy_tools import SIDECAR, WRITER, container, environment, every_container, main_container, option
+from tests.deploy.deploy_tools import (
+    SIDECAR,
+    WRITER,
+    container,
+    environment,
+    every_container,
+    main_container,
+    option,
+)
 
 
 def check_pod(pod: dict) -> None:
@@ -41,7 +49,9 @@ def the_sidecar_and_vllm_are_two_users(pod: dict) -> None:
     """A Pod that leaves vLLM's user open gets its image's, which is root or 2000."""
     default = pod.get("securityContext", {}).get("runAsUser")
     containers = (container(pod, SIDECAR), container(pod, WRITER), main_container(pod))
-    sidecar, writer, vllm = (each.get("securityContext", {}).get("runAsUser", default) for each in containers)
+    sidecar, writer, vllm = (
+        each.get("securityContext", {}).get("runAsUser", default) for each in containers
+    )
     assert sidecar == writer != vllm
 
 
@@ -55,8 +65,14 @@ def vllm_loads_the_plugin_and_only_the_writer_can_write_it(pod: dict) -> None:
     assert command == "plugin"
     assert environment(vllm)["PYTHONPATH"].split(":")[0] == folder
     [volume] = [mount["name"] for mount in writer["volumeMounts"] if mount["mountPath"] == folder]
-    mounts = [(each["name"], mount) for each in every_container(pod) for mount in each.get("volumeMounts", [])]
-    read_only = {name: mount.get("readOnly", False) for name, mount in mounts if mount["name"] == volume}
+    mounts = [
+        (each["name"], mount)
+        for each in every_container(pod)
+        for mount in each.get("volumeMounts", [])
+    ]
+    read_only = {
+        name: mount.get("readOnly", False) for name, mount in mounts if mount["name"] == volume
+    }
     assert read_only == {WRITER: False, vllm["name"]: True}
     allowed = environment(vllm).get("VLLM_PLUGINS")
     assert allowed is None or "specdec" in allowed.split(",")
@@ -65,10 +81,14 @@ def vllm_loads_the_plugin_and_only_the_writer_can_write_it(pod: dict) -> None:
 def the_two_meet_at_one_socket_in_memory(pod: dict) -> None:
     path = str(settings_of(pod).plugin.socket)
     assert environment(main_container(pod)).get("SPECDEC_PLUGIN__SOCKET", SOCKET) == path
-    listening, sending = (_mount_of(each, path) for each in (container(pod, SIDECAR), main_container(pod)))
+    listening, sending = (
+        _mount_of(each, path) for each in (container(pod, SIDECAR), main_container(pod))
+    )
     assert listening["name"] == sending["name"]
     assert (listening.get("readOnly", False), sending.get("readOnly", False)) == (False, True)
-    assert listening["name"] not in {mount["name"] for mount in container(pod, WRITER)["volumeMounts"]}
+    assert listening["name"] not in {
+        mount["name"] for mount in container(pod, WRITER)["volumeMounts"]
+    }
     [volume] = [each for each in pod["volumes"] if each["name"] == listening["name"]]
     assert volume["emptyDir"]["medium"] == "Memory"
 
@@ -94,5 +114,7 @@ def every_mount_has_its_volume(pod: dict) -> None:
 
 def _mount_of(container: dict, path: str) -> dict:
     """The mount that a path lies in."""
-    [mount] = [each for each in container["volumeMounts"] if path.startswith(each["mountPath"] + "/")]
+    [mount] = [
+        each for each in container["volumeMounts"] if path.startswith(each["mountPath"] + "/")
+    ]
     return mount

@@ -19,7 +19,9 @@ SERVICES = COMPOSE["services"]
 
 
 def running(profile):
-    return [service for service in SERVICES.values() if profile in service.get("profiles", [profile])]
+    return [
+        service for service in SERVICES.values() if profile in service.get("profiles", [profile])
+    ]
 
 
 def inside(name, path):
@@ -34,18 +36,26 @@ def test_each_profile_has_one_sidecar_where_prometheus_looks_for_it():
     host, _, port = job["static_configs"][0]["targets"][0].partition(":")
     assert int(port) == load_settings(None, {}).listen.port
     for profile in PROFILES:
-        networks = [service["networks"]["default"] for service in running(profile) if "networks" in service]
+        networks = [
+            service["networks"]["default"] for service in running(profile) if "networks" in service
+        ]
         assert networks == [{"aliases": [host]}], profile
 
 
 def test_what_is_mounted_is_there_and_read_only():
-    mounts = [mount.split(":") for service in SERVICES.values() for mount in service.get("volumes", [])]
-    assert {source for source, *_ in mounts if not source.startswith(".")} == set(COMPOSE["volumes"])
+    mounts = [
+        mount.split(":") for service in SERVICES.values() for mount in service.get("volumes", [])
+    ]
+    assert {source for source, *_ in mounts if not source.startswith(".")} == set(
+        COMPOSE["volumes"]
+    )
     for source, _, *mode in mounts:
         assert not source.startswith(".") or ((FOLDER / source).exists() and mode == ["ro"]), source
     for name in ("prometheus", "alertmanager"):
         assert inside(name, option(SERVICES[name]["command"], "config.file")).is_file()
-    assert [inside("prometheus", pattern) for pattern in PROMETHEUS["rule_files"]] == [ROOT / "alerts" / "*.yaml"]
+    assert [inside("prometheus", pattern) for pattern in PROMETHEUS["rule_files"]] == [
+        ROOT / "alerts" / "*.yaml"
+    ]
 
 
 def test_grafana_finds_its_dashboards_and_the_servers_that_it_asks():
@@ -57,7 +67,9 @@ def test_grafana_finds_its_dashboards_and_the_servers_that_it_asks():
     for source in sources:
         host, _, port = source["url"].removeprefix("http://").partition(":")
         assert f"127.0.0.1:{port}:{port}" in SERVICES[host]["ports"]
-    [interval] = [source["jsonData"]["timeInterval"] for source in sources if source["type"] == "prometheus"]
+    [interval] = [
+        source["jsonData"]["timeInterval"] for source in sources if source["type"] == "prometheus"
+    ]
     assert interval == PROMETHEUS["global"]["scrape_interval"]
 
 
@@ -80,7 +92,11 @@ def test_ports_are_published_to_this_machine_alone():
 
 
 def test_images_are_pinned_and_all_but_vllm_run_read_only_without_capabilities():
-    restricted = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"]}
+    restricted = {
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+    }
     for name, service in SERVICES.items():
         assert any(digit.isdigit() for digit in service["image"].partition(":")[2]), name
         assert name == "vllm" or service | restricted == service, name

@@ -23,7 +23,12 @@ from tests.waiting import START_SECONDS
 pytestmark = [pytest.mark.slow, pytest.mark.limit(1200)]
 BASE, IMAGE = "localhost/specdec-base", "localhost/specdec-sidecar:test"
 # The limits are those of a plain machine, where podman asks for more than it may have.
-OPTIONS = ("--network=host", "--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096", "--no-healthcheck")
+OPTIONS = (
+    "--network=host",
+    "--ulimit=nofile=1024:1024",
+    "--ulimit=nproc=4096:4096",
+    "--no-healthcheck",
+)
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 # The simulated engine, with the plug-in that the init container wrote.
 ENGINE = """
@@ -66,8 +71,17 @@ def _built(tmp_path_factory):
 def _make_base(folder):
     """This release of Debian with Python, which trusts the certificates that this machine trusts."""
     target = "$(REPO_URI) $(CODENAME)"
-    indexes = ["apt-get", "indextargets", "--format", target, "Created-By: Packages", "Component: main"]
-    uri, release = subprocess.run(indexes, check=True, capture_output=True, text=True).stdout.split()[:2]
+    indexes = [
+        "apt-get",
+        "indextargets",
+        "--format",
+        target,
+        "Created-By: Packages",
+        "Component: main",
+    ]
+    uri, release = subprocess.run(
+        indexes, check=True, capture_output=True, text=True
+    ).stdout.split()[:2]
     packages = "--include=python3-venv,ca-certificates"
     command = ["debootstrap", "--variant=minbase", packages, release, folder, uri]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -76,7 +90,9 @@ def _make_base(folder):
     shutil.copy(CERTIFICATES, folder / CERTIFICATES.relative_to("/"))
     (folder / "etc/pip.conf").write_text(f"[global]\ncert = {CERTIFICATES}\n")
     with subprocess.Popen(["tar", "-C", folder, "-c", "."], stdout=subprocess.PIPE) as tar:
-        subprocess.run(["podman", "import", "-", BASE], stdin=tar.stdout, check=True, capture_output=True)
+        subprocess.run(
+            ["podman", "import", "-", BASE], stdin=tar.stdout, check=True, capture_output=True
+        )
 
 
 def test_the_image_runs_as_kubernetes_would_run_it(image):
@@ -103,7 +119,12 @@ class Pod:
         yield f"--user={context['runAsUser']}:{context['runAsGroup']}"
         yield f"--group-add={self._group}"
         yield f"--read-only={json.dumps(context.get('readOnlyRootFilesystem', False))}"
-        yield from ("--read-only-tmpfs=false", "--cap-drop=ALL", "--security-opt=no-new-privileges", *OPTIONS)
+        yield from (
+            "--read-only-tmpfs=false",
+            "--cap-drop=ALL",
+            "--security-opt=no-new-privileges",
+            *OPTIONS,
+        )
 
     @contextmanager
     def running(self, container, *more):
@@ -124,7 +145,11 @@ async def test_the_containers_of_a_pod_split_to_the_token(image, tmp_path):
     podman("run", "--rm", *pod.options(writes), image, *writes["args"])
     own = ("--env=SPECDEC_SCRAPE_INTERVAL=200ms", f"--env=SPECDEC_LISTEN=127.0.0.1:{page}")
     own += (f"--env=SPECDEC_VLLM_URL={vllm.url}",)
-    engine = ("--env=PYTHONPATH=/plugin:/source", f"--volume={ROOT}/tests:/source/tests:ro", "--workdir=/source")
+    engine = (
+        "--env=PYTHONPATH=/plugin:/source",
+        f"--volume={ROOT}/tests:/source/tests:ro",
+        "--workdir=/source",
+    )
     options = json.dumps(asdict(Options(port, "/run/specdec/plugin.sock")))
     with (
         pod.running(observes, *own, image),
@@ -132,7 +157,9 @@ async def test_the_containers_of_a_pod_split_to_the_token(image, tmp_path):
     ):
         await vllm.until(bool, seconds=START_SECONDS)
         await vllm.get("/traffic", "POST")
-        await ours.until(lambda samples: samples.sum("specdec_drafts_total") > 2000, seconds=START_SECONDS)
+        await ours.until(
+            lambda samples: samples.sum("specdec_drafts_total") > 2000, seconds=START_SECONDS
+        )
         await vllm.get("/drain", "POST")
         truth = Counter()
         for by, value, count in json.loads((await vllm.get("/truth")).body):
@@ -140,7 +167,9 @@ async def test_the_containers_of_a_pod_split_to_the_token(image, tmp_path):
                 truth[TemperatureBuckets().label(round(100 * float(value)))] += count
 
         def split(samples):
-            return {label: samples.sum("specdec_drafts_total", temperature=label) for label in truth}
+            return {
+                label: samples.sum("specdec_drafts_total", temperature=label) for label in truth
+            }
 
         await ours.until(split, truth)
         for path in ("/run/specdec/plugin.sock", "/plugin/specdec_plugin.py"):

@@ -81,7 +81,10 @@ def check_selectors(kinds):
     [deployment], [policy] = kinds["Deployment"], kinds["NetworkPolicy"]
     specs = [obj["spec"] for kind in MONITORS - {"ServiceMonitor"} for obj in kinds.get(kind, [])]
     selectors = [spec["selector"]["matchLabels"] for spec in (*specs, deployment["spec"])]
-    selectors += [policy["spec"]["podSelector"]["matchLabels"], *(obj["spec"]["selector"] for obj in kinds["Service"])]
+    selectors += [
+        policy["spec"]["podSelector"]["matchLabels"],
+        *(obj["spec"]["selector"] for obj in kinds["Service"]),
+    ]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert all(selector.items() <= labels.items() for selector in selectors)
     services = [obj["metadata"]["labels"].items() for obj in kinds["Service"]]
@@ -124,8 +127,14 @@ def test_by_default_the_chart_installs_what_the_cluster_has_types_for(apis, inst
         ([], "Prometheus does NOT scrape the sidecars yet: this cluster has no PodMonitor"),
         ([], "The alerts are NOT installed: this cluster has no PrometheusRule"),
         (["--set=scrape.kind=PodMonitor"], "set scrape.labels.release"),
-        (["--set=scrape.kind=annotations"], "The NetworkPolicy allows only the namespace monitoring"),
-        (["--set=rules.enabled=true"], "set rules.enabled and dashboards.enabled to false in further releases"),
+        (
+            ["--set=scrape.kind=annotations"],
+            "The NetworkPolicy allows only the namespace monitoring",
+        ),
+        (
+            ["--set=rules.enabled=true"],
+            "set rules.enabled and dashboards.enabled to false in further releases",
+        ),
         (["--set=plugin.enabled=false"], "There is no split by temperature"),
         (["--set=vllm.enabled=false"], "Add the sidecar to your own vLLM's Pods"),
     ],
@@ -164,7 +173,9 @@ def test_the_package_has_the_repositorys_rules_and_dashboards_and_nothing_else_o
     [path] = tmp_path.glob("*.tgz")
     kinds = render("--set=vllm.enabled=false", chart=path, apis=OPERATOR)
     assert [rule["spec"] for rule in kinds["PrometheusRule"]] == RULES
-    assert {name: json.loads(text) for page in kinds["ConfigMap"] for name, text in page["data"].items()} == PAGES
+    assert {
+        name: json.loads(text) for page in kinds["ConfigMap"] for name, text in page["data"].items()
+    } == PAGES
     with tarfile.open(path) as archive:
         names = [name.removeprefix("specdec-sidecar/") for name in archive.getnames()]
     assert len([name for name in names if name.startswith("files/")]) == len(RULES) + len(PAGES)
@@ -175,17 +186,23 @@ def test_the_package_has_the_repositorys_rules_and_dashboards_and_nothing_else_o
 
 def test_of_two_releases_one_has_rules_and_dashboards_and_no_name_is_taken_twice():
     first = render(apis=OPERATOR, release="chat")
-    second = render("--set=rules.enabled=false,dashboards.enabled=false", apis=OPERATOR, release="code")
+    second = render(
+        "--set=rules.enabled=false,dashboards.enabled=false", apis=OPERATOR, release="code"
+    )
     assert not {"PrometheusRule", "ConfigMap"} & set(second)
     assert objects(first, second)
     selectors = [
-        obj["spec"]["selector"] for kinds in (first, second) for obj in (*kinds["PodMonitor"], kinds["Service"][0])
+        obj["spec"]["selector"]
+        for kinds in (first, second)
+        for obj in (*kinds["PodMonitor"], kinds["Service"][0])
     ]
     assert all(selectors.count(selector) == 1 for selector in selectors)
 
 
 def test_settings_become_a_file_that_the_sidecar_reads(tmp_path):
-    kinds = render("--set=settings.thresholds.acceptance_net_negative=0.45,dashboards.enabled=false")
+    kinds = render(
+        "--set=settings.thresholds.acceptance_net_negative=0.45,dashboards.enabled=false"
+    )
     pod, [config] = pod_of(kinds["Deployment"]), kinds["ConfigMap"]
     sidecar, [(name, text)] = container(pod, SIDECAR), config["data"].items()
     [mount] = [mount for mount in sidecar["volumeMounts"] if mount["name"] == "specdec-settings"]
@@ -194,7 +211,10 @@ def test_settings_become_a_file_that_the_sidecar_reads(tmp_path):
     [volume] = [volume for volume in pod["volumes"] if volume["name"] == mount["name"]]
     assert volume["configMap"]["name"] == config["metadata"]["name"]
     (tmp_path / name).write_text(text)
-    assert load_settings(tmp_path / name, environment(sidecar)).thresholds.acceptance_net_negative == 0.45
+    assert (
+        load_settings(tmp_path / name, environment(sidecar)).thresholds.acceptance_net_negative
+        == 0.45
+    )
 
 
 def test_the_templates_work_in_another_chart_as_the_readme_shows(tmp_path):
@@ -203,12 +223,18 @@ def test_the_templates_work_in_another_chart_as_the_readme_shows(tmp_path):
     head = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: mine}\n"
     head += "spec:\n  selector: {matchLabels: {app: mine}}\n  template:\n"
     body = snippet.replace("      annotations:", "      labels: {app: mine}\n      annotations:")
-    body = body.replace("- name: vllm\n", "- name: vllm\n          image: vllm/vllm-openai:v0.32.0\n")
+    body = body.replace(
+        "- name: vllm\n", "- name: vllm\n          image: vllm/vllm-openai:v0.32.0\n"
+    )
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "deployment.yaml").write_text(head + body)
     dependency = "dependencies: [{name: specdec-sidecar, version: '*.*.*'}]"
-    (tmp_path / "Chart.yaml").write_text(f"apiVersion: v2\nname: mine\nversion: 1.0.0\n{dependency}\n")
-    (tmp_path / "values.yaml").write_text("specdec-sidecar: {vllm: {enabled: false}, scrape: {kind: none}}")
+    (tmp_path / "Chart.yaml").write_text(
+        f"apiVersion: v2\nname: mine\nversion: 1.0.0\n{dependency}\n"
+    )
+    (tmp_path / "values.yaml").write_text(
+        "specdec-sidecar: {vllm: {enabled: false}, scrape: {kind: none}}"
+    )
     shutil.copytree(CHART, tmp_path / "charts" / "specdec-sidecar")
     kinds = render(chart=tmp_path)
     for obj in objects(kinds):

@@ -3,7 +3,15 @@
 import pytest
 
 from tests.deploy import pod_checks
-from tests.deploy.deploy_tools import build, check_object, dynamo_pods, main_container, option, plugin_pods, pod_object
+from tests.deploy.deploy_tools import (
+    build,
+    check_object,
+    dynamo_pods,
+    main_container,
+    option,
+    plugin_pods,
+    pod_object,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +39,11 @@ def test_clients_reach_vllm_and_prometheus_the_sidecar():
     open_ports = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
     assert open_ports == ["http", "specdec-metrics"]
     labels = deployment["template"]["metadata"]["labels"].items()
-    selectors = (service["selector"], policy["podSelector"]["matchLabels"], deployment["selector"]["matchLabels"])
+    selectors = (
+        service["selector"],
+        policy["podSelector"]["matchLabels"],
+        deployment["selector"]["matchLabels"],
+    )
     assert all(selector.items() <= labels for selector in selectors)
     assert monitor["selector"] == {}
     assert monitor["podMetricsEndpoints"][0]["port"] == "specdec-metrics"
@@ -40,7 +52,9 @@ def test_clients_reach_vllm_and_prometheus_the_sidecar():
 def test_a_pod_has_time_to_finish_its_requests():
     pod = plugin_pods()["overlay"]
     engine = main_container(pod)
-    wait = int(engine["lifecycle"]["preStop"]["exec"]["command"][1]) + int(option(engine["args"], "shutdown-timeout"))
+    wait = int(engine["lifecycle"]["preStop"]["exec"]["command"][1]) + int(
+        option(engine["args"], "shutdown-timeout")
+    )
     assert pod["terminationGracePeriodSeconds"] > wait
 
 

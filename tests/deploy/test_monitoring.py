@@ -12,7 +12,8 @@ from tests.deploy.deploy_tools import CHART, KUBERNETES, PAGES, ROOT, RULES, rea
 
 def test_the_manifests_have_every_rule_and_every_dashboard():
     rules, maps = (
-        read_all((KUBERNETES / "monitoring" / f"{name}.yaml").read_text()) for name in ("rules", "dashboards")
+        read_all((KUBERNETES / "monitoring" / f"{name}.yaml").read_text())
+        for name in ("rules", "dashboards")
     )
     assert [rule["spec"] for rule in rules] == RULES, "`scripts/docs` updates the manifests"
     pages = {name: json.loads(text) for page in maps for name, text in page["data"].items()}
@@ -31,5 +32,9 @@ def test_prometheus_accepts_exactly_as_many_series_as_a_sidecar_can_have():
     limit = MOST_SERIES + Limits().passthrough_series
     monitor = (KUBERNETES / "monitoring" / "podmonitor.yaml").read_text()
     chart = (CHART / "templates" / "scrape.yaml").read_text()
-    assert re.findall(r"sampleLimit: (\d+)", monitor) == re.findall(r"\$limit := (\d+)", chart) == [str(limit)]
+    assert (
+        re.findall(r"sampleLimit: (\d+)", monitor)
+        == re.findall(r"\$limit := (\d+)", chart)
+        == [str(limit)]
+    )
     assert f"{MOST_SERIES:,} series" in monitor

@@ -46,7 +46,12 @@ def test_the_workflows_are_sound(tmp_path):
 
 def test_the_workflows_call_scripts_that_exist_and_are_documented():
     scripts = re.findall(r"scripts/[\w-]+", TEXT)
-    assert set(scripts) >= {"scripts/version", "scripts/image", "scripts/publish-image", "scripts/publish-chart"}
+    assert set(scripts) >= {
+        "scripts/version",
+        "scripts/image",
+        "scripts/publish-image",
+        "scripts/publish-chart",
+    }
     page = (ROOT / "docs" / "release.md").read_text()
     assert [name for name in scripts if not (ROOT / name).is_file() or name not in page] == []
 
@@ -67,7 +72,12 @@ def test_ci_tests_every_python_that_the_package_names():
 @pytest.fixture
 def checkout(tmp_path):
     for name in ("scripts", "sidecar", "deploy"):
-        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / name,
+            tmp_path / name,
+            symlinks=True,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     shutil.copy(ROOT / "CHANGELOG.md", tmp_path)
     return tmp_path
 
@@ -78,11 +88,17 @@ def set_version(checkout, *arguments):
 
 
 def files_with(checkout, text):
-    files = (path for path in checkout.rglob("*") if path.is_file() and path.suffix in (".py", ".yaml", ".md", ""))
+    files = (
+        path
+        for path in checkout.rglob("*")
+        if path.is_file() and path.suffix in (".py", ".yaml", ".md", "")
+    )
     return {str(path.relative_to(checkout)) for path in files if text in path.read_text()}
 
 
-def test_one_command_sets_the_version_everywhere_and_a_tag_must_match_it_and_the_changelog(checkout):
+def test_one_command_sets_the_version_everywhere_and_a_tag_must_match_it_and_the_changelog(
+    checkout,
+):
     before = files_with(checkout, __version__) - {"CHANGELOG.md"}
     assert {"sidecar/__init__.py", "deploy/helm/specdec-sidecar/Chart.yaml"} < before
     assert set_version(checkout, "--check", __version__).returncode == 0
@@ -94,33 +110,59 @@ def test_one_command_sets_the_version_everywhere_and_a_tag_must_match_it_and_the
 
 
 def test_the_manifests_name_our_version_one_vllm_and_settings_that_exist():
-    files = [path for path in DEPLOY.rglob("*") if path.is_file() and path.parent.name not in ("monitoring", "files")]
+    files = [
+        path
+        for path in DEPLOY.rglob("*")
+        if path.is_file() and path.parent.name not in ("monitoring", "files")
+    ]
     text = "\n".join(path.read_text() for path in files)
     assert set(re.findall(r"image: specdec-sidecar:(\S+)", text)) == {__version__}
     assert len(set(re.findall(r"vllm/vllm-openai:(v[0-9.]+)", text))) == 1
     assert set(re.findall(r"SPECDEC_[A-Z_]+(?<!_)", text)) <= {variable(key) for key in keys()}
 
 
-def test_the_source_distribution_has_what_its_makefile_calls_and_the_wheel_the_alerts_and_runbooks(tmp_path):
+def test_the_source_distribution_has_what_its_makefile_calls_and_the_wheel_the_alerts_and_runbooks(
+    tmp_path,
+):
     command = [sys.executable, "-m", "hatchling", "build", "-d", tmp_path]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     with tarfile.open(tmp_path / f"specdec_sidecar-{__version__}.tar.gz") as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"Makefile", "scripts/setup", "requirements.lock", "alerts/alerts.yaml", "sidecar/cli.py"} <= names
+    assert {
+        "Makefile",
+        "scripts/setup",
+        "requirements.lock",
+        "alerts/alerts.yaml",
+        "sidecar/cli.py",
+    } <= names
     with zipfile.ZipFile(tmp_path / f"specdec_sidecar-{__version__}-py3-none-any.whl") as archive:
-        assert archive.read("sidecar/alerts/alerts.yaml") == (ROOT / "alerts" / "alerts.yaml").read_bytes()
-        packed = {name for name in archive.namelist() if name.startswith("sidecar/alerts/runbooks/")}
-    assert packed == {f"sidecar/alerts/runbooks/{path.name}" for path in (ROOT / "alerts" / "runbooks").iterdir()}
+        assert (
+            archive.read("sidecar/alerts/alerts.yaml")
+            == (ROOT / "alerts" / "alerts.yaml").read_bytes()
+        )
+        packed = {
+            name for name in archive.namelist() if name.startswith("sidecar/alerts/runbooks/")
+        }
+    assert packed == {
+        f"sidecar/alerts/runbooks/{path.name}" for path in (ROOT / "alerts" / "runbooks").iterdir()
+    }
 
 
 def last(instruction):
-    return [line.partition(" ")[2].strip() for line in INSTRUCTIONS if line.startswith(f"{instruction} ")][-1]
+    return [
+        line.partition(" ")[2].strip()
+        for line in INSTRUCTIONS
+        if line.startswith(f"{instruction} ")
+    ][-1]
 
 
 def test_the_base_names_one_release_of_a_supported_python():
     base = next(line for line in INSTRUCTIONS if line.startswith("ARG BASE="))
     assert re.fullmatch(r"ARG BASE=docker\.io/library/python:3\.1[123]\.\d+-slim-bookworm", base)
-    assert [line for line in INSTRUCTIONS if line.startswith("FROM ")] == ["FROM ${BASE} AS build", "FROM ${BASE}"]
+    assert [line for line in INSTRUCTIONS if line.startswith("FROM ")] == [
+        "FROM ${BASE} AS build",
+        "FROM ${BASE}",
+    ]
 
 
 def test_it_runs_as_a_number_and_without_a_shell():
@@ -133,7 +175,9 @@ def test_it_runs_as_a_number_and_without_a_shell():
 
 
 def test_everything_from_a_registry_has_a_hash():
-    installs = [command for line in INSTRUCTIONS for command in line.split("&&") if " install " in command]
+    installs = [
+        command for line in INSTRUCTIONS for command in line.split("&&") if " install " in command
+    ]
     assert len(installs) == 3
     for command in installs:
         assert "--require-hashes" in command or ("--no-index" in command and "--no-deps" in command)

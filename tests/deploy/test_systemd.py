@@ -23,7 +23,9 @@ def analyze(tmp_path):
     """Runs systemd-analyze on a unit's text. It is Debian 12's or later; an earlier one does not know every line."""
     program = shutil.which("systemd-analyze")
     version = (
-        subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout if program else "0"
+        subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+        if program
+        else "0"
     )
     if int(re.search(r"\d+", version)[0]) < 252:
         pytest.skip("systemd 252 or later is not installed")
@@ -43,7 +45,11 @@ def value(name):
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
-    [("", ""), ("ProtectSystem=strict", "ProtectSystm=strict"), ("TimeoutStopSec=15", "TimeoutStopSec=soon")],
+    [
+        ("", ""),
+        ("ProtectSystem=strict", "ProtectSystm=strict"),
+        ("TimeoutStopSec=15", "TimeoutStopSec=soon"),
+    ],
 )
 def test_systemd_understands_every_line_and_complains_of_a_wrong_one(right, wrong, analyze):
     text = re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", TEXT, flags=re.MULTILINE)
@@ -72,6 +78,8 @@ def test_each_instance_has_a_socket_of_its_own_in_the_folder_that_systemd_makes(
 
 def test_the_comments_give_vllms_unit_the_socket_and_the_folder_of_the_plugin():
     comments = " ".join(line[1:].strip() for line in TEXT.splitlines() if line.startswith("#"))
-    [(folder, socket)] = re.findall(r"Environment=PYTHONPATH=(\S+) SPECDEC_PLUGIN__SOCKET=(\S+)", comments)
+    [(folder, socket)] = re.findall(
+        r"Environment=PYTHONPATH=(\S+) SPECDEC_PLUGIN__SOCKET=(\S+)", comments
+    )
     assert f"specdec-sidecar plugin {folder}" in comments
     assert f"SPECDEC_PLUGIN__SOCKET={socket}" in TEXT.replace("%i", "chat")

@@ -36,7 +36,9 @@ def only(*lines):
 
 def ttft(*counts, labels=M, edges=BUCKETS):
     name = "vllm:time_to_first_token_seconds_bucket"
-    return [f'{name}{{{labels},le="{edge}"}} {count}' for edge, count in zip(edges, counts, strict=True)]
+    return [
+        f'{name}{{{labels},le="{edge}"}} {count}' for edge, count in zip(edges, counts, strict=True)
+    ]
 
 
 def judged(body):
@@ -54,12 +56,25 @@ def agrees(page, body):
 
 def values(page):
     """A page's samples as {(name, labels): value}."""
-    return {(series.name, series.labels): value for series, value in zip(page.series, page.values, strict=True)}
+    return {
+        (series.name, series.labels): value
+        for series, value in zip(page.series, page.values, strict=True)
+    }
 
 
-def engine(counters=None, positions=(), ttft=None, *, edges=EDGES, gauges=None, capacity=None, traits=()):
+def engine(
+    counters=None, positions=(), ttft=None, *, edges=EDGES, gauges=None, capacity=None, traits=()
+):
     """Shorthand for an engine's snapshot."""
-    histograms = {} if ttft is None else {Phase.TTFT: HistogramReading(edges, tuple(map(float, ttft)))}
+    histograms = (
+        {} if ttft is None else {Phase.TTFT: HistogramReading(edges, tuple(map(float, ttft)))}
+    )
     return EngineSnapshot(
-        EngineKey("m", "0"), counters or {}, tuple(positions), gauges or {}, histograms, capacity, frozenset(traits)
+        EngineKey("m", "0"),
+        counters or {},
+        tuple(positions),
+        gauges or {},
+        histograms,
+        capacity,
+        frozenset(traits),
     )

@@ -19,7 +19,9 @@ _NUMBERS = re.compile(rb"(?m)^((?:vllm|process)[^#\n]*) (\S+)$")
 
 
 def gauge(name, *samples):
-    return "".join([f"# HELP {name} Text.\n# TYPE {name} gauge\n", *(f"{name}{s}\n" for s in samples)])
+    return "".join(
+        [f"# HELP {name} Text.\n# TYPE {name} gauge\n", *(f"{name}{s}\n" for s in samples)]
+    )
 
 
 def test_steady_pages_are_not_read_line_by_line(page_name, recorded, monkeypatch):
@@ -136,4 +138,6 @@ def test_every_sample_is_read_as_prometheus_client_reads_it(page_name, recorded)
             theirs[sample.name, frozenset(sample.labels.items())] = sample.value
     wanted = frozenset(name.encode() for name, _ in theirs)
     page, _ = read_lines(body, wanted, len(theirs))
-    assert {(name, frozenset(labels)): value for (name, labels), value in values(page).items()} == theirs
+    assert {
+        (name, frozenset(labels)): value for (name, labels), value in values(page).items()
+    } == theirs

@@ -84,7 +84,9 @@ async def test_another_status_is_an_error_and_no_redirect_is_followed(status, se
 
 @pytest.mark.parametrize("size", [LIMIT, LIMIT + 1, 10**9])
 @pytest.mark.parametrize("announced", [True, False])
-async def test_a_page_over_the_limit_is_refused_without_reading_the_rest(size, announced, served, fetcher):
+async def test_a_page_over_the_limit_is_refused_without_reading_the_rest(
+    size, announced, served, fetcher
+):
     sent = 0
 
     async def handler(request):
@@ -104,7 +106,9 @@ async def test_a_page_over_the_limit_is_refused_without_reading_the_rest(size, a
             return
         with pytest.raises(PageTooLarge):
             await fetcher(url).get("/metrics")
-        assert sent < LIMIT + 5 * 10**8  # more than any kernel's buffers take; the rest is never asked for
+        assert (
+            sent < LIMIT + 5 * 10**8
+        )  # more than any kernel's buffers take; the rest is never asked for
 
 
 @pytest.mark.parametrize(
@@ -150,12 +154,17 @@ async def test_a_name_that_does_not_resolve_is_an_error_without_the_password(fet
 
 async def test_the_same_fetcher_goes_on_after_any_failure(fetcher):
     failures = {
-        TimedOut: [HEAD + b"Content-Length: 1000\r\n\r\n", *[b"#"] * 1000],  # a server that trickles bytes
+        TimedOut: [
+            HEAD + b"Content-Length: 1000\r\n\r\n",
+            *[b"#"] * 1000,
+        ],  # a server that trickles bytes
         PageTooLarge: [HEAD + b"\r\n" + b"x" * (2 * LIMIT)],
         Interrupted: [b"nonsense\r\n\r\n"],
         BadStatus: [b"HTTP/1.1 500 No\r\nContent-Length: 5\r\n\r\nwhat\n"],
     }
-    async with says(*failures.values(), [HEAD + b"Content-Length: 3\r\n\r\nok\n"], pause=0.001) as url:
+    async with says(
+        *failures.values(), [HEAD + b"Content-Length: 3\r\n\r\nok\n"], pause=0.001
+    ) as url:
         same = fetcher(url)
         for expected in failures:
             same._timeout = 0.2 if expected is TimedOut else 120.0

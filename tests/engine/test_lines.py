@@ -53,10 +53,16 @@ def test_a_malformed_line_is_counted_and_skipped_alone(text):
     assert (page.values, page.malformed) == ([2.0], 1)
 
 
-_CHARACTERS = st.one_of(st.sampled_from('\\"\n{},=# n\x0b\x0c\x1c\x85\xa0\u2028'), st.characters(codec="utf-8"))
+_CHARACTERS = st.one_of(
+    st.sampled_from('\\"\n{},=# n\x0b\x0c\x1c\x85\xa0\u2028'), st.characters(codec="utf-8")
+)
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.text(_CHARACTERS)), unique_by=lambda pair: pair[0]))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdef"), st.text(_CHARACTERS)), unique_by=lambda pair: pair[0]
+    )
+)
 @example([("a", "\\"), ("b", '"} 7'), ("c", "\\n")])
 def test_escaped_labels_come_back(pairs):
     def escape(value):
@@ -80,7 +86,14 @@ def test_a_repeated_series_is_counted_as_malformed_and_its_first_value_stays():
 
 
 def test_lines_that_are_not_wanted_are_not_checked():
-    page = read('{"my.metric", a="b"} 1', "broken{ 1", "vllm:broken{ 1", "\u00e9 1", f"{NAME} 1", f"{NAME}_x one")
+    page = read(
+        '{"my.metric", a="b"} 1',
+        "broken{ 1",
+        "vllm:broken{ 1",
+        "\u00e9 1",
+        f"{NAME} 1",
+        f"{NAME}_x one",
+    )
     assert (page.values, page.malformed) == ([1.0], 0)
 
 

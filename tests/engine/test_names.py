@@ -21,7 +21,11 @@ COUNTERS = {
 def expected_counters(known, truth):
     """What TRUTH.json says of one engine's counters, if its version tells it."""
     histograms = truth["histograms"]
-    expected = {counter: truth["counters"][name] for counter, name in COUNTERS.items() if name in truth["counters"]}
+    expected = {
+        counter: truth["counters"][name]
+        for counter, name in COUNTERS.items()
+        if name in truth["counters"]
+    }
     if (known["version"], known["arch"]) == ("0.7.3", "v1"):  # it had no such counter
         expected.pop(Counter.PREEMPTIONS, None)
     if known["arch"] == "v1" and truth["spec"] is not None:
@@ -38,20 +42,32 @@ def expected_counters(known, truth):
 def assert_true(body, known):
     page = snapshot(body)
     version = tuple(map(int, known["version"].split(".")[:2]))
-    assert {engine.key for engine in page.engines} == {EngineKey(known["model_name"], e) for e in known["engines"]}
+    assert {engine.key for engine in page.engines} == {
+        EngineKey(known["model_name"], e) for e in known["engines"]
+    }
     for engine in page.engines:
         truth = known["engines"][engine.key.engine]
         assert engine.counters == expected_counters(known, truth)
-        assert engine.accepted_per_position == tuple((truth["spec"] or {}).get("accepted_per_pos") or ())
-        running, waiting, usage = (truth["gauges"][name] for name in ("running", "waiting", "kv_usage"))
-        gauges = {Gauge.REQUESTS_RUNNING: running, Gauge.REQUESTS_WAITING: waiting, Gauge.KV_CACHE_USAGE: usage}
+        assert engine.accepted_per_position == tuple(
+            (truth["spec"] or {}).get("accepted_per_pos") or ()
+        )
+        running, waiting, usage = (
+            truth["gauges"][name] for name in ("running", "waiting", "kv_usage")
+        )
+        gauges = {
+            Gauge.REQUESTS_RUNNING: running,
+            Gauge.REQUESTS_WAITING: waiting,
+            Gauge.KV_CACHE_USAGE: usage,
+        }
         if version >= (0, 20):  # one of each recorded page's waiting requests is deferred
             gauges[Gauge.WAITING_FOR_CAPACITY] = max(waiting - 1, 0)
         assert engine.gauges == pytest.approx(gauges, abs=1e-6)
         phases = set(Phase) - ({Phase.TPOT} if version < (0, 11) else set())
         counts = {phase: truth["histograms"][phase]["count"] for phase in phases}
         assert {phase: histogram.count for phase, histogram in engine.histograms.items()} == counts
-        assert (Trait.OVERCOUNTED in engine.traits) == (known["arch"] == "v0" and truth["spec"] is not None)
+        assert (Trait.OVERCOUNTED in engine.traits) == (
+            known["arch"] == "v0" and truth["spec"] is not None
+        )
         assert engine.speculates == (truth["spec"] is not None)
         # 0.7.3 does not tell it; 0.9.2 with two engines tells that of the one whose metrics it does not show.
         has_capacity = version != (0, 7) and "engines_fed_but_not_exposed" not in known
@@ -64,12 +80,18 @@ def test_every_recorded_page_gives_the_values_that_made_it(page_name, recorded, 
     page = assert_true(recorded(page_name), truth[page_name])
     assert page.malformed == 0
     assert (page.process_start is None) == truth[page_name]["multiproc"]
-    assert all((Trait.DIFFUSION in engine.traits) == ("diffusion" in page_name) for engine in page.engines)
+    assert all(
+        (Trait.DIFFUSION in engine.traits) == ("diffusion" in page_name) for engine in page.engines
+    )
 
 
 @pytest.mark.parametrize("prefix", ["ray_vllm:", "ray_vllm_", "kserve_vllm:"])
-def test_every_recorded_page_gives_the_same_under_the_prefixes_of_ray_and_kserve(prefix, page_name, recorded):
-    body = re.sub(rb"(?m)^((?:# (?:TYPE|HELP) )?)vllm:", rb"\1" + prefix.encode(), recorded(page_name))
+def test_every_recorded_page_gives_the_same_under_the_prefixes_of_ray_and_kserve(
+    prefix, page_name, recorded
+):
+    body = re.sub(
+        rb"(?m)^((?:# (?:TYPE|HELP) )?)vllm:", rb"\1" + prefix.encode(), recorded(page_name)
+    )
     assert snapshot(body) == snapshot(recorded(page_name))
 
 
@@ -80,7 +102,9 @@ def test_histograms_have_their_observations_between_the_true_extremes(page_name,
         for phase, histogram in engine.histograms.items():
             if histogram.count == 0:
                 continue
-            within = next(i for i, edge in enumerate(histogram.edges) if expected[phase]["max"] <= edge)
+            within = next(
+                i for i, edge in enumerate(histogram.edges) if expected[phase]["max"] <= edge
+            )
             assert histogram.counts[within] == histogram.count
             assert within == 0 or histogram.counts[within - 1] < histogram.count
             below = [i for i, edge in enumerate(histogram.edges) if edge < expected[phase]["min"]]
@@ -97,7 +121,11 @@ def test_a_page_of_dynamos_worker_is_read_despite_its_additional_labels(recorded
     page = snapshot(recorded("extra/dynamo-1.6.1.txt"))
     [engine] = page.engines
     assert (page.process_start, engine.key) == (pytest.approx(1.795490885e9), EngineKey("lab", "0"))
-    counted = {Counter.DRAFTS: 1163, Counter.DRAFT_TOKENS: 3489, Counter.ACCEPTED_TOKENS: 1800}  # the plug-in's as well
+    counted = {
+        Counter.DRAFTS: 1163,
+        Counter.DRAFT_TOKENS: 3489,
+        Counter.ACCEPTED_TOKENS: 1800,
+    }  # the plug-in's as well
     assert engine.counters.items() >= counted.items()
     assert set(engine.histograms) == set(Phase)
 

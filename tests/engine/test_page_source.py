@@ -38,7 +38,12 @@ class FakeVllm:
         errors = {"404": BadStatus, "no answer": TimedOut, "interrupted": Interrupted}
         if self.filtering in errors:
             raise errors[self.filtering]
-        bodies = {"empty": b"", "cut": self.filtered()[:-2], "ignored": self.body, "works": self.filtered()}
+        bodies = {
+            "empty": b"",
+            "cut": self.filtered()[:-2],
+            "ignored": self.body,
+            "works": self.filtered(),
+        }
         return bodies[self.filtering]
 
     def filtered(self):
@@ -140,15 +145,25 @@ async def test_a_page_of_several_processes_is_never_filtered(vllm, source, recor
 
 
 @pytest.mark.parametrize(
-    "changed", ["vllm-0.33.0-dp2.prom", "vllm-0.33.0-nospec.prom", "vllm-0.10.2-v1.prom", "vllm-0.33.0-multiproc.prom"]
+    "changed",
+    [
+        "vllm-0.33.0-dp2.prom",
+        "vllm-0.33.0-nospec.prom",
+        "vllm-0.10.2-v1.prom",
+        "vllm-0.33.0-multiproc.prom",
+    ],
 )
-async def test_another_vllm_at_the_same_address_is_detected_in_the_same_poll(changed, vllm, source, recorded):
+async def test_another_vllm_at_the_same_address_is_detected_in_the_same_poll(
+    changed, vllm, source, recorded
+):
     await polls(source, 3)
     before = vllm.whole
     vllm.body = restarted(recorded(changed), b"1.8e+09")
     changed_page = await source.next()
     assert changed_page.process_start == snapshot(vllm.body).process_start
-    assert {engine.key for engine in changed_page.engines} == {engine.key for engine in snapshot(vllm.body).engines}
+    assert {engine.key for engine in changed_page.engines} == {
+        engine.key for engine in snapshot(vllm.body).engines
+    }
     assert await polls(source, 10) == snapshot(vllm.body)
     assert vllm.whole > before
 
@@ -156,7 +171,9 @@ async def test_another_vllm_at_the_same_address_is_detected_in_the_same_poll(cha
 async def test_an_older_process_is_refused_until_it_keeps_responding(vllm, source):
     newest, older = vllm.body, restarted(vllm.body, b"1.7e+09")
     await source.next()
-    for _ in range(2 * REFUSALS):  # two servers that answer in turn: only the newer one's numbers are taken
+    for _ in range(
+        2 * REFUSALS
+    ):  # two servers that answer in turn: only the newer one's numbers are taken
         vllm.body = older
         with pytest.raises(AnotherServer):
             await source.next()

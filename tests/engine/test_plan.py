@@ -14,7 +14,13 @@ def test_engines_come_in_the_order_of_their_numbers():
     """One of hundreds of digits is a name like any other."""
     names = ["9" * 512, "10", "2", "0", "1"]
     lines = [f'vllm:num_requests_running{{{M},engine="{name}"}} 1' for name in names]
-    assert [engine.key.engine for engine in page(*lines).engines] == ["0", "9" * 512, "1", "2", "10"]
+    assert [engine.key.engine for engine in page(*lines).engines] == [
+        "0",
+        "9" * 512,
+        "1",
+        "2",
+        "10",
+    ]
 
 
 def test_several_models_on_one_page_stay_apart():
@@ -23,19 +29,32 @@ def test_several_models_on_one_page_stay_apart():
         'vllm:num_requests_running{engine="0",model_name="a"} 2',
         'vllm:generation_tokens_total{engine="0",model_name="b"} 3',
     )
-    assert [(e.key.model_name, e.gauges[Gauge.REQUESTS_RUNNING]) for e in both.engines] == [("a", 2.0), ("b", 1.0)]
+    assert [(e.key.model_name, e.gauges[Gauge.REQUESTS_RUNNING]) for e in both.engines] == [
+        ("a", 2.0),
+        ("b", 1.0),
+    ]
     assert [e.counters for e in both.engines] == [{}, {Counter.GENERATION_TOKENS: 3.0}]
 
 
 def test_other_programs_names_and_series_without_a_model_belong_to_no_engine():
-    no_engine = ["vllm:num_requests_running 1", f"sglang:{RUNNING[5:]}", f"my{RUNNING}", "# TYPE up gauge"]
-    assert only(*no_engine, f"vllm:num_requests_waiting{{{M}}} 2").gauges == {Gauge.REQUESTS_WAITING: 2.0}
+    no_engine = [
+        "vllm:num_requests_running 1",
+        f"sglang:{RUNNING[5:]}",
+        f"my{RUNNING}",
+        "# TYPE up gauge",
+    ]
+    assert only(*no_engine, f"vllm:num_requests_waiting{{{M}}} 2").gauges == {
+        Gauge.REQUESTS_WAITING: 2.0
+    }
     with pytest.raises(NoVllmMetrics):
         page(*no_engine)
 
 
 def test_processes_that_count_apart_are_summed():
-    lines = [f'vllm:generation_tokens_total{{{M},pid="{pid}"}} {value}' for pid, value in ((1, 10), (2, 20))]
+    lines = [
+        f'vllm:generation_tokens_total{{{M},pid="{pid}"}} {value}'
+        for pid, value in ((1, 10), (2, 20))
+    ]
     lines += [
         f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{M},pid="{pid}",position="{position}"}} {value}'
         for pid, position, value in ((1, 1, 1), (1, 0, 2), (2, 0, 40), (2, 1, 30))
@@ -53,7 +72,13 @@ def test_processes_that_count_apart_are_summed():
 @pytest.mark.parametrize(
     ("samples", "usage"),
     [
-        ([("kv_cache_usage_perc", f'pid="{pid}"', value) for pid, value in ((1, 0.0), (2, 0.6), (3, 0.2))], 0.6),
+        (
+            [
+                ("kv_cache_usage_perc", f'pid="{pid}"', value)
+                for pid, value in ((1, 0.0), (2, 0.6), (3, 0.2))
+            ],
+            0.6,
+        ),
         ([("kv_cache_usage_perc", 'pid="1"', 0.9), ("gpu_cache_usage_perc", "", 0.4)], 0.4),
     ],
     ids=["the highest of several processes", "one of all processes wins over one per process"],
@@ -89,20 +114,28 @@ def test_kv_cache_capacity_is_known_if_one_setting_belongs_to_the_engine(lines, 
 
 
 def test_a_histogram_without_its_last_bucket_is_absent():
-    assert only(RUNNING, *ttft(1, 2, edges=("0.1", "1.0"), labels=M + ',engine="0"')).histograms == {}
+    assert (
+        only(RUNNING, *ttft(1, 2, edges=("0.1", "1.0"), labels=M + ',engine="0"')).histograms == {}
+    )
 
 
 @pytest.mark.parametrize(
     ("edges", "counts", "read"),
     [
-        (("+Inf", "1e-1", "10", "1"), (5, 1, 3, 2), {0.1: 1.0, 1.0: 2.0, 10.0: 3.0, float("inf"): 5.0}),
+        (
+            ("+Inf", "1e-1", "10", "1"),
+            (5, 1, 3, 2),
+            {0.1: 1.0, 1.0: 2.0, 10.0: 3.0, float("inf"): 5.0},
+        ),
         *(
             (("0.1", edge, "1.0", "+Inf"), (1, 7, 2, 3), {0.1: 1.0, 1.0: 2.0, float("inf"): 3.0})
             for edge in ("NaN", "nan", "x", "", "1_0", "-Inf", "-1", "0")  # no latencies
         ),
     ],
 )
-def test_buckets_are_read_in_any_order_and_notation_without_those_that_are_no_latency(edges, counts, read):
+def test_buckets_are_read_in_any_order_and_notation_without_those_that_are_no_latency(
+    edges, counts, read
+):
     histogram = only(*ttft(*counts, edges=edges)).histograms[Phase.TTFT]
     assert dict(zip(histogram.edges, histogram.counts, strict=True)) == read
     assert histogram.edges == tuple(read)
@@ -111,7 +144,12 @@ def test_buckets_are_read_in_any_order_and_notation_without_those_that_are_no_la
 @pytest.mark.parametrize("positions", [("0", "2"), ("1", "2"), ("x",), ("-1",), ("9" * 5000,)])
 def test_positions_with_a_gap_are_absent(positions):
     name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-    assert only(RUNNING, *(f'{name}{{{M},engine="0",position="{p}"}} 1' for p in positions)).accepted_per_position == ()
+    assert (
+        only(
+            RUNNING, *(f'{name}{{{M},engine="0",position="{p}"}} 1' for p in positions)
+        ).accepted_per_position
+        == ()
+    )
 
 
 def test_the_new_name_is_read_if_a_page_has_both():
@@ -138,7 +176,8 @@ def test_more_engines_than_any_vllm_has_are_refused():
 
 
 @pytest.mark.parametrize(
-    "counts", [(3, 2, 4), (3, 4, 2), (-1, 2, 3), ("NaN", 2, 3), (1, "NaN", 3), (1, 2, "NaN"), (1, 2, "+Inf")]
+    "counts",
+    [(3, 2, 4), (3, 4, 2), (-1, 2, 3), ("NaN", 2, 3), (1, "NaN", 3), (1, 2, "NaN"), (1, 2, "+Inf")],
 )
 def test_contradictory_histograms_are_dropped_and_counted(counts):
     contradictory = page(RUNNING, *ttft(*counts, labels=M + ',engine="0"'))
@@ -163,9 +202,14 @@ def test_a_full_kv_cache_is_possible_and_one_of_40_is_not():
     assert usage == [{Gauge.KV_CACHE_USAGE: 1.0}, {}]
 
 
-@pytest.mark.parametrize("values", [("1e308", "1e308"), ("+Inf", "-Inf"), ("NaN", "1"), ("+Inf", "1")])
+@pytest.mark.parametrize(
+    "values", [("1e308", "1e308"), ("+Inf", "-Inf"), ("NaN", "1"), ("+Inf", "1")]
+)
 def test_impossible_sums_over_processes_are_absent(values):
-    lines = [f'vllm:generation_tokens_total{{{M},pid="{pid}"}} {value}' for pid, value in enumerate(values)]
+    lines = [
+        f'vllm:generation_tokens_total{{{M},pid="{pid}"}} {value}'
+        for pid, value in enumerate(values)
+    ]
     assert only(*lines).counters == {}
 
 
@@ -178,7 +222,10 @@ START = "process_start_time_seconds"
         ([], None),
         ([f"{START} 1.5e9"], 1.5e9),
         ([f'{START}{{pid="1"}} 1', f'{START}{{pid="2"}} 2'], None),
-        ([f"{START} NaN"], None),  # it differs from itself, and would look like a restart at every poll
+        (
+            [f"{START} NaN"],
+            None,
+        ),  # it differs from itself, and would look like a restart at every poll
         ([f"{START} +Inf"], None),
     ],
 )
@@ -196,7 +243,10 @@ _NAMES = st.sampled_from(
     ]
 )  # fmt: skip
 _LABELS = st.dictionaries(
-    st.sampled_from(["model_name", "engine", "position", "le", "pid", "num_gpu_blocks", "block_size"]), _LABEL_VALUES
+    st.sampled_from(
+        ["model_name", "engine", "position", "le", "pid", "num_gpu_blocks", "block_size"]
+    ),
+    _LABEL_VALUES,
 )
 
 
@@ -215,8 +265,14 @@ def test_whatever_labels_and_values_a_page_has_only_page_errors_are_raised(sampl
         except PageError:
             continue
         for engine in read.engines:
-            numbers = [*engine.counters.values(), *engine.gauges.values(), *engine.accepted_per_position]
-            numbers += [count for histogram in engine.histograms.values() for count in histogram.counts]
+            numbers = [
+                *engine.counters.values(),
+                *engine.gauges.values(),
+                *engine.accepted_per_position,
+            ]
+            numbers += [
+                count for histogram in engine.histograms.values() for count in histogram.counts
+            ]
             assert all(0 <= number < float("inf") for number in numbers)
             for histogram in engine.histograms.values():
                 assert list(histogram.edges) == sorted(set(histogram.edges))

@@ -46,7 +46,9 @@ class Source:
 async def polling(source, interval):
     clock, sink = asyncio.get_running_loop().time, Recorder()
     scrape = Scrape.model_construct(scrape_interval=interval, scrape_cpu_share=1.0)
-    task = asyncio.create_task(Poller(source, scrape, sink, wall_clock=clock, monotonic=clock).run())
+    task = asyncio.create_task(
+        Poller(source, scrape, sink, wall_clock=clock, monotonic=clock).run()
+    )
     yield sink
     assert not task.done()
     task.cancel()
@@ -61,7 +63,9 @@ async def test_polls_never_overlap_and_their_times_rise(eventually):
     times = [at for at, *_ in sink.pages]
     assert times == sorted(set(times))
     assert [page for *_, page in sink.pages] == list(range(1, len(times) + 1))
-    assert all(duration >= 0.019 for _, duration, *_ in sink.pages)  # asyncio may wake a timer a clock tick early
+    assert all(
+        duration >= 0.019 for _, duration, *_ in sink.pages
+    )  # asyncio may wake a timer a clock tick early
 
 
 async def test_no_poll_comes_before_the_interval_is_over(eventually):
@@ -73,7 +77,9 @@ async def test_no_poll_comes_before_the_interval_is_over(eventually):
     assert source.polls == 1
 
 
-@pytest.mark.parametrize(("error", "pause"), [(PageTooLarge, 5.0), (TimedOut, 1.0), (Unreachable, 1.0)])
+@pytest.mark.parametrize(
+    ("error", "pause"), [(PageTooLarge, 5.0), (TimedOut, 1.0), (Unreachable, 1.0)]
+)
 async def test_an_unusable_page_stretches_the_interval_and_a_failed_poll_does_not(error, pause):
     now = 0.0
 

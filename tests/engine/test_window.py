@@ -31,7 +31,11 @@ def window(*readings, seconds=60.0):
         ([(0, 0), (60.5, 7), (121, 14)], (7,), 60.5),  # polls may be a window apart
         ([(0, 0), (10, 10), (3610, 9000)], (0,), 0),  # an outage
         ([(0, 0), (10, 10), (3610, 9000), (3620, 9008)], (8,), 10),
-        ([(-math.inf, 0), (1000, 7)], (7,), math.inf),  # the zero at which totals began is no outage
+        (
+            [(-math.inf, 0), (1000, 7)],
+            (7,),
+            math.inf,
+        ),  # the zero at which totals began is no outage
     ],
 )
 def test_growth_is_that_of_the_window_or_of_the_history_if_it_is_shorter(readings, growth, seconds):
@@ -99,9 +103,17 @@ DRAFTS, TOKENS = Counter.DRAFTS, Counter.GENERATION_TOKENS
 
 
 def test_merge_sums_all_but_ratios():
-    first = engine({DRAFTS: 1}, (1, 2), (1, 2, 3), gauges={Gauge.KV_CACHE_USAGE: 0.2, Gauge.REQUESTS_RUNNING: 1})
+    first = engine(
+        {DRAFTS: 1},
+        (1, 2),
+        (1, 2, 3),
+        gauges={Gauge.KV_CACHE_USAGE: 0.2, Gauge.REQUESTS_RUNNING: 1},
+    )
     second = engine(
-        {DRAFTS: 10, TOKENS: 5}, (10,), (1, 1, 1), gauges={Gauge.KV_CACHE_USAGE: 0.7, Gauge.REQUESTS_RUNNING: 2}
+        {DRAFTS: 10, TOKENS: 5},
+        (10,),
+        (1, 1, 1),
+        gauges={Gauge.KV_CACHE_USAGE: 0.7, Gauge.REQUESTS_RUNNING: 2},
     )
     both = merge([first, second])
     assert both.key == OTHER
@@ -111,14 +123,26 @@ def test_merge_sums_all_but_ratios():
     assert both.histograms[Phase.TTFT].counts == (2, 3, 4)
 
 
-@pytest.mark.parametrize(("capacities", "expected"), [((10, 20), 30), ((10, None), None), ((None, None), None)])
+@pytest.mark.parametrize(
+    ("capacities", "expected"), [((10, 20), 30), ((10, None), None), ((None, None), None)]
+)
 def test_merged_capacity_is_known_if_all_are(capacities, expected):
-    assert merge([engine(capacity=capacity) for capacity in capacities]).kv_cache_capacity_tokens == expected
+    assert (
+        merge([engine(capacity=capacity) for capacity in capacities]).kv_cache_capacity_tokens
+        == expected
+    )
 
 
 def test_merge_keeps_every_trait_and_adds_nothing():
-    both = merge([engine(ttft=(1, 2, 3), traits=[Trait.OVERCOUNTED]), engine(ttft=(1, 2), edges=(0.5, math.inf))])
-    assert both == EngineSnapshot(OTHER, {}, (), {}, {}, None, frozenset({Trait.OVERCOUNTED}))  # not of other buckets
+    both = merge(
+        [
+            engine(ttft=(1, 2, 3), traits=[Trait.OVERCOUNTED]),
+            engine(ttft=(1, 2), edges=(0.5, math.inf)),
+        ]
+    )
+    assert both == EngineSnapshot(
+        OTHER, {}, (), {}, {}, None, frozenset({Trait.OVERCOUNTED})
+    )  # not of other buckets
 
 
 def test_merged_positions_are_absent_if_an_engine_with_drafts_has_none():

@@ -12,7 +12,13 @@ from sidecar.analysis.model_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGE
 from sidecar.analysis.report import EngineReport, ModelReport, OwnReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup, Withheld
 from sidecar.analysis.speed.steps import Steps
-from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginEngineReport, PluginReport, PluginState
+from sidecar.analysis.split.plugin_state import (
+    NoSplit,
+    NoSplitReason,
+    PluginEngineReport,
+    PluginReport,
+    PluginState,
+)
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Judgement, Verdict
@@ -37,7 +43,9 @@ def shown(report_, **environment):
 
 def distribution(edges, *counts):
     """With the cumulative ``counts``, of which the last ones repeat."""
-    filled = (counts + counts[-1:] * len(edges))[: len(edges) + 1] if counts else (0,) * (len(edges) + 1)
+    filled = (
+        (counts + counts[-1:] * len(edges))[: len(edges) + 1] if counts else (0,) * (len(edges) + 1)
+    )
     return Distribution(edges, filled, 0.5 * filled[-1])
 
 
@@ -49,7 +57,9 @@ def window(rate, drafts=1000.0, share=1.0, tokens=3):
         drafts=drafts,
         draft_tokens=drafted,
         accepted_tokens=rate * drafted,
-        accepted_per_position=tuple(rate * drafts * (1 + (tokens - 1 - 2 * place) / 16) for place in range(tokens)),
+        accepted_per_position=tuple(
+            rate * drafts * (1 + (tokens - 1 - 2 * place) / 16) for place in range(tokens)
+        ),
         drafted_per_position=(drafts,) * tokens,
         share=share,
     )
@@ -61,7 +71,10 @@ def judgement(verdict, rate=None, *, share=1.0, speculation=None, by_speedup=Fal
     enough = verdict is not Verdict.INSUFFICIENT_DATA
     verdicts = {"by_acceptance": verdict, "by_speedup": verdict if by_speedup else None}
     is_low = enough and seen.rate is not None and seen.rate < 0.5
-    judged = {"evidence": Evidence(window=seen, speculation=speculation), "judged": seen if enough else None}
+    judged = {
+        "evidence": Evidence(window=seen, speculation=speculation),
+        "judged": seen if enough else None,
+    }
     return Judgement(is_known=True, **{**judged, **verdicts, "is_low": is_low} | changes)
 
 
@@ -77,7 +90,9 @@ def speed(plain_ms=30.0, actual_ms=20.0, withheld=None):
     if withheld is not None:
         return EngineSpeed(steps=steps, withheld=withheld)
     known = speedup(plain_ms, actual_ms)
-    return EngineSpeed(steps=steps, speedup=known, break_even_length=1.6, break_even_acceptance=0.31)
+    return EngineSpeed(
+        steps=steps, speedup=known, break_even_length=1.6, break_even_acceptance=0.31
+    )
 
 
 def engine(model="demo", index="0", **changes):
@@ -88,9 +103,17 @@ def engine(model="demo", index="0", **changes):
         "accepted_per_position": (270.0, 180.0, 90.0),
         "kv_cache_usages": distribution(USAGE_EDGES, 1, 2, 3),
         "window_acceptances": distribution(WINDOW_EDGES, 0, 0, 0, 1, 2),
-        "loads": (LoadReport("1", 10.0, 400.0, 900.0, 0.03), LoadReport("2"), LoadReport("3-4", 4.0, 100.0, 250.0)),
+        "loads": (
+            LoadReport("1", 10.0, 400.0, 900.0, 0.03),
+            LoadReport("2"),
+            LoadReport("3-4", 4.0, 100.0, 250.0),
+        ),
         "judgement": judgement(Verdict.NET_POSITIVE, 0.6),
-        "gauges": {Gauge.REQUESTS_RUNNING: 4.0, Gauge.REQUESTS_WAITING: 1.0, Gauge.KV_CACHE_USAGE: 0.375},
+        "gauges": {
+            Gauge.REQUESTS_RUNNING: 4.0,
+            Gauge.REQUESTS_WAITING: 1.0,
+            Gauge.KV_CACHE_USAGE: 0.375,
+        },
         "kv_cache_peak": 0.5,
         "kv_cache_capacity_tokens": 442_368,
         "kv_cache_block_tokens": 16,
@@ -108,15 +131,24 @@ def engine(model="demo", index="0", **changes):
     return EngineReport(**values | changes)
 
 
-STRUCTURED = Finding(code=FindingCode.STRUCTURED_OUTPUT, where=("structured",), value=0.45, other=0.7, error=0.02)
+STRUCTURED = Finding(
+    code=FindingCode.STRUCTURED_OUTPUT, where=("structured",), value=0.45, other=0.7, error=0.02
+)
 
 
 def latency(median):
-    return Latency(dict(zip(QUANTILES, (median, 2 * median, 3 * median, 5 * median), strict=True)), 40.0, 0.001)
+    return Latency(
+        dict(zip(QUANTILES, (median, 2 * median, 3 * median, 5 * median), strict=True)), 40.0, 0.001
+    )
 
 
 def tally(stopped, drafts, rate):
-    return Tally(stopped=stopped, drafts=drafts, draft_tokens=3 * drafts, accepted_tokens=int(3 * drafts * rate))
+    return Tally(
+        stopped=stopped,
+        drafts=drafts,
+        draft_tokens=3 * drafts,
+        accepted_tokens=int(3 * drafts * rate),
+    )
 
 
 def temperature(label, verdict=Verdict.NET_POSITIVE, rate=0.7, share=0.5, **changes):
@@ -131,8 +163,13 @@ def temperature(label, verdict=Verdict.NET_POSITIVE, rate=0.7, share=0.5, **chan
         "ttft_quantiles": {0.5: 0.08, 0.95: 0.2, 0.99: 0.3},
         "tpot_quantiles": {0.5: 0.02, 0.95: 0.03, 0.99: 0.04},
     }
-    counted = replace(tally(40, 1000, rate), drafted_at=(1000, 1000, 1000), accepted_at=(900, 700, 500))
-    judged = {"window": window(rate, share=share), "judgement": judgement(verdict, rate, share=share)}
+    counted = replace(
+        tally(40, 1000, rate), drafted_at=(1000, 1000, 1000), accepted_at=(900, 700, 500)
+    )
+    judged = {
+        "window": window(rate, share=share),
+        "judgement": judgement(verdict, rate, share=share),
+    }
     untimed = {"speedup": None, "saved_seconds": 0.0, "lost_seconds": 0.0}
     values = {"temperature": label, "tally": counted, **distributions, **judged, **untimed}
     return TemperatureReport(**values | changes)
@@ -141,7 +178,9 @@ def temperature(label, verdict=Verdict.NET_POSITIVE, rate=0.7, share=0.5, **chan
 def timed(label, verdict, rate, plain_ms, actual_ms, **changes):
     """A temperature whose verdict is by time."""
     judged = judgement(verdict, rate, share=0.5, by_speedup=True)
-    return temperature(label, verdict, rate, judgement=judged, speedup=speedup(plain_ms, actual_ms), **changes)
+    return temperature(
+        label, verdict, rate, judgement=judged, speedup=speedup(plain_ms, actual_ms), **changes
+    )
 
 
 def difference(rate, others, error=0.01, drafted=1000):
@@ -201,7 +240,9 @@ OBSERVING = PluginReport(
     dropped={"unreadable": 0, "stranger": 0},
 )  # fmt: skip
 
-NEVER_CONNECTED = replace(OBSERVING, state=PluginState.NOT_CONNECTED, heard=False, observed=0, engines=())
+NEVER_CONNECTED = replace(
+    OBSERVING, state=PluginState.NOT_CONNECTED, heard=False, observed=0, engines=()
+)
 
 UP = ScrapeReport(
     up=True,

@@ -30,7 +30,9 @@ PROMETHEUS_3 = (
 def everything():
     """A model with a name that must be escaped, two engines, two temperatures and a reference."""
     engines = (
-        reports.engine(STRANGE, speed=reports.speed(), limitations=frozenset({Limitation.NO_POSITIONS})),
+        reports.engine(
+            STRANGE, speed=reports.speed(), limitations=frozenset({Limitation.NO_POSITIONS})
+        ),
         reports.engine(STRANGE, "1", coverage=None, speculation=None),
     )
     cold, hot = (
@@ -38,14 +40,18 @@ def everything():
         reports.timed("0.7-1", Verdict.NET_NEGATIVE, 0.3, 30, 33, lost_seconds=3.25),
     )
     groups = (reports.group("prompt_tokens", "0-512"), reports.group("output", "structured", 0.2))
-    model = reports.timed_model(cold, hot, name=STRANGE, engines=engines, groups=groups, findings=(reports.STRUCTURED,))
+    model = reports.timed_model(
+        cold, hot, name=STRANGE, engines=engines, groups=groups, findings=(reports.STRUCTURED,)
+    )
     return reports.report(model, failures={"scrape": 0}, label_overflow={"engine": 0})
 
 
 def test_the_exposition_is_the_golden_page(request):
     shown = reports.shown(everything(), ALERTING__RUNBOOKS="https://runbooks.example/")
     others = {"specdec_build_info", "specdec_threshold"}  # they vary with what is not exporting
-    page = generate_latest(Families(family for family in families(shown) if family.name not in others)).decode()
+    page = generate_latest(
+        Families(family for family in families(shown) if family.name not in others)
+    ).decode()
     if request.config.getoption("--update-golden"):
         GOLDEN.write_text(page)
     assert page == GOLDEN.read_text(), "if the change is right: pytest tests/export --update-golden"
@@ -102,4 +108,8 @@ def test_a_page_is_compressed_for_clients_that_accept_gzip():
 
 def test_the_sidecar_s_own_process_is_on_the_page():
     names = {line.split(b" ")[0] for line in render().splitlines()}
-    assert {b"process_resident_memory_bytes", b"process_cpu_seconds_total", b"process_open_fds"} <= names
+    assert {
+        b"process_resident_memory_bytes",
+        b"process_cpu_seconds_total",
+        b"process_open_fds",
+    } <= names

@@ -36,7 +36,9 @@ from tests.export import reports
 def test_names_are_unique_and_none_is_a_histogram_s_series():
     names = [metric.name for metric in METRICS]
     assert len(names) == len(set(names))
-    series = {f"{metric.name}_{suffix}" for metric in METRICS for suffix in ("bucket", "count", "sum")}
+    series = {
+        f"{metric.name}_{suffix}" for metric in METRICS for suffix in ("bucket", "count", "sum")
+    }
     assert not series & set(names)
 
 
@@ -45,7 +47,9 @@ DOCS = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 
 def test_names_types_labels_and_meanings_of_the_metrics_are_those_of_the_contract():
     """Rules, dashboards and users build on them."""
-    assert metrics_reference(DOCS) == DOCS, "`scripts/docs` updates docs/metrics.md; CHANGELOG.md lists what breaks"
+    assert metrics_reference(DOCS) == DOCS, (
+        "`scripts/docs` updates docs/metrics.md; CHANGELOG.md lists what breaks"
+    )
 
 
 def test_the_page_of_metrics_states_the_series_budget():
@@ -53,7 +57,9 @@ def test_the_page_of_metrics_states_the_series_budget():
 
 
 def test_every_reason_for_dropping_a_message_is_explained():
-    explained = re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", DOCS.partition("\n## Why messages")[2], re.MULTILINE)
+    explained = re.findall(
+        r"^\| `(\w+)` \| .+ \| .+ \|$", DOCS.partition("\n## Why messages")[2], re.MULTILINE
+    )
     assert sorted(explained) == sorted(Lives(0.0, 0.98).report("").dropped)
 
 
@@ -66,7 +72,9 @@ ADAPTERS = [("adapter", str(number)) for number in range(MOST_ADAPTERS)] + [("ad
 DEEP = (1,) * 32
 
 
-STEPS = PlainStepTimes(running=(1.0,), seconds=(0.02,), errors=(0.001,), measured=datetime(2026, 11, 21, tzinfo=UTC))
+STEPS = PlainStepTimes(
+    running=(1.0,), seconds=(0.02,), errors=(0.001,), measured=datetime(2026, 11, 21, tzinfo=UTC)
+)
 BASELINE = {
     "plain_cache": PlainCache(hit_ratio=0.8, capacity_tokens=500_000, preemptions_ratio=0.0),
     "plain_steps": STEPS,
@@ -85,7 +93,9 @@ def full(engines):
         for index in engines
     )  # fmt: skip
     temperatures = [
-        reports.temperature(label, tally=Tally(drafted_at=DEEP, accepted_at=DEEP), speedup=reports.speedup(30, 20))
+        reports.temperature(
+            label, tally=Tally(drafted_at=DEEP, accepted_at=DEEP), speedup=reports.speedup(30, 20)
+        )
         for label in TEMPERATURES
     ]
     groups = tuple(reports.group(by, name) for by, name in (*GROUPS, *ADAPTERS))
@@ -103,7 +113,10 @@ def full(engines):
 
 @pytest.mark.parametrize("engines", [1, 4, 5, 6, 7, LIMITS.engines])
 def test_series_are_bounded(engines):
-    collected = [*families(full(map(str, range(engines)))), *ProcessCollector(registry=None).collect()]
+    collected = [
+        *families(full(map(str, range(engines)))),
+        *ProcessCollector(registry=None).collect(),
+    ]
     samples = [sample for family in collected for sample in family.samples]
     assert 600 < len(samples) <= MOST_SERIES
     assert len({(sample.name, tuple(sample.labels.items())) for sample in samples}) == len(samples)
@@ -114,7 +127,9 @@ def snapshot(key, poll):
     readings = HistogramReading((0.1, 1.0, math.inf), (poll, 2.0 * poll, 3.0 * poll))
     counters = dict.fromkeys(Counter, 100.0 * poll) | {Counter.GENERATION_TOKENS: 300.0 * poll}
     gauges = dict.fromkeys(Gauge, 0.5)
-    return EngineSnapshot(key, counters, (50.0 * poll,) * 40, gauges, dict.fromkeys(Phase, readings), 1000)
+    return EngineSnapshot(
+        key, counters, (50.0 * poll,) * 40, gauges, dict.fromkeys(Phase, readings), 1000
+    )
 
 
 @pytest.mark.parametrize("pause", [60.0, 3600.0])
@@ -128,14 +143,20 @@ def test_series_are_bounded_over_a_whole_life(pause):
             at += 1.0
             page = PageSnapshot(tuple(snapshot(key, poll) for key in keys), None, 0)
             state.scraped(at, 0.002, 1.0, page)
-        samples = [sample for family in families(Shown(state.report(at), settings)) for sample in family.samples]
+        samples = [
+            sample
+            for family in families(Shown(state.report(at), settings))
+            for sample in family.samples
+        ]
         assert 200 < len(samples) <= MOST_SERIES
         at += pause
 
 
 def test_every_metric_shows_when_everything_is_known():
     shown = full("0")
-    seen = {family.name + ("_total" if family.type == "counter" else "") for family in families(shown)}
+    seen = {
+        family.name + ("_total" if family.type == "counter" else "") for family in families(shown)
+    }
     assert {metric.name for metric in METRICS} <= seen
 
 
@@ -143,7 +164,9 @@ def test_every_metric_shows_when_everything_is_known():
 def test_promtool_complains_of_nothing_but_the_quantile_label():
     """It keeps the label ``quantile`` for summaries, whose quantiles could not be read as plain gauges are."""
     page = generate_latest(Families(families(full("0"))))
-    done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=page, capture_output=True, check=False
+    )
     assert set(done.stderr.decode().splitlines()) == {
         f'specdec_{name} non-summary metrics should not have "quantile" label'
         for name in ("engine_latency_seconds", "latency_baseline_seconds")
@@ -172,19 +195,29 @@ def test_thresholds_and_links_are_those_of_the_settings():
     }
     report = reports.report(reports.model())
     assert values(report, "specdec_threshold", **environment)[("kv_cache_usage",)] == 0.8
-    assert values(report, "specdec_links_info", **environment) == {("", "https://grafana.example"): 1}
+    assert values(report, "specdec_links_info", **environment) == {
+        ("", "https://grafana.example"): 1
+    }
 
 
 def test_baselines_are_of_the_two_quantiles_that_are_exported():
-    report = reports.report(reports.model(plain_latencies={"ttft": {0.5: 0.05, 0.95: 1.0, 0.99: 1.25}}))
+    report = reports.report(
+        reports.model(plain_latencies={"ttft": {0.5: 0.05, 0.95: 1.0, 0.99: 1.25}})
+    )
     baseline = {("demo", "ttft", "0.5"): 0.05, ("demo", "ttft", "0.99"): 1.25}
     assert values(report, "specdec_latency_baseline_seconds") == baseline
 
 
 def test_acceptance_is_absent_below_the_gates():
     quiet = reports.judgement(Verdict.INSUFFICIENT_DATA, 0.3)
-    report = reports.report(reports.model(reports.temperature("0", judgement=quiet), judgement=quiet))
-    assert values(report, "specdec_acceptance_ratio") == values(report, "specdec_model_acceptance_ratio") == {}
+    report = reports.report(
+        reports.model(reports.temperature("0", judgement=quiet), judgement=quiet)
+    )
+    assert (
+        values(report, "specdec_acceptance_ratio")
+        == values(report, "specdec_model_acceptance_ratio")
+        == {}
+    )
 
 
 def test_findings_are_0_or_1_and_absent_where_nothing_is_speculating_or_the_poll_is_stale():
@@ -202,12 +235,20 @@ def test_a_v0_engine_exports_what_it_has_and_no_zeros():
     )  # fmt: skip
     shown = reports.shown(reports.report(reports.model(engines=(old,))))
     seen = {family.name for family in families(shown) if "engine" in family.samples[0].labels}
-    assert seen - {"specdec_plugin_info"} == {"specdec_generation_tokens", "specdec_engine_limitation"}
+    assert seen - {"specdec_plugin_info"} == {
+        "specdec_generation_tokens",
+        "specdec_engine_limitation",
+    }
 
 
 def test_every_quantity_of_vllm_is_exported_or_left_out_on_purpose():
     """One that is added to names.py and forgotten here would be read and never exported."""
-    internal = {Counter.STEPS, Counter.DECODE_SECONDS, Counter.DECODE_STEPS, Counter.TTFT_SECONDS}  # others tell these
+    internal = {
+        Counter.STEPS,
+        Counter.DECODE_SECONDS,
+        Counter.DECODE_STEPS,
+        Counter.TTFT_SECONDS,
+    }  # others tell these
     for place, quantity in enumerate([*Counter, *Gauge], start=1000):
         counters = {quantity: place} if quantity in Counter else {}
         gauges = {quantity: place} if quantity in Gauge else {}
@@ -215,6 +256,7 @@ def test_every_quantity_of_vllm_is_exported_or_left_out_on_purpose():
         exported = families(reports.shown(reports.report(model)))
         is_exported = place in [sample.value for family in exported for sample in family.samples]
         assert is_exported == (quantity not in internal), quantity
-    assert {labels[2] for labels in values(reports.report(reports.model()), "specdec_engine_latency_seconds")} == set(
-        Phase
-    )
+    assert {
+        labels[2]
+        for labels in values(reports.report(reports.model()), "specdec_engine_latency_seconds")
+    } == set(Phase)

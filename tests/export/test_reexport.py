@@ -23,8 +23,12 @@ def test_reexported_series_are_vllms_own(page_name, recorded):
     """Value by value, and nothing but vLLM's, on a page that can be parsed."""
     body = recorded(page_name)
     theirs = {sample for sample in samples(families(body)) if sample[0].startswith("vllm:")}
-    page = families(rendered(reports.shown(reports.report()), chosen("", ""), own_series(body, 10**6)))
-    assert {sample for sample in samples(page) if not sample[0].startswith(("specdec_", "process_"))} == theirs
+    page = families(
+        rendered(reports.shown(reports.report()), chosen("", ""), own_series(body, 10**6))
+    )
+    assert {
+        sample for sample in samples(page) if not sample[0].startswith(("specdec_", "process_"))
+    } == theirs
     assert len(theirs) > 100
 
 
@@ -40,10 +44,10 @@ def test_families_are_whole_and_their_series_bounded(limit, recorded):
 
 
 def test_exemplars_and_a_family_that_is_cut_off_are_left_out():
-    page = (
-        b'# HELP vllm:x X.\n# TYPE vllm:x counter\nvllm:x_total{a="b"} 5.0 # {id="7"} 1.0\n# HELP vllm:y Y.\n# TYPE vll'
+    page = b'# HELP vllm:x X.\n# TYPE vllm:x counter\nvllm:x_total{a="b"} 5.0 # {id="7"} 1.0\n# HELP vllm:y Y.\n# TYPE vll'
+    assert (
+        own_series(page, 9) == b'# HELP vllm:x X.\n# TYPE vllm:x counter\nvllm:x_total{a="b"} 5.0\n'
     )
-    assert own_series(page, 9) == b'# HELP vllm:x X.\n# TYPE vllm:x counter\nvllm:x_total{a="b"} 5.0\n'
     assert own_series(b"\xff<html>\n", 9) == b""
     assert own_series(f"{GOOD}#a comment\n".encode(), 9) == GOOD.encode()
 
@@ -95,4 +99,6 @@ def test_bytes_that_are_no_unicode_do_not_reach_the_page():
 
 def test_a_page_of_families_without_end_is_read_as_far_as_its_limit():
     many = "".join(GOOD.replace("vllm:x", f"vllm:x{number}") for number in range(100))
-    assert own_series((GOOD.replace("5.0", "5.0\nvllm:x_total 5.0") * 100 + many).encode(), 9) == b""
+    assert (
+        own_series((GOOD.replace("5.0", "5.0\nvllm:x_total 5.0") * 100 + many).encode(), 9) == b""
+    )

@@ -17,7 +17,9 @@ def read(report, **environment):
 
 
 def test_every_field_of_the_tree_is_there_under_its_name():
-    report = reports.report(reports.timed_model(reports.timed("0", Verdict.NET_POSITIVE, 0.7, 30, 20)))
+    report = reports.report(
+        reports.timed_model(reports.timed("0", Verdict.NET_POSITIVE, 0.7, 30, 20))
+    )
 
     def missing(value, json):
         if is_dataclass(value) and not isinstance(value, type):

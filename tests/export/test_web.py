@@ -19,7 +19,9 @@ async def site():
     """Fetches a path: status, headers and text; ``site.pages`` says what there is."""
 
     class Site:
-        report = reports.report(reports.model(reports.temperature("0.7-1", Verdict.NET_NEGATIVE, 0.3)))
+        report = reports.report(
+            reports.model(reports.temperature("0.7-1", Verdict.NET_NEGATIVE, 0.3))
+        )
         ready = False
         vllm_page = b""
 
@@ -28,7 +30,9 @@ async def site():
                 return response.status, response.headers, await response.text()
 
     site = Site()
-    app = make_web(lambda: reports.shown(site.report), lambda: site.ready, vllm_page=lambda: site.vllm_page)
+    app = make_web(
+        lambda: reports.shown(site.report), lambda: site.ready, vllm_page=lambda: site.vllm_page
+    )
     async with TestClient(TestServer(app)) as client:
         yield site
 
@@ -43,7 +47,10 @@ async def test_readiness_follows_the_first_poll_and_health_does_not(site):
 async def test_metrics_status_and_page_say_the_same(site):
     _, headers, metrics = await site.get("/metrics")
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
-    assert 'specdec_verdict{model_name="demo",temperature="0.7-1",verdict="net_negative"} 1.0' in metrics
+    assert (
+        'specdec_verdict{model_name="demo",temperature="0.7-1",verdict="net_negative"} 1.0'
+        in metrics
+    )
     status = json.loads((await site.get("/api/v1/status"))[2])
     assert status["models"][0]["temperatures"][0]["judgement"]["verdict"] == "net_negative"
     _, headers, page = await site.get("/")
@@ -68,19 +75,28 @@ async def test_every_runbook_is_served_as_it_is(site):
         assert f'href="runbooks/{path.name}"' in index
         assert f'href="{path.name}"' in below
         status, headers, text = await site.get(f"/runbooks/{path.name}")
-        assert (status, headers["Content-Type"], text) == (200, "text/plain; charset=utf-8", path.read_text())
+        assert (status, headers["Content-Type"], text) == (
+            200,
+            "text/plain; charset=utf-8",
+            path.read_text(),
+        )
         for target in re.findall(r"\]\(([^)]+)\)", text):
             assert (await site.get(urljoin(f"/runbooks/{path.name}", target)))[0] == 200, target
 
 
-@pytest.mark.parametrize("path", ["/runbooks/SpecDecodeNothing.md", "/runbooks/..%2Fpyproject.toml", "/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/runbooks/SpecDecodeNothing.md", "/runbooks/..%2Fpyproject.toml", "/nothing"]
+)
 async def test_anything_else_is_not_found(site, path):
     assert (await site.get(path))[0] == 404
 
 
 async def test_re_exported_names_are_vllms_own_in_whatever_format_is_asked_for(site, recorded):
     site.vllm_page = recorded("vllm-0.33.0.prom")
-    for version in ("application/openmetrics-text;version=1.0.0", "text/plain;version=1.0.0;escaping=underscores"):
+    for version in (
+        "application/openmetrics-text;version=1.0.0",
+        "text/plain;version=1.0.0;escaping=underscores",
+    ):
         _, headers, text = await site.get("/metrics", Accept=version)
         assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert "specdec_up 1.0" in text
@@ -91,7 +107,10 @@ def test_each_page_is_made_once_within_the_time():
     now, given, made = [0.0], iter(range(9)), []
     kept = Kept(1.0, lambda: next(given), lambda: now[0])
     for now[0] in (0.0, 0.5, 0.999, 1.0, 1.5, 3.0):
-        assert [kept(name, lambda shown: made.append(shown) or shown) for name in "ab"] == [made[-1], made[-1]]
+        assert [kept(name, lambda shown: made.append(shown) or shown) for name in "ab"] == [
+            made[-1],
+            made[-1],
+        ]
     assert made == [0, 0, 1, 1, 2, 2]
 
 

@@ -13,6 +13,13 @@ with atheris.instrument_imports(include=["sidecar"]):
 
 _, name, *options = sys.argv
 # No look for others' new inputs in between, which come and go with the time.
-given = ("-max_len=4096", "-reload=0", "-timeout=20", "-print_final_stats=1", *options, str(CORPUS / name))
+given = (
+    "-max_len=4096",
+    "-reload=0",
+    "-timeout=20",
+    "-print_final_stats=1",
+    *options,
+    str(CORPUS / name),
+)
 atheris.Setup([name, *given], TARGETS[name])
 atheris.Fuzz()

@@ -10,7 +10,14 @@ import structlog
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.names import wanted
 from sidecar.errors import PageError, SettingsError
-from sidecar.requests.messages import MAX_PACKET_BYTES, VERSION, Dropped, Hello, ReportPart, Unreadable
+from sidecar.requests.messages import (
+    MAX_PACKET_BYTES,
+    VERSION,
+    Dropped,
+    Hello,
+    ReportPart,
+    Unreadable,
+)
 from sidecar.requests.receiver import DROP_REASONS, PluginReceiver
 from sidecar.settings import load_settings
 from sidecar.settings.files import read_web_config
@@ -93,4 +100,6 @@ def settings(data: bytes) -> None:
             read_web_config(Path(file.name))
 
 
-TARGETS: dict[str, Callable[[bytes], None]] = {target.__name__: target for target in (exposition, packets, settings)}
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    target.__name__: target for target in (exposition, packets, settings)
+}

@@ -7,8 +7,23 @@ from pathlib import Path
 import bcrypt
 import yaml
 
-NEW = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-OWN = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
+NEW = [
+    "req",
+    "-x509",
+    "-newkey",
+    "ec",
+    "-pkeyopt",
+    "ec_paramgen_curve:prime256v1",
+    "-nodes",
+    "-days",
+    "2",
+]
+OWN = [
+    "-addext",
+    "subjectAltName=DNS:localhost,IP:127.0.0.1",
+    "-addext",
+    "basicConstraints=critical,CA:FALSE",
+]
 
 
 def hashed(password: str, cost: int = 4) -> str:
@@ -25,7 +40,17 @@ class Authority:
 
     def _made(self, name: str, *options: object) -> tuple[Path, Path]:
         certificate, key = (self.folder / f"{name}.{kind}.pem" for kind in ("certificate", "key"))
-        command = ["openssl", *NEW, "-keyout", key, "-out", certificate, "-subj", f"/CN={name}", *options]
+        command = [
+            "openssl",
+            *NEW,
+            "-keyout",
+            key,
+            "-out",
+            certificate,
+            "-subj",
+            f"/CN={name}",
+            *options,
+        ]
         subprocess.run(command, check=True, capture_output=True)
         return certificate, key
 
@@ -40,12 +65,20 @@ class Authority:
             context.load_cert_chain(*self.issue(client))
         return context
 
-    def web_config(self, tls: bool = True, users: dict[str, str] | None = None, **options: str) -> Path:
+    def web_config(
+        self, tls: bool = True, users: dict[str, str] | None = None, **options: str
+    ) -> Path:
         """A web configuration file with a new certificate; ``users`` maps names to passwords."""
-        values: dict = {"basic_auth_users": {name: hashed(password) for name, password in (users or {}).items()}}
+        values: dict = {
+            "basic_auth_users": {name: hashed(password) for name, password in (users or {}).items()}
+        }
         if tls:
             certificate, key = self.issue("server")
-            values["tls_server_config"] = {"cert_file": certificate.name, "key_file": key.name, **options}
+            values["tls_server_config"] = {
+                "cert_file": certificate.name,
+                "key_file": key.name,
+                **options,
+            }
         path = self.folder / "web.yaml"
         path.write_text(yaml.safe_dump(values))
         return path

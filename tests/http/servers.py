@@ -54,10 +54,17 @@ async def guarded(web_config=None, **options):
     """The server, its site, and a function that connects and sends."""
     site, app = Site(), web.Application()
     app.router.add_get("/", site.quick)
-    for path, handler in (("open", site.quick), ("slow", site.slow), ("large", site.large), ("failing", site.failing)):
+    for path, handler in (
+        ("open", site.quick),
+        ("slow", site.slow),
+        ("large", site.large),
+        ("failing", site.failing),
+    ):
         app.router.add_get(f"/{path}", handler)
     web_config = None if web_config is None else read_web_config(web_config)
-    server = GuardedServer(app, GuardOptions(open_paths=frozenset({"/open"}), **options), web_config)
+    server = GuardedServer(
+        app, GuardOptions(open_paths=frozenset({"/open"}), **options), web_config
+    )
     _, server.port = await server.start("127.0.0.1", 0)
     opened = []
 
@@ -92,5 +99,9 @@ async def response(reader):
     """The status and the body of the next response."""
     async with asyncio.timeout(10):
         head = await reader.readuntil(b"\r\n\r\n")
-        length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+        length = next(
+            int(line[15:])
+            for line in head.split(b"\r\n")
+            if line.lower().startswith(b"content-length:")
+        )
         return head.split(b" ")[1] + b" " + await reader.readexactly(length)

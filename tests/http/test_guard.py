@@ -23,7 +23,9 @@ async def test_a_connection_without_a_whole_request_head_is_closed():
     """Neither the first one nor one after a response; a busy machine may need a second for the whole one before it."""
     beginnings = (b"", b"G", b"GET / HTTP/1.1\r\nHost: x\r\nX-A")
     async with guarded(idle_seconds=4.0) as (server, _, connect):
-        opened = [(before, sent, *await connect(before)) for before in (b"", get()) for sent in beginnings]
+        opened = [
+            (before, sent, *await connect(before)) for before in (b"", get()) for sent in beginnings
+        ]
         for before, sent, reader, writer in opened:
             if before:
                 assert await response(reader) == b"200 quick"
@@ -51,7 +53,9 @@ async def test_a_handler_may_take_longer_than_the_deadline_of_a_request_head():
         reader, _ = await connect(get("/slow"))
         await until(lambda: site.running, 1)
         other, _ = await connect()
-        assert await ended(other) == b""  # the deadline has passed for another, so for this one as well
+        assert (
+            await ended(other) == b""
+        )  # the deadline has passed for another, so for this one as well
         site.go_on.set()
         assert await response(reader) == b"200 slow"
 
@@ -114,7 +118,11 @@ async def test_every_response_has_the_security_headers_and_no_version(path):
         reader, _ = await connect(get(path, "Connection: close"))
         head = (await ended(reader)).partition(b"\r\n\r\n")[0].decode().lower().splitlines()
     assert "server: specdec-sidecar" in head
-    assert {"x-content-type-options: nosniff", "x-frame-options: deny", "referrer-policy: no-referrer"} <= set(head)
+    assert {
+        "x-content-type-options: nosniff",
+        "x-frame-options: deny",
+        "referrer-policy: no-referrer",
+    } <= set(head)
 
 
 async def test_a_failing_handler_is_counted_each_time_and_logged_once_by_its_type():

@@ -46,8 +46,12 @@ async def test_plain_http_and_a_client_that_does_not_trust_the_certificate_get_n
 @pytest.mark.parametrize(
     ("required", "expected"), [("VerifyClientCertIfGiven", 200), ("RequireAndVerifyClientCert", 0)]
 )
-async def test_a_client_certificate_is_verified_and_may_be_required(authority, tmp_path, required, expected):
-    path = authority.web_config(client_ca_file=authority.certificate.name, client_auth_type=required)
+async def test_a_client_certificate_is_verified_and_may_be_required(
+    authority, tmp_path, required, expected
+):
+    path = authority.web_config(
+        client_ca_file=authority.certificate.name, client_auth_type=required
+    )
     (tmp_path / "strangers").mkdir()
     stranger = Authority(tmp_path / "strangers", "stranger")
     others = authority.trusting()
@@ -98,7 +102,9 @@ async def test_unfinished_handshakes_keep_nobody_out_and_hold_no_memory(authorit
             assert await status(server, authority.trusting()) == 200
             assert server.refusals[Refusal.GAVE_WAY] >= 300 - 64
             assert len(server.open) <= 64
-            await until(lambda: sum(isinstance(held, SSLProtocol) for held in gc.get_objects()) < 100)
+            await until(
+                lambda: sum(isinstance(held, SSLProtocol) for held in gc.get_objects()) < 100
+            )
     finally:
         gc.enable()
 
@@ -115,12 +121,16 @@ async def test_all_but_open_paths_need_a_users_password(authority):
         assert server.refusals[Refusal.UNAUTHORIZED] == 7
         reader, _ = await connect(get())
         assert await response(reader) == b"401 unauthorized\n"
-        server.web_config = read_web_config(authority.web_config(tls=False, users={"prometheus": "new"}))
+        server.web_config = read_web_config(
+            authority.web_config(tls=False, users={"prometheus": "new"})
+        )
         assert await status(server, user="prometheus", password="secret") == 401
         assert await status(server, user="prometheus", password="new") == 200
 
 
-async def test_guesses_do_not_pile_up_and_do_not_delay_a_client_with_the_right_password(authority, monkeypatch):
+async def test_guesses_do_not_pile_up_and_do_not_delay_a_client_with_the_right_password(
+    authority, monkeypatch
+):
     check, go_on, calls = bcrypt.checkpw, threading.Event(), []
 
     def slow(password, hashed):
@@ -128,11 +138,17 @@ async def test_guesses_do_not_pile_up_and_do_not_delay_a_client_with_the_right_p
         assert go_on.wait(30)
         return check(password, hashed)
 
-    async with guarded(authority.web_config(tls=False, users={"prometheus": "secret"})) as (server, _, connect):
+    async with guarded(authority.web_config(tls=False, users={"prometheus": "secret"})) as (
+        server,
+        _,
+        connect,
+    ):
         assert await status(server, user="prometheus", password="secret") == 200
         monkeypatch.setattr(bcrypt, "checkpw", slow)
         for number in range(100):
-            _, writer = await connect(get("/", f"Authorization: {basic('prometheus', f'wrong {number}')}"))
+            _, writer = await connect(
+                get("/", f"Authorization: {basic('prometheus', f'wrong {number}')}")
+            )
             if number % 2:
                 writer.transport.abort()
         assert await status(server, user="prometheus", password="secret") == 200
@@ -151,7 +167,9 @@ RIGHT = basic("prometheus", "secret")
 async def test_only_the_right_password_of_a_user_is_accepted():
     passwords = Passwords()
     for _ in range(2):  # checked, and remembered
-        assert not await passwords.is_right(RIGHT, {"other": USERS["other"]})  # the user is no longer there
+        assert not await passwords.is_right(
+            RIGHT, {"other": USERS["other"]}
+        )  # the user is no longer there
         assert await passwords.is_right(RIGHT, USERS)
         for header in (
             "", "Basic", "Basic !", "Bearer secret", "Basic " + base64.b64encode(b"\xff:x").decode(),
@@ -173,7 +191,9 @@ async def test_the_time_of_a_wrong_password_does_not_tell_user_names(monkeypatch
         return False
 
     monkeypatch.setattr(bcrypt, "checkpw", check)
-    monkeypatch.setattr("sidecar.http.guard.time", SimpleNamespace(monotonic=lambda: now[0], sleep=advance))
+    monkeypatch.setattr(
+        "sidecar.http.guard.time", SimpleNamespace(monotonic=lambda: now[0], sleep=advance)
+    )
     took = []
     for user in ("quick", "slow", "nobody"):
         before = now[0]

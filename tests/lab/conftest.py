@@ -42,11 +42,21 @@ class Lab:
     ``socket`` is where a sidecar must listen.
     """
 
-    def __init__(self, *arguments: str, folder: Path | None = None, copies: int = 1, fault: str = "") -> None:
+    def __init__(
+        self, *arguments: str, folder: Path | None = None, copies: int = 1, fault: str = ""
+    ) -> None:
         installed()  # or it says how to install it
         port = str(free_port())
         # It dies with the tests, even if they are killed.
-        self._command = ["setpriv", "--pdeathsig", "KILL", str(ROOT / "lab/serve"), *arguments, "--port", port]
+        self._command = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            str(ROOT / "lab/serve"),
+            *arguments,
+            "--port",
+            port,
+        ]
         self._environment = dict(os.environ)
         if folder is not None:
             self.socket = folder / "run" / "plugin.sock"
@@ -100,7 +110,9 @@ async def idle(url: str) -> Samples:
     """vLLM's page once vLLM is idle: it counts a step shortly after its responses."""
 
     def is_idle(page: Samples) -> bool:
-        return not page.sum("vllm:num_requests_running") and not page.sum("vllm:num_requests_waiting")
+        return not page.sum("vllm:num_requests_running") and not page.sum(
+            "vllm:num_requests_waiting"
+        )
 
     return await page_until(Page(url), is_idle)
 
@@ -129,11 +141,19 @@ async def settled(vllm: Lab, ours: Page) -> tuple[Samples, Samples]:
     async with aiohttp.ClientSession() as http:
         await exchange(http, f"{vllm.url}/v1/completions", body)
     theirs = await idle(vllm.url)
-    drafted, tokens = (theirs.value(f"vllm:{name}_tokens_total") for name in ("spec_decode_num_draft", "generation"))
+    drafted, tokens = (
+        theirs.value(f"vllm:{name}_tokens_total")
+        for name in ("spec_decode_num_draft", "generation")
+    )
 
     def has_all(page: Samples) -> bool:
-        by_engine = (page.value(f"specdec_{name}_tokens_total") for name in ("engine_draft", "generation"))
-        return page.sum("specdec_draft_tokens_total") == drafted and tuple(by_engine) == (drafted, tokens)
+        by_engine = (
+            page.value(f"specdec_{name}_tokens_total") for name in ("engine_draft", "generation")
+        )
+        return page.sum("specdec_draft_tokens_total") == drafted and tuple(by_engine) == (
+            drafted,
+            tokens,
+        )
 
     return theirs, await page_until(ours, has_all)
 

@@ -7,8 +7,14 @@ import aiohttp
 from tests.demo.http_traffic import each_sent
 from tests.requests.plain_receiver import COUNTS
 
-SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 20}}, "required": ["a"]}
-STRUCTURED = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "maxLength": 20}},
+    "required": ["a"],
+}
+STRUCTURED = {
+    "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+}
 STREAM, USAGE = {"stream": True}, {"stream_options": {"include_usage": True}}
 TEMPERATURES = (0, 0.2, 0.5, 0.8, 1.0, None)
 DEFAULT = 100  # the lab's models name none, so vLLM's own default is in effect
@@ -21,7 +27,11 @@ def every_request(temperature):
     text = f"draft a few tokens and verify {temperature} of them with the large model"
     chat = named | {"messages": [{"role": "user", "content": text}]}
     prompt = named | {"prompt": text}
-    more = [] if temperature == 0 else [("/v1/completions", prompt | IGNORE | {"max_tokens": 24, "n": 2}, 2, False)]
+    more = (
+        []
+        if temperature == 0
+        else [("/v1/completions", prompt | IGNORE | {"max_tokens": 24, "n": 2}, 2, False)]
+    )
     return [
         *more,  # before vLLM 0.29 a greedy request with n = 2 is refused
         ("/v1/chat/completions", chat | IGNORE | {"max_tokens": 40}, 1, False),
@@ -30,7 +40,12 @@ def every_request(temperature):
         ("/v1/completions", prompt | IGNORE | {"max_tokens": 64}, 1, False),
         ("/v1/completions", prompt | IGNORE | {"max_tokens": 1}, 1, False),
         ("/v1/completions", prompt | {"max_tokens": 30, "stop": ["e", "n"]}, 1, False),
-        ("/v1/completions", named | IGNORE | {"prompt": [text, text[:40]], "max_tokens": 24}, 2, False),
+        (
+            "/v1/completions",
+            named | IGNORE | {"prompt": [text, text[:40]], "max_tokens": 24},
+            2,
+            False,
+        ),
         ("/v1/completions", prompt | IGNORE | {"max_tokens": 600} | STREAM, 1, True),
         ("/v1/completions", prompt | {"max_tokens": 24} | STRUCTURED, 1, False),
         ("/v1/responses", named | {"input": text, "max_output_tokens": 24}, 1, False),
@@ -69,7 +84,11 @@ class SentRequests:
 async def traffic(url):
     """Sends requests of all kinds at all temperatures; returns what was sent, once all of it is answered."""
     sent = SentRequests(url)
-    requests = [(temperature, request) for temperature in TEMPERATURES for request in every_request(temperature)]
+    requests = [
+        (temperature, request)
+        for temperature in TEMPERATURES
+        for request in every_request(temperature)
+    ]
     # A connection each: one that is kept may be closed by vLLM as a request is sent on it.
     await each_sent(requests, sent.send, 6, connector=aiohttp.TCPConnector(force_close=True))
     return sent
@@ -87,7 +106,11 @@ def compare(receiver, sent, theirs):
     for life in receiver.lives.values():
         sums = {table: life.sums(table) for table in ("prompt_tokens", "output", "adapter")}
         sums["finished request"] = life.finished()
-        problems += [f"by {name} {counts}" for name, counts in sums.items() if counts != life.sums("temperature")]
+        problems += [
+            f"by {name} {counts}"
+            for name, counts in sums.items()
+            if counts != life.sums("temperature")
+        ]
     requests = {key: row["requests"] for key, row in by_temperature.items()}
     if requests != sent.choices:
         problems.append(f"requests: sent {dict(sent.choices)}, reported {requests}")

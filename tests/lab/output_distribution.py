@@ -39,7 +39,13 @@ FEWEST = 10  # times that a pair is seen, in both together, to be a class of its
 
 async def followers(url, sampling, tokens):
     """What followed each token in so many tokens of output: {token: Counter of the next}."""
-    body = {"model": "lab", "prompt": "verify", "max_tokens": 400, "return_token_ids": True, **sampling}
+    body = {
+        "model": "lab",
+        "prompt": "verify",
+        "max_tokens": 400,
+        "return_token_ids": True,
+        **sampling,
+    }
     if "structured_outputs" not in sampling:
         body["ignore_eos"] = True  # a grammar ends where the end is chosen
     found, seen = defaultdict(Counter), 0
@@ -60,13 +66,17 @@ def chi_square(one, other):
     square = freedom = 0
     for token in one.keys() & other.keys():
         both = one[token] + other[token]
-        classes = {follower: follower if times >= FEWEST else None for follower, times in both.items()}
+        classes = {
+            follower: follower if times >= FEWEST else None for follower, times in both.items()
+        }
         counts = [defaultdict(int), defaultdict(int)]
         for side, sample in zip(counts, (one[token], other[token]), strict=True):
             for follower, times in sample.items():
                 side[classes[follower]] += times
         first, second = sum(counts[0].values()), sum(counts[1].values())
-        kept = [name for name in set(classes.values()) if counts[0][name] + counts[1][name] >= FEWEST]
+        kept = [
+            name for name in set(classes.values()) if counts[0][name] + counts[1][name] >= FEWEST
+        ]
         if min(first, second) < FEWEST or len(kept) < 2:
             continue
         freedom += len(kept) - 1
@@ -75,7 +85,11 @@ def chi_square(one, other):
             square += (a * (second / first) ** 0.5 - b * (first / second) ** 0.5) ** 2 / (a + b)
     # Wilson and Hilferty's approximation, good to 0.001 for the hundreds of degrees here
     spread = 2 / (9 * freedom)
-    return square, freedom, 1 - NormalDist().cdf(((square / freedom) ** (1 / 3) - (1 - spread)) / spread**0.5)
+    return (
+        square,
+        freedom,
+        1 - NormalDist().cdf(((square / freedom) ** (1 / 3) - (1 - spread)) / spread**0.5),
+    )
 
 
 async def measured(arguments, ways, tokens):
@@ -86,7 +100,9 @@ async def measured(arguments, ways, tokens):
         for way, sampling in ways.items():
             before = await counters(server.url)
             sample = await followers(server.url, sampling, tokens)
-            _, drafted, accepted = (now - then for now, then in zip(await counters(server.url), before, strict=True))
+            _, drafted, accepted = (
+                now - then for now, then in zip(await counters(server.url), before, strict=True)
+            )
             found[way] = accepted / drafted if drafted else None, sample
     finally:
         server.kill()
@@ -98,14 +114,20 @@ def print_row(drafting, way, rate, sample, plain):
     tokens = sum(followed.total() for followed in sample.values())
     shown = "" if rate is None else f"{rate:.3f}"
     chance = f"{p:.3f}" if p >= 0.001 else "< 0.001"
-    print(f"| {drafting} | {way} | {tokens:,} | {shown} | {square:,.0f} | {freedom:,} | {chance} |", flush=True)
+    print(
+        f"| {drafting} | {way} | {tokens:,} | {shown} | {square:,.0f} | {freedom:,} | {chance} |",
+        flush=True,
+    )
 
 
 async def main(tokens, servers=SERVERS, ways=WAYS):
     again = {f"{way}, again": WAYS[way] for way in CHECKED if way in ways}
     hotter = {f"{way}, at 1.1": {**WAYS[way], "temperature": 1.1} for way in CHECKED if way in ways}
     plain = await measured(["off"], ways | again | hotter, tokens)
-    print("| drafts | sampling | tokens | acceptance | chi-square | degrees of freedom | p |", flush=True)
+    print(
+        "| drafts | sampling | tokens | acceptance | chi-square | degrees of freedom | p |",
+        flush=True,
+    )
     print("|---|---|---|---|---|---|---|")
     for way in (*again, *hotter):
         print_row("off", way, *plain[way], plain[way.rsplit(", ", 1)[0]][1])

@@ -16,7 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-os.environ.update(VLLM_USE_V1="1", HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_LOGGING_LEVEL="ERROR")
+os.environ.update(
+    VLLM_USE_V1="1", HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_LOGGING_LEVEL="ERROR"
+)
 
 import specdec_plugin
 import torch
@@ -27,7 +29,9 @@ from scheduler_double import request as simulated_request
 
 # A vLLM that runs with the libraries of another registers a model that these know already.
 _own = transformers.AutoConfig.register
-transformers.AutoConfig.register = staticmethod(lambda *args, exist_ok=False: _own(*args, exist_ok=True))
+transformers.AutoConfig.register = staticmethod(
+    lambda *args, exist_ok=False: _own(*args, exist_ok=True)
+)
 
 import vllm
 from vllm.engine.arg_utils import EngineArgs
@@ -43,11 +47,22 @@ REQUESTS, STEPS, BLOCKS, K = 150, 3000, 40, 3
 
 def call(make, **arguments):
     """With those of the arguments that this release takes."""
-    return make(**{name: given for name, given in arguments.items() if name in inspect.signature(make).parameters})
+    return make(
+        **{
+            name: given
+            for name, given in arguments.items()
+            if name in inspect.signature(make).parameters
+        }
+    )
 
 
 def make_scheduler(model, asynchronous):
-    method = {"method": "ngram", "num_speculative_tokens": K, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+    method = {
+        "method": "ngram",
+        "num_speculative_tokens": K,
+        "prompt_lookup_max": 2,
+        "prompt_lookup_min": 1,
+    }
     config = EngineArgs(
         model=model, max_model_len=512, max_num_seqs=8, max_num_batched_tokens=128, enable_chunked_prefill=True,
         enforce_eager=True, dtype="float32", block_size=16, speculative_config=method,
@@ -55,8 +70,12 @@ def make_scheduler(model, asynchronous):
     config.cache_config.num_gpu_blocks, config.cache_config.enable_prefix_caching = BLOCKS, False
     config.scheduler_config.async_scheduling = asynchronous
     sizes = {"block_size": 16, "num_kv_heads": 1, "head_size": 8, "dtype": torch.float32}
-    group = KVCacheGroupSpec(["layer"], call(FullAttentionSpec, **sizes, use_mla=False, sliding_window=None))
-    cache = call(KVCacheConfig, num_blocks=BLOCKS, kv_cache_tensors=[], tensors={}, kv_cache_groups=[group])
+    group = KVCacheGroupSpec(
+        ["layer"], call(FullAttentionSpec, **sizes, use_mla=False, sliding_window=None)
+    )
+    cache = call(
+        KVCacheConfig, num_blocks=BLOCKS, kv_cache_tensors=[], tensors={}, kv_cache_groups=[group]
+    )
     cls = scheduler_module.Scheduler
     if asynchronous:
         from vllm.v1.core.sched import async_scheduler
@@ -69,14 +88,22 @@ def make_scheduler(model, asynchronous):
 
 
 def make_request(name, rng):
-    parameters = SamplingParams(temperature=rng.choice([0, 0.3, 0.7]), max_tokens=rng.randint(1, 120), ignore_eos=True)
+    parameters = SamplingParams(
+        temperature=rng.choice([0, 0.3, 0.7]), max_tokens=rng.randint(1, 120), ignore_eos=True
+    )
     parameters.update_from_generation_config({}, 1)
     arguments = dict.fromkeys(
         ("pooling_params", "multi_modal_inputs", "multi_modal_hashes", "multi_modal_placeholders")
     )
-    arguments |= dict.fromkeys(("multi_modal_kwargs", "lora_request", "prompt", "mm_features", "block_hasher"))
+    arguments |= dict.fromkeys(
+        ("multi_modal_kwargs", "lora_request", "prompt", "mm_features", "block_hasher")
+    )
     tokens = [rng.randrange(3, 300) for _ in range(rng.randint(4, 100))]
-    arguments |= {"prompt_token_ids": tokens, "sampling_params": parameters, "arrival_time": time.time()}
+    arguments |= {
+        "prompt_token_ids": tokens,
+        "sampling_params": parameters,
+        "arrival_time": time.time(),
+    }
     return call(Request, request_id=name, eos_token_id=1, **arguments)
 
 
@@ -102,7 +129,10 @@ class Engine:
         output = scheduler.schedule()
         if output.total_num_scheduled_tokens:
             planned = {name: scheduler.requests[name] for name in output.num_scheduled_tokens}
-            samples = {name: request.num_computed_tokens >= request.num_tokens for name, request in planned.items()}
+            samples = {
+                name: request.num_computed_tokens >= request.num_tokens
+                for name, request in planned.items()
+            }
             self.queue.append((output, samples))
         if len(self.queue) > (self.ahead if output.total_num_scheduled_tokens else 0):
             self.compute(*self.queue.pop(0))
@@ -117,7 +147,8 @@ class Engine:
             self.simulated.finish_requests([aborted], RequestStatus.FINISHED_ABORTED)
         drafts = [output.scheduled_spec_decode_tokens.get(name) or [] for name in names]
         lengths = [
-            rng.randint(1, len(draft) + 1) if sampling[name] else 0 for name, draft in zip(names, drafts, strict=True)
+            rng.randint(1, len(draft) + 1) if sampling[name] else 0
+            for name, draft in zip(names, drafts, strict=True)
         ]
         sampled = [[rng.randrange(3, 300) for _ in range(length)] for length in lengths]
         proposed = [[5] * rng.choice([0, 1, K, K]) * sampling[name] for name in names]
@@ -141,7 +172,11 @@ class Engine:
         if not self.ahead and hasattr(scheduler, "update_draft_token_ids"):
             from vllm.v1.outputs import DraftTokenIds
 
-            drafted = {name: draft for name, draft in zip(names, proposed, strict=True) if name in scheduler.requests}
+            drafted = {
+                name: draft
+                for name, draft in zip(names, proposed, strict=True)
+                if name in scheduler.requests
+            }
             scheduler.update_draft_token_ids(DraftTokenIds(list(drafted), list(drafted.values())))
 
     def compare(self, results, counted, emitted):
@@ -153,9 +188,13 @@ class Engine:
             for output in outputs
             if output.new_token_ids
         }
-        grown = tuple(after - earlier for earlier, after in zip(before, self.simulated.counted, strict=True))
+        grown = tuple(
+            after - earlier for earlier, after in zip(before, self.simulated.counted, strict=True)
+        )
         if (grown, simulated) != (counted, emitted):
-            self.differences.append(f"vLLM's {counted} {emitted}, the simulated scheduler's {grown} {simulated}")
+            self.differences.append(
+                f"vLLM's {counted} {emitted}, the simulated scheduler's {grown} {simulated}"
+            )
 
 
 def main(model, *options):
@@ -170,11 +209,17 @@ def main(model, *options):
         expected = (REQUESTS, *engine.counted)
         receiver.until(lambda: receiver.only.finished()[0], REQUESTS)
         life = receiver.only
-        sums = {name: life.sums(name) for name in ("temperature", "prompt_tokens", "output", "adapter")}
+        sums = {
+            name: life.sums(name) for name in ("temperature", "prompt_tokens", "output", "adapter")
+        }
         equal = set(sums.values()) == {expected} and life.totals() == expected[1:]
         equal = equal and not receiver.fallen and not receiver.torn and not engine.differences
-        cls = " ".join((type(engine.scheduler).__name__, *(option for option in options if option == "v2")))
-        print(f"| {vllm.__version__} | {cls} | {steps} | {REQUESTS} | {expected[1:]} | {life.totals()} | {equal} |")
+        cls = " ".join(
+            (type(engine.scheduler).__name__, *(option for option in options if option == "v2"))
+        )
+        print(
+            f"| {vllm.__version__} | {cls} | {steps} | {REQUESTS} | {expected[1:]} | {life.totals()} | {equal} |"
+        )
         print(*engine.differences[:5], sep="\n")
     return 0 if equal else 1
 

@@ -21,7 +21,11 @@ REQUESTS, CLIENTS = 300, 6
 COLD_AND_HOT = [{"temperature": temperature} for temperature in (0, 0.6, 1.0)]
 FILTERS = {"top_k": 20, "top_p": 0.8}
 PROBABILISTIC = {"draft_sample_method": "probabilistic"}
-SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 60}}, "required": ["a"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "maxLength": 60}},
+    "required": ["a"],
+}
 _NOISY = """
 import shutil, sys, torch
 from safetensors.torch import load_file, save_file
@@ -50,7 +54,9 @@ class Stage:
 
 def custom(finding, proposer, options=(), **more):
     hot = [{"temperature": 0.6}, {"temperature": 0.6}]
-    return Stage(finding, "custom", hot, options=("--proposer", f"lab_proposer.{proposer}", *options), **more)
+    return Stage(
+        finding, "custom", hot, options=("--proposer", f"lab_proposer.{proposer}", *options), **more
+    )
 
 
 STAGES = {
@@ -59,16 +65,23 @@ STAGES = {
     "greedy drafting, eagle3": Stage("greedy_drafting", "eagle3", COLD_AND_HOT),
     "sampled drafting, eagle3": Stage(None, "eagle3", COLD_AND_HOT, PROBABILISTIC),
     "greedy drafting, weak draft": Stage("greedy_drafting", "draft_model", COLD_AND_HOT, noise=0.4),
-    "sampled drafting, weak draft": Stage("too_many_tokens", "draft_model", COLD_AND_HOT, PROBABILISTIC, noise=0.4),
+    "sampled drafting, weak draft": Stage(
+        "too_many_tokens", "draft_model", COLD_AND_HOT, PROBABILISTIC, noise=0.4
+    ),
     "greedy drafting, filters": Stage(
         None, "draft_model", [{"temperature": 0}, *(b | FILTERS for b in COLD_AND_HOT[1:])]
     ),
     "a draft of random weights": Stage("mismatch", "draft_model", COLD_AND_HOT, noise=30.0),
-    "a draft's longest length": Stage("mismatch", "draft_model", COLD_AND_HOT, {"max_model_len": 256}, long=250),
+    "a draft's longest length": Stage(
+        "mismatch", "draft_model", COLD_AND_HOT, {"max_model_len": 256}, long=250
+    ),
     "structured output": Stage(
         "structured_output",
         "draft_model",
-        [{"temperature": 0.6}, {"temperature": 0.6, "structured_outputs": {"json": SCHEMA}, "ignore_eos": False}],
+        [
+            {"temperature": 0.6},
+            {"temperature": 0.6, "structured_outputs": {"json": SCHEMA}, "ignore_eos": False},
+        ],
     ),
     "penalties": Stage(
         "sampling",
@@ -87,7 +100,14 @@ def arguments(stage, folder):
     models, speculative = installed().model(""), dict(stage.speculative)
     if stage.noise is not None:
         draft = folder / "draft"
-        command = [installed().venv / "bin/python", "-c", _NOISY, models / "draft", draft, str(stage.noise)]
+        command = [
+            installed().venv / "bin/python",
+            "-c",
+            _NOISY,
+            models / "draft",
+            draft,
+            str(stage.noise),
+        ]
         subprocess.run(command, check=True)
         speculative["model"] = str(draft)
     options = [option.format(models=models) for option in stage.options]
@@ -101,8 +121,15 @@ async def send(url, stage):
     async def one(http, number):
         is_long = stage.long and (number // len(stage.bodies)) % 2
         prompt = " ".join(rng.choices(WORDS, k=stage.long if is_long else rng.randrange(10, 40)))
-        body = {"model": "lab", "prompt": prompt, "max_tokens": rng.randrange(30, 90), "ignore_eos": True}
-        await exchange(http, f"{url}/v1/completions", body | stage.bodies[number % len(stage.bodies)])
+        body = {
+            "model": "lab",
+            "prompt": prompt,
+            "max_tokens": rng.randrange(30, 90),
+            "ignore_eos": True,
+        }
+        await exchange(
+            http, f"{url}/v1/completions", body | stage.bodies[number % len(stage.bodies)]
+        )
 
     await each_sent(range(REQUESTS), one, CLIENTS)
     await idle(url)
@@ -117,7 +144,10 @@ async def staged(name, stage):
             await vllm.start()
             async with sidecar(vllm, thresholds__min_requests="20") as ours:
                 await send(vllm.url, stage)
-                await page_until(ours, lambda page: page.sum("specdec_request_duration_seconds_count") == REQUESTS)
+                await page_until(
+                    ours,
+                    lambda page: page.sum("specdec_request_duration_seconds_count") == REQUESTS,
+                )
                 (model,) = (await ours.status())["models"]
         finally:
             vllm.kill()
@@ -133,7 +163,9 @@ async def staged(name, stage):
 
 
 async def main(names):
-    print("| stage | acceptance by temperature | findings | as shown |\n|---|---|---|---|", flush=True)
+    print(
+        "| stage | acceptance by temperature | findings | as shown |\n|---|---|---|---|", flush=True
+    )
     results = {name: await staged(name, STAGES[name]) for name in names or STAGES}
     return [name for name, is_right in results.items() if not is_right]
 

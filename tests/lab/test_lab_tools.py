@@ -29,11 +29,18 @@ async def test_the_traffic_of_a_vllm_that_does_not_speculate_is_described(lab, f
     settings = load_settings(None, {f"SPECDEC_{name}": value for name, value in given.items()})
     async with running(settings) as address:
         await vllm.start()
-        await until(partial(_is_up, f"http://{address}"), seconds=60)  # the windows begin at the first poll
+        await until(
+            partial(_is_up, f"http://{address}"), seconds=60
+        )  # the windows begin at the first poll
         await each_sent(range(REQUESTS), partial(_ask, vllm.url), 4)
         await idle(vllm.url)
-        note = await until(lambda: _note_on(f"http://{address}", f"{REQUESTS} requests in the last "), seconds=60)
-    assert ": 50% at T 0, 25% at T 0.5-0.7, 25% at T 0.7-1; 0% with structured output, 0% with prompts" in note
+        note = await until(
+            lambda: _note_on(f"http://{address}", f"{REQUESTS} requests in the last "), seconds=60
+        )
+    assert (
+        ": 50% at T 0, 25% at T 0.5-0.7, 25% at T 0.7-1; 0% with structured output, 0% with prompts"
+        in note
+    )
     assert note.endswith(" vLLM rejects min_p (25% of the requests) with status 400.")
 
 
@@ -49,7 +56,9 @@ async def _note_on(url, beginning):
 async def _ask(url, http, number):
     place = number % 4
     body = {"model": "lab", "prompt": "The quick brown fox", "max_tokens": 24, "ignore_eos": True}
-    body |= {"temperature": TEMPERATURES[place], "stream": place != 1} | ({"min_p": 0.05} if place == 3 else {})
+    body |= {"temperature": TEMPERATURES[place], "stream": place != 1} | (
+        {"min_p": 0.05} if place == 3 else {}
+    )
     await exchange(http, f"{url}/v1/completions", body)
 
 
@@ -64,7 +73,10 @@ async def test_a_sweep_finds_what_vllm_counts_with_and_without_per_request_numbe
         for name in ("drafts", "draft_tokens", "accepted_tokens"):
             counter = f"vllm:spec_decode_num_{name}_total"
             grown = counted.value(counter) - before.value(counter)
-            assert sum(getattr(one.whole.acceptance, name) for one in result.levels) == grown > 0, (exact, name)
+            assert sum(getattr(one.whole.acceptance, name) for one in result.levels) == grown > 0, (
+                exact,
+                name,
+            )
         greedy.append(result.levels[0].whole.acceptance.rate)
     # Greedy answers to the same prompts are the same; what is sampled at 0.8 is not.
     assert greedy[1] == pytest.approx(greedy[0], abs=0.05)

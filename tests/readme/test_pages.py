@@ -4,7 +4,11 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROOTS = [ROOT, ROOT / "sidecar", ROOT / "sidecar" / "analysis"]  # that docs/architecture.md names paths from
+ROOTS = [
+    ROOT,
+    ROOT / "sidecar",
+    ROOT / "sidecar" / "analysis",
+]  # that docs/architecture.md names paths from
 PAGES = {
     path: path.read_text()
     for folder in ("docs", "deploy", "alerts", "lab", "dashboards")
@@ -34,7 +38,11 @@ def test_every_file_that_the_map_of_the_code_names_exists():
 
 
 def test_every_link_between_pages_leads_somewhere():
-    links = [(path, link) for path, text in PAGES.items() for link in re.findall(r"\]\(((?!https?:)[^)\s]+)\)", text)]
+    links = [
+        (path, link)
+        for path, text in PAGES.items()
+        for link in re.findall(r"\]\(((?!https?:)[^)\s]+)\)", text)
+    ]
     assert len(links) > 100
     for path, link in links:
         name, _, anchor = link.partition("#")

@@ -25,9 +25,17 @@ RUNS = '"sidecar started"'
 
 def commands():
     """The command lines in the README's indented blocks, without comments."""
-    lines = [line[4:] for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("    ")]
+    lines = [
+        line[4:]
+        for line in (ROOT / "README.md").read_text().splitlines()
+        if line.startswith("    ")
+    ]
     stripped = [line.removeprefix("$ ").split("  #")[0].strip() for line in lines]
-    return [line for line in stripped if re.match(r"([A-Z_]+=\S+ )*(make|specdec-sidecar|vllm serve|scripts)\b", line)]
+    return [
+        line
+        for line in stripped
+        if re.match(r"([A-Z_]+=\S+ )*(make|specdec-sidecar|vllm serve|scripts)\b", line)
+    ]
 
 
 def here(line):
@@ -104,7 +112,9 @@ async def test_command_works(line, tmp_path, folder):
         for seed, name in enumerate(("before.json", "after.json")):
             (tmp_path / name).write_bytes(encode(sweep_of(generated_level(seed, requests=4000))))
     if "BASELINE_FILE" in line:
-        (tmp_path / "baseline.yaml").write_text("baseline: {demo: {tpot: {p50: 0.01, p99: 0.03}}}\n")
+        (tmp_path / "baseline.yaml").write_text(
+            "baseline: {demo: {tpot: {p50: 0.01, p99: 0.03}}}\n"
+        )
     async with world(tmp_path, folder, busy=" sweep " not in line) as known:
         adapted = line
         for shown, real in known.items():

@@ -22,12 +22,19 @@ from tests.requests.packets import FINISHED, HELLO, REPORT, finishing, packet
 PACKET = read_packet(packet(hello=HELLO, report={**REPORT, **finishing(FINISHED)}))
 REQUEST = PluginLine(1003.0, 1, report=PACKET.report)
 FINISHED_ANONYMOUSLY = tuple(replace(request, adapter=None) for request in PACKET.report.finished)
-WITHOUT_ADAPTER = replace(REQUEST, report=replace(PACKET.report, adapter=(), finished=FINISHED_ANONYMOUSLY))
+WITHOUT_ADAPTER = replace(
+    REQUEST, report=replace(PACKET.report, adapter=(), finished=FINISHED_ANONYMOUSLY)
+)
 
 
-def test_messages_are_passed_on_and_read_back_as_they_were_except_for_adapters(tmp_path, monkeypatch):
+def test_messages_are_passed_on_and_read_back_as_they_were_except_for_adapters(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(module, "time", SimpleNamespace(time=count(1001.0).__next__))
-    messages, passed_on = (PACKET.hello, PACKET.report, Dropped("malformed"), Unreadable(7), None), []
+    messages, passed_on = (
+        (PACKET.hello, PACKET.report, Dropped("malformed"), Unreadable(7), None),
+        [],
+    )
     with recorder(tmp_path) as recording:
         sink = recording.tee_requests(lambda *values: passed_on.append(values))
         for message in messages:
@@ -50,7 +57,9 @@ def test_messages_are_passed_on_and_read_back_as_they_were_except_for_adapters(t
         (5000, resource.RLIM_INFINITY, "the recording has reached its size limit"),
     ],
 )
-def test_a_disk_that_fails_and_a_full_recording_leave_what_was_written(tmp_path, monkeypatch, most, disk, problem):
+def test_a_disk_that_fails_and_a_full_recording_leave_what_was_written(
+    tmp_path, monkeypatch, most, disk, problem
+):
     """Once it has stopped it compresses nothing more."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with capture_logs() as logs, recorder(tmp_path, max_bytes=most) as recording:
@@ -64,7 +73,9 @@ def test_a_disk_that_fails_and_a_full_recording_leave_what_was_written(tmp_path,
                 monkeypatch.setattr(module.gzip, "compress", None)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [line["event"] for line in logs] == [f"{problem}; recording stopped, the sidecar continues"]
+    assert [line["event"] for line in logs] == [
+        f"{problem}; recording stopped, the sidecar continues"
+    ]
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 5000
     assert [line["text"] for line in lines_of(tmp_path, "scrapes")] == ["short"]
     assert list(read_plugin(tmp_path))[1:] == [WITHOUT_ADAPTER] * 2

@@ -62,7 +62,9 @@ def speeds(report):
 
 
 def test_the_clients_times_give_the_documented_speedups(truth):
-    assert truth == pytest.approx({"0-0.3": 1.016, "0.5-0.7": 1.035, "1+": 0.928, "all": 0.984}, abs=0.005)
+    assert truth == pytest.approx(
+        {"0-0.3": 1.016, "0.5-0.7": 1.035, "1+": 0.928, "all": 0.984}, abs=0.005
+    )
 
 
 def test_the_clients_speedup_is_within_the_stated_error(curve, truth):
@@ -73,7 +75,9 @@ def test_the_clients_speedup_is_within_the_stated_error(curve, truth):
         assert abs(speedup.ratio - truth[label]) < min(speedup.error, 0.07), label
         assert speedup.error < 0.1
     speed = report.models[0].speed
-    assert speed.break_even_acceptance == pytest.approx(0.495, abs=0.03)  # about what was accepted: it breaks even
+    assert speed.break_even_acceptance == pytest.approx(
+        0.495, abs=0.03
+    )  # about what was accepted: it breaks even
 
 
 def halves(periods, random):
@@ -94,7 +98,9 @@ def speedup(plain, speculating):
 
 def test_random_halves_differ_as_the_stated_error_predicts():
     """Half of the data differs from all of it by the half's error / sqrt(2), as its variance is twice as large."""
-    plain, speculating = (watched(read_scrapes(LEVELS / name)).periods["lab"] for name in ("plain", "k3"))
+    plain, speculating = (
+        watched(read_scrapes(LEVELS / name)).periods["lab"] for name in ("plain", "k3")
+    )
     whole = speedup(plain, speculating).ratio
     off = []
     for seed in range(100):
@@ -112,4 +118,6 @@ def test_fewer_polls_give_the_same_speedup(every, curve, truth):
     speedups = speeds(replay_events(scrapes, read_plugin(LEVELS / "k3"), against(curve)))
     assert speedups["all"].ratio == pytest.approx(truth["all"], abs=0.05)
     (rarer,) = watched(list(read_scrapes(LEVELS / "plain"))[::every]).curves().values()
-    assert speeds(replay(LEVELS / "k3", against(rarer)))["all"].ratio == pytest.approx(truth["all"], abs=0.05)
+    assert speeds(replay(LEVELS / "k3", against(rarer)))["all"].ratio == pytest.approx(
+        truth["all"], abs=0.05
+    )

@@ -37,7 +37,9 @@ class Sink:
             case ReportPart():
                 self.reports.append(message)
                 self.requests += message.finished
-        self.calls.append((message if isinstance(message, Unreadable | None) else type(message), connection))
+        self.calls.append(
+            (message if isinstance(message, Unreadable | None) else type(message), connection)
+        )
 
 
 @contextmanager
@@ -84,7 +86,9 @@ def connect(socket_path):
     connections = []
 
     def open_connection():
-        connections.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK))
+        connections.append(
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        )
         connections[-1].connect(str(socket_path))
         return connections[-1]
 
@@ -124,7 +128,9 @@ def plain(listen):
 @pytest.fixture
 def clock(monkeypatch):
     """The plug-in's clocks, which stand until they are moved; a report takes no time."""
-    now = SimpleNamespace(monotonic=lambda: now.at, time=lambda: 2000 + now.at, perf_counter=lambda: 0.0, at=10.0)
+    now = SimpleNamespace(
+        monotonic=lambda: now.at, time=lambda: 2000 + now.at, perf_counter=lambda: 0.0, at=10.0
+    )
     monkeypatch.setattr(plugin, "time", now)
     return now
 

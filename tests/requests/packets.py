@@ -15,7 +15,12 @@ HELLO: dict[str, Any] = {
 
 def counts(stopped=0, drafts=0, draft_tokens=0, accepted_tokens=0, **more: Any) -> dict[str, Any]:
     """A tally."""
-    whole = {"stopped": stopped, "drafts": drafts, "draft_tokens": draft_tokens, "accepted_tokens": accepted_tokens}
+    whole = {
+        "stopped": stopped,
+        "drafts": drafts,
+        "draft_tokens": draft_tokens,
+        "accepted_tokens": accepted_tokens,
+    }
     return whole | more
 
 
@@ -26,7 +31,13 @@ def row(key: Any, since: float = 1.7e9, **tally: Any) -> dict[str, Any]:
 
 TOTAL = counts(3, 10, 30, 20, length=2, aborted=3, error=5)
 END: dict[str, Any] = {"total": TOTAL, "lost": 0}
-STEPS: dict[str, Any] = {"steps": 10, "seconds": 0.5, "decodes": 80, "request_seconds": 4, "tokens": 100}
+STEPS: dict[str, Any] = {
+    "steps": 10,
+    "seconds": 0.5,
+    "decodes": 80,
+    "request_seconds": 4,
+    "tokens": 100,
+}
 REPORT: dict[str, Any] = {
     "temperature": [
         row(70, stopped=1, length=2, aborted=3, error=4, drafts=6, draft_tokens=18, accepted_tokens=12,

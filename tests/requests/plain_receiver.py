@@ -49,8 +49,12 @@ class SchedulerLife:
 
 def _falls(before, after):
     numbers = {name: value if isinstance(value, list) else [value] for name, value in after.items()}
-    earlier = {name: value if isinstance(value, list) else [value] for name, value in before.items()}
-    return any(new < old for name in earlier for old, new in zip(earlier[name], numbers[name], strict=True))
+    earlier = {
+        name: value if isinstance(value, list) else [value] for name, value in before.items()
+    }
+    return any(
+        new < old for name in earlier for old, new in zip(earlier[name], numbers[name], strict=True)
+    )
 
 
 class PlainReceiver:
@@ -112,7 +116,9 @@ class PlainReceiver:
                 life.arriving[name][row["key"]] = row["counts"]
                 life.since[name, row["key"]] = row["since"]
         if end := report["end"]:
-            life.reports += end["total"] != life.total  # else more finished requests of the same cut
+            life.reports += (
+                end["total"] != life.total
+            )  # else more finished requests of the same cut
             self.fallen += _falls(life.total, end["total"])
             life.total, life.lost = end["total"], end["lost"]
             for name in TABLES:
@@ -142,7 +148,9 @@ class PlainReceiver:
 
     @property
     def total(self):
-        return tuple(map(sum, zip((0, 0, 0), *(life.totals() for life in self.lives.values()), strict=True)))
+        return tuple(
+            map(sum, zip((0, 0, 0), *(life.totals() for life in self.lives.values()), strict=True))
+        )
 
     def by_temperature(self):
         """Requests that ended, drafts, draft tokens and accepted tokens by hundredths, over all lives."""
@@ -162,5 +170,7 @@ class PlainReceiver:
                 got = read()
             if got == expected:
                 return
-            assert time.monotonic() < deadline, f"after {seconds:g} s: expected {expected}, got {got}"
+            assert time.monotonic() < deadline, (
+                f"after {seconds:g} s: expected {expected}, got {got}"
+            )
             time.sleep(0.005)

@@ -10,7 +10,16 @@ from sidecar.demo.scheduler import Scheduler as SimulatedScheduler
 DEPTH = 3
 
 
-def request(name, temperature=0.5, prompt=100, *, structured=False, adapter=None, max_tokens=10**9, **parameters):
+def request(
+    name,
+    temperature=0.5,
+    prompt=100,
+    *,
+    structured=False,
+    adapter=None,
+    max_tokens=10**9,
+    **parameters,
+):
     return Request(
         request_id=name, sampling_params=SimpleNamespace(temperature=temperature, **parameters), random=Random(0),
         num_prompt_tokens=prompt, max_tokens=max_tokens, arrival_time=1000.0, use_structured_output=structured,
@@ -37,7 +46,10 @@ class Scheduler(SimulatedScheduler):
         for request in started:
             self.waiting.remove(request)
             self.running.append(request)
-        new = [SimpleNamespace(req_id=name) for name in (*(request.request_id for request in started), *resumed)]
+        new = [
+            SimpleNamespace(req_id=name)
+            for name in (*(request.request_id for request in started), *resumed)
+        ]
         drafts = {name: drafted for name, (drafted, _) in results.items()}
         output = SchedulerOutput(
             new,
@@ -96,5 +108,9 @@ def fresh(base):
 
 def _copy(method):
     return type(method)(
-        method.__code__, {**method.__globals__}, method.__name__, method.__defaults__, method.__closure__
+        method.__code__,
+        {**method.__globals__},
+        method.__name__,
+        method.__defaults__,
+        method.__closure__,
     )

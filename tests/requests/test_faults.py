@@ -40,9 +40,14 @@ async def test_totals_by_temperature_are_right_after(fault, program, socket_path
         label, lengths = BUCKETS[request.sampling_params.temperature], request.lengths
         truth["specdec_requests_total", label] += 1
         truth["specdec_drafts_total", label] += sum(lengths)
-        truth["specdec_accepted_tokens_total", label] += sum(length * steps for length, steps in enumerate(lengths))
+        truth["specdec_accepted_tokens_total", label] += sum(
+            length * steps for length, steps in enumerate(lengths)
+        )
 
-    async with HttpVllm(SimulatorOptions(speed=10), plugin_socket=socket_path) as vllm, AsyncExitStack() as stack:
+    async with (
+        HttpVllm(SimulatorOptions(speed=10), plugin_socket=socket_path) as vllm,
+        AsyncExitStack() as stack,
+    ):
         settings = sidecar_settings(vllm.url)
         processes = []
 
@@ -54,7 +59,9 @@ async def test_totals_by_temperature_are_right_after(fault, program, socket_path
             await eventually(lambda: vllm.counter("spec_decode_num_drafts") >= goal)
 
         async def until(read, expected):
-            await Page(f"http://{settings['SPECDEC_LISTEN']}").until(read, expected, seconds=START_SECONDS, pause=0.05)
+            await Page(f"http://{settings['SPECDEC_LISTEN']}").until(
+                read, expected, seconds=START_SECONDS, pause=0.05
+            )
 
         await start()
         traffic = Traffic(vllm, TrafficOptions((MIXED,), max_requests=10**9), ended=ended)
@@ -69,6 +76,13 @@ async def test_totals_by_temperature_are_right_after(fault, program, socket_path
         assert traffic.failed == 0
         drafts = vllm.counter("spec_decode_num_drafts")
         names = ("specdec_drafts_total", "specdec_engine_drafts_total", "specdec_requests_total")
-        await until(lambda page: [page.sum(name) for name in names], [drafts, drafts, traffic.completed])
-        await until(lambda page: {(name, label): page.sum(name, temperature=label) for name, label in truth}, truth)
+        await until(
+            lambda page: [page.sum(name) for name in names], [drafts, drafts, traffic.completed]
+        )
+        await until(
+            lambda page: {
+                (name, label): page.sum(name, temperature=label) for name, label in truth
+            },
+            truth,
+        )
         await until(lambda page: page.sum("specdec_request_coverage_ratio"), 1)

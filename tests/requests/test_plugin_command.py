@@ -32,7 +32,9 @@ def files(folder):
 
 
 @pytest.mark.parametrize("mask", [0o077, 0])
-def test_any_user_can_read_the_files_and_no_other_write_them_whatever_the_umask(folder, mask, capsys):
+def test_any_user_can_read_the_files_and_no_other_write_them_whatever_the_umask(
+    folder, mask, capsys
+):
     umask = os.umask(mask)
     try:
         assert main(["plugin", str(folder / "a" / "plugin")]) == 0
@@ -42,20 +44,28 @@ def test_any_user_can_read_the_files_and_no_other_write_them_whatever_the_umask(
     assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {0o755}
     assert {path.stat().st_mode & 0o777 for path in made if path.is_file()} == {0o644}
     lines = capsys.readouterr().out.splitlines()
-    assert sorted(line.removeprefix("wrote ") for line in lines if line.startswith("wrote ")) == files(folder)
+    assert sorted(
+        line.removeprefix("wrote ") for line in lines if line.startswith("wrote ")
+    ) == files(folder)
 
 
 def test_vllm_finds_one_entry_point_there(written):
     (package,) = metadata.distributions(path=[str(written)])
     assert (package.name, package.version) == ("specdec-plugin", __version__)
     (point,) = package.entry_points
-    assert (point.group, point.name, point.value) == ("vllm.general_plugins", "specdec", "specdec_plugin:register")
+    assert (point.group, point.name, point.value) == (
+        "vllm.general_plugins",
+        "specdec",
+        "specdec_plugin:register",
+    )
 
 
 def test_writing_again_replaces_another_version(written):
     before = files(written)
     (written / "specdec_plugin-0.0.1.dist-info").mkdir()
-    (written / "specdec_plugin-0.0.1.dist-info" / "METADATA").write_text("Name: specdec-plugin\nVersion: 0.0.1\n")
+    (written / "specdec_plugin-0.0.1.dist-info" / "METADATA").write_text(
+        "Name: specdec-plugin\nVersion: 0.0.1\n"
+    )
     (written / "specdec_plugin.py").write_text("broken")
     assert main(["plugin", str(written)]) == 0
     assert files(written) == before
@@ -89,7 +99,9 @@ def doctor(written, socket_path, **environment):
     """Runs `python -m specdec_doctor`: its exit code, "ok" or "FAIL" by line, and its output."""
     environment |= {"PYTHONPATH": str(written), "SPECDEC_PLUGIN__SOCKET": str(socket_path)}
     command = [sys.executable, "-m", "specdec_doctor"]
-    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
     assert done.stderr == ""
     return done.returncode, [line[:4].strip() for line in done.stdout.splitlines()], done.stdout
 
@@ -125,7 +137,11 @@ def test_the_doctor_names_what_it_cannot_examine(written):
     for problem in ("this Python has no vLLM", "this vLLM is older than 0.9"):
         code, _, text = doctor(written, "/x" * 200, VLLM_PLUGINS="")
         assert code == 1
-        for line in (problem, "AF_UNIX path too long; start the sidecar", "its value is '': add specdec"):
+        for line in (
+            problem,
+            "AF_UNIX path too long; start the sidecar",
+            "its value is '': add specdec",
+        ):
             assert line in text
         (written / "vllm").mkdir(exist_ok=True)
         (written / "vllm" / "__init__.py").touch()

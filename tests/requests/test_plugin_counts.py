@@ -17,7 +17,9 @@ def steps(number, seconds, decodes, request_seconds, tokens):
     }  # fmt: skip
 
 
-def tally(*, drafts=0, draft_tokens=0, accepted_tokens=0, drafted_at=(), accepted_at=(), **outcomes):
+def tally(
+    *, drafts=0, draft_tokens=0, accepted_tokens=0, drafted_at=(), accepted_at=(), **outcomes
+):
     ended = {"stopped": 0, "length": 0, "repetition": 0, "aborted": 0, "error": 0} | outcomes
     return ended | {
         "drafts": drafts, "draft_tokens": draft_tokens, "accepted_tokens": accepted_tokens,
@@ -37,7 +39,10 @@ def random_traffic(scheduler, *, requests=40, invalid=False, seed=1):
         results = {}
         for name, running in scheduler.requests.items():
             drafted = rng.randint(0, 3) if running.num_output_tokens else 0
-            results[name] = drafted, 0 if drafted and rng.random() < 0.03 else rng.randint(1, drafted + 1)
+            results[name] = (
+                drafted,
+                0 if drafted and rng.random() < 0.03 else rng.randint(1, drafted + 1),
+            )
         rejects = [name for name, (drafted, tokens) in results.items() if tokens <= drafted]
         rejected = {name: 1 for name in rejects if rng.random() < 0.2}
         scheduler.step(results, invalid=rejected if invalid else None)
@@ -69,7 +74,9 @@ def test_totals_are_the_schedulers_own_and_every_table_sums_to_them(base, plain,
 
 def test_a_finished_request_is_reported_with_all_its_fields(plain, made, clock):
     parameters = {"min_p": 0.1, "logit_bias": {}, "logprobs": None}
-    scheduler = made(request("a", 0.301, 600, structured=True, adapter="ä", max_tokens=6, **parameters))
+    scheduler = made(
+        request("a", 0.301, 600, structured=True, adapter="ä", max_tokens=6, **parameters)
+    )
     for at, result in ((11.0, (0, 1)), (11.5, (3, 4)), (12.0, (2, 1))):
         clock.at = at
         scheduler.step({"a": result})
@@ -82,11 +89,15 @@ def test_a_finished_request_is_reported_with_all_its_fields(plain, made, clock):
     plain.until(lambda: plain.only.done, [expected])
 
 
-def test_a_step_counts_the_requests_that_decode_and_the_time_since_the_last_step(plain, made, clock):
+def test_a_step_counts_the_requests_that_decode_and_the_time_since_the_last_step(
+    plain, made, clock
+):
     scheduler = made(*map(request, "abc"))
     scheduler.step({"a": (0, 1), "b": (0, 1)})
     clock.at += 0.1
-    scheduler.step({"a": (3, 2), "b": (3, 3), "c": (0, 1)})  # the first token of c is not one of decoding
+    scheduler.step(
+        {"a": (3, 2), "b": (3, 3), "c": (0, 1)}
+    )  # the first token of c is not one of decoding
     clock.at += 0.2
     scheduler.step({"a": (3, 1), "b": (3, 1), "c": (3, 4)})
     scheduler.end(*"abc")
@@ -96,7 +107,11 @@ def test_a_step_counts_the_requests_that_decode_and_the_time_since_the_last_step
     clock.at += 0.4
     scheduler.step({"d": (3, 1)})
     scheduler.end("d")
-    expected = {0: steps(1, 0.4, 1, 0.4, 1), 1: steps(1, 0.1, 2, 0.2, 5), 2: steps(1, 0.2, 3, 0.6, 6)}
+    expected = {
+        0: steps(1, 0.4, 1, 0.4, 1),
+        1: steps(1, 0.1, 2, 0.2, 5),
+        2: steps(1, 0.2, 3, 0.6, 6),
+    }
     plain.until(lambda: plain.only.tables["steps"], expected)
 
 
@@ -130,8 +145,17 @@ def test_a_request_whose_sampling_parameters_change_counts_under_each_and_ends_o
     scheduler.end("a", status="FINISHED_ABORTED")
     plain.until(lambda: len(plain.only.done), 1)
     assert plain.only.tables["temperature"] == {
-        20: tally(drafts=1, draft_tokens=3, accepted_tokens=1, drafted_at=[1, 1, 1], accepted_at=[1, 0, 0]),
-        90: tally(aborted=1, drafts=1, draft_tokens=3, accepted_tokens=3, drafted_at=[1, 1, 1], accepted_at=[1, 1, 1]),
+        20: tally(
+            drafts=1, draft_tokens=3, accepted_tokens=1, drafted_at=[1, 1, 1], accepted_at=[1, 0, 0]
+        ),
+        90: tally(
+            aborted=1,
+            drafts=1,
+            draft_tokens=3,
+            accepted_tokens=3,
+            drafted_at=[1, 1, 1],
+            accepted_at=[1, 1, 1],
+        ),
     }
 
 
@@ -144,7 +168,9 @@ def test_a_second_end_counts_nothing_and_a_request_that_never_ran_ends_without_a
     scheduler.add_request(request("b"))
     scheduler.end("b", status="FINISHED_ERROR")
     plain.until(lambda: len(plain.only.done), 2)
-    assert plain.only.tables["temperature"][50] == tally(stopped=1, error=1, drafted_at=[0] * 3, accepted_at=[0] * 3)
+    assert plain.only.tables["temperature"][50] == tally(
+        stopped=1, error=1, drafted_at=[0] * 3, accepted_at=[0] * 3
+    )
     assert plain.only.done[1]["first_token"] is None
 
 
@@ -160,7 +186,17 @@ def test_pooling_requests_are_left_alone(made):
 
 @pytest.mark.parametrize(
     ("temperature", "key"),
-    [(0, 0), (0.07, 7), (0.29, 29), (0.301, 31), (0.57, 57), (1, 100), (1.1, 110), (1e9, 10_000), (float("nan"), 0)],
+    [
+        (0, 0),
+        (0.07, 7),
+        (0.29, 29),
+        (0.301, 31),
+        (0.57, 57),
+        (1, 100),
+        (1.1, 110),
+        (1e9, 10_000),
+        (float("nan"), 0),
+    ],
 )
 def test_temperatures_are_rounded_up_to_hundredths(temperature, key):
     assert plugin.RequestCounts(request("a", temperature), 3).temperature == key
@@ -171,7 +207,11 @@ def test_temperatures_are_rounded_up_to_hundredths(temperature, key):
     [
         (0, {"top_k": 20, "presence_penalty": 1.0}, "greedy"),  # vLLM ignores the filters then
         (0.7, {}, "plain"),
-        (0.7, {"top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}, "plain"),  # vLLM's defaults
+        (
+            0.7,
+            {"top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0},
+            "plain",
+        ),  # vLLM's defaults
         (0.7, {"top_k": 0}, "plain"),
         (0.7, {"top_k": 20}, "filtered"),
         (0.7, {"top_p": 0.95}, "filtered"),
@@ -181,7 +221,9 @@ def test_temperatures_are_rounded_up_to_hundredths(temperature, key):
         (0.7, {"repetition_penalty": 1.1, "top_p": 0.9}, "penalties"),
     ],
 )
-def test_requests_are_grouped_by_what_shapes_the_targets_distribution(temperature, parameters, group):
+def test_requests_are_grouped_by_what_shapes_the_targets_distribution(
+    temperature, parameters, group
+):
     assert plugin.RequestCounts(request("a", temperature, **parameters), 3).sampling == group
 
 
@@ -203,7 +245,14 @@ def test_hello_identifies_the_plugin_the_engine_and_its_speculation(plain, made)
         "rejection_sample_method": "standard", "parallel_drafting": False, "schedule": [],
         "draft_sample_method": "greedy",
     }  # fmt: skip
-    expected = {"plugin": __version__, "vllm": "0.32.0", "model": "m", "engine": 2, "state": "observing", "reason": ""}
+    expected = {
+        "plugin": __version__,
+        "vllm": "0.32.0",
+        "model": "m",
+        "engine": 2,
+        "state": "observing",
+        "reason": "",
+    }
     expected["speculation"] = UNKNOWN | speculation
     expected["configuration"] = dict.fromkeys(plugin.CONFIGURATION)
     plain.until(lambda: {name: plain.only.hello.get(name) for name in expected}, expected)

@@ -81,7 +81,9 @@ def test_a_report_ends_though_requests_finish_in_every_step(plain, made, slow_cl
 
 def test_a_report_is_one_cut_though_counts_change_while_it_is_sent(plain, made, slow_clock):
     """Its rows and its total are those of the step in which it began, however many steps its packets take."""
-    requests = [request(f"r{number}", number / 100, adapter=f"tenant {number}") for number in range(40)]
+    requests = [
+        request(f"r{number}", number / 100, adapter=f"tenant {number}") for number in range(40)
+    ]
     scheduler, results = made(*requests), {request.request_id: (3, 2) for request in requests}
     for _ in range(400):
         slow_clock.at += 0.04
@@ -106,11 +108,15 @@ def test_a_report_that_the_socket_cuts_off_is_whole_with_the_next(plain, made, c
     assert budget[0] < 0, "the report was cut off"
     budget[0] = 10**6
     scheduler.end(*names)
-    plain.until(lambda: (plain.only.finished(), plain.only.sums("temperature")), ((100, 100, 300, 100),) * 2)
+    plain.until(
+        lambda: (plain.only.finished(), plain.only.sums("temperature")), ((100, 100, 300, 100),) * 2
+    )
     assert (plain.torn, plain.fallen) == (0, 0)
 
 
-def test_a_request_that_ends_while_a_full_queue_is_sent_is_of_the_next_report(listen, made, slow_clock, monkeypatch):
+def test_a_request_that_ends_while_a_full_queue_is_sent_is_of_the_next_report(
+    listen, made, slow_clock, monkeypatch
+):
     """Its end drops the oldest finished request, of which the report then has one less."""
     monkeypatch.setattr(plugin, "MAX_FINISHED", 10)
     scheduler, parts = made(), []
@@ -119,7 +125,9 @@ def test_a_request_that_ends_while_a_full_queue_is_sent_is_of_the_next_report(li
     scheduler.step({"b": (3, 2)})
     listen()
     own = scheduler._specdec.send
-    scheduler._specdec.send = lambda kind, text: own(kind, text) and (parts.append((kind, json.loads(text))) or True)
+    scheduler._specdec.send = lambda kind, text: (
+        own(kind, text) and (parts.append((kind, json.loads(text))) or True)
+    )
     slow_clock.at += 5
     while "report" not in dict(parts):
         scheduler.step({"b": (3, 2)})
@@ -152,7 +160,9 @@ def test_while_the_sidecar_is_away_the_newest_finished_requests_are_kept_and_the
     work(scheduler, 25)
     plain = listen()
     work(scheduler)
-    plain.until(lambda: (plain.total, len(plain.only.done), plain.only.lost), ((26, 78, 52), 10, 16))
+    plain.until(
+        lambda: (plain.total, len(plain.only.done), plain.only.lost), ((26, 78, 52), 10, 16)
+    )
 
 
 def test_without_a_descriptor_the_plugin_connects_later(plain, made, clock):
@@ -172,7 +182,9 @@ def test_without_a_descriptor_the_plugin_connects_later(plain, made, clock):
     plain.lives.clear()
     work(scheduler)
     plain.until(lambda: plain.total, (6, 18, 12))
-    plain.until(lambda: set(plain.only.tables["temperature"]), {50, 90})  # what has not changed since then, too
+    plain.until(
+        lambda: set(plain.only.tables["temperature"]), {50, 90}
+    )  # what has not changed since then, too
 
 
 @contextmanager
@@ -214,7 +226,9 @@ def test_a_sidecar_that_hangs_costs_no_time_and_loses_no_total(socket_path, made
     assert sum(len(report["finished"]) for report in reports) == total["drafts"]
 
 
-def test_when_many_requests_end_at_once_the_totals_do_not_wait_for_all_of_them(socket_path, listen, made, clock):
+def test_when_many_requests_end_at_once_the_totals_do_not_wait_for_all_of_them(
+    socket_path, listen, made, clock
+):
     """The socket takes some hundred finished requests while nobody reads; an idle engine sends the rest later."""
     names = [f"r{number}" for number in range(1000)]
     with hanging(socket_path) as listener:

@@ -16,9 +16,22 @@ from sidecar.requests import plugin
 from tests.requests.scheduler_double import OldScheduler, Scheduler, fresh, request
 
 # A scheduler's connection is open for as long as the scheduler is there.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 
-PARTS = ("before_step", "count", "after_step", "follow", "end", "settle", "add", "go_on", "report", "send")
+PARTS = (
+    "before_step",
+    "count",
+    "after_step",
+    "follow",
+    "end",
+    "settle",
+    "add",
+    "go_on",
+    "report",
+    "send",
+)
 
 
 def life(scheduler, requests=6):
@@ -32,7 +45,9 @@ def life(scheduler, requests=6):
     return returned
 
 
-@pytest.mark.parametrize(("part", "nth"), [*((part, nth) for part in PARTS for nth in (1, 4)), ("say", 1)])
+@pytest.mark.parametrize(
+    ("part", "nth"), [*((part, nth) for part in PARTS for nth in (1, 4)), ("say", 1)]
+)
 @pytest.mark.parametrize("base", [Scheduler, OldScheduler])
 def test_the_first_fault_disables_the_plugin_and_vllm_goes_on(
     base, part, nth, *, plain, installed, monkeypatch, caplog
@@ -54,7 +69,9 @@ def test_the_first_fault_disables_the_plugin_and_vllm_goes_on(
     assert scheduler._specdec is None
     assert not scheduler._specdec_link.starting, "it holds no request of vLLM's"
     assert scheduler._specdec_link.slices is None
-    assert [record.levelno for record in caplog.records if record.name == plugin.log.name].count(logging.ERROR) == 1
+    assert [record.levelno for record in caplog.records if record.name == plugin.log.name].count(
+        logging.ERROR
+    ) == 1
     assert re.search(r": \w+: KeyError at line \d+$", caplog.text, re.MULTILINE)
     assert "the id of a request" not in caplog.text
     if not (part in ("say", "send") and nth == 1):  # else there is no connection yet
@@ -76,7 +93,9 @@ def test_a_fault_that_cannot_even_be_logged_does_not_reach_vllm(part, installed,
 
 
 @pytest.mark.parametrize("base", [Scheduler, OldScheduler])
-@pytest.mark.parametrize("method", ["__init__", "make_spec_decoding_stats", "update_from_output", "_free_request"])
+@pytest.mark.parametrize(
+    "method", ["__init__", "make_spec_decoding_stats", "update_from_output", "_free_request"]
+)
 def test_vllms_own_exceptions_pass(base, method):
     def broken(*_, **__):
         raise ZeroDivisionError(method)
@@ -150,7 +169,9 @@ def custom(base, method, *, calls_vllms, **config):
 
 
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
-def test_a_subclass_whose_method_calls_vllms_is_observed_once_a_step_with_drafts_shows_it(method, plain, installed):
+def test_a_subclass_whose_method_calls_vllms_is_observed_once_a_step_with_drafts_shows_it(
+    method, plain, installed
+):
     scheduler = custom(installed(), method, calls_vllms=True)
     plain.until(lambda: plain.only.state, "checking")
     assert plain.only.hello["reason"] == f"Custom has its own {method}"
@@ -163,7 +184,10 @@ def test_a_subclass_whose_method_calls_vllms_is_observed_once_a_step_with_drafts
         scheduler._specdec.due = 0.0
         scheduler.step({"a": (0, 1)})
     plain.until(lambda: min(plain.only.hellos, 2), 2)
-    assert (plain.only.state, plain.only.hello["reason"]) == ("checking", f"Custom has its own {method}")
+    assert (plain.only.state, plain.only.hello["reason"]) == (
+        "checking",
+        f"Custom has its own {method}",
+    )
     scheduler.step({"a": (3, 2)})
     assert scheduler._specdec.state == "observing"
     scheduler.requests["a"].max_tokens = 7
@@ -174,7 +198,9 @@ def test_a_subclass_whose_method_calls_vllms_is_observed_once_a_step_with_drafts
 
 
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
-def test_a_subclass_with_a_copy_of_a_method_is_refused_with_the_reason(method, plain, installed, caplog):
+def test_a_subclass_with_a_copy_of_a_method_is_refused_with_the_reason(
+    method, plain, installed, caplog
+):
     scheduler, own = custom(installed(), method, calls_vllms=False), fresh(Scheduler)()
     for each in (scheduler, own):
         each.add_request(request("a", max_tokens=4))
@@ -219,7 +245,9 @@ def test_nothing_grows_with_the_number_of_requests(installed):
     observer = scheduler._specdec
     sizes = {name: len(held) for name, held in vars(observer).items() if hasattr(held, "__len__")}
     life(scheduler, 50)
-    assert {name: len(held) for name, held in vars(observer).items() if hasattr(held, "__len__")} == sizes
+    assert {
+        name: len(held) for name, held in vars(observer).items() if hasattr(held, "__len__")
+    } == sizes
     assert observer.lost == 60
     assert not observer.starting
 
@@ -256,8 +284,14 @@ def test_register_wraps_vllms_scheduler(monkeypatch):
 
 def test_the_file_needs_only_the_standard_library_and_stays_short():
     text = Path(plugin.__file__).read_text()
-    promised = int(re.search(r"at most (\d+) lines", (Path(__file__).parents[2] / "docs" / "plugin.md").read_text())[1])
-    assert len(text.splitlines()) <= promised, "who approves it reads it all: shorten it, or raise it in docs/plugin.md"
+    promised = int(
+        re.search(
+            r"at most (\d+) lines", (Path(__file__).parents[2] / "docs" / "plugin.md").read_text()
+        )[1]
+    )
+    assert len(text.splitlines()) <= promised, (
+        "who approves it reads it all: shorten it, or raise it in docs/plugin.md"
+    )
     assert __version__ == plugin.VERSION
     tree = ast.parse(text, feature_version=(3, 9))
     imported = {
@@ -266,5 +300,8 @@ def test_the_file_needs_only_the_standard_library_and_stays_short():
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
-    assert {name.partition(".")[0] for name in imported} - {"vllm", "specdec_doctor"} <= sys.stdlib_module_names
+    assert {name.partition(".")[0] for name in imported} - {
+        "vllm",
+        "specdec_doctor",
+    } <= sys.stdlib_module_names
     assert not imported & {"threading", "asyncio", "subprocess", "multiprocessing"}

@@ -20,11 +20,19 @@ async def test_a_packets_parts_are_delivered_in_order(receiver, sink, connect, e
     connect().send(packet(report={**REPORT, **finishing(FINISHED, FINISHED)}, hello=HELLO))
     await eventually(lambda: len(sink.calls) == 2)
     assert sink.calls == [(Hello, 1), (ReportPart, 1)]
-    assert (sink.hellos[0].model, sink.reports[0].end.total.drafts, sink.requests[1].adapter) == ("m", 10, "tenant")
+    assert (sink.hellos[0].model, sink.reports[0].end.total.drafts, sink.requests[1].adapter) == (
+        "m",
+        10,
+        "tenant",
+    )
 
 
-@pytest.mark.parametrize("refused", [b"?", packet(report=finishing({**FINISHED, "temperature": -1})), b" " * 65_537])
-async def test_a_malformed_packet_ends_its_connection_alone(refused, receiver, sink, connect, eventually):
+@pytest.mark.parametrize(
+    "refused", [b"?", packet(report=finishing({**FINISHED, "temperature": -1})), b" " * 65_537]
+)
+async def test_a_malformed_packet_ends_its_connection_alone(
+    refused, receiver, sink, connect, eventually
+):
     good, bad = connect(), connect()
     for connection in (good, bad):
         connection.send(packet(hello=HELLO, report=finishing(FINISHED)))
@@ -50,7 +58,9 @@ async def test_a_packet_of_the_largest_size_is_read(receiver, sink, connect, eve
     assert not sink.drops
 
 
-async def test_a_sender_of_another_version_is_reported_until_it_leaves(receiver, sink, connect, eventually):
+async def test_a_sender_of_another_version_is_reported_until_it_leaves(
+    receiver, sink, connect, eventually
+):
     connection = connect()
     connection.send(b'{"v": 3, "hello": {"plugin": "1.4"}}')
     await eventually(lambda: sink.calls)
@@ -60,7 +70,9 @@ async def test_a_sender_of_another_version_is_reported_until_it_leaves(receiver,
     assert not sink.drops
 
 
-async def test_stopping_disconnects_without_reporting_an_end_and_leaves_no_task(receiving, sink, connect, eventually):
+async def test_stopping_disconnects_without_reporting_an_end_and_leaves_no_task(
+    receiving, sink, connect, eventually
+):
     before = asyncio.all_tasks()
     async with receiving():
         connection = connect()
@@ -73,7 +85,9 @@ async def test_stopping_disconnects_without_reporting_an_end_and_leaves_no_task(
     assert asyncio.all_tasks() == before
 
 
-async def test_a_connection_over_the_bound_replaces_the_longest_silent_one(receiving, sink, connect, eventually):
+async def test_a_connection_over_the_bound_replaces_the_longest_silent_one(
+    receiving, sink, connect, eventually
+):
     async with receiving(max_connections=2):
         first, second = connect(), connect()
         for number, connection in enumerate((first, second, first), 1):
@@ -127,7 +141,9 @@ async def test_a_flood_does_not_starve_the_event_loop(receiver, sink, connect, e
     assert len({request.drafts for request in sink.requests[:200]}) == 20
 
 
-async def test_without_descriptors_engines_wait_and_are_accepted_later(receiver, sink, connect, eventually):
+async def test_without_descriptors_engines_wait_and_are_accepted_later(
+    receiver, sink, connect, eventually
+):
     engines = [connect() for _ in range(3)]
     with descriptors(free=0), capture_logs() as logs:
         await eventually(lambda: sink.drops["no_descriptors"] >= 2)
@@ -141,7 +157,9 @@ async def test_any_user_of_the_shared_volume_may_connect(receiver, socket_path):
     assert stat.S_IMODE(socket_path.stat().st_mode) == 0o666
 
 
-async def test_a_live_sidecars_socket_is_left_alone_until_it_ends(receiving, sink, connect, socket_path, eventually):
+async def test_a_live_sidecars_socket_is_left_alone_until_it_ends(
+    receiving, sink, connect, socket_path, eventually
+):
     first, second = receiving(), receiving(retry=0.01)
     await first.__aenter__()
     inode = socket_path.stat().st_ino
@@ -169,7 +187,9 @@ async def test_a_folder_that_cannot_be_made_is_logged_once_and_retried(
 ):
     (folder / "file").write_text("")
     tries, listening = [], receiver_module._listening
-    monkeypatch.setattr(receiver_module, "_listening", lambda path: tries.append(path) or listening(path))
+    monkeypatch.setattr(
+        receiver_module, "_listening", lambda path: tries.append(path) or listening(path)
+    )
     with capture_logs() as logs:
         async with receiving(folder / "file" / "plugin.sock", retry=0.01) as receiver:
             assert receiver.problem == os.strerror(errno.EEXIST)

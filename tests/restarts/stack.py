@@ -51,7 +51,10 @@ class Figures:
         """How far each value is off, and all of them together, as shares of all drafts."""
         whole = sum(self.truth.values())
         values = {*self.truth, *self.increase}
-        errors = {value: (self.increase.get(value, 0) - self.truth.get(value, 0)) / whole for value in values}
+        errors = {
+            value: (self.increase.get(value, 0) - self.truth.get(value, 0)) / whole
+            for value in values
+        }
         return errors | {"all": sum(errors.values())}
 
 
@@ -59,7 +62,12 @@ class Stack:
     """The two programs, and a range of time from ``begin`` to ``end``."""
 
     def __init__(self, http, folder, prometheus, options, settings):
-        self._http, self._folder, self._prometheus, self._options = http, folder, prometheus, options
+        self._http, self._folder, self._prometheus, self._options = (
+            http,
+            folder,
+            prometheus,
+            options,
+        )
         self._programs = {
             "vllm": (command(options), {}),
             "sidecar": ((sys.executable, "-m", "sidecar", "run"), settings),
@@ -71,7 +79,9 @@ class Stack:
         for name in names:
             arguments, environment = self._programs[name]
             with (self._folder / f"{name}.log").open("ab") as log:
-                process = await asyncio.create_subprocess_exec(*arguments, env=environment, stdout=log, stderr=log)
+                process = await asyncio.create_subprocess_exec(
+                    *arguments, env=environment, stdout=log, stderr=log
+                )
             self._processes[name] = process
 
     async def kill(self, *names):
@@ -99,7 +109,9 @@ class Stack:
         """Drafts of all vLLMs so far, by label and value."""
         counts = Counter(self._ended)
         for by, value, count in json.loads(await self.request("truth", "GET")):
-            counts[by, BUCKETS.label(round(100 * float(value))) if by == "temperature" else value] += count
+            counts[
+                by, BUCKETS.label(round(100 * float(value))) if by == "temperature" else value
+            ] += count
         return counts
 
     async def drafted(self, more):
@@ -161,17 +173,27 @@ class Stack:
             if label == by:
                 true[value if value in increase or "other" not in increase else "other"] += count
         falls = await ask(f"max by ({by}) (resets({series}{window}])) > 0")
-        rate = await ask(f"max_over_time(sum(rate({series}[{RATE_WINDOW}])){window}:{SCRAPE_INTERVAL}])")
-        return Figures(true, increase, falls, rate.get("", 0.0) / (self._options.concurrency / STEP))
+        rate = await ask(
+            f"max_over_time(sum(rate({series}[{RATE_WINDOW}])){window}:{SCRAPE_INTERVAL}])"
+        )
+        return Figures(
+            true, increase, falls, rate.get("", 0.0) / (self._options.concurrency / STEP)
+        )
 
 
 @asynccontextmanager
 async def running_stack(http, folder, **options):
     page = f"127.0.0.1:{free_port()}"
     given = Options(free_port(), str(folder / "plugin.sock"), **options)
-    own = {"SCRAPE_INTERVAL": POLL_INTERVAL, "PLUGIN__SOCKET": given.socket, "PLUGIN__ADAPTERS": "true"}
+    own = {
+        "SCRAPE_INTERVAL": POLL_INTERVAL,
+        "PLUGIN__SOCKET": given.socket,
+        "PLUGIN__ADAPTERS": "true",
+    }
     settings = sidecar_settings(f"http://127.0.0.1:{given.port}", LISTEN=page, **own)
-    async with running_prometheus(http, folder, scraping(page, interval=SCRAPE_INTERVAL)) as prometheus:
+    async with running_prometheus(
+        http, folder, scraping(page, interval=SCRAPE_INTERVAL)
+    ) as prometheus:
         stack = Stack(http, folder, prometheus, given, settings)
         try:
             yield stack

@@ -81,8 +81,12 @@ class Scenario:
 SCENARIOS = (
     Scenario("sidecar killed five times, 120 temperatures, 40 adapters", sidecar, MANY),
     Scenario("both, five kills and two restarts", both, restarts=2),
-    Scenario("one of two engines restarted twice, no start time", one_engine, ONE_PAGE, engine_restarts=2),
-    Scenario("the same, counters of its API server go on", one_engine, {"engines": 2, "keeps_page": True}),
+    Scenario(
+        "one of two engines restarted twice, no start time", one_engine, ONE_PAGE, engine_restarts=2
+    ),
+    Scenario(
+        "the same, counters of its API server go on", one_engine, {"engines": 2, "keeps_page": True}
+    ),
     Scenario("sidecar killed after an engine left", engine_left, {"engines": 2}, forgets=True),
 )
 
@@ -102,6 +106,12 @@ async def test_increase_and_rate_equal_vllms_own_counts(scenario, http, folder):
         if scenario.forgets and by != "engine":
             continue
         assert figures.rate < SPIKE
-        off += [(by, value, error) for value, error in figures.errors().items() if abs(error) > CLOSE]
-        falls += [(by, value) for value, times in figures.falls.items() if times > scenario.may_fall(by, value)]
+        off += [
+            (by, value, error) for value, error in figures.errors().items() if abs(error) > CLOSE
+        ]
+        falls += [
+            (by, value)
+            for value, times in figures.falls.items()
+            if times > scenario.may_fall(by, value)
+        ]
     assert (off, falls) == ([], [])

@@ -28,11 +28,21 @@ class Options:
     port: int
     socket: str
     engines: int = 1
-    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)  # in turn, as are the adapters
+    temperatures: tuple[float, ...] = (
+        0.0,
+        0.2,
+        0.4,
+        0.6,
+        0.8,
+        1.0,
+        1.2,
+    )  # in turn, as are the adapters
     adapters: tuple[str, ...] = ()
     concurrency: int = 24  # requests in flight, of all engines
     shows_start: bool = True  # several API servers do not: no process_start_time_seconds, and no _created of counters
-    keeps_page: bool = False  # a replaced engine's counters go on, since they belong to the API server
+    keeps_page: bool = (
+        False  # a replaced engine's counters go on, since they belong to the API server
+    )
 
 
 class Counting(Scheduler):
@@ -42,10 +52,14 @@ class Counting(Scheduler):
 
     def update_from_output(self, scheduler_output, model_runner_output):
         for request_id in scheduler_output.scheduled_spec_decode_tokens:
-            if (request := self.requests.get(request_id)) is not None:  # None: aborted while the step ran
+            if (
+                request := self.requests.get(request_id)
+            ) is not None:  # None: aborted while the step ran
                 self.truth["engine", self._options.engine] += 1
                 self.truth["temperature", str(request.sampling_params.temperature)] += 1
-                self.truth["group", request.lora_request.lora_name if request.lora_request else "none"] += 1
+                self.truth[
+                    "group", request.lora_request.lora_name if request.lora_request else "none"
+                ] += 1
         return super().update_from_output(scheduler_output, model_runner_output)
 
 
@@ -54,7 +68,11 @@ class Vllm(SimulatedVllm):
 
     def __init__(self, options, engine, truth):
         self._plugin_socket, self._truth = options.socket, truth
-        simulated = {"step_seconds": STEP, "step_seconds_per_request": 0.0, "prefill_seconds_per_token": 0.0}
+        simulated = {
+            "step_seconds": STEP,
+            "step_seconds_per_request": 0.0,
+            "prefill_seconds_per_token": 0.0,
+        }
         super().__init__(SimulatorOptions(engine=engine, max_num_seqs=64, **simulated))
 
     def begin(self):
@@ -69,9 +87,15 @@ class Mixed(Traffic):
     def __init__(self, vllm, options):
         concurrency = options.concurrency // options.engines
         super().__init__(
-            vllm, TrafficOptions(concurrency=concurrency, max_requests=10**9, min_tokens=16, max_tokens=48)
+            vllm,
+            TrafficOptions(
+                concurrency=concurrency, max_requests=10**9, min_tokens=16, max_tokens=48
+            ),
         )
-        self._temperatures, self._adapters = cycle(options.temperatures), cycle(options.adapters or (None,))
+        self._temperatures, self._adapters = (
+            cycle(options.temperatures),
+            cycle(options.adapters or (None,)),
+        )
 
     def _request(self, mix):
         request, adapter = super()._request({next(self._temperatures): 1}), next(self._adapters)
@@ -108,11 +132,15 @@ class Server:
         if not self.options.shows_start:
             del families["process_start_time_seconds"]
             for family in families.values():
-                family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+                family.samples = [
+                    sample for sample in family.samples if not sample.name.endswith("_created")
+                ]
         return families.values()
 
     async def metrics(self, _request):
-        return web.Response(body=generate_latest(self), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(
+            body=generate_latest(self), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
 
     async def counted(self, _request):
         return web.json_response([[*key, count] for key, count in self.truth.items()])

@@ -22,9 +22,15 @@ FILES = {"vllm_ca_file", "web_config_file", "baseline_file"}
 
 def test_the_environment_wins_over_the_file_and_the_file_over_the_default(config):
     path = config("scrape_interval: 2s\nlimits: {positions: 10, series: 200}")
-    settings = load_settings(path, {"SPECDEC_SCRAPE_INTERVAL": "500ms", "SPECDEC_LIMITS__POSITIONS": "20"})
+    settings = load_settings(
+        path, {"SPECDEC_SCRAPE_INTERVAL": "500ms", "SPECDEC_LIMITS__POSITIONS": "20"}
+    )
     assert settings.scrape_interval == 0.5
-    assert (settings.limits.positions, settings.limits.series, settings.limits.engines) == (20, 200, 8)
+    assert (settings.limits.positions, settings.limits.series, settings.limits.engines) == (
+        20,
+        200,
+        8,
+    )
 
 
 def test_without_a_source_all_settings_have_their_defaults(config, monkeypatch):
@@ -38,7 +44,10 @@ def test_variables_that_kubernetes_sets_for_services_are_ignored():
     for service in ("SPECDEC", "SPECDEC_SIDECAR", "SPECDEC_LISTEN", "SPECDEC__A"):
         port = f"{service}_PORT_9911_TCP"
         environ |= {f"{service}_SERVICE_HOST": "10.96.0.7", f"{service}_SERVICE_PORT": "9911"}
-        environ |= {f"{service}_SERVICE_PORT_HTTP_PROXY": "8080", f"{service}_PORT": "tcp://10.96.0.7:9911"}
+        environ |= {
+            f"{service}_SERVICE_PORT_HTTP_PROXY": "8080",
+            f"{service}_PORT": "tcp://10.96.0.7:9911",
+        }
         environ |= {port: "tcp://10.96.0.7:9911", f"{port}_PROTO": "tcp"}
         environ |= {f"{port}_PORT": "9911", f"{port}_ADDR": "10.96.0.7"}
     assert load_settings(None, environ) == Settings()
@@ -61,7 +70,11 @@ def test_a_mapping_from_the_environment_replaces_that_of_the_file(config):
 
 @pytest.mark.parametrize("text", ["0, 0.5,1", "[0, 0.5, 1.0]"])
 def test_bucket_edges_are_written_with_or_without_brackets(text):
-    assert load_settings(None, {"SPECDEC_TEMPERATURE_BUCKETS": text}).temperature_buckets == (0, 0.5, 1)
+    assert load_settings(None, {"SPECDEC_TEMPERATURE_BUCKETS": text}).temperature_buckets == (
+        0,
+        0.5,
+        1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,7 +92,9 @@ def test_bucket_edges_are_written_with_or_without_brackets(text):
         ("#" * (1024 * 1024 + 1), MAPPING),
     ],
 )
-def test_a_file_that_is_no_yaml_mapping_is_refused_with_the_line(config, messages, content, problem):
+def test_a_file_that_is_no_yaml_mapping_is_refused_with_the_line(
+    config, messages, content, problem
+):
     assert messages(config(content), {}) == [f"config.yaml: {problem}"]
 
 
@@ -90,7 +105,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, messages):
 
 
 def test_yaml_anchors_and_merge_keys_work(config):
-    path = config("baseline:\n  a: &a {itl: {p50: 1}, e2e: {p50: 2}}\n  b: {<<: *a, e2e: {p50: 3}}\n")
+    path = config(
+        "baseline:\n  a: &a {itl: {p50: 1}, e2e: {p50: 2}}\n  b: {<<: *a, e2e: {p50: 3}}\n"
+    )
     assert load_settings(path, {}).baseline["b"] == {"itl": {"p50": 1}, "e2e": {"p50": 3}}
 
 
@@ -99,7 +116,9 @@ def test_a_baseline_file_takes_the_place_of_a_baseline(config):
     config(f"baseline: {{m: {{ttft: {{p50: 100ms, p99: 2}}}}}}\n{steps}", "base.yaml")
     measured = load_settings(config("baseline_file: base.yaml"), {}).measured
     assert (measured.latencies("m"), measured.latencies("n")) == ({"ttft": {0.5: 0.1, 0.99: 2}}, {})
-    assert measured.plain_steps == {"m": PlainStepTimes(running=(1.0,), seconds=(0.01,), errors=(0.0,))}
+    assert measured.plain_steps == {
+        "m": PlainStepTimes(running=(1.0,), seconds=(0.01,), errors=(0.0,))
+    }
 
 
 @pytest.mark.parametrize(
@@ -107,14 +126,21 @@ def test_a_baseline_file_takes_the_place_of_a_baseline(config):
     [
         ("baseline: {m: {ttft: {p50: x}}}", f".baseline.m.ttft.p50=x: {DURATION}"),
         ("baseline: {}\nmodel: {ttft: {p50: 1}}", ".model: unknown setting; remove it"),
-        ("baseline: {}\nbaseline: {}", f"=base.yaml: line 2 is not valid YAML: duplicate key 'baseline'; {MEASURE}"),
+        (
+            "baseline: {}\nbaseline: {}",
+            f"=base.yaml: line 2 is not valid YAML: duplicate key 'baseline'; {MEASURE}",
+        ),
         ("model: m\nport: 8000\nmax-model-len: 8192", f"=base.yaml: not a baseline; {MEASURE}"),
         ('{"format": 5, "model": "m", "levels": []}', f"=base.yaml: not a baseline; {MEASURE}"),
     ],
 )
-def test_the_message_about_an_invalid_baseline_file_names_the_key_in_it(config, messages, content, problem):
+def test_the_message_about_an_invalid_baseline_file_names_the_key_in_it(
+    config, messages, content, problem
+):
     config(content, "base.yaml")
-    assert messages(None, {"SPECDEC_BASELINE_FILE": "base.yaml"}) == [f"SPECDEC_BASELINE_FILE{problem}"]
+    assert messages(None, {"SPECDEC_BASELINE_FILE": "base.yaml"}) == [
+        f"SPECDEC_BASELINE_FILE{problem}"
+    ]
 
 
 def test_every_yaml_has_every_setting_that_is_neither_a_number_nor_a_flag():

@@ -25,7 +25,10 @@ MANY = "tuple should have at most 8 items after validation, not 9"
 STEPS = "{running: [1], seconds: [1], errors: [0]}"
 SECONDS = "seconds must be above 0 and errors at least 0, both at most 3600"
 FIRST = "first_token_seconds must be from 0 to 3600"
-VARIABLE, COLON = "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE", "mapping values are not allowed here"
+VARIABLE, COLON = (
+    "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE",
+    "mapping values are not allowed here",
+)
 MEASURE = "`specdec-sidecar baseline --out FILE` writes a baseline"
 EXCLUSIVE = "mutually exclusive; keep one of them"
 
@@ -54,13 +57,21 @@ EXCLUSIVE = "mutually exclusive; keep one of them"
         ("TEMPERATURE_BUCKETS", "0,0.125", EDGES),
         ("LOG__LEVEL", "trace", "input should be 'debug', 'info', 'warning' or 'error'"),
         ("PLUGIN__SOCKET", "plugin.sock", PATH),
-        ("ALERTING__ALERTMANAGERS", "http://am:9093", f"{ADDRESSES} (not valid JSON: expected value {AT})"),
+        (
+            "ALERTING__ALERTMANAGERS",
+            "http://am:9093",
+            f"{ADDRESSES} (not valid JSON: expected value {AT})",
+        ),
         ("BASELINE", "{", f"{BASELINE} (not valid JSON: EOF while parsing an object {AT})"),
     ],
 )
-def test_an_invalid_variable_is_named_with_its_value_and_what_is_expected(config, messages, setting, value, problem):
+def test_an_invalid_variable_is_named_with_its_value_and_what_is_expected(
+    config, messages, setting, value, problem
+):
     config("")  # for an empty working directory
-    assert messages(None, {f"SPECDEC_{setting}": value}) == [f"SPECDEC_{setting}={value}: {problem}"]
+    assert messages(None, {f"SPECDEC_{setting}": value}) == [
+        f"SPECDEC_{setting}={value}: {problem}"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -69,35 +80,74 @@ def test_an_invalid_variable_is_named_with_its_value_and_what_is_expected(config
         ("temperature_buckets: [0,1,2,3,4,5,6,7,8]", "temperature_buckets", f"=[…]: {MANY}"),
         ("scrape_interval: true", "scrape_interval", f"=true: {DURATION}"),
         ("scrape_interval: [1]", "scrape_interval", "=[…]: input should be a valid number"),
-        ("vllm_ca_file: config.yaml", "vllm_ca_file", f"=config.yaml: no certificate in this file; {PEM}"),
+        (
+            "vllm_ca_file: config.yaml",
+            "vllm_ca_file",
+            f"=config.yaml: no certificate in this file; {PEM}",
+        ),
         (f"plugin: {{socket: /{'x' * 107}}}", "plugin.socket", f"=/{'x' * 78}…: {PATH}"),
         ('baseline_file: "a\\0b"', "baseline_file", f"=a\\x00b: embedded null byte; {MEASURE}"),
-        ("baseline_file: gone", "baseline_file", f"=gone: cannot be read: No such file or directory; {MEASURE}"),
+        (
+            "baseline_file: gone",
+            "baseline_file",
+            f"=gone: cannot be read: No such file or directory; {MEASURE}",
+        ),
         ("baseline: {m: {ttft: {p50: 0.2, p90: 0.1}}}", "baseline.m.ttft", f"={{…}}: {RISING}"),
         ("baseline: {m: {tttf: {}}}", "baseline.m.tttf.[key]", f"=tttf: input should be {PHASES}"),
-        ("baseline: {'': {}}", "baseline..[key]", "=: string should match pattern '^[^\\x00-\\x1f\\x7f]+$'"),
-        ('baseline: {"m\\ud800": {}}', "baseline.m���.[key]", f"=m\\ud800: {TEXT}"),  # no page could be written with it
+        (
+            "baseline: {'': {}}",
+            "baseline..[key]",
+            "=: string should match pattern '^[^\\x00-\\x1f\\x7f]+$'",
+        ),
+        (
+            'baseline: {"m\\ud800": {}}',
+            "baseline.m���.[key]",
+            f"=m\\ud800: {TEXT}",
+        ),  # no page could be written with it
         # Unknown keys, whose values may be secrets.
-        ("scrape_intervall: 5", "scrape_intervall", ": unknown setting; did you mean scrape_interval?"),
+        (
+            "scrape_intervall: 5",
+            "scrape_intervall",
+            ": unknown setting; did you mean scrape_interval?",
+        ),
         ("page_bytes: 5", "page_bytes", ": unknown setting; remove it"),
-        ("limits: {page_byte: 5}", "limits.page_byte", ": unknown setting; did you mean limits.page_bytes?"),
+        (
+            "limits: {page_byte: 5}",
+            "limits.page_byte",
+            ": unknown setting; did you mean limits.page_bytes?",
+        ),
         ("7: 5", "7", ": unknown setting; remove it"),
-        (f"plain_steps: {{m: {STEPS[:-1]}, x: 1}}}}", "plain_steps.m.x", ": unknown setting; remove it"),
+        (
+            f"plain_steps: {{m: {STEPS[:-1]}, x: 1}}}}",
+            "plain_steps.m.x",
+            ": unknown setting; remove it",
+        ),
     ],
 )
-def test_an_invalid_key_of_the_file_is_named_with_its_value_and_what_is_expected(config, messages, text, key, problem):
+def test_an_invalid_key_of_the_file_is_named_with_its_value_and_what_is_expected(
+    config, messages, text, key, problem
+):
     assert messages(config(text), {}) == [f"{key} (in config.yaml){problem}"]
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("{scrape_interval: 30, latency_window: 10s}", f"scrape_interval=30, latency_window=10: {ORDER}"),
+        (
+            "{scrape_interval: 30, latency_window: 10s}",
+            f"scrape_interval=30, latency_window=10: {ORDER}",
+        ),
         ("latency_window: 1h", f"latency_window=3600, history=900: {ORDER}"),
-        ("thresholds: {acceptance_net_negative: 0.7}", f"{NEGATIVE}=0.7, {BREAK_EVEN}=0.65: {ORDER}"),
+        (
+            "thresholds: {acceptance_net_negative: 0.7}",
+            f"{NEGATIVE}=0.7, {BREAK_EVEN}=0.65: {ORDER}",
+        ),
         ("thresholds: {acceptance_fewer_tokens: 0.9}", f"{FEWER}=0.9, {MORE}=0.8: {ORDER}"),
         ("{baseline_file: base.yaml, baseline: {m: {}}}", f"baseline_file, baseline: {EXCLUSIVE}"),
-        (f"{{baseline_file: base.yaml, plain_steps: {{m: {STEPS}}}}}", f"baseline_file, plain_steps: {EXCLUSIVE}"),
+        (
+            f"{{baseline_file: base.yaml, plain_steps: {{m: {STEPS}}}}}",
+            f"baseline_file, plain_steps: {EXCLUSIVE}",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_both_named(config, messages, text, line):
@@ -109,14 +159,23 @@ def test_settings_that_contradict_each_other_are_both_named(config, messages, te
     ("steps", "problem"),
     [
         ("running: [2, 1], seconds: [1, 1], errors: [0, 0]", "running must rise, from above 0"),
-        ("running: [1, 2], seconds: [1], errors: [0, 0]", "running, seconds and errors differ in length"),
-        ("running: [1], seconds: [1], errors: [0], deviations: [[0], [0]]", "running and deviations differ in length"),
+        (
+            "running: [1, 2], seconds: [1], errors: [0, 0]",
+            "running, seconds and errors differ in length",
+        ),
+        (
+            "running: [1], seconds: [1], errors: [0], deviations: [[0], [0]]",
+            "running and deviations differ in length",
+        ),
         ("running: [1], seconds: [0], errors: [0]", SECONDS),
         ("running: [1], seconds: [1], errors: [-1]", SECONDS),
         ("running: [], seconds: [], errors: []", "expected 1 to 16 numbers of running requests"),
         ("running: [1], seconds: [1], errors: [0], first_token_seconds: [-1]", FIRST),
         ("running: [1], seconds: [1], errors: [0], first_token_seconds: [3601]", FIRST),
-        ("running: [1], seconds: [1], errors: [0], prompt_share: -1", "prompt_share must be from 0 to 1000000"),
+        (
+            "running: [1], seconds: [1], errors: [0], prompt_share: -1",
+            "prompt_share must be from 0 to 1000000",
+        ),
     ],
 )
 def test_plain_step_times_that_are_no_curve_are_refused(config, messages, steps, problem):
@@ -162,7 +221,9 @@ def test_an_unknown_variable_is_named_without_its_value(messages, name, advice):
         ("limits: 5", {"SPECDEC_LIMITS__SERIES": "10"}, [GROUP]),
     ],
 )
-def test_all_problems_of_the_file_and_the_environment_are_reported_at_once(config, messages, text, environ, lines):
+def test_all_problems_of_the_file_and_the_environment_are_reported_at_once(
+    config, messages, text, environ, lines
+):
     assert messages(config(text), environ) == lines
 
 
@@ -187,11 +248,15 @@ def test_no_message_contains_a_credential(messages, url, shown):
 @pytest.mark.parametrize("name", ["SPECDEC_ALERTING__RUNBOOKS", "SPECDEC_ALERTING__DASHBOARDS"])
 def test_addresses_that_alerts_show_must_have_no_credentials(messages, name):
     problem = "must not have user information, because alerts and metrics show it"
-    assert messages(None, {name: "https://me:hunter2@grafana"}) == [f"{name}=https://***@grafana: {problem}"]
+    assert messages(None, {name: "https://me:hunter2@grafana"}) == [
+        f"{name}=https://***@grafana: {problem}"
+    ]
 
 
 def test_a_message_is_one_short_line_whatever_the_input(config, messages):
     key = "x\n" * 500
-    for line in messages(config(json.dumps({key: 1, "listen": key, "baseline": {key: {"a": 1}}})), {}):
+    for line in messages(
+        config(json.dumps({key: 1, "listen": key, "baseline": {key: {"a": 1}}})), {}
+    ):
         assert line.isprintable()
         assert len(line) < 250

@@ -12,7 +12,11 @@ from sidecar.settings import Settings, load_settings
 from sidecar.settings.field_types import parse_duration
 
 
-@given(st.one_of(st.text(), st.integers(), st.floats(), st.binary(), st.lists(st.integers()), st.none()))
+@given(
+    st.one_of(
+        st.text(), st.integers(), st.floats(), st.binary(), st.lists(st.integers()), st.none()
+    )
+)
 def test_any_value_is_read_or_refused(value):
     """Whatever YAML can hold is either read or refused with a ValueError that pydantic reports."""
     for name in ("scrape_interval", "listen", "vllm_url", "temperature_buckets"):
@@ -22,11 +26,16 @@ def test_any_value_is_read_or_refused(value):
             continue
 
 
-@pytest.mark.parametrize("text", ["0.0.0.0:9911", "localhost:0", "[::]:65535", "my-host_1.example:80"])
+@pytest.mark.parametrize(
+    "text", ["0.0.0.0:9911", "localhost:0", "[::]:65535", "my-host_1.example:80"]
+)
 def test_an_address_is_printed_as_it_was_written(text):
     address = Settings(listen=text).listen
     assert str(address) == text
-    assert (address.host, address.port) == (text.rpartition(":")[0].strip("[]"), int(text.rpartition(":")[2]))
+    assert (address.host, address.port) == (
+        text.rpartition(":")[0].strip("[]"),
+        int(text.rpartition(":")[2]),
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +60,12 @@ def test_choices_and_flags_ignore_case():
 
 
 def test_the_text_of_settings_has_no_credentials():
-    text = repr(Settings(vllm_url="http://me:hunter2@host", alerting={"alertmanagers": ["http://me:hunter2@host"]}))
+    text = repr(
+        Settings(
+            vllm_url="http://me:hunter2@host",
+            alerting={"alertmanagers": ["http://me:hunter2@host"]},
+        )
+    )
     assert "hunter2" not in text
 
 
@@ -66,7 +80,16 @@ def test_vllm_is_verified_against_the_systems_authorities_an_own_one_or_not_at_a
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        *(("500ms", 0.5), ("1s", 1), ("5m", 300), ("1h", 3600), ("1.5m", 90), (" 2 s ", 2), ("7", 7), ("0.25", 0.25)),
+        *(
+            ("500ms", 0.5),
+            ("1s", 1),
+            ("5m", 300),
+            ("1h", 3600),
+            ("1.5m", 90),
+            (" 2 s ", 2),
+            ("7", 7),
+            ("0.25", 0.25),
+        ),
         *((text, None) for text in ("", "fast", "nan", "1e999", "1m30s", "1 d", "-1s", "61m")),
     ],
 )

@@ -19,11 +19,15 @@ ROWS = ROW.findall(settings_reference())
 def test_the_page_has_a_row_for_every_setting_and_is_up_to_date():
     written = (ROOT / "docs" / "settings.md").read_text()
     assert written == settings_reference(), "docs/settings.md is out of date: run `make docs`"
-    assert [(row[0], row[1]) for row in sorted(ROWS)] == [(key, variable(key)) for key in sorted(keys())]
+    assert [(row[0], row[1]) for row in sorted(ROWS)] == [
+        (key, variable(key)) for key in sorted(keys())
+    ]
 
 
 @pytest.mark.parametrize(("key", "name", "kind", "default", "meaning"), ROWS)
-def test_a_variable_set_to_its_documented_default_changes_nothing(key, name, kind, default, meaning):
+def test_a_variable_set_to_its_documented_default_changes_nothing(
+    key, name, kind, default, meaning
+):
     if default == "not set":
         assert attrgetter(key)(Settings()) is None
     else:
@@ -40,8 +44,12 @@ def attributes(path):
     return read, read | {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-MODULES = [attributes(path) for path in (ROOT / "sidecar").rglob("*.py") if not path.is_relative_to(OWN)]
-DERIVED = {name for file in ("baselines.py", "groups.py") for name in attributes(OWN / file)[0]}  # read by the models
+MODULES = [
+    attributes(path) for path in (ROOT / "sidecar").rglob("*.py") if not path.is_relative_to(OWN)
+]
+DERIVED = {
+    name for file in ("baselines.py", "groups.py") for name in attributes(OWN / file)[0]
+}  # read by the models
 RULES = "".join(path.read_text() for path in (ROOT / "alerts").glob("*.yaml"))
 IN_RULES = set(re.findall(r'specdec_threshold\{name="(\w+)"', RULES))
 
@@ -57,5 +65,7 @@ def is_read(key):
 @pytest.mark.parametrize("key", keys())
 def test_a_setting_is_read_by_the_program_or_a_rule(key):
     by_rule = key.startswith("thresholds.") and key.partition(".")[2] in IN_RULES
-    where = "no module reads it as an attribute of its group, and no rule; model_dump() does not count"
+    where = (
+        "no module reads it as an attribute of its group, and no rule; model_dump() does not count"
+    )
     assert is_read(key) or key in DERIVED or by_rule, f"{key}: {where}"

@@ -45,7 +45,11 @@ async def test_certificates_that_a_new_web_configuration_names_are_watched(autho
 async def test_each_invalid_change_is_refused_once_and_the_old_settings_stay_in_force(authority):
     path = authority.web_config()
     texts = ("a: b", "a: [", path.read_text())
-    outcomes = ({"applied": 0, "refused": 1}, {"applied": 0, "refused": 2}, {"applied": 1, "refused": 2})
+    outcomes = (
+        {"applied": 0, "refused": 1},
+        {"applied": 0, "refused": 2},
+        {"applied": 1, "refused": 2},
+    )
     async with reloading(loading(path)) as (reloader, applied, logs):
         for text, expected in zip(texts, outcomes, strict=True):
             # By a new file: one that is written twice at once may look the same, as its size and its time do.
@@ -74,9 +78,17 @@ def mounted(tmp_path):
     return write
 
 
-async def test_a_mounted_config_map_is_applied_as_far_as_it_can_be_and_invalid_settings_are_refused(mounted):
-    async with reloading(lambda: load_settings(mounted.path, {}), mounted.path) as (reloader, applied, logs):
-        mounted("thresholds: {acceptance_net_negative: 0.4}\nlog: {level: info}\nlimits: {series: 5000}")
+async def test_a_mounted_config_map_is_applied_as_far_as_it_can_be_and_invalid_settings_are_refused(
+    mounted,
+):
+    async with reloading(lambda: load_settings(mounted.path, {}), mounted.path) as (
+        reloader,
+        applied,
+        logs,
+    ):
+        mounted(
+            "thresholds: {acceptance_net_negative: 0.4}\nlog: {level: info}\nlimits: {series: 5000}"
+        )
         await until(lambda: reloader.outcomes, {"applied": 1, "refused": 0})
         mounted("thresholds: {acceptance_net_negative: 0.3, coverage: lots, zebra: 1}")
         await until(lambda: reloader.outcomes["refused"], 1)
@@ -88,9 +100,14 @@ async def test_a_mounted_config_map_is_applied_as_far_as_it_can_be_and_invalid_s
     assert [settings.thresholds.acceptance_net_negative for settings in applied] == [0.4, 0.45]
     reloaded, waiting, *refused = logs[:4]
     assert reloaded["changed"] == {"thresholds.acceptance_net_negative": 0.4, "log.level": "info"}
-    assert (waiting["event"], waiting["settings"]) == ("changed settings need a restart", ["limits.series"])
+    assert (waiting["event"], waiting["settings"]) == (
+        "changed settings need a restart",
+        ["limits.series"],
+    )
     coverage, zebra = (line["problem"] for line in refused)
-    assert coverage.startswith(f"thresholds.coverage (in {mounted.path})=lots: input should be a valid number")
+    assert coverage.startswith(
+        f"thresholds.coverage (in {mounted.path})=lots: input should be a valid number"
+    )
     assert zebra == f"thresholds.zebra (in {mounted.path}): unknown setting; remove it"
 
 
@@ -102,7 +119,9 @@ async def test_a_file_that_is_being_written_is_read_once_it_is_the_same_at_two_c
         left.append(len(list(changes)))
         return settings
 
-    reloader = Reloader(settings, load, structlog.get_logger("test"), Path("config.yaml"), every=0.005)
+    reloader = Reloader(
+        settings, load, structlog.get_logger("test"), Path("config.yaml"), every=0.005
+    )
     task = asyncio.create_task(reloader.run(lambda _: None))
     await until(lambda: left, [0])
     task.cancel()

@@ -22,7 +22,12 @@ from tests.export.reports import (
     window,
 )
 
-GOOD, EVEN, BAD, NONE = Verdict.NET_POSITIVE, Verdict.BREAK_EVEN, Verdict.NET_NEGATIVE, Verdict.INSUFFICIENT_DATA
+GOOD, EVEN, BAD, NONE = (
+    Verdict.NET_POSITIVE,
+    Verdict.BREAK_EVEN,
+    Verdict.NET_NEGATIVE,
+    Verdict.INSUFFICIENT_DATA,
+)
 WINS = "Speculation pays at every temperature with enough traffic"
 
 
@@ -37,7 +42,10 @@ def why(*models, **changes):
 
 def test_nothing_is_drafted():
     idle = model(judgement=judgement(NONE))
-    plain = model(judgement=judgement(NONE), engines=(engine(limitations=frozenset({Limitation.NO_SPECULATION})),))
+    plain = model(
+        judgement=judgement(NONE),
+        engines=(engine(limitations=frozenset({Limitation.NO_SPECULATION})),),
+    )
     assert text_and_tone(idle) == text_and_tone() == ("vLLM is not drafting.", "mute")
     assert text_and_tone(idle, plain) == ("vLLM is not drafting.", "mute")
     assert text_and_tone(plain) == ("This vLLM does not speculate.", "mute")
@@ -57,17 +65,28 @@ def test_nothing_is_drafted():
     ],
 )  # fmt: skip
 def test_by_acceptance_it_names_the_temperatures_that_lose(temperatures, expected):
-    split = model(*(temperature(label, verdict, rate, share) for label, verdict, rate, share in temperatures))
+    split = model(
+        *(temperature(label, verdict, rate, share) for label, verdict, rate, share in temperatures)
+    )
     assert text_and_tone(split) == expected
-    judged = [f"{rate:.0%} at T {label}" for label, verdict, rate, _ in temperatures if verdict is not NONE]
+    judged = [
+        f"{rate:.0%} at T {label}"
+        for label, verdict, rate, _ in temperatures
+        if verdict is not NONE
+    ]
     assert why(split) == f"Acceptance rate by temperature: {', '.join(judged)}."
 
 
 def test_temperatures_that_pay_are_no_answer_where_all_requests_together_lose():
     """Those that lose had too little traffic for a verdict of their own, or none lately."""
-    split = model(temperature("0", GOOD, 0.8), temperature("1+", NONE, 0.1), judgement=judgement(BAD, 0.4))
+    split = model(
+        temperature("0", GOOD, 0.8), temperature("1+", NONE, 0.1), judgement=judgement(BAD, 0.4)
+    )
     assert text_and_tone(split) == ("Speculation does not pay on average.", "bad")
-    assert why(split) == "The acceptance rate over all requests is 40%. Acceptance rate by temperature: 80% at T 0."
+    assert (
+        why(split)
+        == "The acceptance rate over all requests is 40%. Acceptance rate by temperature: 80% at T 0."
+    )
 
 
 def test_a_share_is_of_one_window_whichever_each_temperature_was_judged_over():
@@ -82,7 +101,10 @@ def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
     warm, hot = timed("0.5-0.7", GOOD, 0.4, 45, 35), timed("1+", BAD, 0.24, 45, 49.1)
     split = timed_model(timed("0-0.3", GOOD, 0.44, 45, 27), warm, hot)
     gains = "saves 18 ms at T 0-0.3, 10 ms at T 0.5-0.7; costs 4.1 ms at T 1+"
-    assert text_and_tone(split) == (f"Per token, speculation {gains}, with 9 requests running.", "bad")
+    assert text_and_tone(split) == (
+        f"Per token, speculation {gains}, with 9 requests running.",
+        "bad",
+    )
     ratios = "1.67 at T 0-0.3, 1.29 at T 0.5-0.7, 0.92 at T 1+."
     assert why(split).startswith(f"Speedup over decoding without speculation: {ratios}")
     assert text_and_tone(timed_model(timed("1+", EVEN, 0.24, 45, 44))) == (
@@ -109,7 +131,9 @@ def test_without_a_split_it_answers_for_all_requests(verdict, expected):
 def test_the_rate_beside_a_verdict_is_of_the_window_that_was_judged():
     """Over the last five minutes it was another than over the hour."""
     whole = model(judgement=judgement(GOOD, 0.2, judged=window(0.7)))
-    assert why(whole, plugin=NEVER_CONNECTED).startswith("The acceptance rate over all requests is 70%.")
+    assert why(whole, plugin=NEVER_CONNECTED).startswith(
+        "The acceptance rate over all requests is 70%."
+    )
 
 
 def test_without_a_split_but_with_a_baseline_it_answers_in_milliseconds():
@@ -141,7 +165,9 @@ def test_of_several_models_the_worst_is_named():
 
 
 def test_a_collapse_is_told_from_hot_traffic():
-    collapsed = model(temperature("0", BAD, 0.01), judgement=judgement(BAD, 0.01, has_collapsed=True))
+    collapsed = model(
+        temperature("0", BAD, 0.01), judgement=judgement(BAD, 0.01, has_collapsed=True)
+    )
     assert text_and_tone(collapsed) == ("Almost no draft tokens are accepted.", "bad")
     assert why(collapsed).endswith("Restart vLLM; check that the draft matches its target.")
 
@@ -152,6 +178,10 @@ def test_a_collapse_is_told_from_hot_traffic():
 def test_with_adaptive_verification_or_drafts_in_one_pass_acceptance_is_no_answer(speculation):
     judged = judgement(NONE, 0.17, speculation=speculation)
     undecided = model(temperature("1+", NONE, 0.17), judgement=judged)
-    text = "The acceptance rate does not tell whether speculation pays here, and no speedup is known."
+    text = (
+        "The acceptance rate does not tell whether speculation pays here, and no speedup is known."
+    )
     assert text_and_tone(undecided) == (text, "mute")
-    assert why(undecided) == "The acceptance rate over all requests is 17%."  # which is no matter of too little traffic
+    assert (
+        why(undecided) == "The acceptance rate over all requests is 17%."
+    )  # which is no matter of too little traffic

@@ -42,19 +42,44 @@ ADAPTIVE = Speculation("eagle3", 3, adaptive_verification=True)
     ],
 )
 def test_without_a_verdict_the_setting_that_requires_more_traffic_is_named(gate, threshold):
-    assert judgement_note(judgement(NONE, 0.3, gate=Gate(*gate))) == f"No verdict: below thresholds.{threshold}."
+    assert (
+        judgement_note(judgement(NONE, 0.3, gate=Gate(*gate)))
+        == f"No verdict: below thresholds.{threshold}."
+    )
 
 
 @pytest.mark.parametrize(
     ("verdict", "by_speedup", "threshold", "sentence"),
     [
-        (NEGATIVE, False, 0.5, "acceptance rate is back above 0.5, but the verdict stays net negative below 0.52,"),
-        (EVEN, False, 0.65, "acceptance rate is back above 0.65, but the verdict stays break even below 0.67,"),
-        (NEGATIVE, True, 0.97, f"speedup plus {BACK_ABOVE} 0.97, but the verdict stays net negative below 0.99,"),
-        (EVEN, True, 1.05, f"speedup minus {BACK_ABOVE} 1.05, but the verdict stays break even below 1.07,"),
+        (
+            NEGATIVE,
+            False,
+            0.5,
+            "acceptance rate is back above 0.5, but the verdict stays net negative below 0.52,",
+        ),
+        (
+            EVEN,
+            False,
+            0.65,
+            "acceptance rate is back above 0.65, but the verdict stays break even below 0.67,",
+        ),
+        (
+            NEGATIVE,
+            True,
+            0.97,
+            f"speedup plus {BACK_ABOVE} 0.97, but the verdict stays net negative below 0.99,",
+        ),
+        (
+            EVEN,
+            True,
+            1.05,
+            f"speedup minus {BACK_ABOVE} 1.05, but the verdict stays break even below 1.07,",
+        ),
     ],
 )
-def test_a_verdict_that_only_the_margin_keeps_says_when_it_rises(verdict, by_speedup, threshold, sentence):
+def test_a_verdict_that_only_the_margin_keeps_says_when_it_rises(
+    verdict, by_speedup, threshold, sentence
+):
     remedy = f" {OR_FEWER}" if verdict is NEGATIVE else ""
     note = judgement_note(judgement(verdict, 0.6, by_speedup=by_speedup, held_below=threshold))
     assert note == f"The {sentence} so that it does not flap.{remedy}"
@@ -65,7 +90,10 @@ def test_a_verdict_that_only_the_margin_keeps_says_when_it_rises(verdict, by_spe
     [
         (judgement(NEGATIVE, 0.45), OR_FEWER),
         (judgement(NEGATIVE, 0.7, by_speedup=True), OR_FEWER),
-        (judgement(NEGATIVE, 0.45, judged=window(0.45, tokens=1)), f"{HOUR} {ELSEWHERE}"),  # there are no fewer tokens
+        (
+            judgement(NEGATIVE, 0.45, judged=window(0.45, tokens=1)),
+            f"{HOUR} {ELSEWHERE}",
+        ),  # there are no fewer tokens
         (judgement(NEGATIVE, 0.2, speculation=SCHEDULED), ELSEWHERE),
         (judgement(NEGATIVE, 0.2, speculation=ADAPTIVE, by_speedup=True), ELSEWHERE),
         (judgement(EVEN, 0.55), ""),
@@ -96,7 +124,9 @@ OFF = "turn speculation off, or use another draft model: even the first token is
 MORE = f"more tokens, as long as latency under load allows. {BY_LOAD}"
 SET_TWO = "Set num_speculative_tokens to 2 instead of 7: about 4.15 ms per token instead of 5.2 ms at this load."
 LESS_LOAD = "At this load a token takes 4.15 ms without speculation and 5.2 ms with it: speculate"
-AT_LOWER_LOADS = f"{LESS_LOAD} only at lower loads (num_speculative_tokens_per_batch_size), or not at all."
+AT_LOWER_LOADS = (
+    f"{LESS_LOAD} only at lower loads (num_speculative_tokens_per_batch_size), or not at all."
+)
 FEWER, OR_NONE = Direction.FEWER, Direction.NONE
 BY_TIME = {"now": 7, "best": 0, "best_seconds": 0.00415, "now_seconds": 0.0052}
 GIVEN_UP = "does not use async scheduling"
@@ -108,10 +138,20 @@ SCHEDULE = ((1, 4, 3), (5, 8, 0))
     [
         (None, {}, {}, ""),
         (None, {}, {"schedule": SCHEDULE}, BY_LOAD),
-        (FEWER, {"now": 5, "best": 2, "acceptance": 0.3, "next_rate": 0.28}, {}, f"0.30: speculate {TWO}"),
+        (
+            FEWER,
+            {"now": 5, "best": 2, "acceptance": 0.3, "next_rate": 0.28},
+            {},
+            f"0.30: speculate {TWO}",
+        ),
         (OR_NONE, {"now": 3, "best": 0, "acceptance": 0.18, "next_rate": 0.35}, {}, f"0.18: {OFF}"),
         (FEWER, {"now": 0, "acceptance": 0.2}, {}, "0.20: speculate fewer tokens."),
-        (Direction.MORE, {"now": 2, "acceptance": 0.81}, {"schedule": SCHEDULE}, f"0.81: speculate {MORE}"),
+        (
+            Direction.MORE,
+            {"now": 2, "acceptance": 0.81},
+            {"schedule": SCHEDULE},
+            f"0.81: speculate {MORE}",
+        ),
         (FEWER, BY_TIME | {"best": 2}, {}, SET_TWO),
         (OR_NONE, BY_TIME, {"can_schedule": True}, AT_LOWER_LOADS),
         (OR_NONE, BY_TIME, {}, f"{LESS_LOAD} with fewer requests, or not at all."),
@@ -129,11 +169,23 @@ def test_advice_says_what_to_set_and_why(direction, tokens, rest, sentences):
         (None, []),
         (Speculation("eagle3", 3), []),
         (Speculation("eagle3", 3, rejection_sample_method="standard"), []),
-        (Speculation("eagle3", 3, rejection_sample_method="synthetic"), ["it is configured, not measured."]),
-        (Speculation("eagle3", 3, rejection_sample_method="fly"), ["fly also accepts tokens that the model itself"]),
+        (
+            Speculation("eagle3", 3, rejection_sample_method="synthetic"),
+            ["it is configured, not measured."],
+        ),
+        (
+            Speculation("eagle3", 3, rejection_sample_method="fly"),
+            ["fly also accepts tokens that the model itself"],
+        ),
         (ADAPTIVE, ["Verification is adaptive: "]),
-        (Speculation("ngram", 3), ["token by token, and method ngram does not", f"{GIVEN_UP}, which"]),
-        (Speculation("suffix", 3), ["method suffix does not", f"{GIVEN_UP} and model runner V2, which"]),
+        (
+            Speculation("ngram", 3),
+            ["token by token, and method ngram does not", f"{GIVEN_UP}, which"],
+        ),
+        (
+            Speculation("suffix", 3),
+            ["method suffix does not", f"{GIVEN_UP} and model runner V2, which"],
+        ),
     ],
 )
 def test_caveats_say_what_misleads_and_what_the_method_costs(speculation, words):
@@ -149,15 +201,22 @@ def test_a_known_speedup_needs_no_baseline():
 
 def test_what_the_engine_says_it_has_is_not_given_up_and_a_schedule_costs_full_cuda_graphs():
     runs = Configuration(async_scheduling=True, model_runner_v2=False)
-    (lost,) = caveats(Evidence(speculation=Speculation("mlp_speculator", 3, per_batch_size=True)), runs)
-    assert "mlp_speculator and a schedule by batch size, vLLM does not use model runner V2 and full CUDA graphs" in lost
+    (lost,) = caveats(
+        Evidence(speculation=Speculation("mlp_speculator", 3, per_batch_size=True)), runs
+    )
+    assert (
+        "mlp_speculator and a schedule by batch size, vLLM does not use model runner V2 and full CUDA graphs"
+        in lost
+    )
     assert list(caveats(Evidence(speculation=Speculation("eagle", 3)), runs)) == []
 
 
 def losing(index, rate, speedup=None):
     evidence = Evidence(window=window(rate), speedup=speedup and faster(speedup))
     by_time = speedup is not None
-    return engine(index=index, judgement=judgement(NEGATIVE, rate, evidence=evidence, by_speedup=by_time))
+    return engine(
+        index=index, judgement=judgement(NEGATIVE, rate, evidence=evidence, by_speedup=by_time)
+    )
 
 
 def test_engines_that_lose_although_the_model_does_not_are_named():
@@ -187,8 +246,20 @@ def test_a_vllm_that_does_not_speculate_is_described_by_its_traffic():
     plain = snap(counters={Counter.FIRST_TOKENS: 4.0})
     nothing = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
     # The first of five ends before the first poll.
-    for temperature, used in ((0, ("min_p",)), (0, ()), (0, ("min_p", "logprobs")), (70, ()), (100, ("min_p",))):
-        plugin.finish(temperature, table=Table.PROMPT_TOKENS, key=14 if temperature else 7, parameters=used, **nothing)
+    for temperature, used in (
+        (0, ("min_p",)),
+        (0, ()),
+        (0, ("min_p", "logprobs")),
+        (70, ()),
+        (100, ("min_p",)),
+    ):
+        plugin.finish(
+            temperature,
+            table=Table.PROMPT_TOKENS,
+            key=14 if temperature else 7,
+            parameters=used,
+            **nothing,
+        )
         server.poll(plain)
     (note,) = model_notes(server.model())
     assert note == (

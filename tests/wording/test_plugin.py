@@ -24,24 +24,44 @@ WITHOUT = "There is no split by temperature: "
 
 def in_state(state):
     (engine,) = OBSERVING.engines
-    return replace(OBSERVING, state=state, engines=(replace(engine, state=state, reason="no method f"),))
+    return replace(
+        OBSERVING, state=state, engines=(replace(engine, state=state, reason="no method f"),)
+    )
 
 
 @pytest.mark.parametrize(
     ("report", "words"),
     [
-        (NEVER_CONNECTED, "will connect with the next request. If it refused this vLLM or failed, vLLM's log has a"),
-        (replace(NEVER_CONNECTED, heard=True), "The plug-in is no longer connected: vLLM has stopped or restarted"),
-        (replace(NEVER_CONNECTED, problem="No access"), "The sidecar cannot listen for the plug-in (No access), so"),
+        (
+            NEVER_CONNECTED,
+            "will connect with the next request. If it refused this vLLM or failed, vLLM's log has a",
+        ),
+        (
+            replace(NEVER_CONNECTED, heard=True),
+            "The plug-in is no longer connected: vLLM has stopped or restarted",
+        ),
+        (
+            replace(NEVER_CONNECTED, problem="No access"),
+            "The sidecar cannot listen for the plug-in (No access), so",
+        ),
         (replace(in_state(PluginState.OTHER_FORMAT), unreadable_format=2), OTHER),
         (in_state(PluginState.REFUSED), REFUSED),
         (in_state(PluginState.CHECKING), CHECKING),
         (in_state(PluginState.DISABLED), DISABLED),
-        (in_state(PluginState.IDLE), "The plug-in is connected; vLLM has not drafted for any request yet."),
-        (replace(OBSERVING, observed=0), "The plug-in's engines are not in vLLM's metrics; each vLLM needs its own"),
+        (
+            in_state(PluginState.IDLE),
+            "The plug-in is connected; vLLM has not drafted for any request yet.",
+        ),
+        (
+            replace(OBSERVING, observed=0),
+            "The plug-in's engines are not in vLLM's metrics; each vLLM needs its own",
+        ),
         (OBSERVING, "The plug-in observes the engine."),
         (replace(OBSERVING, observed=2, expected=2), "The plug-in observes every engine."),
-        (replace(OBSERVING, expected=2), "The plug-in observes 1 of 2 engines: the split by temperature covers only"),
+        (
+            replace(OBSERVING, expected=2),
+            "The plug-in observes 1 of 2 engines: the split by temperature covers only",
+        ),
     ],
 )
 def test_a_state_says_what_it_means(report, words):
@@ -54,14 +74,42 @@ def test_a_state_says_what_it_means(report, words):
         (NoSplitReason.REFUSED, {"reason": "no method f", "vllm_version": "0.32.0"}, REFUSED),
         (NoSplitReason.CHECKING, {"reason": "no method f"}, CHECKING),
         (NoSplitReason.DISABLED, {"reason": "no method f"}, DISABLED),
-        (NoSplitReason.RESTARTED_WITHOUT, {}, "has restarted, and since then no plug-in observes engine 0, so its"),
-        (NoSplitReason.CONTRADICTS_ITSELF, {}, f"{WITHOUT}the plug-in of engine 0 contradicts itself"),
+        (
+            NoSplitReason.RESTARTED_WITHOUT,
+            {},
+            "has restarted, and since then no plug-in observes engine 0, so its",
+        ),
+        (
+            NoSplitReason.CONTRADICTS_ITSELF,
+            {},
+            f"{WITHOUT}the plug-in of engine 0 contradicts itself",
+        ),
         (NoSplitReason.SEVERAL_CLAIM, {}, f"{WITHOUT}several plug-ins claim to be engine 0"),
-        (NoSplitReason.COUNTS_OTHERWISE, {"ratio": 0.91}, "on engine 0 the plug-in counted 91.0% of what vLLM counted"),
-        (NoSplitReason.COUNTS_OTHERWISE, {"ratio": 1.004}, "on engine 0 the plug-in counted other numbers than vLLM ("),
-        (NoSplitReason.COUNTS_OTHERWISE, {}, "on engine 0 the plug-in counted other numbers than vLLM ("),
-        (NoSplitReason.NOT_COMPARED, {}, "begins once vLLM's counters confirm what the plug-in reports of engine 0."),
-        (NoSplitReason.NOT_REPORTED, {}, "begins once the plug-in of engine 0 has connected, which it does with"),
+        (
+            NoSplitReason.COUNTS_OTHERWISE,
+            {"ratio": 0.91},
+            "on engine 0 the plug-in counted 91.0% of what vLLM counted",
+        ),
+        (
+            NoSplitReason.COUNTS_OTHERWISE,
+            {"ratio": 1.004},
+            "on engine 0 the plug-in counted other numbers than vLLM (",
+        ),
+        (
+            NoSplitReason.COUNTS_OTHERWISE,
+            {},
+            "on engine 0 the plug-in counted other numbers than vLLM (",
+        ),
+        (
+            NoSplitReason.NOT_COMPARED,
+            {},
+            "begins once vLLM's counters confirm what the plug-in reports of engine 0.",
+        ),
+        (
+            NoSplitReason.NOT_REPORTED,
+            {},
+            "begins once the plug-in of engine 0 has connected, which it does with",
+        ),
     ],
 )
 def test_a_model_without_a_split_says_why(code, details, words):

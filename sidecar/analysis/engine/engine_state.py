@@ -11,7 +11,13 @@ from sidecar.analysis.distributions import USAGE_EDGES, WINDOW_EDGES, Histogram,
 from sidecar.analysis.engine.cache import CACHE, CacheWindow
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.speed.speedup import LoadTotals, Withheld
-from sidecar.analysis.speed.steps import StepCheck, Steps, counted_steps, counter_growth, reported_steps
+from sidecar.analysis.speed.steps import (
+    StepCheck,
+    Steps,
+    counted_steps,
+    counter_growth,
+    reported_steps,
+)
 from sidecar.engine.merge import fell, held
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey
@@ -37,7 +43,11 @@ class Latency:
     @property
     def gap_seconds(self) -> float | None:
         """P99 - P50; None if both are in the first bucket."""
-        return self.quantiles[0.99] - self.quantiles[0.5] if self.quantiles[0.99] >= self.resolution else None
+        return (
+            self.quantiles[0.99] - self.quantiles[0.5]
+            if self.quantiles[0.99] >= self.resolution
+            else None
+        )
 
     @property
     def gap_ratio(self) -> float | None:
@@ -51,12 +61,21 @@ def latency(histogram: HistogramReading) -> Latency | None:
     """The latency from a histogram's growth over a window; None without observations."""
     quantiles = {quantile: histogram_quantile(quantile, histogram) for quantile in QUANTILES}
     known = {quantile: value for quantile, value in quantiles.items() if value is not None}
-    return Latency(known, histogram.count, histogram.edges[0]) if len(known) == len(QUANTILES) else None
+    return (
+        Latency(known, histogram.count, histogram.edges[0])
+        if len(known) == len(QUANTILES)
+        else None
+    )
 
 
 def gap_growth(now: Latency, baseline: Mapping[float, float]) -> float | None:
     """The gap P99 - P50 as a multiple of the baseline's; None if either is unknown."""
-    if now.gap_seconds is None or 0.5 not in baseline or 0.99 not in baseline or baseline[0.99] <= baseline[0.5]:
+    if (
+        now.gap_seconds is None
+        or 0.5 not in baseline
+        or 0.99 not in baseline
+        or baseline[0.99] <= baseline[0.5]
+    ):
         return None
     return now.gap_seconds / (baseline[0.99] - baseline[0.5])
 
@@ -114,9 +133,15 @@ class EngineState:
         self._check = StepCheck()
         self.loads = LoadTotals()
         self.is_reported = False  # whether the plug-in has reported steps
-        self._unreported: Mapping[Counter, float] = {}  # of vLLM's counters, since the last report of steps
-        self.grown: Mapping[Counter, float] | None = None  # growth of vLLM's counters between the last two polls
-        self.steps: Steps | None = None  # between the last two polls; None if the page does not show them
+        self._unreported: Mapping[
+            Counter, float
+        ] = {}  # of vLLM's counters, since the last report of steps
+        self.grown: Mapping[Counter, float] | None = (
+            None  # growth of vLLM's counters between the last two polls
+        )
+        self.steps: Steps | None = (
+            None  # between the last two polls; None if the page does not show them
+        )
         self.seen_at = 0.0
         self.block_tokens = 0  # the size of a block of its KV cache; 0 if unknown
         self.process_start: float | None = None  # of the process that the last snapshot came from
@@ -134,7 +159,9 @@ class EngineState:
             for window in (self._window, self._hour):
                 window.count(at, _row(self.latest, self.held), has_restarted=False)
 
-    def observe(self, at: float, snapshot: EngineSnapshot, *, restarted: bool | None, several: bool) -> bool:
+    def observe(
+        self, at: float, snapshot: EngineSnapshot, *, restarted: bool | None, several: bool
+    ) -> bool:
         """Takes in a poll at ``at``, Unix seconds; returns whether vLLM restarted before it.
 
         ``restarted`` says whether the process changed. If that is unknown (None), a counter that fell means a restart.
@@ -167,7 +194,9 @@ class EngineState:
     def reported(self, grown: Mapping[Counter, float], tally: StepTally) -> Steps | None:
         """Steps that the plug-in reports anew, with what vLLM has counted since its last report; None without any."""
         if grown.get(Counter.GENERATION_TOKENS, 0.0) > grown.get(Counter.FIRST_TOKENS, 0.0):
-            self._unreported = {name: growth + self._unreported.get(name, 0.0) for name, growth in grown.items()}
+            self._unreported = {
+                name: growth + self._unreported.get(name, 0.0) for name, growth in grown.items()
+            }
         steps = reported_steps(tally, self._unreported, self.block_tokens)
         if steps is not None:
             self.is_reported, self._unreported = True, {}
@@ -194,7 +223,11 @@ class EngineState:
     @property
     def idle(self) -> Withheld:
         """Why there may be no steps to show."""
-        return self.untimed if self.untimed is not None and not self.is_reported else Withheld.TOO_LITTLE
+        return (
+            self.untimed
+            if self.untimed is not None and not self.is_reported
+            else Withheld.TOO_LITTLE
+        )
 
     @property
     def waiting(self) -> float:
@@ -216,7 +249,10 @@ class EngineState:
     def undrafted_tokens(self) -> float:
         """Tokens decoded over latency_window, if nothing was drafted in it; else, or if unknown, 0."""
         grown = _counted(self._window)
-        if grown.get(Counter.DRAFTS, 1.0) or not grown.keys() >= {Counter.GENERATION_TOKENS, Counter.FIRST_TOKENS}:
+        if grown.get(Counter.DRAFTS, 1.0) or not grown.keys() >= {
+            Counter.GENERATION_TOKENS,
+            Counter.FIRST_TOKENS,
+        }:
             return 0.0
         return max(grown[Counter.GENERATION_TOKENS] - grown[Counter.FIRST_TOKENS], 0.0)
 
@@ -231,9 +267,16 @@ class EngineState:
         if not grown.keys() >= set(SPECULATION):
             return NO_DRAFTS
         drafts, draft_tokens, accepted_tokens = (grown[counter] for counter in SPECULATION)
-        end = len(_COUNTED) + len(self.held.accepted_per_position if self.held else ())  # before a restart perhaps more
-        requests, positions = grown.get(Counter.FIRST_TOKENS), (window.growth or ())[len(_COUNTED) : end]
-        running = self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest is not None else 0.0
+        end = len(_COUNTED) + len(
+            self.held.accepted_per_position if self.held else ()
+        )  # before a restart perhaps more
+        requests, positions = (
+            grown.get(Counter.FIRST_TOKENS),
+            (window.growth or ())[len(_COUNTED) : end],
+        )
+        running = (
+            self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest is not None else 0.0
+        )
         return Acceptance(
             seconds=window.seconds,
             requests=None if requests is None else max(requests, running),
@@ -258,8 +301,10 @@ class EngineState:
         limited = {
             Limitation.V0_COUNTERS: Trait.OVERCOUNTED in engine.traits,
             Limitation.DIFFUSION: Trait.DIFFUSION in engine.traits,
-            Limitation.NO_SPECULATION: not engine.traits and Counter.DRAFT_TOKENS not in engine.counters,
-            Limitation.NO_POSITIONS: Counter.DRAFTS in engine.counters and not engine.accepted_per_position,
+            Limitation.NO_SPECULATION: not engine.traits
+            and Counter.DRAFT_TOKENS not in engine.counters,
+            Limitation.NO_POSITIONS: Counter.DRAFTS in engine.counters
+            and not engine.accepted_per_position,
             Limitation.NO_REQUEST_TPOT: Phase.TPOT not in engine.histograms,
             Limitation.NO_KV_CACHE_CAPACITY: engine.kv_cache_capacity_tokens is None,
             Limitation.SEVERAL_PROCESSES: self._several_processes,
@@ -270,7 +315,11 @@ class EngineState:
     @property
     def latencies(self) -> dict[Phase, Latency]:
         """Quantiles of vLLM's histograms over latency_window; phases without observations are missing."""
-        return {phase: known for phase, grown in self.histograms.items() if (known := latency(grown)) is not None}
+        return {
+            phase: known
+            for phase, grown in self.histograms.items()
+            if (known := latency(grown)) is not None
+        }
 
     @property
     def histograms(self) -> dict[Phase, HistogramReading]:
@@ -287,7 +336,11 @@ def _counted(window: CounterWindow) -> dict[Counter, float]:
 def _row(shown: EngineSnapshot, engine: EngineSnapshot) -> Row:
     """One row of a window: ``engine``'s counters, but NaN where the page (``shown``) leaves them out."""
     positions = (
-        engine.accepted_per_position if shown.accepted_per_position else (math.nan,) * len(engine.accepted_per_position)
+        engine.accepted_per_position
+        if shown.accepted_per_position
+        else (math.nan,) * len(engine.accepted_per_position)
     )
-    counters = (engine.counters[counter] if counter in shown.counters else math.nan for counter in _COUNTED)
+    counters = (
+        engine.counters[counter] if counter in shown.counters else math.nan for counter in _COUNTED
+    )
     return (*counters, *positions)

@@ -22,23 +22,34 @@ class ScrapeReport:
     last_scrape: float | None = None  # when the last good poll was; None before the first
     duration: float | None = None
     interval: float  # the configured one until the first poll
-    errors: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(ScrapeError.reasons(), 0))
+    errors: Mapping[str, int] = field(
+        default_factory=lambda: dict.fromkeys(ScrapeError.reasons(), 0)
+    )
     last_error: ScrapeError | None = None  # None while up
     malformed_lines: int = 0
     vllm_restarts: int = 0
 
-    def scraped(self, at: float, duration: float, interval: float, malformed: int) -> "ScrapeReport":
+    def scraped(
+        self, at: float, duration: float, interval: float, malformed: int
+    ) -> "ScrapeReport":
         """After a good poll."""
         timed = replace(self, last_scrape=at, duration=duration, interval=interval)
         return replace(timed, last_error=None, malformed_lines=self.malformed_lines + malformed)
 
     def failed(self, error: ScrapeError) -> "ScrapeReport":
         """After a failed poll; ``errors`` counts them by ``ScrapeError.reason``."""
-        return replace(self, errors={**self.errors, error.reason: self.errors[error.reason] + 1}, last_error=error)
+        return replace(
+            self,
+            errors={**self.errors, error.reason: self.errors[error.reason] + 1},
+            last_error=error,
+        )
 
     def at(self, now: float, restarts: int) -> "ScrapeReport":
         """At ``now``; ``restarts`` is how often vLLM has restarted."""
-        is_recent = self.last_scrape is not None and now - self.last_scrape <= _FRESH_INTERVALS * self.interval
+        is_recent = (
+            self.last_scrape is not None
+            and now - self.last_scrape <= _FRESH_INTERVALS * self.interval
+        )
         return replace(self, up=is_recent and self.last_error is None, vllm_restarts=restarts)
 
 
@@ -77,7 +88,9 @@ class Engines:
             self.states[engine.key] = state
             # Compared with its own last page: an engine may appear some polls after its process restarted.
             known = _differ(state.process_start, page.process_start)
-            known = bool(known) if engine.key == OTHER else known  # if a sum falls, an engine has left it
+            known = (
+                bool(known) if engine.key == OTHER else known
+            )  # if a sum falls, an engine has left it
             state.process_start = page.process_start
             had_counted = state.has_counted
             if state.observe(at, engine, restarted=known, several=page.process_start is None):
@@ -119,7 +132,9 @@ class Engines:
         self._others |= {engine.key: engine for engine in rest}
         present, every = merge(rest), merge([*self._others.values()])
         counters, positions = every.counters, every.accepted_per_position
-        other = replace(present, counters=counters, accepted_per_position=positions, histograms=every.histograms)
+        other = replace(
+            present, counters=counters, accepted_per_position=positions, histograms=every.histograms
+        )
         if has_new and OTHER in self.states:  # what a new engine has counted so far is not growth
             last = self.states[OTHER].held
             self.states[OTHER].restart_windows()

@@ -33,7 +33,9 @@ class TemperatureSpeed:
 class ModelSpeed:
     """Takes in every poll's steps, then the requests that finished before it; bounded whatever the traffic."""
 
-    def __init__(self, curve: PlainStepTimes | None, missing: Withheld, *, window: float, history: float) -> None:
+    def __init__(
+        self, curve: PlainStepTimes | None, missing: Withheld, *, window: float, history: float
+    ) -> None:
         """``curve`` is the measured baseline; without one, ``missing`` says why there is none.
 
         ``window`` is the sliding window, ``history`` how far back requests may have begun: both in seconds.
@@ -46,7 +48,9 @@ class ModelSpeed:
         self._engines: dict[EngineKey, EngineSpeedWindow] = {}
         self._temperatures: dict[str, TemperatureSpeed] = {}
         self._clock = DecodeClock(history)
-        self.whole: EngineSpeed | None = None  # all engines together at the last good poll; None without steps
+        self.whole: EngineSpeed | None = (
+            None  # all engines together at the last good poll; None without steps
+        )
         self._read_engines: dict[EngineKey, EngineSpeed | None] = {}
 
     def polled(self, start: float, at: float, steps: Mapping[EngineKey, Steps]) -> None:
@@ -54,7 +58,10 @@ class ModelSpeed:
         clock = []
         for key, found in steps.items():
             plain = plain_step(self.curve, found.running) if self.curve is not None else None
-            for window in (self._whole, self._engines.setdefault(key, EngineSpeedWindow(self._window))):
+            for window in (
+                self._whole,
+                self._engines.setdefault(key, EngineSpeedWindow(self._window)),
+            ):
                 window.add(found, plain)
             clock.append((found, plain))
             self.loads.add(found)
@@ -72,7 +79,12 @@ class ModelSpeed:
             for request in ended:
                 tokens = request.output_tokens - 1
                 begun, end = request.first_token, request.last_token
-                if tokens < 1 or begun is None or end is None or (plain := self._clock.between(begun, end)) is None:
+                if (
+                    tokens < 1
+                    or begun is None
+                    or end is None
+                    or (plain := self._clock.between(begun, end)) is None
+                ):
                     continue
                 speed.times.add(tokens=tokens, plain=plain, actual=end - begun)
                 gained += tokens * plain.seconds - (end - begun)
@@ -85,7 +97,9 @@ class ModelSpeed:
         for window in (self._whole, *self._engines.values()):
             window.mark(at)
         self.whole = self._whole.read(self.curve, self._missing)
-        self._read_engines = {key: speed.read(self.curve, self._missing) for key, speed in self._engines.items()}
+        self._read_engines = {
+            key: speed.read(self.curve, self._missing) for key, speed in self._engines.items()
+        }
         is_known = self.whole is not None and self.whole.speedup is not None
         for speed in self._temperatures.values():
             speed.times.mark(at)
@@ -107,7 +121,12 @@ class ModelSpeed:
 def costs_by_load(loads: Sequence[LoadReport]) -> dict[int, StepCosts]:
     """Step times by a load's highest number of running requests, for each with enough steps and a plain step time."""
     return {
-        load.highest: StepCosts(actual=load.seconds / load.steps, plain=load.plain_seconds, drafted=load.drafted)
+        load.highest: StepCosts(
+            actual=load.seconds / load.steps, plain=load.plain_seconds, drafted=load.drafted
+        )
         for load in loads
-        if load.plain_seconds and load.drafted and load.steps >= _ENOUGH_STEPS and load.highest is not None
+        if load.plain_seconds
+        and load.drafted
+        and load.steps >= _ENOUGH_STEPS
+        and load.highest is not None
     }

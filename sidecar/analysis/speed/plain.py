@@ -11,7 +11,9 @@ from typing import Final
 from sidecar.analysis.speed.steps import LOAD_EDGES, LOAD_LABELS, Steps, sum_steps
 from sidecar.settings.baselines import PlainStepTimes
 
-_BEYOND: Final = 1.05  # factor by which the outer segments extend past the lowest and highest measured load
+_BEYOND: Final = (
+    1.05  # factor by which the outer segments extend past the lowest and highest measured load
+)
 _ALIKE: Final = 1.5  # highest ratio of two prompt shares that count as equal
 _FEW: Final = 0.2  # prompt tokens per generated token up to which prefill is negligible
 
@@ -71,12 +73,17 @@ def line(times: PlainStepTimes, running: float) -> PlainStep:
 def by_load(times: PlainStepTimes) -> dict[str, float]:
     """S0 in the middle of each load in ``steps.LOAD_LABELS``, without those that were not measured."""
     lows = (1, *(edge + 1 for edge in LOAD_EDGES))
-    middles = {label: (low + high) / 2 for label, low, high in zip(LOAD_LABELS, lows, LOAD_EDGES, strict=False)}
+    middles = {
+        label: (low + high) / 2
+        for label, low, high in zip(LOAD_LABELS, lows, LOAD_EDGES, strict=False)
+    }
     found = {label: plain_step(times, middle) for label, middle in middles.items()}
     return {label: step.seconds for label, step in found.items() if step is not None}
 
 
-def beside(times: PlainStepTimes | None, running: float) -> tuple[float | None, float | None, float | None]:
+def beside(
+    times: PlainStepTimes | None, running: float
+) -> tuple[float | None, float | None, float | None]:
     """Plain decoding at a load: S0, mean seconds to the first token, an engine's tokens per second; None if unknown."""
     if times is None or (step := plain_step(times, running)) is None:
         return None, None, None
@@ -125,17 +132,27 @@ def fit(periods: Sequence[Steps]) -> PlainStepTimes | None:
 
 def _curve(groups: _Groups, prompt_share: float) -> PlainStepTimes:
     loads = tuple(
-        sum(one.running * one.decode_steps for one in group) / sum_steps(*group).decode_steps for group in groups
+        sum(one.running * one.decode_steps for one in group) / sum_steps(*group).decode_steps
+        for group in groups
     )
     seconds = tuple(sum_steps(*group).step_seconds for group in groups)
     means = PlainStepTimes(running=loads, seconds=seconds, errors=(0.0,) * len(groups))
     errors = [_error(means, group) for group in groups]
-    independent = (tuple(error * (i == j) for j in range(len(errors))) for i, error in enumerate(errors))
-    steps = [PlainStep(seconds=one, deviations=row) for one, row in zip(seconds, independent, strict=True)]
+    independent = (
+        tuple(error * (i == j) for j in range(len(errors))) for i, error in enumerate(errors)
+    )
+    steps = [
+        PlainStep(seconds=one, deviations=row)
+        for one, row in zip(seconds, independent, strict=True)
+    ]
     curve = replace(_through(loads, steps, prompt_share), first_token_seconds=_first_tokens(groups))
     if len(groups) > 1:
         # The outer segments extend to the lowest and the highest measured load.
-        knots = (min(one.running for one in groups[0]), *loads[1:-1], max(one.running for one in groups[-1]))
+        knots = (
+            min(one.running for one in groups[0]),
+            *loads[1:-1],
+            max(one.running for one in groups[-1]),
+        )
         first = [_first_token(curve, load) for load in knots]
         curve = replace(
             _through(knots, [line(curve, load) for load in knots], prompt_share),
@@ -153,7 +170,9 @@ def _first_tokens(groups: _Groups) -> tuple[float, ...]:
     return tuple(one.first_token_seconds / one.first_tokens for one in sums)
 
 
-def _through(loads: Sequence[float], steps: Sequence[PlainStep], prompt_share: float) -> PlainStepTimes:
+def _through(
+    loads: Sequence[float], steps: Sequence[PlainStep], prompt_share: float
+) -> PlainStepTimes:
     return PlainStepTimes(
         running=tuple(loads),
         seconds=tuple(one.seconds for one in steps),
@@ -191,7 +210,9 @@ class DecodeClock:
         self._times: list[float] = []
         self._rows: list[tuple[float, ...]] = []  # cumulative sums of ``_row``
 
-    def add(self, start: float, end: float, engines: Sequence[tuple[Steps, PlainStep | None]]) -> None:
+    def add(
+        self, start: float, end: float, engines: Sequence[tuple[Steps, PlainStep | None]]
+    ) -> None:
         """Adds what the model's engines decoded between two polls; a gap or a clock set back restarts the history."""
         if not self._times or start != self._times[-1]:
             self._times, self._rows = [start], [(0.0,) * _FIELDS]

@@ -10,8 +10,24 @@ from itertools import pairwise
 from math import hypot, inf
 from typing import Final
 
-from sidecar.analysis.speed.plain import PlainStep, added_up, are_prompts_alike, beside, by_load, covers, scatter
-from sidecar.analysis.speed.steps import LOAD_EDGES, LOAD_LABELS, NO_DECODING, StepCosts, Steps, load_label, sum_steps
+from sidecar.analysis.speed.plain import (
+    PlainStep,
+    added_up,
+    are_prompts_alike,
+    beside,
+    by_load,
+    covers,
+    scatter,
+)
+from sidecar.analysis.speed.steps import (
+    LOAD_EDGES,
+    LOAD_LABELS,
+    NO_DECODING,
+    StepCosts,
+    Steps,
+    load_label,
+    sum_steps,
+)
 from sidecar.engine.window import GrowthWindow, Row, subtract
 from sidecar.settings.baselines import PlainStepTimes
 
@@ -53,7 +69,9 @@ class SlidingTimes:
     def add(self, *, tokens: float, plain: PlainStep, actual: float) -> None:
         """Adds ``tokens`` that took ``actual`` seconds in total, and would each take a step of ``plain`` seconds."""
         each = (plain.seconds, *plain.deviations)
-        self._totals = added_up([(1.0, self._totals), (1.0, (tokens, actual)), (tokens, (0.0, 0.0, *each))])
+        self._totals = added_up(
+            [(1.0, self._totals), (1.0, (tokens, actual)), (tokens, (0.0, 0.0, *each))]
+        )
 
     def mark(self, at: float) -> None:
         """Timestamps everything added so far with ``at``, a poll's time."""
@@ -76,7 +94,8 @@ class SlidingTimes:
             return None
         return Speedup(
             ratio=ratio,
-            error=hypot(scatter(off), *deviations) / actual,  # S0's own errors are common to all tokens
+            error=hypot(scatter(off), *deviations)
+            / actual,  # S0's own errors are common to all tokens
             plain_seconds=plain / tokens,
             actual_seconds=actual / tokens,
             tokens=tokens,
@@ -104,7 +123,9 @@ class EngineSpeed:
         if self.steps is None or not self.break_even_length or not self.steps.drafted:
             return None
         actual = self.steps.step_seconds
-        return StepCosts(actual=actual, plain=actual / self.break_even_length, drafted=self.steps.drafted)
+        return StepCosts(
+            actual=actual, plain=actual / self.break_even_length, drafted=self.steps.drafted
+        )
 
 
 _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
@@ -156,10 +177,15 @@ class LoadTotals:
     def report(self, curve: PlainStepTimes | None = None) -> tuple[LoadReport, ...]:
         """Every load, with what ``curve`` says of plain decoding there."""
         middles = {} if curve is None else by_load(curve)
-        return tuple(_load_report(label, total, middles.get(label), curve) for label, total in self._totals.items())
+        return tuple(
+            _load_report(label, total, middles.get(label), curve)
+            for label, total in self._totals.items()
+        )
 
 
-def _load_report(label: str, total: Steps, middle: float | None, curve: PlainStepTimes | None) -> LoadReport:
+def _load_report(
+    label: str, total: Steps, middle: float | None, curve: PlainStepTimes | None
+) -> LoadReport:
     if not total.decode_steps:
         return LoadReport(label, plain_seconds=middle)
     plain, *plain_rates = beside(curve, total.running)
@@ -192,7 +218,9 @@ class EngineSpeedWindow:
     def read(self, curve: PlainStepTimes | None, missing: Withheld) -> EngineSpeed | None:
         """The window that ends at the last poll; None without steps. ``missing`` says why there is no curve."""
         grown = self._steps.growth or ()
-        if not grown or min(grown[:4]) <= 0:  # also if a total is so large that, as a double, it no longer grows
+        if (
+            not grown or min(grown[:4]) <= 0
+        ):  # also if a total is so large that, as a double, it no longer grows
             return None
         steps = Steps(*grown)
         if curve is None:
@@ -200,7 +228,9 @@ class EngineSpeedWindow:
         speedup = self._times.read()
         if speedup is None or speedup.tokens < _COVERED * steps.tokens:
             is_covered = covers(curve, steps.running)
-            return EngineSpeed(steps=steps, withheld=Withheld.TOO_LITTLE if is_covered else Withheld.LOAD)
+            return EngineSpeed(
+                steps=steps, withheld=Withheld.TOO_LITTLE if is_covered else Withheld.LOAD
+            )
         if not are_prompts_alike(curve, steps):
             return EngineSpeed(steps=steps, withheld=Withheld.PROMPTS)
         length = steps.tokens_per_step / speedup.ratio

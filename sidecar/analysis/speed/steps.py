@@ -95,7 +95,9 @@ def counter_growth(
 ) -> dict[Counter, float]:
     """The growth of one engine's counters between two polls: since 0, if vLLM has restarted in between."""
     start = dict.fromkeys(after, 0.0) if has_restarted else before
-    return {counter: value - start[counter] for counter, value in after.items() if counter in before}
+    return {
+        counter: value - start[counter] for counter, value in after.items() if counter in before
+    }
 
 
 def counted_steps(grown: Mapping[Counter, float], block: int = 0) -> Steps | None:
@@ -119,7 +121,9 @@ def counted_steps(grown: Mapping[Counter, float], block: int = 0) -> Steps | Non
     )
 
 
-def reported_steps(tally: StepTally, grown: Mapping[Counter, float], block: int = 0) -> Steps | None:
+def reported_steps(
+    tally: StepTally, grown: Mapping[Counter, float], block: int = 0
+) -> Steps | None:
     """What an engine decoded by the plug-in's count of steps, with vLLM's prompts and drafts; None if nothing."""
     if tally.steps <= 0 or tally.decodes <= 0 or tally.request_seconds <= 0 or tally.tokens <= 0:
         return None
@@ -133,7 +137,9 @@ def reported_steps(tally: StepTally, grown: Mapping[Counter, float], block: int 
 
 
 def _prompts_and_drafts(grown: Mapping[Counter, float], block: int) -> dict[str, float]:
-    computed = max(grown.get(Counter.PROMPT_TOKENS, 0.0) - grown.get(Counter.PREFIX_CACHE_HITS, 0.0), 0.0)
+    computed = max(
+        grown.get(Counter.PROMPT_TOKENS, 0.0) - grown.get(Counter.PREFIX_CACHE_HITS, 0.0), 0.0
+    )
     return {
         "prompt_tokens": computed,
         "dropped_tokens": min(grown.get(Counter.FIRST_TOKENS, 0.0) * block, computed),
@@ -168,7 +174,9 @@ class StepCheck:
         self._drafts += grown[Counter.DRAFTS]
         if self._accepted >= _TELLING:
             # If each draft's step gave one token because the others were cut off, both ways of counting are the same.
-            self.per_token = self._extra < _NONE * self._accepted and self._tokens > _CUT_OFF * self._drafts
+            self.per_token = (
+                self._extra < _NONE * self._accepted and self._tokens > _CUT_OFF * self._drafts
+            )
             self._extra = self._accepted = self._drafts = self._tokens = 0.0
 
 

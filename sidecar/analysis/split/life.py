@@ -8,7 +8,16 @@ from typing import Any, Final
 from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginState
 from sidecar.analysis.split.trust import Trust
 from sidecar.engine.plan import EngineKey
-from sidecar.requests.messages import MAX_KEYS, FinishedRequest, Hello, HelloState, ReportPart, Row, StepTally, Table
+from sidecar.requests.messages import (
+    MAX_KEYS,
+    FinishedRequest,
+    Hello,
+    HelloState,
+    ReportPart,
+    Row,
+    StepTally,
+    Table,
+)
 from sidecar.requests.tally import NOTHING, Tally
 
 TallyRow = Row[int | str, Tally]
@@ -43,11 +52,15 @@ class Life:
         self._adds_up, self._has_fallen = True, False
         self.lost = 0  # finished requests that could not be sent
         self.reports = 0
-        self.first: Cut | None = Cut() if from_start else None  # what it had counted before this sidecar listened
+        self.first: Cut | None = (
+            Cut() if from_start else None
+        )  # what it had counted before this sidecar listened
         self.latest = self.first
         self.confirmed: Cut | None = None  # the latest cut that vLLM's counters confirmed
         self.finished: list[FinishedRequest] = []  # up to the latest cut
-        self.early = 0  # how many of them are in the first cut, so from before this sidecar listened
+        self.early = (
+            0  # how many of them are in the first cut, so from before this sidecar listened
+        )
         self._finished_sum = NOTHING  # of all of them
         self._steps: dict[int, StepTally] = {}
         self._taken: Cut | None = None  # of which the steps have been taken
@@ -93,7 +106,9 @@ class Life:
     def take_steps(self) -> StepTally:
         """The growth of the confirmed cut's steps since the last call, or since this sidecar was listening."""
         before, self._taken = self._taken or self.first, self.confirmed
-        return NO_STEPS if before is None or self._taken is None else self._taken.steps - before.steps
+        return (
+            NO_STEPS if before is None or self._taken is None else self._taken.steps - before.steps
+        )
 
     def receive(self, part: ReportPart, room: int) -> int:
         """Takes in a part of a report; returns how many of its rows and finished requests there was no room for.
@@ -124,17 +139,23 @@ class Life:
         if self._arriving or total != before.total:  # else there are only more finished requests
             tables = self._with_arrived(before.tables)
             self._adds_up = all(_sums_to(total, rows.values()) for rows in tables.values())
-            self._adds_up &= bool(tables[Table.TEMPERATURE]) or total == NOTHING  # it is what the split is made of
+            self._adds_up &= (
+                bool(tables[Table.TEMPERATURE]) or total == NOTHING
+            )  # it is what the split is made of
         self._has_fallen |= total.has_fallen(before.total)
         self.finished += self._arriving_finished
         self.early = self.early if self.first else len(self.finished)
         self._finished_sum += _sum(self._arriving_finished)
-        self.is_consistent = self._adds_up and not (self._has_fallen or total.has_fallen(self._finished_sum))
+        self.is_consistent = self._adds_up and not (
+            self._has_fallen or total.has_fallen(self._finished_sum)
+        )
         self._arriving.clear()
         self._arriving_finished.clear()
         self.latest = Cut(total, tables, sum(self._steps.values(), NO_STEPS))
         self.first = self.first or self.latest
-        self.reports += total != before.total  # else it is of the same moment, with more finished requests
+        self.reports += (
+            total != before.total
+        )  # else it is of the same moment, with more finished requests
 
     def _with_arrived(self, before: Mapping[Table, Rows]) -> Mapping[Table, Rows]:
         tables = {table: dict(rows) for table, rows in before.items()}
@@ -160,4 +181,6 @@ _SUMMED: Final = ("requests", "drafts", "draft_tokens", "accepted_tokens")
 
 def _sums_to(total: Tally, rows: Collection[TallyRow]) -> bool:
     """Whether a table's rows are the ``total``; a table that a plug-in does not send is empty."""
-    return not rows or all(sum(getattr(row.counts, name) for row in rows) == getattr(total, name) for name in _SUMMED)
+    return not rows or all(
+        sum(getattr(row.counts, name) for row in rows) == getattr(total, name) for name in _SUMMED
+    )

@@ -50,10 +50,18 @@ class Lives:
         self._since = listening_since
         self._lives: dict[str, Life] = {}  # by start
         self._connected: dict[int, Life] = {}
-        self._unreadable: dict[int, int] = {}  # message formats that the sidecar cannot read, by connection
-        self._disputed: set[EngineKey] = set()  # engines that several have claimed, until vLLM restarts
-        self._counted: dict[EngineKey, Tally | None] = {}  # what vLLM counted of each engine on the last page
-        self._dropped = Counter(dict.fromkeys((*DROP_REASONS, OTHER_ENGINE, UNCONFIRMED, LOST, OVERFLOW), 0))
+        self._unreadable: dict[
+            int, int
+        ] = {}  # message formats that the sidecar cannot read, by connection
+        self._disputed: set[EngineKey] = (
+            set()
+        )  # engines that several have claimed, until vLLM restarts
+        self._counted: dict[
+            EngineKey, Tally | None
+        ] = {}  # what vLLM counted of each engine on the last page
+        self._dropped = Counter(
+            dict.fromkeys((*DROP_REASONS, OTHER_ENGINE, UNCONFIRMED, LOST, OVERFLOW), 0)
+        )
         self._has_heard = False
         self._finished = 0
 
@@ -94,7 +102,9 @@ class Lives:
             return
         if life.is_over or self._is_elsewhere(life):
             self._dropped[OTHER_ENGINE] += max(len(part.finished), 1)
-            part = replace(part, finished=())  # its tables are kept: it may still appear on the page
+            part = replace(
+                part, finished=()
+            )  # its tables are kept: it may still appear on the page
         lost, is_first = life.lost, life.latest is None
         room = _MOST_WAITING - sum(one.waiting for one in self._lives.values())
         share = _MOST_WAITING // len(self._connected) - life.waiting  # no sender takes another's
@@ -113,12 +123,21 @@ class Lives:
         gone = [life for life in self._lives.values() if not life.connections]
         if len(self._lives) >= _MOST_LIVES and gone:
             # ``min`` returns the oldest of those that matter least.
-            least = min(gone, key=lambda life: (not life.is_over, _has_drafted(life), not self._is_elsewhere(life)))
+            least = min(
+                gone,
+                key=lambda life: (
+                    not life.is_over,
+                    _has_drafted(life),
+                    not self._is_elsewhere(life),
+                ),
+            )
             del self._lives[least.hello.start]
 
     # What vLLM says
 
-    def polled(self, at: float, page: PageSnapshot, *, has_restarted: bool, reset: Collection[EngineKey]) -> None:
+    def polled(
+        self, at: float, page: PageSnapshot, *, has_restarted: bool, reset: Collection[EngineKey]
+    ) -> None:
         """Takes in a good poll's page: which engines there are, and what vLLM itself counted.
 
         ``has_restarted``: the page is from a different process than the last one. ``reset`` are the engines whose own
@@ -131,12 +150,16 @@ class Lives:
             # What was confirmed before is of the last process; its engine may outlive that, and stay connected. But a
             # page of that process that arrives late confirms a life of the next one that has not drafted yet.
             is_new = not _has_drafted(life) and life.hello.started >= (page.process_start or inf)
-            life.is_over |= has_restarted and (not life.connections or (life.confirmed is not None and not is_new))
+            life.is_over |= has_restarted and (
+                not life.connections or (life.confirmed is not None and not is_new)
+            )
             life.is_before_reset |= life.key in reset and not life.connections
         for key, counted in self._counted.items():
             for life in self._current(key):
                 self._judge(life, at, counted, self._of(key))
-            if sum(map(_has_drafted, self._current(key))) > 1:  # nobody knows which it is, even if one of them leaves
+            if (
+                sum(map(_has_drafted, self._current(key))) > 1
+            ):  # nobody knows which it is, even if one of them leaves
                 self._disputed.add(key)
         if len(self._disputed) > _MOST_LIVES:  # a page that names other engines each time
             self._disputed &= self._counted.keys()
@@ -146,8 +169,14 @@ class Lives:
         if life.latest is None or not life.observes:
             return
         if counted is not None:  # what the lives before it counted is in vLLM's counters, too
-            left = [one for one in lives if one is not life and not one.connections and not one.is_before_reset]
-            counted -= sum([one.confirmed.total for one in left if one.confirmed is not None], NOTHING)
+            left = [
+                one
+                for one in lives
+                if one is not life and not one.connections and not one.is_before_reset
+            ]
+            counted -= sum(
+                [one.confirmed.total for one in left if one.confirmed is not None], NOTHING
+            )
         life.trust.compare(at, life.reports, life.latest.total, counted, 1 - self.lowest_coverage)
         if not life.is_consistent:
             life.trust.standing = Standing.DIFFERS
@@ -180,7 +209,9 @@ class Lives:
             life.finished, life.early = [], 0
         current = [life for key in self._counted for life in self._current(key)]
         for life in self._lives.values() if self._counted else ():
-            if life not in current and not self._is_elsewhere(life):  # its report will not be completed
+            if life not in current and not self._is_elsewhere(
+                life
+            ):  # its report will not be completed
                 self._dropped[UNCONFIRMED if life.confirmed is None else LOST] += life.abandon()
         return taken
 
@@ -191,11 +222,17 @@ class Lives:
     def withheld(self, model_name: str) -> NoSplit | None:
         """Why the model must not be split with the plug-in's data; None if it may be."""
         engines = [key for key in self._counted if key.model_name == model_name]
-        return next((reason for key in engines if (reason := self._engine_withheld(key)) is not None), None)
+        return next(
+            (reason for key in engines if (reason := self._engine_withheld(key)) is not None), None
+        )
 
     def _engine_withheld(self, key: EngineKey) -> NoSplit | None:
         current = self._current(key)
-        holding = [life for life in current if life.confirmed and life.trust.standing is not Standing.DIFFERS]
+        holding = [
+            life
+            for life in current
+            if life.confirmed and life.trust.standing is not Standing.DIFFERS
+        ]
         if key in self._disputed:
             return NoSplit(NoSplitReason.SEVERAL_CLAIM, key.engine)
         for life in holding or current:
@@ -209,12 +246,16 @@ class Lives:
         if not current:
             if any(life.is_over and life.key == key for life in self._lives.values()):
                 return NoSplit(NoSplitReason.RESTARTED_WITHOUT, key.engine)
-            is_missing = counted is not None and counted.drafts > 0 and self.counting(key.model_name)
+            is_missing = (
+                counted is not None and counted.drafts > 0 and self.counting(key.model_name)
+            )
             return NoSplit(NoSplitReason.NOT_REPORTED, key.engine) if is_missing else None
         hello = current[-1].hello
         if not any(life.observes for life in current):
             return NoSplit(NoSplitReason(hello.state), key.engine, hello.reason, hello.vllm or "")
-        differing = next((life for life in current if life.trust.standing is Standing.DIFFERS), None)
+        differing = next(
+            (life for life in current if life.trust.standing is Standing.DIFFERS), None
+        )
         if differing is None:
             return NoSplit(NoSplitReason.NOT_COMPARED, key.engine)
         if not differing.is_consistent:
@@ -226,7 +267,9 @@ class Lives:
 
         0 if nothing of it can be used although vLLM's counters do not contradict it.
         """
-        current = sorted(self._current(key), key=lambda life: life.trust.standing is Standing.DIFFERS)
+        current = sorted(
+            self._current(key), key=lambda life: life.trust.standing is Standing.DIFFERS
+        )
         life = next((life for life in current if life.observes), None)
         if life is None or (life.is_consistent and key not in self._disputed):
             return None if life is None else life.trust.ratio
@@ -258,7 +301,9 @@ class Lives:
         connected = [life for life in lives if life.connections]
         confirmed = [life for life in lives if life.confirmed is not None]
         return (
-            connected if any(life in connected for life in confirmed) else [*confirmed[-1:], *connected] or lives[-1:]
+            connected
+            if any(life in connected for life in confirmed)
+            else [*confirmed[-1:], *connected] or lives[-1:]
         )
 
     def _is_elsewhere(self, life: Life) -> bool:
@@ -272,7 +317,9 @@ class Lives:
         states = [engine.state for engine in engines] or [PluginState.NOT_CONNECTED]
         unreadable = next(iter(self._unreadable.values()), None)
         return PluginReport(
-            state=min(states, key=list(PluginState).index) if unreadable is None else PluginState.OTHER_FORMAT,
+            state=min(states, key=list(PluginState).index)
+            if unreadable is None
+            else PluginState.OTHER_FORMAT,
             unreadable_format=unreadable,
             problem=problem,
             observed=len({life.key for life in connected if life.observes} & self._counted.keys()),
@@ -293,5 +340,7 @@ def _counted(engine: EngineSnapshot) -> Tally | None:
     """What vLLM counted of an engine since it started; None if it does not export that."""
     if not engine.counters.keys() >= set(SPECULATION):
         return None
-    drafts, draft_tokens, accepted_tokens = (int(engine.counters[counter]) for counter in SPECULATION)
+    drafts, draft_tokens, accepted_tokens = (
+        int(engine.counters[counter]) for counter in SPECULATION
+    )
     return Tally(drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted_tokens)

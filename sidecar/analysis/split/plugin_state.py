@@ -18,7 +18,11 @@ class PluginState(StrEnum):
     NOT_CONNECTED = "not_connected"
 
 
-BAD: Final = (PluginState.OTHER_FORMAT, PluginState.DISABLED, PluginState.REFUSED)  # somebody must do something
+BAD: Final = (
+    PluginState.OTHER_FORMAT,
+    PluginState.DISABLED,
+    PluginState.REFUSED,
+)  # somebody must do something
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +59,9 @@ class PluginReport:
 class NoSplitReason(StrEnum):
     """Why a model has no split by temperature."""
 
-    NOT_CONNECTED = "not_connected"  # no plug-in reports the model; ``PluginReport.state`` says more
+    NOT_CONNECTED = (
+        "not_connected"  # no plug-in reports the model; ``PluginReport.state`` says more
+    )
     NOT_REPORTED = "not_reported"
     NOT_COMPARED = "not_compared"
     CHECKING = "checking"

@@ -10,7 +10,9 @@ from sidecar.analysis.evidence import CONFIDENCE
 
 _FEWEST: Final = 5  # requests on each side for a stratum to be compared
 _CLEARLY: Final = 0.05  # a difference of acceptance rates that matters
-_LEAST_COMPARED: Final = 0.5  # share of the group's draft tokens that must be in strata that can be compared
+_LEAST_COMPARED: Final = (
+    0.5  # share of the group's draft tokens that must be in strata that can be compared
+)
 
 Cell = tuple[Hashable, str]  # the stratum and the group
 
@@ -29,7 +31,9 @@ class Sums(NamedTuple):
     def of(cls, drafted: Sequence[int], accepted: Sequence[int]) -> "Sums":
         """Requests, each with its draft and accepted tokens."""
         squares = (sum(map(mul, drafted, drafted)), sum(map(mul, accepted, accepted)))
-        return cls(len(drafted), sum(drafted), sum(accepted), *squares, sum(map(mul, drafted, accepted)))
+        return cls(
+            len(drafted), sum(drafted), sum(accepted), *squares, sum(map(mul, drafted, accepted))
+        )
 
     def __add__(self, other: "Sums") -> "Sums":  # type: ignore[override]  # not as tuples
         """Both together."""
@@ -95,7 +99,11 @@ def differences(cells: Mapping[Cell, Sums], min_requests: int) -> Mapping[str, D
         everything = total(groups.values())
         for group, sums in groups.items():
             pairs.setdefault(group, []).append((sums, everything - sums))
-    known = {group: difference for group in sorted(pairs) if (difference := _difference(pairs[group], min_requests))}
+    known = {
+        group: difference
+        for group in sorted(pairs)
+        if (difference := _difference(pairs[group], min_requests))
+    }
     # Of many groups, some differ by two standard errors by chance (Bonferroni).
     chance = NormalDist().cdf(-CONFIDENCE) / max(len(known) - 1, 1)
     needed = -NormalDist().inv_cdf(chance)
@@ -104,10 +112,19 @@ def differences(cells: Mapping[Cell, Sums], min_requests: int) -> Mapping[str, D
 
 def _difference(pairs: Sequence[tuple[Sums, Sums]], min_requests: int) -> Difference | None:
     """Of a group from the others in each stratum, weighted by the group's draft tokens: only the rates differ then."""
-    compared = [(mine, rest) for mine, rest in pairs if min(mine.requests, rest.requests) >= _FEWEST]
+    compared = [
+        (mine, rest) for mine, rest in pairs if min(mine.requests, rest.requests) >= _FEWEST
+    ]
     drafted = sum(mine.drafted for mine, _ in compared)
-    is_enough = all(sum(side.requests for side in sides) >= min_requests for sides in zip(*compared, strict=True))
-    if not compared or not is_enough or drafted < _LEAST_COMPARED * sum(mine.drafted for mine, _ in pairs):
+    is_enough = all(
+        sum(side.requests for side in sides) >= min_requests
+        for sides in zip(*compared, strict=True)
+    )
+    if (
+        not compared
+        or not is_enough
+        or drafted < _LEAST_COMPARED * sum(mine.drafted for mine, _ in pairs)
+    ):
         return None
     rate = sum(mine.accepted for mine, _ in compared) / drafted
     others = sum(mine.drafted * rest.rate for mine, rest in compared) / drafted

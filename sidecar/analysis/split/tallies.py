@@ -38,11 +38,19 @@ class TemperatureBuckets:
         above = tuple(edge for edge in edges if edge > 0)
         lower = (0.0, *above)
         self._edges = (0, *(round(100 * edge) for edge in above))
-        self.labels = (GREEDY, *(f"{low:g}-{high:g}" for low, high in pairwise(lower)), f"{lower[-1]:g}+")
+        self.labels = (
+            GREEDY,
+            *(f"{low:g}-{high:g}" for low, high in pairwise(lower)),
+            f"{lower[-1]:g}+",
+        )
 
     def label(self, hundredths: int | str) -> str:
         """The bucket of a temperature in hundredths, rounded up; ``other`` for those past the plug-in's limit."""
-        return OTHER if isinstance(hundredths, str) else self.labels[bisect_left(self._edges, hundredths)]
+        return (
+            OTHER
+            if isinstance(hundredths, str)
+            else self.labels[bisect_left(self._edges, hundredths)]
+        )
 
 
 class Labels:
@@ -59,7 +67,9 @@ class Labels:
         """Gives the adapters that appeared first, by the engines' clock, labels of their own; whether any changed."""
         since: dict[str, float] = {}
         for life in lives if self._names_adapters else ():
-            for row in life.confirmed.tables[Table.ADAPTER].values() if life.confirmed is not None else ():
+            for row in (
+                life.confirmed.tables[Table.ADAPTER].values() if life.confirmed is not None else ()
+            ):
                 since[str(row.key)] = min(row.since, since.get(str(row.key), row.since))
         named = frozenset(sorted(since, key=lambda name: (since[name], name))[:MOST_ADAPTERS])
         before, self._adapters, self.overflowed = self._adapters, named, len(since) - len(named)
@@ -193,5 +203,7 @@ def group_reports(
                 tally=groups[group].total,
                 window=replace(window, share=window.draft_tokens / drafted if drafted else 0.0),
                 difference=differences.get(by, {}).get(group),
-                without_drafts=(window.requests or 0) >= min_requests and drafted > 0 and window.draft_tokens == 0,
+                without_drafts=(window.requests or 0) >= min_requests
+                and drafted > 0
+                and window.draft_tokens == 0,
             )

@@ -7,9 +7,13 @@ from typing import Final
 
 from sidecar.requests.tally import NOTHING, Tally
 
-_PATIENCE: Final = 30.0  # seconds for which the plug-in, which reports once a second, or vLLM may be behind
+_PATIENCE: Final = (
+    30.0  # seconds for which the plug-in, which reports once a second, or vLLM may be behind
+)
 _MOST_UNREPORTED: Final = 300  # with many requests and long steps, a report may take a minute
-_SPAN: Final = 300.0  # seconds over which growth is compared, too, since a long exact life hides a late fault
+_SPAN: Final = (
+    300.0  # seconds over which growth is compared, too, since a long exact life hides a late fault
+)
 _MARK_EVERY: Final = 60.0
 _COMPARED: Final = ("drafts", "draft_tokens", "accepted_tokens")
 
@@ -42,19 +46,29 @@ class Trust:
 
     def __init__(self) -> None:
         self.standing = Standing.WAITS
-        self.ratio: float | None = None  # draft tokens of the cut / vLLM's, or see ``_farthest``; None: not compared
+        self.ratio: float | None = (
+            None  # draft tokens of the cut / vLLM's, or see ``_farthest``; None: not compared
+        )
         self._reports = 0  # as of the last poll
         self._is_confirmed = False  # whether the latest cut has agreed at a poll
         self._counted: Tally | None = None  # by vLLM, at the last poll
-        self._before_latest: Tally | None = None  # by vLLM, at the last poll before the latest cut was there
-        self._least: Tally | None = None  # by vLLM, at the last poll before the cut before that one; None: unknown
+        self._before_latest: Tally | None = (
+            None  # by vLLM, at the last poll before the latest cut was there
+        )
+        self._least: Tally | None = (
+            None  # by vLLM, at the last poll before the cut before that one; None: unknown
+        )
         self._off_since: float | None = None  # the first poll at which one was behind the other
         self._marks: deque[_Mark] = deque()  # a few, the oldest first
         # The total and the least of the cut that agreed at the last poll.
         self._agreed: tuple[Tally, Tally] | None = None
-        self._unreported = 0  # polls since the latest cut at which vLLM had drafted more than at the poll before
+        self._unreported = (
+            0  # polls since the latest cut at which vLLM had drafted more than at the poll before
+        )
 
-    def compare(self, at: float, reports: int, total: Tally, counted: Tally | None, tolerance: float) -> None:
+    def compare(
+        self, at: float, reports: int, total: Tally, counted: Tally | None, tolerance: float
+    ) -> None:
         """Takes in a good poll at ``at``: the latest cut's ``total``, after ``reports`` reports, and vLLM's counters.
 
         ``counted`` is None if vLLM does not export them: nothing contradicts the cut then. The two may differ by the
@@ -71,7 +85,9 @@ class Trust:
             self._before_latest, self._reports, self._is_confirmed = before, reports, False
         self._mark(at, counted)
         off = self._off(total, counted, tolerance)
-        self._off_since = (at if self._off_since is None else self._off_since) if off is not None else None
+        self._off_since = (
+            (at if self._off_since is None else self._off_since) if off is not None else None
+        )
         is_silent = self._unreported > _MOST_UNREPORTED
         # Not at once: after a stall of the sidecar, a poll may come before reports that are older than its page.
         if is_silent or (self._off_since is not None and at - self._off_since > _PATIENCE):
@@ -106,10 +122,14 @@ class Trust:
     def _within(self, total: Tally, counted: Tally) -> Tally:
         """What vLLM may have counted at the moment of the cut: ``total`` itself if that lies between the two polls."""
         least = self._least if self._least is not None else counted
-        return total if least.draft_tokens <= total.draft_tokens <= counted.draft_tokens else counted
+        return (
+            total if least.draft_tokens <= total.draft_tokens <= counted.draft_tokens else counted
+        )
 
 
-def _outside(total: Tally, least: Tally, most: Tally, tolerance: float) -> tuple[Tally, Tally] | None:
+def _outside(
+    total: Tally, least: Tally, most: Tally, tolerance: float
+) -> tuple[Tally, Tally] | None:
     """``total`` and the one of the other two that it is beyond in any number; None if it lies between them."""
     if any(getattr(total, name) < (1 - tolerance) * getattr(least, name) for name in _COMPARED):
         return total, least

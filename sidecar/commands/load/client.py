@@ -54,8 +54,12 @@ class _Event(BaseModel):
     tokens: int | None = Field(None, validation_alias=AliasPath("usage", "completion_tokens"))
     drafts: int | None = Field(None, validation_alias=AliasPath(*_METRICS, "num_spec_steps"))
     draft_tokens: int = Field(0, validation_alias=AliasPath(*_METRICS, "num_draft_tokens"))
-    accepted_tokens: int = Field(0, validation_alias=AliasPath(*_METRICS, "num_accepted_draft_tokens"))
-    histogram: tuple[int, ...] = Field((), validation_alias=AliasPath(*_METRICS, "acceptance_histogram"))
+    accepted_tokens: int = Field(
+        0, validation_alias=AliasPath(*_METRICS, "num_accepted_draft_tokens")
+    )
+    histogram: tuple[int, ...] = Field(
+        (), validation_alias=AliasPath(*_METRICS, "acceptance_histogram")
+    )
 
     @property
     def has_tokens(self) -> bool:
@@ -90,7 +94,9 @@ async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: flo
     return Sample(
         temperature=temperature,
         ttft=None if first is None else first - begun,
-        tpot=None if first is None or tokens is None or tokens < 2 else (end - first) / (tokens - 1),
+        tpot=None
+        if first is None or tokens is None or tokens < 2
+        else (end - first) / (tokens - 1),
         tokens=tokens,
         drafts=numbers.drafts,
         draft_tokens=numbers.draft_tokens,
@@ -140,21 +146,29 @@ class Client:
         """
         self.model = self.model or await self._first_model()
         if await self.ask(prompt, 0.0, max_tokens=1) is None:
-            raise MeasurementError(f"{self.name}: a request for {self.model} failed: {self.last_fault}")
+            raise MeasurementError(
+                f"{self.name}: a request for {self.model} failed: {self.last_fault}"
+            )
 
     async def _first_model(self) -> str:
         try:
-            async with self._session.get(f"{self._url}/v1/models", allow_redirects=False) as response:
+            async with self._session.get(
+                f"{self._url}/v1/models", allow_redirects=False
+            ) as response:
                 if response.status != 200:
                     raise BadReply(f"status {response.status}")
-                return str(json.loads(await read_at_most(response, _MOST_MODELS) or b"")["data"][0]["id"])
+                return str(
+                    json.loads(await read_at_most(response, _MOST_MODELS) or b"")["data"][0]["id"]
+                )
         except aiohttp.ClientConnectionError as error:
             fault = f"cannot connect ({type(error).__name__}); is vLLM running, and is this its address?"
         except (*_FAILURES, LookupError, TypeError) as error:
             fault = f"no model under /v1/models ({_reason(error)}); is this vLLM's address? If so, set --model"
         raise MeasurementError(f"{self.name}: {fault}")
 
-    async def ask(self, prompt: str, temperature: float, *, max_tokens: int | None = None) -> Sample | None:
+    async def ask(
+        self, prompt: str, temperature: float, *, max_tokens: int | None = None
+    ) -> Sample | None:
         """Sends one request and reads its response; None if it failed, with the reason in ``last_fault``."""
         options = self._options
         body: dict[str, Any] = {

@@ -26,7 +26,9 @@ from sidecar.settings import Settings
 _AFTER_FAILURE: Final = 0.1  # seconds, so as not to hammer a server that is down
 _BETWEEN_READINGS: Final = 0.2  # seconds
 _MOST_READINGS: Final = 10
-_OTHERS: Final = 0.01  # a larger share of output tokens that are not in the replies is due to other clients
+_OTHERS: Final = (
+    0.01  # a larger share of output tokens that are not in the replies is due to other clients
+)
 _WARMING_UP: Final = 8  # concurrent requests
 
 
@@ -57,10 +59,15 @@ async def measure_sweep(
         MeasurementError: the server does not answer like an OpenAI-style one, or not at all.
     """
     timer = asyncio.get_running_loop().call_later(options.seconds, stop.set)
-    scrape = options.settings.model_copy(update={"vllm_url": options.url.rstrip("/").removesuffix("/v1")})
+    scrape = options.settings.model_copy(
+        update={"vllm_url": options.url.rstrip("/").removesuffix("/v1")}
+    )
     rounds: dict[SweepLevel, list[Measurement]] = defaultdict(list)
     try:
-        async with Client(options.url, options.requests) as client, page_source(scrape, scrape.limits) as source:
+        async with (
+            Client(options.url, options.requests) as client,
+            page_source(scrape, scrape.limits) as source,
+        ):
             sweep = _Sweep(options, client, source, stop)
             await unless_stopped(sweep.warm_up(), stop)
             for ended, level in enumerate(options.levels * options.rounds):
@@ -131,7 +138,9 @@ class _Sweep:
         tokens = [sample.tokens for sample in samples]
         others = _is_busy(before) or _is_busy(after)
         if len(samples) == self.options.count and None not in tokens:
-            others |= grown.get(Counter.GENERATION_TOKENS, 0.0) > (1 + _OTHERS) * sum(filter(None, tokens))
+            others |= grown.get(Counter.GENERATION_TOKENS, 0.0) > (1 + _OTHERS) * sum(
+                filter(None, tokens)
+            )
         cache = {} if others else grown
         return Measurement(
             samples=samples,
@@ -167,7 +176,9 @@ class _Sweep:
         except ScrapeError:
             return None
         if len({engine.key.model_name for engine in engines}) > 1:
-            engines = tuple(engine for engine in engines if engine.key.model_name == self.client.model)
+            engines = tuple(
+                engine for engine in engines if engine.key.model_name == self.client.model
+            )
         return merge(engines)
 
 
@@ -210,4 +221,6 @@ def _counted(
 def _is_busy(engine: EngineSnapshot | None) -> bool:
     """Whether it has requests. None of ours is in flight at a reading."""
     gauges = {} if engine is None else engine.gauges
-    return any(gauges.get(gauge, 0) > 0 for gauge in (Gauge.REQUESTS_RUNNING, Gauge.REQUESTS_WAITING))
+    return any(
+        gauges.get(gauge, 0) > 0 for gauge in (Gauge.REQUESTS_RUNNING, Gauge.REQUESTS_WAITING)
+    )

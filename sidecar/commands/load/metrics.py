@@ -44,14 +44,18 @@ def confidence_factor(confidence: float, degrees: int) -> float:
     return z + first / degrees + second / degrees**2 + third / degrees**3
 
 
-def estimate(whole: float | None, parts: Iterable[float | None], confidence: float) -> Interval | None:
+def estimate(
+    whole: float | None, parts: Iterable[float | None], confidence: float
+) -> Interval | None:
     """``whole`` with the error that follows from the batches' own values, ``parts``; None if it is unknown."""
     if whole is None:
         return None
     known = [part for part in parts if part is not None]
     if len(known) < LEAST_BATCHES:
         return Interval(whole)
-    return Interval(whole, confidence_factor(confidence, len(known) - 1) * stdev(known) / math.sqrt(len(known)))
+    return Interval(
+        whole, confidence_factor(confidence, len(known) - 1) * stdev(known) / math.sqrt(len(known))
+    )
 
 
 def relative_change(before: Interval | None, after: Interval | None) -> Interval | None:
@@ -76,7 +80,9 @@ def gains_from(token: Interval, first: Interval) -> tuple[int, int, int] | None:
     if not (token.is_clear and first.is_clear and token.value < 0 < first.value):
         return None
     saved, off, cost, up = -token.value, token.error or 0.0, first.value, first.error or 0.0
-    one, low, high = (1 + math.ceil((cost + sign * up) / (saved - sign * off)) for sign in (0, -1, 1))
+    one, low, high = (
+        1 + math.ceil((cost + sign * up) / (saved - sign * off)) for sign in (0, -1, 1)
+    )
     return one, low, high
 
 
@@ -90,8 +96,12 @@ class SweepMetric:
     share: float | None = None
 
 
-def _quantile(read: Callable[[Sample], float | None], share: float, measured: Measurement) -> float | None:
-    return quantile(sorted(value for sample in measured.samples if (value := read(sample)) is not None), share)
+def _quantile(
+    read: Callable[[Sample], float | None], share: float, measured: Measurement
+) -> float | None:
+    return quantile(
+        sorted(value for sample in measured.samples if (value := read(sample)) is not None), share
+    )
 
 
 def _quantiles(
@@ -102,7 +112,9 @@ def _quantiles(
 ) -> Iterator[SweepMetric]:
     """Metrics for quantiles over single requests, by default of a time."""
     for share in shares:
-        yield SweepMetric(f"{name} P{share * 100:.0f}", partial(_quantile, read, share), shown, share)
+        yield SweepMetric(
+            f"{name} P{share * 100:.0f}", partial(_quantile, read, share), shown, share
+        )
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:
@@ -119,7 +131,9 @@ TIMES: Final = _by_name(
     *_quantiles("TTFT", lambda sample: sample.ttft),
     *_quantiles("TPOT", lambda sample: sample.tpot),
     SweepMetric("tokens/s", lambda measured: _ratio(measured.tokens, measured.seconds), number),
-    SweepMetric("requests/s", lambda measured: _ratio(len(measured.samples), measured.seconds), ratio),
+    SweepMetric(
+        "requests/s", lambda measured: _ratio(len(measured.samples), measured.seconds), ratio
+    ),
 )
 """In seconds (in the table: milliseconds)."""
 
@@ -127,13 +141,20 @@ ACCEPTANCE: Final = _by_name(
     SweepMetric("draft tokens", lambda measured: measured.acceptance.draft_tokens, count),
     SweepMetric("acceptance", lambda measured: measured.acceptance.rate, ratio),
     *_quantiles(
-        "acceptance", lambda sample: _ratio(sample.accepted_tokens, sample.draft_tokens), (0.1, 0.5, 0.9), ratio
+        "acceptance",
+        lambda sample: _ratio(sample.accepted_tokens, sample.draft_tokens),
+        (0.1, 0.5, 0.9),
+        ratio,
     ),
     SweepMetric("length", lambda measured: measured.acceptance.length, ratio),
 )
 CACHE: Final = _by_name(
     SweepMetric("cache hit ratio", lambda measured: _ratio(measured.hits, measured.queries), ratio),
     SweepMetric("KV cache tokens", lambda measured: measured.capacity_tokens, count),
-    SweepMetric("preemptions/request", lambda measured: _ratio(measured.preemptions, len(measured.samples)), ratio),
+    SweepMetric(
+        "preemptions/request",
+        lambda measured: _ratio(measured.preemptions, len(measured.samples)),
+        ratio,
+    ),
 )
 METRICS: Final = {**TIMES, **ACCEPTANCE, **CACHE}

@@ -65,7 +65,9 @@ class Measurement:
             drafts=sum(sample.drafts or 0 for sample in exact),
             draft_tokens=sum(sample.draft_tokens for sample in exact),
             accepted_tokens=sum(sample.accepted_tokens for sample in exact),
-            accepted_per_position=tuple(map(sum, zip_longest(*(sample.positions for sample in exact), fillvalue=0))),
+            accepted_per_position=tuple(
+                map(sum, zip_longest(*(sample.positions for sample in exact), fillvalue=0))
+            ),
         )
 
     @property
@@ -73,7 +75,9 @@ class Measurement:
         """Where ``acceptance`` comes from."""
         if not self.acceptance.draft_tokens:
             return "none"
-        return "replies" if any(sample.drafts is not None for sample in self.samples) else "counters"
+        return (
+            "replies" if any(sample.drafts is not None for sample in self.samples) else "counters"
+        )
 
 
 def _total(parts: Sequence[float | None]) -> float | None:

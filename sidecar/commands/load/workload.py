@@ -17,7 +17,10 @@ from sidecar.settings import Settings
 # Set by other arguments, or always; ``n``: the tokens of several choices over their time are no request's speed.
 _ARGUMENTS: Final = ("model", "temperature", "max_tokens", "stream", "n")
 MOST_AT_ONCE: Final = 1024
-ENDPOINTS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}  # by name on the command line
+ENDPOINTS: Final = {
+    "chat": "/v1/chat/completions",
+    "completions": "/v1/completions",
+}  # by name on the command line
 _MOST_BYTES: Final = 1024**3  # ShareGPT's file is 670 MB
 _MOST_PROMPTS: Final = 10_000
 _HUMAN: Final = ("human", "user")
@@ -59,7 +62,9 @@ def read_prompts(path: Path) -> tuple[str, ...]:
         entries = _prompts(read_input(path, _MOST_BYTES).decode(), path.suffix)
         prompts = tuple(islice(filter(None, entries), _MOST_PROMPTS))
     except (ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{path}: not UTF-8 text, or not JSON as its name says ({type(error).__name__})") from None
+        raise InputError(
+            f"{path}: not UTF-8 text, or not JSON as its name says ({type(error).__name__})"
+        ) from None
     if not prompts:
         raise InputError(f"{path}: no prompts")
     return prompts
@@ -92,7 +97,9 @@ class RequestOptions:
     model: str | None = None  # None: the first that the server names
     endpoint: str = "chat"  # a key of ``ENDPOINTS``
     max_tokens: int = 128
-    extra_body: Mapping[str, Any] = field(default_factory=dict)  # more fields of each request's JSON
+    extra_body: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # more fields of each request's JSON
     api_key: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | bool = True
 
@@ -102,12 +109,20 @@ def add_request_arguments(parser: argparse.ArgumentParser, description: str | No
     group = parser.add_argument_group("requests", description)
     group.add_argument("--model", help="the model to request (default: the first under /v1/models)")
     group.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="chat", help="default: chat")
-    group.add_argument("--max-tokens", type=whole(2**31), default=128, metavar="N", help="per request (default: 128)")
+    group.add_argument(
+        "--max-tokens",
+        type=whole(2**31),
+        default=128,
+        metavar="N",
+        help="per request (default: 128)",
+    )
     prompts = "lines of text, .jsonl, or a .json list such as ShareGPT's; the first 10,000 (default: 20 built in)"
     group.add_argument("--prompts", type=Path, metavar="FILE", help=prompts)
     extra = "more fields of each request, such as '{\"top_k\": 20}'"
     group.add_argument("--extra-body", type=_json_object, default={}, metavar="JSON", help=extra)
-    group.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the servers' API key")
+    group.add_argument(
+        "--api-key-env", metavar="NAME", help="environment variable that holds the servers' API key"
+    )
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -131,7 +146,9 @@ def request_options(arguments: argparse.Namespace, settings: Settings) -> Reques
     if arguments.api_key_env is not None:
         key = os.environ.get(arguments.api_key_env)
         if not key or not key.isascii() or not key.isprintable():
-            raise SettingsError([f"--api-key-env={arguments.api_key_env}: empty or not set, or not printable ASCII"])
+            raise SettingsError(
+                [f"--api-key-env={arguments.api_key_env}: empty or not set, or not printable ASCII"]
+            )
     return RequestOptions(
         prompts=BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts),
         model=arguments.model,

@@ -14,4 +14,6 @@ METRICS: Final = tuple(
 )
 """All metrics, in the order of ``/metrics``."""
 
-MOST_SERIES: Final = 1500  # per pod with the default limits; tests/export/test_metrics.py fills each limit
+MOST_SERIES: Final = (
+    1500  # per pod with the default limits; tests/export/test_metrics.py fills each limit
+)

@@ -18,7 +18,9 @@ def _if_known(read: Callable[[Judgement], Values]) -> Callable[[_Judged], Values
     return lambda node: read(node.judgement) if node.judgement.is_known else None
 
 
-_VERDICTS: Final = _if_known(lambda judgement: {verdict: verdict is judgement.verdict for verdict in Verdict})
+_VERDICTS: Final = _if_known(
+    lambda judgement: {verdict: verdict is judgement.verdict for verdict in Verdict}
+)
 _BASES: Final = _if_known(lambda judgement: {basis: basis is judgement.basis for basis in Basis})
 _IS_LOW: Final = _if_known(lambda judgement: judgement.is_low)
 _HAS_COLLAPSED: Final = _if_known(lambda judgement: judgement.has_collapsed)
@@ -26,7 +28,9 @@ _HAS_COLLAPSED: Final = _if_known(lambda judgement: judgement.has_collapsed)
 
 def _findings(model: ModelReport) -> Values:
     codes = {finding.code for finding in model.findings}
-    return {code: code in codes for code in FindingCode} if model.speed is not None else None  # a stale poll has none
+    return (
+        {code: code in codes for code in FindingCode} if model.speed is not None else None
+    )  # a stale poll has none
 
 
 METRICS: Final = {
@@ -54,7 +58,9 @@ METRICS: Final = {
     TEMPERATURE.histogram("request_time_to_first_token_seconds", "ttft"): (
         "Time from a request's arrival at vLLM to its first token, as the engine saw them."
     ),
-    TEMPERATURE.histogram("request_time_per_output_token_seconds", "tpot"): "Time per output token after the first.",
+    TEMPERATURE.histogram(
+        "request_time_per_output_token_seconds", "tpot"
+    ): "Time per output token after the first.",
     TEMPERATURE.histogram("request_duration_seconds", "durations"): (
         "Time from a request's arrival at vLLM to its last token, as the engine saw them."
     ),
@@ -66,7 +72,9 @@ METRICS: Final = {
     GROUP.counter("group_requests", "tally.requests"): "Finished requests of a group.",
     GROUP.counter("group_drafts", "tally.drafts"): "Drafts (verification steps) of a group.",
     GROUP.counter("group_draft_tokens", "tally.draft_tokens"): "Draft tokens of a group.",
-    GROUP.counter("group_accepted_tokens", "tally.accepted_tokens"): "Accepted draft tokens of a group.",
+    GROUP.counter(
+        "group_accepted_tokens", "tally.accepted_tokens"
+    ): "Accepted draft tokens of a group.",
     # What is judged: the same numbers as on the page and in pushed alerts.
     TEMPERATURE.gauge("acceptance_ratio", "judgement.acceptance"): (
         "Accepted / draft tokens over the window that is judged, latency_window or an hour; absent below the gates."
@@ -75,7 +83,9 @@ METRICS: Final = {
         "1 if specdec_acceptance_ratio is below acceptance_net_negative, else 0. A verdict by that rate keeps it at 1 "
         "until the rate is 0.02 above the threshold."
     ),
-    TEMPERATURE.gauge("verdict", _VERDICTS, "verdict"): "1 for the current verdict, 0 for the others.",
+    TEMPERATURE.gauge(
+        "verdict", _VERDICTS, "verdict"
+    ): "1 for the current verdict, 0 for the others.",
     TEMPERATURE.gauge("verdict_basis", _BASES, "basis"): (
         "1 for the basis of the verdict: a measured speedup, else the acceptance rate."
     ),
@@ -87,8 +97,12 @@ METRICS: Final = {
         "1 if almost no draft tokens are accepted, at any temperature and from the first position on; else 0."
     ),
     MODEL.gauge("model_verdict", _VERDICTS, "verdict"): "specdec_verdict of the model as a whole.",
-    MODEL.gauge("model_verdict_basis", _BASES, "basis"): "specdec_verdict_basis of the model as a whole.",
-    SINGLE_ENGINE.gauge("engine_verdict", _VERDICTS, "verdict"): "specdec_verdict of one engine of a model.",
+    MODEL.gauge(
+        "model_verdict_basis", _BASES, "basis"
+    ): "specdec_verdict_basis of the model as a whole.",
+    SINGLE_ENGINE.gauge(
+        "engine_verdict", _VERDICTS, "verdict"
+    ): "specdec_verdict of one engine of a model.",
     MODEL.gauge("finding", _findings, "finding"): (
         "1 for each finding on why speculation loses or what would make it gain more, 0 for the others; docs/why.md."
     ),
@@ -96,6 +110,10 @@ METRICS: Final = {
     TEMPERATURE.gauge("speedup_ratio", "speedup.ratio"): (
         "Plain time per token / actual over latency_window; above 1, speculation is faster. Absent without a reference."
     ),
-    TEMPERATURE.counter("time_saved_seconds", "saved_seconds"): "Request-seconds saved against plain decoding.",
-    TEMPERATURE.counter("time_lost_seconds", "lost_seconds"): "Request-seconds lost against plain decoding.",
+    TEMPERATURE.counter(
+        "time_saved_seconds", "saved_seconds"
+    ): "Request-seconds saved against plain decoding.",
+    TEMPERATURE.counter(
+        "time_lost_seconds", "lost_seconds"
+    ): "Request-seconds lost against plain decoding.",
 }

@@ -36,7 +36,11 @@ class Tab:
         for domain in ("Page", "Network", "Runtime", "Log"):
             await self.call(f"{domain}.enable")
         await self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -48,7 +52,9 @@ class Tab:
             self.events.append(await self._socket.receive_json())
 
     async def value(self, expression):
-        result = await self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        result = await self.call(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
         return result["result"].get("value")
 
     async def until(self, expression):
@@ -62,18 +68,26 @@ class Tab:
             pytest.fail(f"expected {expression}; hidden, and the page's text: {shown}")
 
     async def screenshot(self, path: Path):
-        picture = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        picture = await self.call(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=True
+        )
         path.write_bytes(base64.b64decode(picture["data"]))
 
     def requested(self):
         """Every address that the page asked for."""
         return [
-            event["params"]["request"]["url"] for event in self.events if event["method"] == "Network.requestWillBeSent"
+            event["params"]["request"]["url"]
+            for event in self.events
+            if event["method"] == "Network.requestWillBeSent"
         ]
 
     def complaints(self):
         """The browser's complaints about the page: errors of scripts and of the security policy."""
-        logged = [event for event in self.events if event["method"] in {"Log.entryAdded", "Runtime.exceptionThrown"}]
+        logged = [
+            event
+            for event in self.events
+            if event["method"] in {"Log.entryAdded", "Runtime.exceptionThrown"}
+        ]
         return [event["params"] for event in logged if "favicon" not in str(event)]
 
 
@@ -107,7 +121,10 @@ def browser(tmp_path):
                 port = line.decode().split(":")[-1].split("/")[0]
                 address = await first_tab(session, f"http://127.0.0.1:{port}/json/list")
                 draining = asyncio.create_task(process.stderr.read())
-            async with aiohttp.ClientSession() as session, session.ws_connect(address, max_msg_size=0) as socket:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.ws_connect(address, max_msg_size=0) as socket,
+            ):
                 yield Tab(socket)
             draining.cancel()
             await asyncio.gather(draining, return_exceptions=True)

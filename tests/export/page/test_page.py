@@ -18,26 +18,44 @@ from tests.export import reports
 pytestmark = pytest.mark.servers
 
 TEXT = "document.getElementById('content').innerText"
-GOOD, EVEN, BAD, NONE = Verdict.NET_POSITIVE, Verdict.BREAK_EVEN, Verdict.NET_NEGATIVE, Verdict.INSUFFICIENT_DATA
+GOOD, EVEN, BAD, NONE = (
+    Verdict.NET_POSITIVE,
+    Verdict.BREAK_EVEN,
+    Verdict.NET_NEGATIVE,
+    Verdict.INSUFFICIENT_DATA,
+)
 BUCKETS = ("0", GOOD, 0.82, 0.45), ("0.3-0.5", EVEN, 0.61, 0.17), ("0.7-1", BAD, 0.38, 0.38)
 
 
 def mixed():
     """Hot traffic and long prompts lose."""
     rows = [reports.temperature(*bucket) for bucket in BUCKETS]
-    groups = (reports.group("prompt_tokens", "8k-32k", 0.31, share=0.22, difference=reports.difference(0.31, 0.72)),)
+    groups = (
+        reports.group(
+            "prompt_tokens", "8k-32k", 0.31, share=0.22, difference=reports.difference(0.31, 0.72)
+        ),
+    )
     medians = zip(Phase, (0.084, 0.021, 0.0131, 1.4, 0.013), strict=True)
     engine = reports.engine(
-        acceptance=reports.window(0.65), latencies={phase: reports.latency(median) for phase, median in medians}
+        acceptance=reports.window(0.65),
+        latencies={phase: reports.latency(median) for phase, median in medians},
     )
     judged = reports.judgement(GOOD, 0.65)
-    found = {"groups": groups, "judgement": judged, "engines": (engine,), "findings": (reports.STRUCTURED,)}
+    found = {
+        "groups": groups,
+        "judgement": judged,
+        "engines": (engine,),
+        "findings": (reports.STRUCTURED,),
+    }
     return reports.report(reports.model(*rows, **found))
 
 
 def fast():
     """Everything pays, by time."""
-    rows = (reports.timed("0", GOOD, 0.82, 30, 15, saved_seconds=9000.0), reports.timed("0.7-1", GOOD, 0.6, 30, 22))
+    rows = (
+        reports.timed("0", GOOD, 0.82, 30, 15, saved_seconds=9000.0),
+        reports.timed("0.7-1", GOOD, 0.6, 30, 22),
+    )
     return reports.report(reports.timed_model(*rows))
 
 
@@ -58,13 +76,33 @@ ADAPTIVE = Speculation("eagle3", 6, adaptive_verification=True)
 LOSSY = Speculation("eagle3", 6, rejection_sample_method="fly")
 BY_TOKEN = reports.speed(withheld=Withheld.ITL_PER_TOKEN)
 STATES = (  # what the page says, and the name of its picture
-    (mixed(), "Speculation does not pay at temperature 0.7-1 (38% of the draft tokens).", "failing"),
+    (
+        mixed(),
+        "Speculation does not pay at temperature 0.7-1 (38% of the draft tokens).",
+        "failing",
+    ),
     (without_plugin(), "No plug-in has connected yet", "no-plugin"),
-    (greedy(NONE, 0.17, ADAPTIVE), "The acceptance rate does not tell whether speculation pays here", "adaptive"),
+    (
+        greedy(NONE, 0.17, ADAPTIVE),
+        "The acceptance rate does not tell whether speculation pays here",
+        "adaptive",
+    ),
     (greedy(BAD, 0.01, has_collapsed=True), "Almost no draft tokens are accepted.", "collapsed"),
-    (greedy(GOOD, 0.82, LOSSY), "part of the acceptance rate comes at the cost of quality", "lossy"),
-    (greedy(GOOD, 0.82, speed=BY_TOKEN), "so it does not show how long a step takes", "itl-by-token"),
-    (reports.report(scrape=reports.down(BadStatus("status 500"))), "The sidecar cannot read vLLM's metrics.", "down"),
+    (
+        greedy(GOOD, 0.82, LOSSY),
+        "part of the acceptance rate comes at the cost of quality",
+        "lossy",
+    ),
+    (
+        greedy(GOOD, 0.82, speed=BY_TOKEN),
+        "so it does not show how long a step takes",
+        "itl-by-token",
+    ),
+    (
+        reports.report(scrape=reports.down(BadStatus("status 500"))),
+        "The sidecar cannot read vLLM's metrics.",
+        "down",
+    ),
 )
 
 
@@ -84,7 +122,10 @@ async def test_the_page_in_a_browser(browser, pictures):
         async with served(fast()) as site:
             await tab.open(site.url)
             await tab.value("window.same = true")
-            assert "speculation saves 15 ms at T 0, 8 ms at T 0.7-1, with 9 requests running." in await tab.value(TEXT)
+            assert (
+                "speculation saves 15 ms at T 0, 8 ms at T 0.7-1, with 9 requests running."
+                in await tab.value(TEXT)
+            )
             await tab.screenshot(pictures / "healthy.png")
             for report, sentence, name in STATES:
                 site.report = report
@@ -92,7 +133,9 @@ async def test_the_page_in_a_browser(browser, pictures):
                 await tab.screenshot(pictures / f"{name}.png")
             assert await tab.value("window.same") is True
             assert tab.complaints() == []
-            assert {address.split("/")[2] for address in tab.requested()} == {site.url.split("/")[2]}
+            assert {address.split("/")[2] for address in tab.requested()} == {
+                site.url.split("/")[2]
+            }
         await tab.until("document.getElementById('content').classList.contains('stale')")
 
 
@@ -116,7 +159,9 @@ LINES_OF_NAMES = r"""
 """
 
 
-async def test_a_phone_in_the_dark_shows_all_and_breaks_no_line_within_the_name_of_a_temperature(browser, pictures):
+async def test_a_phone_in_the_dark_shows_all_and_breaks_no_line_within_the_name_of_a_temperature(
+    browser, pictures
+):
     """In the headline, in the reason for it, and in each temperature's own row."""
     async with served(mixed()) as site, browser() as tab:
         await tab.open(site.url, width=390, height=844, dark=True)

@@ -19,7 +19,15 @@ from sidecar.requests.messages import Speculation
 from sidecar.settings.baselines import PlainCache
 from sidecar.wording.plugin import plugin_sentence
 from tests.export import reports
-from tests.export.reports import NEVER_CONNECTED, OBSERVING, engine, judgement, model, speed, temperature
+from tests.export.reports import (
+    NEVER_CONNECTED,
+    OBSERVING,
+    engine,
+    judgement,
+    model,
+    speed,
+    temperature,
+)
 
 NEGATIVE, POSITIVE = Verdict.NET_NEGATIVE, Verdict.NET_POSITIVE
 
@@ -51,9 +59,14 @@ def test_each_model_and_temperature_has_its_verdict_in_a_line():
 
 def test_a_temperature_that_is_not_judged_says_why_and_its_marks_are_explained():
     """Also where the others are judged by time."""
-    judged = judgement(Verdict.INSUFFICIENT_DATA, 0.5, share=0.06, gate=Gate("min_bucket_share", 0.1))
+    judged = judgement(
+        Verdict.INSUFFICIENT_DATA, 0.5, share=0.06, gate=Gate("min_bucket_share", 0.1)
+    )
     page = text(reports.timed_model(temperature("1+", judgement=judged, share=0.06)))
-    assert "T 1+ 6% of draft tokens insufficient data 50% accepted P10 50% 40 requests No verdict: below" in page
+    assert (
+        "T 1+ 6% of draft tokens insufficient data 50% accepted P10 50% 40 requests No verdict: below"
+        in page
+    )
     assert "Marks, a rule of thumb: below 50%" in page
 
 
@@ -69,8 +82,14 @@ def test_names_are_escaped():
 
 def test_a_finding_says_why_speculation_loses_what_to_do_and_how_to_verify_it():
     shown = text(reports.model(reports.temperature("0"), findings=(reports.STRUCTURED,)))
-    assert "Why structured_output Requests with structured output accept 45% of their draft tokens, 25 ± 4" in shown
-    assert "at the same temperatures. Route these requests to pods that do not speculate, or that draft" in shown
+    assert (
+        "Why structured_output Requests with structured output accept 45% of their draft tokens, 25 ± 4"
+        in shown
+    )
+    assert (
+        "at the same temperatures. Route these requests to pods that do not speculate, or that draft"
+        in shown
+    )
     assert "To verify: specdec-sidecar sweep --url URL --prompts FILE" in shown
     assert "Why" not in text(reports.model(reports.temperature("0")))
 
@@ -78,15 +97,34 @@ def test_a_finding_says_why_speculation_loses_what_to_do_and_how_to_verify_it():
 def test_a_finding_takes_the_place_of_the_general_remedy():
     lost = {"judgement": reports.judgement(Verdict.NET_NEGATIVE, 0.3)}
     hot = reports.temperature("1+", Verdict.NET_NEGATIVE, 0.3)
-    assert text(reports.model(hot, **lost)).count("Route this traffic to pods that do not speculate") == 2
-    assert "Route this traffic" not in text(reports.model(hot, findings=(reports.STRUCTURED,), **lost))
+    assert (
+        text(reports.model(hot, **lost)).count("Route this traffic to pods that do not speculate")
+        == 2
+    )
+    assert "Route this traffic" not in text(
+        reports.model(hot, findings=(reports.STRUCTURED,), **lost)
+    )
 
 
 def test_groups_that_accept_less_are_listed_with_share_and_error():
     groups = (
-        reports.group("prompt_tokens", "8k-32k", 0.31, share=0.22, difference=reports.difference(0.31, 0.68, 0.02)),
-        reports.group("prompt_tokens", "0-512", 0.68, share=0.5, difference=reports.difference(0.68, 0.58, 0.02)),
-        reports.group("adapter", "legal", 0.4, share=0.12, difference=reports.difference(0.4, 0.61, 0.05)),
+        reports.group(
+            "prompt_tokens",
+            "8k-32k",
+            0.31,
+            share=0.22,
+            difference=reports.difference(0.31, 0.68, 0.02),
+        ),
+        reports.group(
+            "prompt_tokens",
+            "0-512",
+            0.68,
+            share=0.5,
+            difference=reports.difference(0.68, 0.58, 0.02),
+        ),
+        reports.group(
+            "adapter", "legal", 0.4, share=0.12, difference=reports.difference(0.4, 0.61, 0.05)
+        ),
         reports.group("output", "structured", without_drafts=True),
     )
     page = text(model(temperature("0"), groups=groups))
@@ -99,15 +137,26 @@ def test_groups_that_accept_less_are_listed_with_share_and_error():
 
 def test_the_configuration_of_speculation_is_shown_once():
     configured = Speculation(
-        "eagle3", 6, per_batch_size=True, adaptive_verification=True, rejection_sample_method="synthetic"
+        "eagle3",
+        6,
+        per_batch_size=True,
+        adaptive_verification=True,
+        rejection_sample_method="synthetic",
     )
     page = text(model(engines=tuple(engine(index=index, speculation=configured) for index in "01")))
-    assert page.count("eagle3, 6 tokens, schedule by batch size, adaptive verification, sampler synthetic") == 1
+    assert (
+        page.count(
+            "eagle3, 6 tokens, schedule by batch size, adaptive verification, sampler synthetic"
+        )
+        == 1
+    )
     assert "demo engine 0" in text(model(engines=(engine(speculation=None),)))
 
 
 def test_notes_and_hints_are_shown_once():
-    judged = judgement(POSITIVE, 0.7, speculation=Speculation("eagle3", 3, rejection_sample_method="synthetic"))
+    judged = judgement(
+        POSITIVE, 0.7, speculation=Speculation("eagle3", 3, rejection_sample_method="synthetic")
+    )
     limited = frozenset({Limitation.NO_POSITIONS})
     losing = engine(index="1", judgement=judgement(NEGATIVE, 0.12), limitations=limited)
     no_split = NoSplit(NoSplitReason.COUNTS_OTHERWISE, "0", ratio=0.91)
@@ -141,7 +190,11 @@ def test_the_plug_in_s_state_is_always_there(state):
 def test_position_rates_are_out_of_the_tokens_drafted_there_and_out_of_all_drafts():
     """vLLM's own fall with the number of tokens drafted, too."""
     judged = judgement(POSITIVE, 0.6)
-    window = replace(judged.judged, drafted_per_position=(1000.0, 800.0, 500.0), accepted_per_position=(900, 600, 300))
+    window = replace(
+        judged.judged,
+        drafted_per_position=(1000.0, 800.0, 500.0),
+        accepted_per_position=(900, 600, 300),
+    )
     vllms = engine(acceptance=replace(window, drafted_per_position=()))
     page = text(model(temperature("0"), engines=(vllms,), judgement=replace(judged, judged=window)))
     assert "Acceptance rate by position, out of the tokens drafted there: 90%, 75%, 60%." in page
@@ -151,7 +204,10 @@ def test_position_rates_are_out_of_the_tokens_drafted_there_and_out_of_all_draft
 def test_with_a_baseline_there_is_time_per_token_by_load():
     page = text(reports.timed_model())
     assert "demo: time per token requests running" in page
-    assert "with speculation without (baseline) 1 no traffic 20 ms 5-8 20 ms 30 ms 9-16 30 ms not measured" in page
+    assert (
+        "with speculation without (baseline) 1 no traffic 20 ms 5-8 20 ms 30 ms 9-16 30 ms not measured"
+        in page
+    )
     assert "Break-even acceptance rate at this load: 31%." in page
     none = replace(speed(), break_even_acceptance=2.0)
     assert "No acceptance rate breaks even at this load." in text(reports.timed_model(speed=none))
@@ -160,9 +216,13 @@ def test_with_a_baseline_there_is_time_per_token_by_load():
 
 def test_with_a_baseline_s_cache_and_first_tokens_there_is_the_price():
     low, *_ = reports.timed_model().loads
-    load = replace(low, first_token_seconds=0.5, tokens_per_second=90.0, plain_first_token_seconds=0.4)
+    load = replace(
+        low, first_token_seconds=0.5, tokens_per_second=90.0, plain_first_token_seconds=0.4
+    )
     plain = PlainCache(hit_ratio=0.886, capacity_tokens=500_000)
-    page = text(reports.timed_model(loads=(replace(load, plain_tokens_per_second=80.0),), plain_cache=plain))
+    page = text(
+        reports.timed_model(loads=(replace(load, plain_tokens_per_second=80.0),), plain_cache=plain)
+    )
     assert (
         "demo: the price with speculation without (baseline) prefix-cache hits 75% 89% KV cache of an engine, tokens "
         "442,368 500,000 requests of 3,100 tokens that fit 142 161 time to first token, 1 running 500 ms 400 ms tokens "

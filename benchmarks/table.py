@@ -35,6 +35,7 @@ def report(rows: Iterable[Row]) -> int:
     for row in rows:
         value = f"{row.value:.3g} {row.unit}".rstrip()
         print(
-            f"| {row.what} | {row.measured} | {value} | {row.bar} | {'ok' if row.cleared else '**missed**'} |"
+            f"| {row.what} | {row.measured} | {value} | {row.bar} |"
+            f" {'ok' if row.cleared else '**missed**'} |"
         )
     return 0 if all(row.cleared for row in rows) else 1

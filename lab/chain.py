@@ -15,7 +15,10 @@ DRAFT_NOISE: Final = (
     0.1  # how far a draft is from the target, as a share of the spread of what it copies
 )
 SPECIAL: Final = ("<s>", "</s>", "<pad>")
-_TEXT: Final = "speculative decoding drafts a few tokens with a small model and verifies them with the large one "
+_TEXT: Final = (
+    "speculative decoding drafts a few tokens with a small model and verifies them with the large"
+    " one "
+)
 _CHAT: Final = "{% for m in messages %}{{m['role']}}: {{m['content']}}\n{% endfor %}assistant:"
 
 Weights = dict[str, torch.Tensor]

@@ -1,7 +1,8 @@
-"""``lab/serve``: the command line and the environment of ``vllm serve``, for each method of speculative decoding.
+"""``lab/serve``: the command line and the environment of ``vllm serve``, for each method of
+speculative decoding.
 
-On a CPU vLLM runs eagerly with model runner V1, and switches async scheduling off. On a GPU nothing of this is set, so
-vLLM's defaults hold: model runner V2, async scheduling, CUDA graphs.
+On a CPU vLLM runs eagerly with model runner V1, and switches async scheduling off. On a GPU nothing
+of this is set, so vLLM's defaults hold: model runner V2, async scheduling, CUDA graphs.
 """
 
 import argparse
@@ -74,9 +75,15 @@ def _arguments(given: Sequence[str]) -> tuple[Serving, bool]:
     methods = "\n".join(f"  {name:12} {what}" for name, what in METHODS.items())
     parser = argparse.ArgumentParser(
         prog="lab/serve",
-        usage="[VERSION=0.32.0] [DEVICE=cpu|cuda] [LAB=FOLDER] lab/serve METHOD [options] [options of vllm serve]",
+        usage=(
+            "[VERSION=0.32.0] [DEVICE=cpu|cuda] [LAB=FOLDER] lab/serve METHOD [options] [options of"
+            " vllm serve]"
+        ),
         description=f"methods, and what drafts:\n{methods}",
-        epilog="All other options are vLLM's; those given here win: --port 8001, --dtype float32, --enable-lora, ...",
+        epilog=(
+            "All other options are vLLM's; those given here win: --port 8001, --dtype float32,"
+            " --enable-lora, ..."
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

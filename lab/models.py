@@ -1,16 +1,17 @@
 """Makes the lab's models: ``python -m lab.models FOLDER``, by the Python that has vLLM.
 
-The target is a small Llama whose attention and MLPs put out zeros, so that the next token depends on the last one
-alone: a Markov chain. At a low temperature, sampling follows its likeliest path, which the draft model knows; at a
-higher one it leaves that path more often. So the acceptance rate falls with the temperature, as it does for real
-models, while engine, scheduler, rejection sampler and metrics are vLLM's own.
+The target is a small Llama whose attention and MLPs put out zeros, so that the next token depends
+on the last one alone: a Markov chain. At a low temperature, sampling follows its likeliest path,
+which the draft model knows; at a higher one it leaves that path more often. So the acceptance rate
+falls with the temperature, as it does for real models, while engine, scheduler, rejection sampler
+and metrics are vLLM's own.
 
 | folder | what it is |
 |---|---|
 | target | the chain, with 3 layers |
-| target-large | the same chain with 8 larger layers: a step costs about four times as much, so that drafting can pay |
-| target-mtp | the same chain as a MiMo model, with a layer for multi-token prediction |
-| draft | the chain with noise on its output weights, in one small layer |
+| target-large | the same chain with 8 larger layers: a step costs about four times as much, so that
+drafting can pay | | target-mtp | the same chain as a MiMo model, with a layer for multi-token
+prediction | | draft | the chain with noise on its output weights, in one small layer |
 | eagle, eagle3, dflash | heads for target and target-large (``lab/heads.py``) |
 | lora | an adapter for target that no head fits |
 """

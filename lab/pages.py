@@ -1,10 +1,11 @@
 """Makes a page of tests/data/pages, and its entry in TRUTH.json, with the vLLM that runs this.
 
-    FOLDER/venv/bin/python -m lab.pages MODEL_FOLDER OUT     # from the repository's root; `make lab` prints FOLDER
+    FOLDER/venv/bin/python -m lab.pages MODEL_FOLDER OUT     # from the repository's root; `make
+    lab` prints FOLDER
 
-A small simulated engine makes numbers up. The release's own PrometheusStatLogger is fed with them and its own route
-renders the page, so names, types, labels and buckets are vLLM's, and the numbers are known: TRUTH.json has them. It
-fits releases from 0.12 on, with one engine and one process.
+A small simulated engine makes numbers up. The release's own PrometheusStatLogger is fed with them
+and its own route renders the page, so names, types, labels and buckets are vLLM's, and the numbers
+are known: TRUTH.json has them. It fits releases from 0.12 on, with one engine and one process.
 """
 
 import asyncio

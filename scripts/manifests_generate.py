@@ -1,6 +1,7 @@
 """Wraps Prometheus' rule files and Grafana's dashboards in Kubernetes objects.
 
-Usage: manifests_generate.py FOLDER   from the repository's root; writes FOLDER/rules.yaml and FOLDER/dashboards.yaml.
+Usage: manifests_generate.py FOLDER   from the repository's root; writes FOLDER/rules.yaml and
+FOLDER/dashboards.yaml.
 """
 
 import sys

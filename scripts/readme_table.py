@@ -1,6 +1,8 @@
-"""Writes the table of a folder's README: the chart's values with their comments, or the alerts with what they say.
+"""Writes the table of a folder's README: the chart's values with their comments, or the alerts with
+what they say.
 
-Usage: readme_table.py FOLDER   the table takes the place of what is between the two marks in FOLDER/README.md.
+Usage: readme_table.py FOLDER   the table takes the place of what is between the two marks in
+FOLDER/README.md.
 """
 
 import json

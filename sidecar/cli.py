@@ -28,12 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit code: 0 success, 1 failure, 2 bad settings or input, 3 undecided, 130 Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["run"]:
-        signal.signal(
-            signal.SIGHUP, signal.SIG_IGN
-        )  # until it reloads settings; by default it ends the process
+        # Until it reloads settings; by default the signal ends the process.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until it can stop in order
-    from sidecar.log import configure_logging  # noqa: PLC0415 - once signals are handled: this takes long to import
-    from sidecar.settings import load_settings  # noqa: PLC0415 - the same
+    # Imported once signals are handled, since it takes long.
+    from sidecar.log import configure_logging  # noqa: PLC0415 - see above
+    from sidecar.settings import load_settings  # noqa: PLC0415 - see above
 
     arguments = parser(argv).parse_args(argv)
     try:
@@ -68,8 +68,13 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """The parser for the command that ``argv`` names, or for all: no command pays for another's imports."""
     top = argparse.ArgumentParser(
         prog="specdec-sidecar",
-        description="Shows, in production, whether speculative decoding pays: a monitoring sidecar for vLLM.",
-        epilog="Settings come from SPECDEC_* variables and --config; docs/settings.md lists them all.",
+        description=(
+            "Shows, in production, whether speculative decoding pays: a monitoring sidecar for"
+            " vLLM."
+        ),
+        epilog=(
+            "Settings come from SPECDEC_* variables and --config; docs/settings.md lists them all."
+        ),
     )
     top.add_argument("--version", action="version", version=f"specdec-sidecar {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -1,7 +1,9 @@
-"""The errors that leave the package that raises them; errors that stay inside a package are defined there.
+"""The errors that leave the package that raises them; errors that stay inside a package are defined
+there.
 
-Callers distinguish them by class, never by message. ``reason`` is the label value under which a failure is
-counted (``specdec_scrape_errors_total{reason=...}`` and others), so it is short, fixed and free of data.
+Callers distinguish them by class, never by message. ``reason`` is the label value under which a
+failure is counted (``specdec_scrape_errors_total{reason=...}`` and others), so it is short, fixed
+and free of data.
 """
 
 from typing import ClassVar

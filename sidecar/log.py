@@ -1,7 +1,8 @@
-"""Logging: JSON lines for machines, a readable format for terminals, and one line per change of a lasting fault.
+"""Logging: JSON lines for machines, a readable format for terminals, and one line per change of a
+lasting fault.
 
-Everything, including the standard library's loggers (aiohttp, asyncio), goes through one handler, which removes
-credentials from URLs in the finished line and bounds the lines a minute.
+Everything, including the standard library's loggers (aiohttp, asyncio), goes through one handler,
+which removes credentials from URLs in the finished line and bounds the lines a minute.
 """
 
 import logging
@@ -53,9 +54,9 @@ class _AtMost(logging.Filter):
 def configure_logging(stream: TextIO, *, level: str, format: str) -> None:  # noqa: A002 - the settings' name
     """Sends every log line of the process to ``stream``; a later call replaces an earlier one.
 
-    The options are those of ``log.*``: ``level`` is debug, info, warning or error; ``format`` is json, console or auto:
-    JSON unless ``stream`` is a terminal. A JSON line has ``ts`` (UTC, ISO 8601), ``level``, ``event``, ``logger`` and
-    the event's own fields.
+    The options are those of ``log.*``: ``level`` is debug, info, warning or error; ``format`` is
+    json, console or auto: JSON unless ``stream`` is a terminal. A JSON line has ``ts`` (UTC, ISO
+    8601), ``level``, ``event``, ``logger`` and the event's own fields.
     """
     console = format == "console" or (format == "auto" and stream.isatty())
     shared: list[Processor] = [
@@ -75,7 +76,8 @@ def configure_logging(stream: TextIO, *, level: str, format: str) -> None:  # no
     handler = logging.StreamHandler(stream)
     handler.addFilter(_AtMost())
     handler.setFormatter(_Formatter(foreign_pre_chain=shared, processors=ending))
-    # Otherwise a line that cannot be formatted or written goes to stderr as it is, credentials included.
+    # Otherwise a line that cannot be formatted or written goes to stderr as it is, credentials
+    # included.
     logging.raiseExceptions = False
     logging.getLogger().handlers = [handler]
     set_log_level(level)

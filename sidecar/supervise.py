@@ -9,7 +9,8 @@ from sidecar.log import StateLog
 
 
 class Supervisor:
-    """Owns background tasks: restarts those that fail, counts the failures, and cancels all when its context exits.
+    """Owns background tasks: restarts those that fail, counts the failures, and cancels all when
+    its context exits.
 
     For as long as a task lives, each of its distinct failures is logged once, with the traceback.
     """

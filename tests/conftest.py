@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.waiting import until
 
-LIMIT_SECONDS = 600  # per test with its fixtures; only a broken test takes this long, however busy the machine is
+# per test with its fixtures; only a broken test takes this long, however busy the machine is
+LIMIT_SECONDS = 600
 PAGES = Path(__file__).parent / "data" / "pages"
 
-# No deadline, since the time that an example takes says more about the machine than about the code. Every run uses the
-# same examples; `make fuzz` looks for new ones.
+# No deadline, since the time that an example takes says more about the machine than about the code.
+# Every run uses the same examples; `make fuzz` looks for new ones.
 settings.register_profile(
     "patient",
     deadline=None,
@@ -111,9 +112,11 @@ def socket_path(folder):
 
 @pytest.fixture
 def program(socket_path):
-    """Starts ``specdec-sidecar`` with arguments and SPECDEC_ variables; kills it if it still runs at the end.
+    """Starts ``specdec-sidecar`` with arguments and SPECDEC_ variables; kills it if it still runs
+    at the end.
 
-    Each test has its own plug-in socket, since tests run in parallel, and a timeout that suffices on any machine.
+    Each test has its own plug-in socket, since tests run in parallel, and a timeout that suffices
+    on any machine.
     """
 
     @asynccontextmanager

@@ -17,10 +17,11 @@ from tests.waiting import START_SECONDS
 
 
 def free_port() -> int:
-    """A port that must be known in advance or survive a restart: nobody else gets it while this process runs.
+    """A port that must be known in advance or survive a restart: nobody else gets it while this
+    process runs.
 
-    A server can still listen on it: with SO_REUSEADDR, which servers set, it shares the address with a socket that does
-    not listen.
+    A server can still listen on it: with SO_REUSEADDR, which servers set, it shares the address
+    with a socket that does not listen.
     """
     held = socket.socket()
     held.bind(("127.0.0.1", 0))

@@ -93,7 +93,10 @@ class Page:
             above = [
                 (key, value) for key, value in samples.items() if value and "_bucket" not in key[0]
             ]
-            return f"; samples above 0: { {f'{name}{dict(pairs)}': value for (name, pairs), value in above} }"
+            return (
+                "; samples above 0:"
+                f" { {f'{name}{dict(pairs)}': value for (name, pairs), value in above} }"
+            )
 
         await until(current, expected, seconds=seconds, pause=pause, detail=shown)
         return samples

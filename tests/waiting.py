@@ -9,9 +9,11 @@ START_SECONDS = 30.0  # for what a process must start for
 
 
 async def until(read, expected=True, *, seconds=SECONDS, pause=0.005, detail=lambda: ""):
-    """Waits until ``read()``, which may be a coroutine, equals ``expected``, or is truthy if that is True; returns it.
+    """Waits until ``read()``, which may be a coroutine, equals ``expected``, or is truthy if that
+    is True; returns it.
 
-    After ``seconds`` it fails, with what it read last and ``detail()``. ``pause`` is between two calls of ``read``.
+    After ``seconds`` it fails, with what it read last and ``detail()``. ``pause`` is between two
+    calls of ``read``.
     """
     deadline = time.monotonic() + seconds
     while True:

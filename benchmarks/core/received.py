@@ -97,5 +97,8 @@ def received_rows() -> list[Row]:
         json.loads(packet)
     decoded = time.process_time() - begun
     what = f"1,000 finished requests a second from {_ENGINES} engines"
-    measured = f"{events} a second taken in: {whole - alone:.2%}; json.loads of the same packets alone: {decoded:.2%}"
+    measured = (
+        f"{events} a second taken in: {whole - alone:.2%}; json.loads of the same packets alone:"
+        f" {decoded:.2%}"
+    )
     return [Row(what, measured, 100 * (whole - alone), at_most=3, unit="% of a core")]

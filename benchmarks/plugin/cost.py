@@ -1,7 +1,8 @@
 """What the plug-in adds to a step, a finished request and a worker's start.
 
-Its cost is given as a multiple of what the bare methods of the same scheduler take in the same run, per request and
-step or per step: the same code takes twice as long on one machine, or in one hour, as in another.
+Its cost is given as a multiple of what the bare methods of the same scheduler take in the same run,
+per request and step or per step: the same code takes twice as long on one machine, or in one hour,
+as in another.
 """
 
 import py_compile

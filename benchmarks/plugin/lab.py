@@ -1,6 +1,8 @@
-"""The step time of a real vLLM with and without the plug-in, in one process, in turns whose order is random.
+"""The step time of a real vLLM with and without the plug-in, in one process, in turns whose order
+is random.
 
-Two processes with equal settings differ by more than the plug-in costs, and so do rounds that alternate between two.
+Two processes with equal settings differ by more than the plug-in costs, and so do rounds that
+alternate between two.
 """
 
 import asyncio

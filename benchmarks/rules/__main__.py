@@ -1,11 +1,13 @@
-"""What the rules cost over many pods: ``python -m benchmarks.rules [PODS] [MINUTES]``, 1000 and 7 by default.
+"""What the rules cost over many pods: ``python -m benchmarks.rules [PODS] [MINUTES]``, 1000 and 7
+by default.
 
-Every pod is a copy of one real page, reduced to the families that the rules read; its counters grow. Then Prometheus
-restarts on the same data, without scraping, and evaluates each rule by itself: CPU seconds, scaled to 1,000 pods. Rules
-that look back an hour or a day are measured on a day of a few pods' series instead (``benchmarks.rules.past``).
+Every pod is a copy of one real page, reduced to the families that the rules read; its counters
+grow. Then Prometheus restarts on the same data, without scraping, and evaluates each rule by
+itself: CPU seconds, scaled to 1,000 pods. Rules that look back an hour or a day are measured on a
+day of a few pods' series instead (``benchmarks.rules.past``).
 
-What all rules cost together is their CPU time in 30 s, the interval of the alerts that page: a group that is evaluated
-every minute counts half, one of every two minutes a quarter.
+What all rules cost together is their CPU time in 30 s, the interval of the alerts that page: a
+group that is evaluated every minute counts half, one of every two minutes a quarter.
 """
 
 import asyncio
@@ -91,10 +93,12 @@ async def main(pods: int, minutes: float) -> int:
         rule["name"] for group in groups for rule in group["rules"] if rule["health"] == "err"
     ]
     print(
-        f"{pods} pods, {series(page)} of {series(whole)} series each scraped; Prometheus holds {held} series"
+        f"{pods} pods, {series(page)} of {series(whole)} series each scraped; Prometheus holds"
+        f" {held} series"
     )
     print(
-        f"rules that failed: {', '.join(failed) or 'none'}; without a result: {', '.join(empty) or 'none'}\n"
+        f"rules that failed: {', '.join(failed) or 'none'}; without a result:"
+        f" {', '.join(empty) or 'none'}\n"
     )
     _print_costs(costs)
     total = sum(cost.share for cost in costs)

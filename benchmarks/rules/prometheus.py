@@ -53,7 +53,8 @@ async def data(http: aiohttp.ClientSession, prometheus: Prometheus, path: str) -
 async def cpu_cost(
     http: aiohttp.ClientSession, prometheus: Prometheus, expr: str, at: float, times: int
 ) -> float:
-    """CPU seconds of one evaluation at ``at`` (Unix seconds), minus those of a query that reads nothing.
+    """CPU seconds of one evaluation at ``at`` (Unix seconds), minus those of a query that reads
+    nothing.
 
     Each is the smallest of three means over ``times`` evaluations.
     """

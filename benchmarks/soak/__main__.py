@@ -1,8 +1,10 @@
-"""Requests without end, and a sidecar that may die: ``nice -n 19 python -m benchmarks.soak --minutes 15``.
+"""Requests without end, and a sidecar that may die: ``nice -n 19 python -m benchmarks.soak
+--minutes 15``.
 
-The simulated vLLM, observed by the plug-in, runs fast beside a sidecar that polls ten times a second, with its windows
-shortened alike. With ``--kill-every 12`` the sidecar is killed (SIGKILL) that many seconds after its first good page,
-and started again. Prints a table; exits 1 if a bar is missed.
+The simulated vLLM, observed by the plug-in, runs fast beside a sidecar that polls ten times a
+second, with its windows shortened alike. With ``--kill-every 12`` the sidecar is killed (SIGKILL)
+that many seconds after its first good page, and started again. Prints a table; exits 1 if a bar is
+missed.
 """
 
 import argparse
@@ -102,7 +104,8 @@ class Soak:
                 return
             now = time.monotonic()
             if up_at and now > max(self._until, up_at + 5.0):
-                # Not before it is up: an idle engine's plug-in looks for a sidecar only with the next request.
+                # Not before it is up: an idle engine's plug-in looks for a sidecar only with the
+                # next request.
                 self._traffic.stop()
             if self._kill_every and up_at and up_at + self._kill_every < now < self._until:
                 return
@@ -159,7 +162,8 @@ async def run(minutes: float, kill_every: float) -> int:
         rows.append(_slope(soak.resident))
     until_up = f"from start to specdec_up 1 {statistics.median(soak.up_after):.1f} s"
     print(
-        f"{traffic.completed} requests in {minutes:g} min; sidecars: {len(soak.up_after)}, {until_up}"
+        f"{traffic.completed} requests in {minutes:g} min; sidecars: {len(soak.up_after)},"
+        f" {until_up}"
     )
     return report(rows)
 

@@ -1,12 +1,14 @@
-"""``python -m benchmarks.speedup``: every cell of K x load x temperature on the lab, plain and speculating in turn.
+"""``python -m benchmarks.speedup``: every cell of K x load x temperature on the lab, plain and
+speculating in turn.
 
 `make lab` installs the lab; VERSION, DEVICE and LAB choose one, as for `lab/serve`.
 
-All servers are up at the same time, with the plug-in, and get traffic one after the other, cell by cell and round by
-round, so that a drift of the machine affects all. The curve of plain step times is that of the plain server's own
-cells. What each server said goes through the sidecar's own state. It prints Markdown tables of the speedups and of the
-requests' times, and exits with 1 if a speedup is off the clients' by more than 0.07. It takes (K's + 1) x loads x
-(temperatures + 1) x rounds x seconds, and half a minute for each start.
+All servers are up at the same time, with the plug-in, and get traffic one after the other, cell by
+cell and round by round, so that a drift of the machine affects all. The curve of plain step times
+is that of the plain server's own cells. What each server said goes through the sidecar's own state.
+It prints Markdown tables of the speedups and of the requests' times, and exits with 1 if a speedup
+is off the clients' by more than 0.07. It takes (K's + 1) x loads x (temperatures + 1) x rounds x
+seconds, and half a minute for each start.
 """
 
 import argparse

@@ -93,7 +93,8 @@ def _rows(
     """Prints one cell and, if it is mixed, each of its temperatures; yields whether each is off or missing."""
     plain, server = servers
     models = [_replayed(server, traffic, curves) for _, traffic in rounds]
-    # With the plain times of this very cell, what is left is the method's error, without the machine's drift.
+    # With the plain times of this very cell, what is left is the method's error, without the
+    # machine's drift.
     own = [_replayed(server, traffic, _curves(plain, [first])) for first, traffic in rounds]
     before = seconds_per_token(
         sample for first, _ in rounds for sample in first.samples

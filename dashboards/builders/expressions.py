@@ -48,8 +48,8 @@ FIRING = alerts('alertstate="firing"')
 # When each firing alert's condition came to hold, in milliseconds since 1970.
 FIRING_SINCE = f"({alerts(name='ALERTS_FOR_STATE')} and ignoring (alertstate) {FIRING}) * 1000"
 
-# Where acceptance is worth its cost, as measured: of the pods where that is lowest and, if they differ, highest. Past 1
-# no acceptance is enough.
+# Where acceptance is worth its cost, as measured: of the pods where that is lowest and, if they
+# differ, highest. Past 1 no acceptance is enough.
 _BY_ACCEPTANCE, _UNJUDGED = 'basis="acceptance"', 'verdict="insufficient_data"'
 _BREAK_EVEN = f"clamp_max({lately(series('break_even_acceptance_ratio'))}, 1)"
 BREAK_EVEN = least("", _BREAK_EVEN)

@@ -16,7 +16,10 @@ _LINES: Final = 10
 # The sidecars' own rates, over the window that they judge.
 _MARGIN: Final = f"{lately(series('model_acceptance_ratio'))} - on ({POD}) {BREAK_EVEN}"
 _SPREAD: Final = ((0, "lowest"), (0.1, "P10"), (0.5, "P50"))
-_DO: Final = "Below 0 drafting costs more time than it saves. If every line fell at the same time, look for a rollout."
+_DO: Final = (
+    "Below 0 drafting costs more time than it saves. If every line fell at the same time, look for"
+    " a rollout."
+)
 
 
 def over_the_fleet() -> Section:
@@ -34,8 +37,9 @@ def _by_model() -> timeseries.Panel:
 
     return over_time(
         "Acceptance above break-even, by model",
-        f"Accepted / draft tokens of a model, minus the rate at which drafting pays for itself; the {_LINES} lowest. "
-        "Measured: from the time per token without speculation. By rule of thumb: the threshold, where that judges.",
+        "Accepted / draft tokens of a model, minus the rate at which drafting pays for itself; the"
+        f" {_LINES} lowest. Measured: from the time per token without speculation. By rule of"
+        " thumb: the threshold, where that judges.",
         _DO,
         [
             Query(margin(MEASURED), f"{_MODEL}, mean of its pods, measured"),
@@ -52,8 +56,9 @@ def _by_pod() -> timeseries.Panel:
     return over_time(
         "Acceptance above break-even, across pods",
         "How the pods' acceptance rates, each minus the pod's own break-even, are distributed.",
-        "If the lowest is far below P10, one pod is bad: it is on top of the table of pods. If P10 is far below P50, "
-        "temperatures are routed unevenly: take advantage of it, and speculate only where it pays.",
+        "If the lowest is far below P10, one pod is bad: it is on top of the table of pods. If P10"
+        " is far below P50, temperatures are routed unevenly: take advantage of it, and speculate"
+        " only where it pays.",
         [
             *(Query(f"quantile({share:g}, {_MARGIN})", name) for share, name in _SPREAD),
             Query("vector(0)", "pays above", Style.LIMIT),
@@ -67,9 +72,11 @@ def _gained() -> timeseries.Panel:
     speedup = recorded("speedup:ratio")
     return over_time(
         "Speedup by model, before and after a change",
-        f"Time per token without speculation divided by the actual one, of a model's speculating pods together; the "
-        f"{_LINES} lowest. Orange marks are changes of the configuration or of vLLM's version.",
-        "If it falls at a mark, undo that change. An option that docs/why.md names should raise it.",
+        "Time per token without speculation divided by the actual one, of a model's speculating"
+        f" pods together; the {_LINES} lowest. Orange marks are changes of the configuration or of"
+        " vLLM's version.",
+        "If it falls at a mark, undo that change. An option that docs/why.md names should"
+        " raise it.",
         [
             Query(first(_LINES, speedup, lowest=True), _MODEL),
             Query(
@@ -97,10 +104,12 @@ def _slowdown() -> timeseries.Panel:
 
     return over_time(
         "Time per token with speculation ÷ without, by model",
-        "The mean over the pods that speculate divided by that over the pods that do not, at P50 and at P99; the "
-        f"{_LINES} highest. A pod that drafts little, or that drafted within the last day, is in neither group.",
-        "Above 1 speculation costs time. If only P99 is, the workload is mixed: route the slower temperatures to pods "
-        "without speculation. First check that both groups have the same load and hardware.",
+        "The mean over the pods that speculate divided by that over the pods that do not, at P50"
+        f" and at P99; the {_LINES} highest. A pod that drafts little, or that drafted within the"
+        " last day, is in neither group.",
+        "Above 1 speculation costs time. If only P99 is, the workload is mixed: route the slower"
+        " temperatures to pods without speculation. First check that both groups have the same load"
+        " and hardware.",
         [
             Query(first(_LINES, slowdown("0.5")), f"{_MODEL} P50"),
             Query(first(_LINES, slowdown("0.99")), f"{_MODEL} P99"),
@@ -115,7 +124,10 @@ def _slowdown() -> timeseries.Panel:
 
 def _both() -> table.Panel:
     def grouped(function: str, expr: str, speculates: int) -> str:
-        return f"{function} by ({MODEL}) ({expr} and on ({POD}) {recorded('speculates:bool', 'pod')} == {speculates})"
+        return (
+            f"{function} by ({MODEL}) ({expr} and on ({POD}) {recorded('speculates:bool', 'pod')}"
+            f" == {speculates})"
+        )
 
     def token(quantile: str, speculates: str) -> str:
         matchers = (f'quantile="{quantile}"', f'speculates="{speculates}"')
@@ -126,10 +138,13 @@ def _both() -> table.Panel:
         "Pods with and without speculation, by model",
         (
             (
-                "The mean over the pods of each group. A starting pod, one that drafts little, and one that drafted "
-                "within the last day are in neither."
+                "The mean over the pods of each group. A starting pod, one that drafts little, and"
+                " one that drafted within the last day are in neither."
             ),
-            "Keep one pod of each model without speculation: it is the cheapest way to measure what speculation gains.",
+            (
+                "Keep one pod of each model without speculation: it is the cheapest way to measure"
+                " what speculation gains."
+            ),
         ),
         [
             Label("model_name", operator_link("cluster", "namespace", "model_name")),

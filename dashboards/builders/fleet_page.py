@@ -17,7 +17,8 @@ def fleet_page() -> Dashboard:
     page = new_page(
         FLEET,
         "Speculative decoding: fleet",
-        "At which models, temperatures and pods speculative decoding does not pay, and how pods without it compare.",
+        "At which models, temperatures and pods speculative decoding does not pay, and how pods"
+        " without it compare.",
         since="now-6h",
     )
     top = Section(
@@ -38,7 +39,8 @@ def _trust() -> Section:
     lost = over_time(
         "Errors across the fleet",
         "Lost events, failed polls, vLLM restarts and restarted parts of sidecars, per second.",
-        "A step on all pods at the same time is a rollout or a network problem; select an instance to see which.",
+        "A step on all pods at the same time is a rollout or a network problem; select an instance"
+        " to see which.",
         [
             Query(total("reason", "request_events_dropped_total"), "lost: {{reason}}"),
             Query(total("reason", "scrape_errors_total"), "poll failed: {{reason}}"),
@@ -49,8 +51,8 @@ def _trust() -> Section:
     )
     versions = over_time(
         "Pods by version of vLLM and of the sidecar",
-        "How many pods run each version of the sidecar, and how many engines run each version of vLLM, as far as the "
-        "plug-in reports it.",
+        "How many pods run each version of the sidecar, and how many engines run each version of"
+        " vLLM, as far as the plug-in reports it.",
         "If acceptance changes when a new version appears here, that version is the cause.",
         [
             Query(f"count by (vllm_version) ({series('plugin_info')})", "vLLM {{vllm_version}}"),

@@ -1,6 +1,8 @@
-"""What is known of the pods, also of those whose series are gone: a dead pod is never green, nor without a row.
+"""What is known of the pods, also of those whose series are gone: a dead pod is never green, nor
+without a row.
 
-A pod is known for an hour. Without it, its verdict stands for three minutes, as in the rules; then it is unknown.
+A pod is known for an hour. Without it, its verdict stands for three minutes, as in the rules; then
+it is unknown.
 """
 
 from typing import Final
@@ -75,7 +77,8 @@ def _verdicts(by: str, unknown: str = "") -> str:
 
 _AS_DOWN: Final = worst(
     SIDECAR,
-    f"({reached()} == 0) + 8 or ({series('up')} == 0) + 7 or 4 * {missing(SIDECAR, series('build_info'))}",
+    f"({reached()} == 0) + 8 or ({series('up')} == 0) + 7 or 4 *"
+    f" {missing(SIDECAR, series('build_info'))}",
 )
 # Each known pod's state: what is down comes first, then the verdict.
 STATE: Final = f"({PODS} * on ({SIDECAR}) group_left () {_AS_DOWN} or {_verdicts(POD)} or {PODS})"
@@ -84,18 +87,20 @@ MODEL_STATE: Final = (
     f"{_verdicts(MODEL, f'4 * group by ({MODEL}) {missing(POD, _RUNNING)}')} or {MODELS}"
 )
 
-# The acceptance rate at which a pod breaks even: as measured, or the rule of thumb where that judged it.
+# The acceptance rate at which a pod breaks even: as measured, or the rule of thumb where that
+# judged it.
 MEASURED: Final = worst(POD, lately(series("break_even_acceptance_ratio")))
 RULED: Final = (
-    f"({JUDGED_BY_ACCEPTANCE} * on ({SIDECAR}) group_left () {own_threshold('acceptance_net_negative')} "
-    f"unless on ({POD}) {MEASURED})"
+    f"({JUDGED_BY_ACCEPTANCE} * on ({SIDECAR}) group_left ()"
+    f" {own_threshold('acceptance_net_negative')} unless on ({POD}) {MEASURED})"
 )
 BREAK_EVEN: Final = f"({MEASURED} or on ({POD}) {RULED})"
 SPEEDUP: Final = least(POD, lately(series("engine_speedup_ratio")))
 
 
 def counted(color: str, **counts: str) -> str:
-    """One series with the value of ``color``, and each count as a label, for a legend that says "x of y".
+    """One series with the value of ``color``, and each count as a label, for a legend that says "x
+    of y".
 
     A count ``missing`` is a phrase, or nothing where it is 0.
     """

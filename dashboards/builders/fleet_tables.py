@@ -26,7 +26,8 @@ from dashboards.builders.tables import Label, Value, operator_link, rows
 _BUCKET: Final = f"{MODEL}, temperature"
 _VERDICT: Final = 120  # pixels: as wide as its words
 _NARROW: Final = 100
-# What loses comes before what only costs room or recomputed blocks: those two explain no acceptance.
+# What loses comes before what only costs room or recomputed blocks: those two explain no
+# acceptance.
 _LOSSES: Final = 'finding!~"prefix_cache|room"'
 _FINDING: Final = worst(
     f"{POD}, finding", f"2 * {lately(series('finding', _LOSSES))} == 2 or {HELD}"
@@ -54,13 +55,14 @@ def worst_temperatures() -> table.Panel:
         "Temperatures, worst first",
         (
             (
-                "Every temperature of each model: its verdict on the worst pod, on how many pods it loses, its "
-                "acceptance over all pods and on the lowest, its lowest speedup, and its share of the model's draft "
-                "tokens."
+                "Every temperature of each model: its verdict on the worst pod, on how many pods it"
+                " loses, its acceptance over all pods and on the lowest, its lowest speedup, and"
+                " its share of the model's draft tokens."
             ),
             (
-                "Click a temperature for its dashboard. If it loses on many pods, route it to pods without "
-                "speculation. If it loses on one, look at that pod below. A small share matters little."
+                "Click a temperature for its dashboard. If it loses on many pods, route it to pods"
+                " without speculation. If it loses on one, look at that pod below. A small share"
+                " matters little."
             ),
         ),
         _model_labels(
@@ -84,7 +86,8 @@ def worst_temperatures() -> table.Panel:
             Value(least(_BUCKET, by_pod), "Lowest", SHARE, width=_NARROW),
             Value(least(_BUCKET, lately(series("speedup_ratio"))), "Speedup", TIMES, width=_NARROW),
             Value(
-                f"{total(_BUCKET, 'draft_tokens_total')} / on ({MODEL}) group_left () ({whole_model} > 0)",
+                f"{total(_BUCKET, 'draft_tokens_total')} / on ({MODEL}) group_left ()"
+                f" ({whole_model} > 0)",
                 "Share of draft tokens",
                 SHARE,
             ),
@@ -103,13 +106,14 @@ def models() -> table.Panel:
         "Models, worst first",
         (
             (
-                "Worst: the verdict on the model's worst pod. Pods: known within the last hour; down: of these, "
-                "without answer or gone; losing: net_negative. Break-even: the acceptance rate that pays for "
-                "drafting. Speedup, P99 and KV peak are those of the worst pod."
+                "Worst: the verdict on the model's worst pod. Pods: known within the last hour;"
+                " down: of these, without answer or gone; losing: net_negative. Break-even: the"
+                " acceptance rate that pays for drafting. Speedup, P99 and KV peak are those of the"
+                " worst pod."
             ),
             (
-                "Click a model for its dashboard. 'loses in part': no pod as a whole loses, but a temperature or an "
-                "engine does."
+                "Click a model for its dashboard. 'loses in part': no pod as a whole loses, but a"
+                " temperature or an engine does."
             ),
         ),
         _model_labels(operator_link("cluster", "namespace", "model_name")),
@@ -139,11 +143,15 @@ def pods() -> table.Panel:
         "Pods, worst first",
         (
             (
-                "Every pod of the last hour, also where the sidecar or vLLM is down. Finding: one reason why "
-                "speculation loses or could gain more, and what to change. Break-even: the acceptance rate that pays "
-                "for drafting. Gap: P99 - P50 of the time per output token."
+                "Every pod of the last hour, also where the sidecar or vLLM is down. Finding: one"
+                " reason why speculation loses or could gain more, and what to change. Break-even:"
+                " the acceptance rate that pays for drafting. Gap: P99 - P50 of the time per output"
+                " token."
             ),
-            "Click a pod for its dashboard, which has all its findings, and a finding for a runbook with its steps.",
+            (
+                "Click a pod for its dashboard, which has all its findings, and a finding for a"
+                " runbook with its steps."
+            ),
         ),
         [
             Label("who", link, "Pod"),

@@ -55,9 +55,10 @@ def _models() -> stat.Panel:
     some, known = number(f"{worst(MODEL, whole('net_negative'))} == 1"), number(MODELS)
     return _told(
         "Models that do not pay",
-        "Models of which at least one pod, over all its requests, loses by speculating; of all models known within the "
-        "last hour. Purple: none loses, but a pod is missing.",
-        "One of many: that model's draft or traffic. All at the same time: a rollout or new prompts.",
+        "Models of which at least one pod, over all its requests, loses by speculating; of all"
+        " models known within the last hour. Purple: none loses, but a pod is missing.",
+        "One of many: that model's draft or traffic. All at the same time: a rollout or new"
+        " prompts.",
         counted(_losing(some, known), losing=some, known=known),
         "{{losing}} of {{known}}",
         empty="-",
@@ -68,10 +69,12 @@ def _pods() -> stat.Panel:
     some, judged = number(f"{whole('net_negative')} == 1"), number(f"{_JUDGED} == 1")
     return _told(
         "Pods that do not pay",
-        "Pods whose verdict is net_negative, of those with enough traffic for one: by time if there is a reference "
-        "without speculation, otherwise by acceptance rate. A verdict stands for three minutes after its pod's end. "
-        "Purple: none loses, but nothing is known now of a pod known within the last hour.",
-        "The table of pods has their findings. One pod of many: compare its traffic. All: stop speculating.",
+        "Pods whose verdict is net_negative, of those with enough traffic for one: by time if there"
+        " is a reference without speculation, otherwise by acceptance rate. A verdict stands for"
+        " three minutes after its pod's end. Purple: none loses, but nothing is known now of a pod"
+        " known within the last hour.",
+        "The table of pods has their findings. One pod of many: compare its traffic. All: stop"
+        " speculating.",
         counted(_losing(some, judged), losing=some, judged=judged, missing=_MISSING),
         "{{losing}} of {{judged}}{{missing}}",
         empty="-",
@@ -84,8 +87,8 @@ def _up() -> stat.Panel:
     )
     return _told(
         "Pods up",
-        "Pods whose sidecar and vLLM both answer, of those known within the last hour. Red: one is down. Purple: one "
-        "is gone, and no longer among Prometheus' targets, as after a rollout.",
+        "Pods whose sidecar and vLLM both answer, of those known within the last hour. Red: one is"
+        " down. Purple: one is gone, and no longer among Prometheus' targets, as after a rollout.",
         "Check what is down first, on top of the table of pods: nothing is known about it.",
         counted(color, up=_UP, known=_KNOWN),
         "{{up}} of {{known}}",
@@ -98,10 +101,12 @@ def _alerts() -> stat.Panel:
     color = f"3 + 0 * ({by['critical']} > 0) or 2 + 0 * ({by['warning']} > 0) or vector(4)"
     return _told(
         "Alerts",
-        "How many rows of each severity the table below has. It is never green: alerts need minutes, and rules.",
+        "How many rows of each severity the table below has. It is never green: alerts need"
+        " minutes, and rules.",
         "Critical ones first. Alerts for information need no action.",
         # Without our rules there is nothing to count, rather than none.
-        f"{counted(color, **by)} and on () (group({alerts()}) or group(fleet:specdec_runbooks:any))",
+        f"{counted(color, **by)} and on () (group({alerts()}) or"
+        " group(fleet:specdec_runbooks:any))",
         "{{critical}} critical, {{warning}} warning, {{info}} info",
         empty="no rules are loaded",
     )
@@ -119,8 +124,8 @@ def _split() -> stat.Panel:
     return _told(
         "Split by temperature",
         "Pods with verdicts by temperature, of those that draft.",
-        "Where it is missing, no alert by temperature can fire. The sidecar's status page says why: mostly vLLM was "
-        "started without the plug-in.",
+        "Where it is missing, no alert by temperature can fire. The sidecar's status page says why:"
+        " mostly vLLM was started without the plug-in.",
         counted(
             f"2 + 0 * ({whole_split} < {drafting}) or vector(0)", split=whole_split, all=drafting
         ),
@@ -133,10 +138,10 @@ def verdicts() -> statetimeline.Panel:
     """A band a model."""
     return states(
         "Worst verdict by model: which, and since when",
-        "One band per model: red, a pod loses over all its requests; orange, at a temperature or on an engine only; "
-        "purple, of a pod known within the last hour nothing is known.",
-        "Find the temperature and the pod in the tables below. The marks are alerts, restarts and changes of the "
-        "configuration.",
+        "One band per model: red, a pod loses over all its requests; orange, at a temperature or on"
+        " an engine only; purple, of a pod known within the last hour nothing is known.",
+        "Find the temperature and the pod in the tables below. The marks are alerts, restarts and"
+        " changes of the configuration.",
         Query(MODEL_STATE, "{{model_name}} {{namespace}} {{cluster}}"),
         values=MODEL_STATES,
         empty="no pod within the last hour: check Prometheus' targets",

@@ -41,19 +41,19 @@ def acceptance() -> Section:
     """Everything about acceptance that is not on the first screen."""
     spread = distribution(
         "Acceptance per request",
-        "Each column shows the requests that finished then, by their own acceptance rate. Two bands, one high and one "
-        "low, are two kinds of traffic that an average hides.",
-        "To explain a low band, select the temperatures one by one above, until you find the one that still shows it. "
-        "A low band at temperature 0 comes from a different kind of prompt.",
+        "Each column shows the requests that finished then, by their own acceptance rate. Two"
+        " bands, one high and one low, are two kinds of traffic that an average hides.",
+        "To explain a low band, select the temperatures one by one above, until you find the one"
+        " that still shows it. A low band at temperature 0 comes from a different kind of prompt.",
         growth_by_bucket("request_acceptance_ratio"),
         SHARE,
     )
     by_poll = distribution(
         "Acceptance between two polls",
-        "vLLM's own acceptance rate between two polls of the sidecar. It does not need the plug-in, and shows drops "
-        "that are too short to be visible in averages.",
-        "Use it if there is no split by temperature. A wide or double band means that a split is worth having: load "
-        "the plug-in into vLLM (docs/plugin.md).",
+        "vLLM's own acceptance rate between two polls of the sidecar. It does not need the plug-in,"
+        " and shows drops that are too short to be visible in averages.",
+        "Use it if there is no split by temperature. A wide or double band means that a split is"
+        " worth having: load the plug-in into vLLM (docs/plugin.md).",
         growth_by_bucket("engine_window_acceptance_ratio"),
         SHARE,
     )
@@ -74,9 +74,10 @@ def _engines() -> timeseries.Panel:
     rates = ratio(labels, "engine_accepted_tokens_total", "engine_draft_tokens_total")
     return over_time(
         f"Acceptance by engine, lowest {_FEW}",
-        "Accepted / draft tokens of single engines, by vLLM's own counters: those that are lowest now.",
-        "One engine far below its pod's others: restart that pod. If all engines of a pod are low, it is the pod's "
-        "traffic or draft model.",
+        "Accepted / draft tokens of single engines, by vLLM's own counters: those that are lowest"
+        " now.",
+        "One engine far below its pod's others: restart that pod. If all engines of a pod are low,"
+        " it is the pod's traffic or draft model.",
         [
             Query(
                 who(first(_FEW, rates, lowest=True)), "engine {{engine}} of {{who}} {{model_name}}"
@@ -91,10 +92,11 @@ def _engines() -> timeseries.Panel:
 def _quantiles() -> timeseries.Panel:
     return over_time(
         "Acceptance per request: P10, worst pod",
-        "Nine of ten requests of the pod have a higher acceptance rate. Below the red dashes speculation slows down a "
-        "significant part of the traffic, whatever the average.",
-        "To find that part, select the temperatures one by one above. If P10 is low at every temperature, look at the "
-        "kinds of prompts: drafts for code and quotations are accepted often, drafts for free prose are not.",
+        "Nine of ten requests of the pod have a higher acceptance rate. Below the red dashes"
+        " speculation slows down a significant part of the traffic, whatever the average.",
+        "To find that part, select the temperatures one by one above. If P10 is low at every"
+        " temperature, look at the kinds of prompts: drafts for code and quotations are accepted"
+        " often, drafts for free prose are not.",
         [
             Query(least("", lately(series("request_acceptance_p10_ratio"))), "P10", Style.ALL),
             Query(threshold("acceptance_p10"), "P10 too low below", Style.LIMIT),
@@ -108,10 +110,10 @@ def _shares() -> timeseries.Panel:
     drafted = total("temperature", "draft_tokens_total")
     return over_time(
         "Share of the draft tokens, by temperature",
-        "Each temperature's share of the draft tokens of the selected pods; together they are 100 %. On a pod where a "
-        "temperature's is below the dashes, it gets no verdict and no alert.",
-        "If the average falls while each temperature's acceptance rate is steady, look for a change here: the traffic "
-        "moved to higher temperatures; the draft model is not worse.",
+        "Each temperature's share of the draft tokens of the selected pods; together they are 100"
+        " %. On a pod where a temperature's is below the dashes, it gets no verdict and no alert.",
+        "If the average falls while each temperature's acceptance rate is steady, look for a change"
+        " here: the traffic moved to higher temperatures; the draft model is not worse.",
         [
             Query(f"{drafted} / on () group_left () (sum({drafted}) > 0)", TEMPERATURE),
             Query(threshold("min_bucket_share"), "verdict from", Style.NOTICE),
@@ -124,10 +126,12 @@ def _shares() -> timeseries.Panel:
 def _past() -> timeseries.Panel:
     return over_time(
         "Acceptance now minus the past",
-        "The acceptance rate of the selected pods together, now minus that of the past selected at the top. Below the "
-        "dashes it dropped by more than the threshold. No data from that time, as on the first day: a line at 0.",
-        "If one temperature dropped, its prompts changed. If all dropped by the same amount, check what was rolled out "
-        "in between: quantization, draft model, vLLM version, number of speculative tokens.",
+        "The acceptance rate of the selected pods together, now minus that of the past selected at"
+        " the top. Below the dashes it dropped by more than the threshold. No data from that time,"
+        " as on the first day: a line at 0.",
+        "If one temperature dropped, its prompts changed. If all dropped by the same amount, check"
+        " what was rolled out in between: quantization, draft model, vLLM version, number of"
+        " speculative tokens.",
         [
             *(
                 Query(f"({now}) - ({before(now)})", legend, style)
@@ -151,9 +155,10 @@ def _past() -> timeseries.Panel:
 def _length() -> timeseries.Panel:
     return over_time(
         "Acceptance length, by temperature",
-        "Tokens per verification step, including the step's own token. 1 means that speculation gains nothing; the "
-        "maximum is the number of speculative tokens plus 1.",
-        "The speedup depends on this, not on the acceptance rate. Near 1, speculation only costs time.",
+        "Tokens per verification step, including the step's own token. 1 means that speculation"
+        " gains nothing; the maximum is the number of speculative tokens plus 1.",
+        "The speedup depends on this, not on the acceptance rate. Near 1, speculation only costs"
+        " time.",
         [
             Query(
                 f"1 + {ratio('temperature', 'accepted_tokens_total', 'drafts_total')}", TEMPERATURE
@@ -177,10 +182,12 @@ def _positions() -> timeseries.Panel:
     drafts = total("", "engine_drafts_total")
     return over_time(
         "Acceptance by position",
-        "How often the first, second, … token of a draft is accepted, out of the drafts that have one. Positions start "
-        "at 0. Without the plug-in the rate is out of all drafts, so it also falls where drafts are shorter.",
-        "Positions below the dashes cost more time than they gain: lower num_speculative_tokens in "
-        "--speculative-config to the number of positions above. If the last one is still high, try one more.",
+        "How often the first, second, … token of a draft is accepted, out of the drafts that have"
+        " one. Positions start at 0. Without the plug-in the rate is out of all drafts, so it also"
+        " falls where drafts are shorter.",
+        "Positions below the dashes cost more time than they gain: lower num_speculative_tokens in"
+        " --speculative-config to the number of positions above. If the last one is still high, try"
+        " one more.",
         [
             Query(
                 f"({exact}) or on () ({by_vllm} / on () group_left () ({drafts} > 0))",
@@ -212,8 +219,8 @@ def _matrix() -> table.Panel:
         (
             "Acceptance by position for each temperature, over the last 5 minutes.",
             (
-                "If only the first position is accepted at high temperatures, fewer speculative tokens are better "
-                "there than none. Empty: vLLM has not loaded the plug-in."
+                "If only the first position is accepted at high temperatures, fewer speculative"
+                " tokens are better there than none. Empty: vLLM has not loaded the plug-in."
             ),
         ),
         named,
@@ -228,8 +235,8 @@ def _prompts() -> timeseries.Panel:
     return over_time(
         "Acceptance by prompt length",
         "Accepted / draft tokens of the requests with prompts of that many tokens.",
-        "Drafts fail first on long prompts: if only those are low, route them to pods that do not speculate, or use a "
-        "draft model that was trained on long contexts.",
+        "Drafts fail first on long prompts: if only those are low, route them to pods that do not"
+        " speculate, or use a draft model that was trained on long contexts.",
         [Query(_group_rates('by="prompt_tokens"'), "{{group}} tokens"), LIMITS[0]],
         SHARE,
         high=1,
@@ -239,8 +246,8 @@ def _prompts() -> timeseries.Panel:
 def _kinds() -> timeseries.Panel:
     return over_time(
         f"Acceptance by output, sampling and adapter, lowest {_FEW}",
-        "Accepted / draft tokens of requests with free-form and with structured output, by how they sample and, if "
-        "plugin.adapters is on, of each LoRA adapter.",
+        "Accepted / draft tokens of requests with free-form and with structured output, by how they"
+        " sample and, if plugin.adapters is on, of each LoRA adapter.",
         "An adapter far below the rest needs its own draft model, or pods that do not speculate.",
         [
             Query(
@@ -260,8 +267,8 @@ def _group_shares() -> timeseries.Panel:
     return over_time(
         f"Share of the draft tokens, largest {_FEW} groups",
         "Each group's share of the draft tokens; the groups of one kind add up to 1.",
-        "A group with a low acceptance rate and a small share matters little. The sidecar's status page names the "
-        "groups with a lower acceptance rate.",
+        "A group with a low acceptance rate and a small share matters little. The sidecar's status"
+        " page names the groups with a lower acceptance rate.",
         [Query(first(_FEW, shares), "{{by}}: {{group}}")],
         SHARE,
         high=1,

@@ -98,11 +98,13 @@ def _pays() -> stat.Panel:
     )
     return figure(
         "Does speculation pay?",
-        "The worst verdict of the selected pods that speculate, and how many have it: by time if there is a reference "
-        "without speculation, otherwise by acceptance rate. not everywhere: it pays, except at some temperature. "
-        "unknown: nothing is known now of a pod that had a verdict within the last hour, as after a rollout.",
-        "On NO, read the findings and the alerts below. If it pays at no temperature, start vLLM without "
-        "--speculative-config. If it fails to pay only at some, route those requests to pods that do not speculate.",
+        "The worst verdict of the selected pods that speculate, and how many have it: by time if"
+        " there is a reference without speculation, otherwise by acceptance rate. not everywhere:"
+        " it pays, except at some temperature. unknown: nothing is known now of a pod that had a"
+        " verdict within the last hour, as after a rollout.",
+        "On NO, read the findings and the alerts below. If it pays at no temperature, start vLLM"
+        " without --speculative-config. If it fails to pay only at some, route those requests to"
+        " pods that do not speculate.",
         Query(_counted(code, POD, _ENGINES), "{{some}} of {{all}} pods"),
         values=_PAYS,
         empty="no pod that speculates",
@@ -124,7 +126,8 @@ LOWEST_SPEEDUP: Final = least(
     f"(avg by ({POD}) ({_MEASURED}) or on ({POD}) {_BY_PLAIN_PODS}) "
     f"and on ({POD}) {lately(series('model_acceptance_ratio'))}",
 )
-# The pod with the lowest speedup; one without counts by how far its acceptance is from the rule of thumb.
+# The pod with the lowest speedup; one without counts by how far its acceptance is from the rule of
+# thumb.
 _RULE = f"on ({SIDECAR}) group_left () {own_threshold('acceptance_net_negative')}"
 WORST: Final = f"on ({POD}) bottomk(1, {_SPEEDUP_BY_POD} or on ({POD}) {ACCEPTANCE} / {_RULE})"
 
@@ -132,11 +135,12 @@ WORST: Final = f"on ({POD}) bottomk(1, {_SPEEDUP_BY_POD} or on ({POD}) {ACCEPTAN
 def _speedup() -> stat.Panel:
     return figure(
         "Speedup, worst pod",
-        "Time per token without speculation divided by the actual one, at the same load, on the pod where that is "
-        "lowest: below 1 speculation slows requests down. The name says what it is compared with (a baseline that was "
-        "measured, or the model's pods that do not speculate), and of how many pods of the last hour nothing is known "
-        "now: one of them may be worse.",
-        "Without a reference, measure one: specdec-sidecar baseline --load. Until then the acceptance rate judges.",
+        "Time per token without speculation divided by the actual one, at the same load, on the pod"
+        " where that is lowest: below 1 speculation slows requests down. The name says what it is"
+        " compared with (a baseline that was measured, or the model's pods that do not speculate),"
+        " and of how many pods of the last hour nothing is known now: one of them may be worse.",
+        "Without a reference, measure one: specdec-sidecar baseline --load. Until then the"
+        " acceptance rate judges.",
         Query(
             who(with_missing(f"(({_SPEEDUP_BY_POD}) and {WORST})")),
             "{{who}}, by {{basis}}{{missing}}",
@@ -149,8 +153,9 @@ def _speedup() -> stat.Panel:
 def _acceptance() -> stat.Panel:
     return figure(
         "Acceptance, worst pod",
-        "Accepted / draft tokens of that pod over the window that is judged, and the rate at which its load breaks "
-        "even as measured (above 100 %: no rate does), or the threshold by the rule of thumb where that judges.",
+        "Accepted / draft tokens of that pod over the window that is judged, and the rate at which"
+        " its load breaks even as measured (above 100 %: no rate does), or the threshold by the"
+        " rule of thumb where that judges.",
         "Below its break-even, draft fewer tokens or other ones: the findings below say which.",
         Query(who(with_missing(f"({ACCEPTANCE} and {WORST})")), "{{who}}{{missing}}"),
         Query(f"{_BREAK_EVEN} and {WORST}", "breaks even at"),
@@ -162,10 +167,16 @@ def _acceptance() -> stat.Panel:
 
 def _configuration() -> stat.Panel:
     accepted = f"sum by ({POD}, position) ({rate('engine_accepted_tokens_per_position_total')})"
-    rates = f"({accepted} / on ({POD}) group_left () ({total(POD, 'engine_drafts_total')} > 0) and {WORST})"
+    rates = (
+        f"({accepted} / on ({POD}) group_left () ({total(POD, 'engine_drafts_total')} > 0) and"
+        f" {WORST})"
+    )
     fewer = f"on ({SIDECAR}) group_left () {own_threshold('acceptance_fewer_tokens')}"
     needed = f"({_BREAK_EVEN} or {ACCEPTANCE} * 0 + {fewer})"
-    positions = f"(count by ({POD}) ({rates} >= on ({POD}) group_left () {needed}) or 0 * count by ({POD}) ({rates}))"
+    positions = (
+        f"(count by ({POD}) ({rates} >= on ({POD}) group_left () {needed}) or 0 * count by ({POD})"
+        f" ({rates}))"
+    )
     labels = "method, num_speculative_tokens"
     info = f"topk by ({POD}) (1, {worst(f'{POD}, {labels}', lately(series('speculation_info')))})"
     named = f'label_join({info}, "configuration", ", K ", "method", "num_speculative_tokens")'
@@ -173,9 +184,11 @@ def _configuration() -> stat.Panel:
     unknown = labelled(positions, "configuration", "K unknown: no plug-in")
     return figure(
         "What it drafts, worst pod",
-        "Method and number of draft tokens K of that pod, and how many positions are accepted often enough to be "
-        "worth drafting: at least at its break-even, or at acceptance_fewer_tokens where there is none.",
-        "If fewer positions than K are worth drafting, lower num_speculative_tokens to their number.",
+        "Method and number of draft tokens K of that pod, and how many positions are accepted often"
+        " enough to be worth drafting: at least at its break-even, or at acceptance_fewer_tokens"
+        " where there is none.",
+        "If fewer positions than K are worth drafting, lower num_speculative_tokens to their"
+        " number.",
         Query(
             f"{described} or on ({POD}) {unknown}", "{{configuration}}", unit="suffix:positions pay"
         ),
@@ -187,10 +200,11 @@ def _configuration() -> stat.Panel:
 def _load() -> stat.Panel:
     return figure(
         "KV cache and queue",
-        "The highest share of the KV cache in use during the last minute, on the worst pod, and the requests that "
-        "wait, summed over the selected pods.",
-        "Near kv_cache_usage vLLM preempts and queues requests, which widens every gap: first scale out or lower "
-        "--max-num-seqs. A lasting queue is overload, under which speculation often stops paying.",
+        "The highest share of the KV cache in use during the last minute, on the worst pod, and the"
+        " requests that wait, summed over the selected pods.",
+        "Near kv_cache_usage vLLM preempts and queues requests, which widens every gap: first scale"
+        " out or lower --max-num-seqs. A lasting queue is overload, under which speculation often"
+        " stops paying.",
         Query(worst("", series("kv_cache_usage_peak_ratio")), "KV cache, peak", unit=SHARE),
         Query(f"sum({series('requests_waiting')})", "waiting"),
         empty="unknown",
@@ -205,16 +219,19 @@ def _live() -> stat.Panel:
     code = _chosen(
         f"{up} == 0",
         missing(SIDECAR, known, at_once=True),
-        f"{worst(SIDECAR, faulty)} or {worst(SIDECAR, f'{coverage} < {limit} or 2 - {coverage} < {limit}')}",
+        f"{worst(SIDECAR, faulty)} or"
+        f" {worst(SIDECAR, f'{coverage} < {limit} or 2 - {coverage} < {limit}')}",
         f"{up} unless {worst(SIDECAR, series('plugin_info'))}",
         up,
     )
     return figure(
         "Live, and is the split complete?",
-        "Whether Prometheus reaches every sidecar that it knew within the last hour, each sidecar its vLLM, and "
-        "whether the plug-in reports as many draft tokens as vLLM counts: the worst, and how many pods that is.",
-        "Down: check the pod, the vLLM container and Prometheus' targets before anything else on this page. "
-        "Incomplete: there is no split by temperature; the plug-in's table and the sidecar's status page say why.",
+        "Whether Prometheus reaches every sidecar that it knew within the last hour, each sidecar"
+        " its vLLM, and whether the plug-in reports as many draft tokens as vLLM counts: the worst,"
+        " and how many pods that is.",
+        "Down: check the pod, the vLLM container and Prometheus' targets before anything else on"
+        " this page. Incomplete: there is no split by temperature; the plug-in's table and the"
+        " sidecar's status page say why.",
         Query(_counted(code, SIDECAR, known), "{{some}} of {{all}} pods"),
         values=_ANSWERS,
         empty="nothing found",

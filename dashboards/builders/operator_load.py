@@ -22,7 +22,8 @@ def load() -> Section:
     queueing = over_time(
         "Time in the queue: P50 and P99, worst pod",
         "How long requests wait before vLLM schedules them, over the sliding window.",
-        "If this rises and the time between tokens does not, the cause is load or long prompts, not speculation.",
+        "If this rises and the time between tokens does not, the cause is load or long prompts, not"
+        " speculation.",
         [
             Query(
                 worst(
@@ -48,10 +49,11 @@ def _kv() -> timeseries.Panel:
     used = f"sum({series('kv_cache_usage_ratio')} * {series('kv_cache_capacity_tokens')})"
     return over_time(
         "KV cache in use",
-        "Share in use on the fullest pod: now, and the peak of the last minute, which includes what happened between "
-        "two scrapes of Prometheus; and of all selected pods' capacity in tokens together.",
-        "Above the threshold vLLM preempts requests and computes them again. Lower --max-num-seqs, scale out, or turn "
-        "speculation off at peak hours: draft tokens need KV cache too.",
+        "Share in use on the fullest pod: now, and the peak of the last minute, which includes what"
+        " happened between two scrapes of Prometheus; and of all selected pods' capacity in tokens"
+        " together.",
+        "Above the threshold vLLM preempts requests and computes them again. Lower --max-num-seqs,"
+        " scale out, or turn speculation off at peak hours: draft tokens need KV cache too.",
         [
             Query(worst("", series("kv_cache_usage_peak_ratio")), "peak, fullest pod"),
             Query(worst("", series("kv_cache_usage_ratio")), "now, fullest pod"),
@@ -67,8 +69,8 @@ def _queue() -> timeseries.Panel:
     return over_time(
         "Requests running and waiting, preemptions",
         "Requests running and waiting at the last poll; first tokens and preemptions per second.",
-        "A preempted request is computed again from the start, so any steady rate is too much. If requests wait while "
-        "the KV cache has room, --max-num-seqs is the limit.",
+        "A preempted request is computed again from the start, so any steady rate is too much. If"
+        " requests wait while the KV cache has room, --max-num-seqs is the limit.",
         [
             Query(f"sum({series('requests_running')})", "running"),
             Query(f"sum({series('requests_waiting')})", "waiting"),
@@ -90,8 +92,8 @@ def _throughput() -> timeseries.Panel:
     return over_time(
         "Tokens per second",
         "Generated, prompt, draft and accepted tokens. Draft minus accepted tokens is wasted work.",
-        "If generated falls while drafted stays, more work is wasted. If drafted is 0 while tokens are generated, vLLM "
-        "has stopped speculating: check its log.",
+        "If generated falls while drafted stays, more work is wasted. If drafted is 0 while tokens"
+        " are generated, vLLM has stopped speculating: check its log.",
         [Query(total("", metric), what) for what, metric in counted],
         TOKENS_PER_SECOND,
     )
@@ -100,9 +102,10 @@ def _throughput() -> timeseries.Panel:
 def _requests() -> timeseries.Panel:
     return over_time(
         "Finished requests, by temperature",
-        "Finished requests per second, as counted by vLLM's scheduler; those that did not end normally, by outcome.",
-        "A change in the mix explains a change in the average. aborted: the client disconnected, or the text reached a "
-        "stop string (the engine cannot tell which). error: check vLLM's log.",
+        "Finished requests per second, as counted by vLLM's scheduler; those that did not end"
+        " normally, by outcome.",
+        "A change in the mix explains a change in the average. aborted: the client disconnected, or"
+        " the text reached a stop string (the engine cannot tell which). error: check vLLM's log.",
         [
             Query(total("temperature", "requests_total"), TEMPERATURE),
             Query(

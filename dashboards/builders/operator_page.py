@@ -23,7 +23,8 @@ def operator_page() -> dashboard.Dashboard:
     page = new_page(
         OPERATOR,
         "Speculative decoding",
-        "Whether speculative decoding pays, at which temperatures it does not, since when, and why.",
+        "Whether speculative decoding pays, at which temperatures it does not, since when, and"
+        " why.",
         since="now-6h",
     )
     page.with_variable(

@@ -26,8 +26,8 @@ def _hits() -> timeseries.Panel:
     return over_time(
         "Prefix-cache hits, lowest engine",
         "Share of the prompt tokens looked up that were found in the prefix cache.",
-        "Some drafters make vLLM drop the last block of each hit. Try disable_eagle_block_drop where this vLLM has it, "
-        "and compare: docs/why.md, prefix_cache.",
+        "Some drafters make vLLM drop the last block of each hit. Try disable_eagle_block_drop"
+        " where this vLLM has it, and compare: docs/why.md, prefix_cache.",
         [
             Query(least("", series("prefix_cache_hit_ratio")), "now"),
             _plain(least("", series("baseline_prefix_cache_hit_ratio"))),
@@ -44,8 +44,10 @@ def _first_token() -> timeseries.Panel:
     }
     return over_time(
         "Time to first token, worst engine",
-        "P50 and P99 over the sliding window, with queueing and prompts in them; the baseline's P50.",
-        "Only `specdec-sidecar compare` says what speculation adds: it sends the same prompts twice.",
+        "P50 and P99 over the sliding window, with queueing and prompts in them; the baseline's"
+        " P50.",
+        "Only `specdec-sidecar compare` says what speculation adds: it sends the same prompts"
+        " twice.",
         [
             *(Query(expression, name) for name, expression in now.items()),
             _plain(worst("", series("latency_baseline_seconds", _TTFT, 'quantile="0.5"'))),
@@ -57,7 +59,8 @@ def _first_token() -> timeseries.Panel:
 def _room() -> timeseries.Panel:
     return over_time(
         "KV-cache capacity in tokens, smallest pod",
-        "How many tokens fit in the KV cache; the draft's weights and its own cache take their share first.",
+        "How many tokens fit in the KV cache; the draft's weights and its own cache take their"
+        " share first.",
         "If requests wait or are preempted for it: docs/why.md, room.",
         [
             Query(f"min(sum without (engine) ({series('kv_cache_capacity_tokens')}))", "now"),

@@ -38,8 +38,8 @@ def speed() -> Section:
 def _balance() -> timeseries.Panel:
     return over_time(
         "Request time saved over plain decoding",
-        "Request-seconds saved minus those lost, per second: 3 means that without speculation three more requests "
-        "would be running at any time. Below 0, speculation loses time.",
+        "Request-seconds saved minus those lost, per second: 3 means that without speculation three"
+        " more requests would be running at any time. Below 0, speculation loses time.",
         "Look at a whole day before you decide: the time saved at night may be lost at noon.",
         [
             Query(
@@ -57,10 +57,10 @@ def _per_token() -> timeseries.Panel:
     actual = ratio("running", "decode_seconds_total", "decode_tokens_total")
     return over_time(
         "Time per token by requests running",
-        "Thin: the actual time, by the number of requests running. Thick: without speculation at that number, on the "
-        "pod where that is longest.",
-        "Where a thin line is above its thick one, speculation does not pay at that load: let vLLM speculate less "
-        "there (num_speculative_tokens_per_batch_size).",
+        "Thin: the actual time, by the number of requests running. Thick: without speculation at"
+        " that number, on the pod where that is longest.",
+        "Where a thin line is above its thick one, speculation does not pay at that load: let vLLM"
+        " speculate less there (num_speculative_tokens_per_batch_size).",
         [
             Query(actual, "{{running}} running"),
             Query(
@@ -82,10 +82,12 @@ def _gap() -> timeseries.Panel:
     baseline = worst("phase", f"{quantiles[0]} - ignoring (quantile) {quantiles[1]}")
     return over_time(
         "Gap between P99 and P50, worst pod",
-        "P99 - P50 of the time per output token (tpot) and the inter-token latency (itl) in vLLM's own histograms over "
-        "the sliding window. Dashed: the configured baseline's gap times the threshold, if there is a baseline.",
-        "If the gap widens while P50 falls or stays, speculation helps most requests and hurts some: find the "
-        "temperature where it does not pay. If P50 rises too, the cause is load: check the KV cache and the queue.",
+        "P99 - P50 of the time per output token (tpot) and the inter-token latency (itl) in vLLM's"
+        " own histograms over the sliding window. Dashed: the configured baseline's gap times the"
+        " threshold, if there is a baseline.",
+        "If the gap widens while P50 falls or stays, speculation helps most requests and hurts"
+        " some: find the temperature where it does not pay. If P50 rises too, the cause is load:"
+        " check the KV cache and the queue.",
         [
             Query(worst("phase", series("engine_latency_gap_seconds", phases)), "{{phase}}"),
             Query(
@@ -104,10 +106,11 @@ def _by_temperature(what: str, histogram: str, phase: str) -> timeseries.Panel:
     requests = f"sum by (temperature) ({rate(histogram, suffix='_count')})"
     return over_time(
         f"{what}: mean by temperature, P50 and P99 of all",
-        "The mean of the finished requests of each temperature, as seen by vLLM's scheduler; thick: the quantiles of "
-        "all requests on the worst pod, by vLLM's own histograms.",
-        "If a temperature takes longer and has a low acceptance rate, speculation slows it down: route it to pods that "
-        "do not speculate. If its acceptance rate is good, its prompts or responses are longer, or the load is higher.",
+        "The mean of the finished requests of each temperature, as seen by vLLM's scheduler; thick:"
+        " the quantiles of all requests on the worst pod, by vLLM's own histograms.",
+        "If a temperature takes longer and has a low acceptance rate, speculation slows it down:"
+        " route it to pods that do not speculate. If its acceptance rate is good, its prompts or"
+        " responses are longer, or the load is higher.",
         [
             Query(f"{total_seconds} / ({requests} > 0)", TEMPERATURE),
             *(

@@ -95,10 +95,12 @@ def alerting() -> Section:
 def _since() -> statetimeline.Panel:
     return states(
         "Verdict: where, and since when",
-        "All requests, and each temperature; red begins where speculation stopped paying. With several pods, the worst "
-        "is shown: select a model to see its own. Purple: of a pod known within the last hour nothing is known.",
-        "Find where the colour changed and check what happened then: the marks are alerts, restarts and changes of the "
-        "configuration. The usual causes are a deployment, another draft model, quantization or new traffic.",
+        "All requests, and each temperature; red begins where speculation stopped paying. With"
+        " several pods, the worst is shown: select a model to see its own. Purple: of a pod known"
+        " within the last hour nothing is known.",
+        "Find where the colour changed and check what happened then: the marks are alerts, restarts"
+        " and changes of the configuration. The usual causes are a deployment, another draft model,"
+        " quantization or new traffic.",
         Query(verdict_code("", "model_verdict"), "all"),
         Query(verdict_code("temperature"), TEMPERATURE),
         values=VERDICTS,
@@ -126,10 +128,14 @@ def firing(*labels: str) -> table.Panel:
         "Alerts firing",
         (
             (
-                "Alerts that fire now, critical ones first: since when their condition holds, at which temperature or "
-                "engine, and on which pod; of several pods, on that where it fired first. Empty is good if all is live."
+                "Alerts that fire now, critical ones first: since when their condition holds, at"
+                " which temperature or engine, and on which pod; of several pods, on that where it"
+                " fired first. Empty is good if all is live."
             ),
-            "Click the name for its runbook. Start with alerts that say down or absent: they explain the rest.",
+            (
+                "Click the name for its runbook. Start with alerts that say down or absent: they"
+                " explain the rest."
+            ),
         ),
         [
             Label("alert", ALERT_RUNBOOK, title="Alert", width=210),
@@ -161,9 +167,11 @@ def _speedup() -> timeseries.Panel:
     )
     return over_time(
         "Speedup by temperature, worst pod",
-        "Time per token without speculation divided by the actual one, at the same load: at 1 both are equal. The "
-        "thick line is all requests of the worst pod that is known; its name says how many pods are missing now.",
-        "Below the red dashes speculation costs time: the finding says why. Without a reference, measure a baseline.",
+        "Time per token without speculation divided by the actual one, at the same load: at 1 both"
+        " are equal. The thick line is all requests of the worst pod that is known; its name says"
+        " how many pods are missing now.",
+        "Below the red dashes speculation costs time: the finding says why. Without a reference,"
+        " measure a baseline.",
         [
             Query(least("temperature", lately(series("speedup_ratio"))), TEMPERATURE),
             Query(with_missing(LOWEST_SPEEDUP), "all{{missing}}", Style.ALL),
@@ -184,11 +192,13 @@ def _speedup() -> timeseries.Panel:
 def _acceptance() -> timeseries.Panel:
     return over_time(
         "Acceptance by temperature, worst pod",
-        "Accepted / draft tokens over the judged window, of the pod where that is lowest; the thick line is all "
-        "requests, and its name says how many pods are missing now. The dashes are the measured break-even where there "
-        "is one (the lowest of the pods, and the highest if they differ), else the rule of thumb, while it judges.",
-        "A thick line above the dashes with a temperature below is a mixed workload: judge by the temperature. If "
-        "every line fell at the same time, the draft model, quantization or prompts changed.",
+        "Accepted / draft tokens over the judged window, of the pod where that is lowest; the thick"
+        " line is all requests, and its name says how many pods are missing now. The dashes are the"
+        " measured break-even where there is one (the lowest of the pods, and the highest if they"
+        " differ), else the rule of thumb, while it judges.",
+        "A thick line above the dashes with a temperature below is a mixed workload: judge by the"
+        " temperature. If every line fell at the same time, the draft model, quantization or"
+        " prompts changed.",
         [
             Query(least("temperature", lately(series("acceptance_ratio"))), TEMPERATURE),
             Query(
@@ -207,10 +217,11 @@ def _acceptance() -> timeseries.Panel:
 def _between_tokens() -> timeseries.Panel:
     return over_time(
         "Time between tokens: P50 and P99, worst pod",
-        "vLLM's own time per output token (tpot) and inter-token latency (itl), which has one observation per step, "
-        "over the sliding window. Dashed: the configured baseline.",
-        "If P50 is better and P99 worse than before, speculation helps most requests and hurts some: find the "
-        "temperature. If both are worse, it costs more than it saves, or the load is higher.",
+        "vLLM's own time per output token (tpot) and inter-token latency (itl), which has one"
+        " observation per step, over the sliding window. Dashed: the configured baseline.",
+        "If P50 is better and P99 worse than before, speculation helps most requests and hurts"
+        " some: find the temperature. If both are worse, it costs more than it saves, or the load"
+        " is higher.",
         [
             Query(
                 _latency("engine_latency_seconds", phase, quantile), f"{name} {phase}", color=color

@@ -13,9 +13,11 @@ def trust() -> Section:
     """The plug-in, its coverage, and what was lost."""
     coverage = over_time(
         "Coverage",
-        "Draft tokens that the plug-in reported / draft tokens that vLLM counted, both since the engine started: the "
-        "lowest and the highest engine. It is 1, give or take one second of traffic.",
-        "Outside the dashes the sidecar does not export the split by temperature; its status page says why.",
+        "Draft tokens that the plug-in reported / draft tokens that vLLM counted, both since the"
+        " engine started: the lowest and the highest engine. It is 1, give or take one second of"
+        " traffic.",
+        "Outside the dashes the sidecar does not export the split by temperature; its status page"
+        " says why.",
         [
             Query(least("", series("request_coverage_ratio")), "lowest"),
             Query(worst("", series("request_coverage_ratio")), "highest"),
@@ -28,10 +30,14 @@ def trust() -> Section:
     plugin = rows(
         "The plug-in in vLLM",
         (
-            "The plug-in in each engine. observing and idle are good; an engine without a row is not connected.",
             (
-                "refused: it does not support this vLLM; upgrade the sidecar. disabled: it failed and disabled itself. "
-                "other_format: rewrite it with this sidecar (specdec-sidecar plugin DIR) and restart vLLM."
+                "The plug-in in each engine. observing and idle are good; an engine without a row"
+                " is not connected."
+            ),
+            (
+                "refused: it does not support this vLLM; upgrade the sidecar. disabled: it failed"
+                " and disabled itself. other_format: rewrite it with this sidecar (specdec-sidecar"
+                " plugin DIR) and restart vLLM."
             ),
         ),
         [
@@ -61,8 +67,8 @@ def _lost() -> timeseries.Panel:
     return over_time(
         "Share of events lost",
         "Finished requests that were lost or refused, as a share of all, by reason.",
-        "Above the dashes P10 and the histograms are doubtful. Acceptance rates are still right, because they come "
-        "from totals. docs/metrics.md says what to do about each reason.",
+        "Above the dashes P10 and the histograms are doubtful. Acceptance rates are still right,"
+        " because they come from totals. docs/metrics.md says what to do about each reason.",
         [
             Query(f"{lost} / on () group_left () ({every} > 0)", "{{reason}}"),
             Query(threshold("events_dropped"), "doubtful above", Style.LIMIT),
@@ -76,8 +82,14 @@ def _limitations() -> table.Panel:
     return rows(
         "What vLLM does not export",
         (
-            "The metrics that engines do not export, which explains what is missing above. Empty is good.",
-            "Most limitations go away with a newer vLLM or another flag; docs/metrics.md says which.",
+            (
+                "The metrics that engines do not export, which explains what is missing above."
+                " Empty is good."
+            ),
+            (
+                "Most limitations go away with a newer vLLM or another flag; docs/metrics.md says"
+                " which."
+            ),
         ),
         [Label("limitation"), Label("model_name")],
         [
@@ -94,7 +106,8 @@ def _overflow() -> timeseries.Panel:
     return over_time(
         "Label values past the limit",
         "How often per second a label value was exported as 'other' to limit the number of series.",
-        "A steady rate means more models, engines or positions than the limits allow: raise the limit in the settings.",
+        "A steady rate means more models, engines or positions than the limits allow: raise the"
+        " limit in the settings.",
         [Query(total("label", "label_overflow_total"), "{{label}}")],
         PER_SECOND,
     )

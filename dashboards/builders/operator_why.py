@@ -15,12 +15,13 @@ def why() -> table.Panel:
         "Why, and what to change",
         (
             (
-                "Every finding of the selected pods: what the sidecar sees, the option or step that may help, whether "
-                "the worst pod has it, and how many pods do. Empty: nothing is found, or no pod answers."
+                "Every finding of the selected pods: what the sidecar sees, the option or step that"
+                " may help, whether the worst pod has it, and how many pods do. Empty: nothing is"
+                " found, or no pod answers."
             ),
             (
-                "Try the change on one pod. A finding leads to a runbook; the status page and docs/why.md have its "
-                "numbers, what to expect, and the command that verifies it."
+                "Try the change on one pod. A finding leads to a runbook; the status page and"
+                " docs/why.md have its numbers, what to expect, and the command that verifies it."
             ),
         ),
         columns(),

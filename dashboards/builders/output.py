@@ -18,10 +18,12 @@ def files() -> dict[str, str]:
     """The JSON of each dashboard by its file's name."""
     pages = {OPERATOR: operator_page(), FLEET: fleet_page()}
     return {
-        f"{uid}.json": json.dumps(
-            _importable(page), cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False
+        f"{uid}.json": (
+            json.dumps(
+                _importable(page), cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False
+            )
+            + "\n"
         )
-        + "\n"
         for uid, page in pages.items()
     }
 

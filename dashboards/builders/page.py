@@ -123,7 +123,8 @@ def _variable(name: str, label: str, query: str, every: str = ".+") -> dashboard
 
 
 def _add_annotations(page: dashboard.Dashboard) -> None:
-    # One marker an alert, however many pods, models and temperatures it fires for; the same for restarts.
+    # One marker an alert, however many pods, models and temperatures it fires for; the same for
+    # restarts.
     firing = f"group by (alertname, severity) ({FIRING})"
     page.annotation(
         _EventsBuilder(_Events("Alerts", firing, "red", "{{alertname}}", "{{severity}}"))
@@ -132,13 +133,14 @@ def _add_annotations(page: dashboard.Dashboard) -> None:
     page.annotation(
         _EventsBuilder(_Events("vLLM restarts", restarts, "blue", "vLLM restarted", ""))
     )
-    # By model, against its own past: a rollout to new pods is a change, and a reload of some minutes is none.
+    # By model, against its own past: a rollout to new pods is a change, and a reload of some
+    # minutes is none.
     configured = recorded("speculation:engines")
     past = f"last_over_time({configured}[1h] offset 5m)"
     changed = f"{configured} unless {past} and on ({MODEL}) {past}"
     shown = (
-        "{{model_name}} {{method}} {{num_speculative_tokens}} {{rejection_sample_method}} {{draft_sample_method}} "
-        "vLLM {{vllm_version}}"
+        "{{model_name}} {{method}} {{num_speculative_tokens}} {{rejection_sample_method}}"
+        " {{draft_sample_method}} vLLM {{vllm_version}}"
     )
     page.annotation(
         _EventsBuilder(

@@ -29,10 +29,12 @@ TIMES: Final = "suffix:x"
 COUNT: Final = "short"
 AGO: Final = "dateTimeFromNow"
 
-# What lines are made of covers minutes, so more points than this show nothing; with hundreds of pods they cost seconds.
+# What lines are made of covers minutes, so more points than this show nothing; with hundreds of
+# pods they cost seconds.
 FINEST: Final = "1m"
 
-# Where a verdict or a comparison is shown, rates reach back this far: the minute that Grafana would take is noise.
+# Where a verdict or a comparison is shown, rates reach back this far: the minute that Grafana would
+# take is noise.
 SMOOTH: Final = "5m"
 
 
@@ -61,7 +63,8 @@ class Query:
 
 
 TEMPERATURE: Final = "T {{temperature}}"  # how the legend of a temperature's series ends
-# From cold to hot, by the lower edge of any buckets. Red, orange, yellow and green mean verdicts and thresholds.
+# From cold to hot, by the lower edge of any buckets. Red, orange, yellow and green mean verdicts
+# and thresholds.
 _RAMP: Final = (
     ("0", "#c0d8ff"),
     ("0-.+", "#8ab8ff"),
@@ -114,7 +117,8 @@ def over_time(
     compact: bool = False,
     empty: str = "No data",
 ) -> timeseries.Panel:
-    """Lines over time, thresholds dashed; ``stacked`` are areas that add up; the axis goes from ``low`` to ``high``.
+    """Lines over time, thresholds dashed; ``stacked`` are areas that add up; the axis goes from
+    ``low`` to ``high``.
 
     A ``compact`` legend has several names in a line, each with its latest value only.
     """
@@ -185,9 +189,11 @@ def figure(
     otherwise: str = "text",
     empty: str = "-",
 ) -> stat.Panel:
-    """One figure, as of now, or several side by side; a legend is the name above it. ``empty`` stands for no data.
+    """One figure, as of now, or several side by side; a legend is the name above it. ``empty``
+    stands for no data.
 
-    With ``values`` those are words on a ground of their colour; ``otherwise`` is the colour of any other value.
+    With ``values`` those are words on a ground of their colour; ``otherwise`` is the colour of any
+    other value.
     """
     panel = described(stat.Panel(), title, read, do).unit(unit).no_value(empty).interval(SMOOTH)
     for index, query in enumerate(queries):

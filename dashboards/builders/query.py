@@ -1,7 +1,7 @@
 """PromQL, built from the contract of metrics so that every name exists.
 
-Every selector carries the page's variables: those of a scrape's labels, and of ``$model_name`` and ``$temperature``
-those that the metric has as labels.
+Every selector carries the page's variables: those of a scrape's labels, and of ``$model_name`` and
+``$temperature`` those that the metric has as labels.
 """
 
 import re
@@ -121,8 +121,9 @@ def _of_any_job(name: str) -> str:
 def alerts(*matchers: str, name: str = "ALERTS") -> str:
     """Our alerts within the selection, and those that a rule took the selection's labels from.
 
-    ``.+`` does not match a label that is missing, so the variables stand with an empty alternative here: an alert
-    about a whole fleet has no instance, and must not be hidden from someone who was paged.
+    ``.+`` does not match a label that is missing, so the variables stand with an empty alternative
+    here: an alert about a whole fleet has no instance, and must not be hidden from someone who was
+    paged.
     """
     return _selector(name, ('alertname=~"SpecDecode.*"', *_EMPTY_TOO, *matchers))
 
@@ -155,7 +156,10 @@ def ratio(by: str, part: str, whole: str, *matchers: str) -> str:
 def quantile(share: float, by: str, histogram: str, *matchers: str) -> str:
     """A quantile over a histogram's latest observations; none, rather than NaN, where there are none."""
     labels = f"le, {by}" if by else "le"
-    return f"histogram_quantile({share:g}, sum by ({labels}) ({rate(histogram, *matchers, suffix='_bucket')})) >= 0"
+    return (
+        f"histogram_quantile({share:g}, sum by ({labels})"
+        f" ({rate(histogram, *matchers, suffix='_bucket')})) >= 0"
+    )
 
 
 def growth_by_bucket(histogram: str) -> str:

@@ -25,10 +25,11 @@ _EMPTY_CELL: Final = [models.DynamicConfigValue(id_val="noValue", value="-")]
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A column with a label, under the label's own name (links refer to it) or a title; ``link`` is where it leads.
+    """A column with a label, under the label's own name (links refer to it) or a title; ``link`` is
+    where it leads.
 
-    ``width`` is in pixels, 0 for a share of what others leave; Grafana's least is 150. A ``hidden`` one is for links.
-    ``words`` are shown in place of its values.
+    ``width`` is in pixels, 0 for a share of what others leave; Grafana's least is 150. A ``hidden``
+    one is for links. ``words`` are shown in place of its values.
     """
 
     name: str
@@ -71,9 +72,11 @@ def rows(
     order: Sequence[str] = (),
     empty: str = "-",
 ) -> table.Panel:
-    """A table sorted by the column with the title ``sort``; ``description`` is how to read it and what to do.
+    """A table sorted by the column with the title ``sort``; ``description`` is how to read it and
+    what to do.
 
-    Equal rows are sorted by the column ``then``. The columns are in this ``order``, else labels before values.
+    Equal rows are sorted by the column ``then``. The columns are in this ``order``, else labels
+    before values.
     """
     panel = (
         table.Panel().title(title).datasource(SOURCE).no_value(empty).interval(SMOOTH).unit("short")
@@ -123,7 +126,8 @@ def matrix(
     panel.description(f"**Read:** {description[0]}\n\n**Do:** {description[1]}")
     panel.with_target(target(0, expr).instant().format(PromQueryFormat.TABLE))
     grouped = {"rowField": row, "columnField": column, "valueField": "Value"}
-    # Both in the order of their names: columns come in that of the rows, which Prometheus gives in any.
+    # Both in the order of their names: columns come in that of the rows, which Prometheus gives in
+    # any.
     panel.with_transformation(
         models.DataTransformerConfig(id_val="sortBy", options={"sort": [{"field": column}]})
     )
@@ -159,8 +163,9 @@ def _columns(
     titles = [*(label.title or label.name for label in labels), *(value.title for value in values)]
     named = dict(zip(fields, titles, strict=True))
     return {
-        "excludeByName": {"Time": True}
-        | {field: True for field, title in named.items() if not title},
+        "excludeByName": (
+            {"Time": True} | {field: True for field, title in named.items() if not title}
+        ),
         "indexByName": {
             field: order.index(title) if title in order else at
             for at, (field, title) in enumerate(named.items())

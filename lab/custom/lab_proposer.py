@@ -1,7 +1,9 @@
-"""Proposers for method custom (``custom_class`` in vLLM): ``lab/serve custom --proposer lab_proposer.Proposer``.
+"""Proposers for method custom (``custom_class`` in vLLM): ``lab/serve custom --proposer
+lab_proposer.Proposer``.
 
-``Proposer`` sees one request at a time. Those below know the chain by what they saw of all requests; two draft wrong
-tokens for some of them, as the lab's drafts, which look at the last token alone, never do.
+``Proposer`` sees one request at a time. Those below know the chain by what they saw of all
+requests; two draft wrong tokens for some of them, as the lab's drafts, which look at the last token
+alone, never do.
 """
 
 from collections import Counter, defaultdict
@@ -30,9 +32,11 @@ class Proposer:
         """The draft for each request of the batch."""
         self._calls += 1
         return [
-            self._draft(token_ids_cpu[place, : num_tokens_no_spec[place]].tolist(), place)
-            if sampled
-            else []
+            (
+                self._draft(token_ids_cpu[place, : num_tokens_no_spec[place]].tolist(), place)
+                if sampled
+                else []
+            )
             for place, sampled in enumerate(sampled_token_ids)
         ]
 

@@ -1,8 +1,9 @@
-"""A plug-in for vLLM 0.27 and later on a CPU: its rejection sampler sees each request's own temperature.
+"""A plug-in for vLLM 0.27 and later on a CPU: its rejection sampler sees each request's own
+temperature.
 
-Without Triton, vLLM expands values from requests to draft tokens with a kernel that casts temperatures to integers, so
-every sampled request runs at a wrong one. This registers a kernel that keeps their type. Builds for GPUs do not have
-the fault, and nothing else of vLLM changes.
+Without Triton, vLLM expands values from requests to draft tokens with a kernel that casts
+temperatures to integers, so every sampled request runs at a wrong one. This registers a kernel that
+keeps their type. Builds for GPUs do not have the fault, and nothing else of vLLM changes.
 """
 
 from typing import Any

@@ -1,7 +1,8 @@
 """A plug-in for vLLM 0.12 to 0.26 on a CPU: lets these builds speculate with n-gram.
 
-It drops the CPU model runner's assertion against speculation, gives the rejection sampler kernels in plain torch, and
-mends what structured output needs there. Scheduler, engine core and API server stay vLLM's own.
+It drops the CPU model runner's assertion against speculation, gives the rejection sampler kernels
+in plain torch, and mends what structured output needs there. Scheduler, engine core and API server
+stay vLLM's own.
 """
 
 import inspect

@@ -63,7 +63,8 @@ def _seconds(duration: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A rule's condition that holds: its labels, the value that the alert's text quotes, and the annotation context.
+    """A rule's condition that holds: its labels, the value that the alert's text quotes, and the
+    annotation context.
 
     ``rule`` is a key of ``load_rules``.
     """
@@ -151,10 +152,11 @@ _RESOLVED_SECONDS: Final = 900.0  # how long a resolved alert is kept, as in Pro
 
 @dataclass(slots=True)
 class Course:
-    """One alert over time. It fires from ``started`` until ``ended``, Unix seconds; each is None until then.
+    """One alert over time. It fires from ``started`` until ``ended``, Unix seconds; each is None
+    until then.
 
-    ``since`` and ``held`` are in monotonic seconds: when the condition began to hold, and when it last held; once the
-    alert has ended, ``held`` is when it ended.
+    ``since`` and ``held`` are in monotonic seconds: when the condition began to hold, and when it
+    last held; once the alert has ended, ``held`` is when it ended.
     """
 
     rule: Rule
@@ -175,7 +177,8 @@ class Tracker:
         self._courses: dict[Key, Course] = {}
 
     def update(self, conditions: Iterable[Condition], now: float, wall: float) -> dict[Key, Course]:
-        """Takes in the conditions that hold at ``now`` (monotonic seconds; ``wall`` is the same in Unix seconds).
+        """Takes in the conditions that hold at ``now`` (monotonic seconds; ``wall`` is the same in
+        Unix seconds).
 
         Returns the alerts that fire or have fired.
         """

@@ -16,7 +16,8 @@ from sidecar.analysis.report import Report
 from sidecar.log import StateLog
 from sidecar.settings.groups import Alerting
 
-SOURCE: Final = "sidecar"  # a separate identity, so that these alerts and those of Prometheus do not resolve each other
+# a separate identity, so that these alerts and those of Prometheus do not resolve each other
+SOURCE: Final = "sidecar"
 _ALERTS: Final = "/api/v2/alerts"
 _DASHBOARD: Final = "/d/specdec-operator?from=now-6h&to=now"
 _LEAST_LIFE: Final = 240.0  # seconds that an alert lasts at least if it is not sent again
@@ -25,10 +26,11 @@ OUTCOMES: Final = ("accepted", "rejected", "failed")
 
 
 class Push:
-    """Evaluates the alerts at every interval and sends them to every replica; ``run`` is one supervised task.
+    """Evaluates the alerts at every interval and sends them to every replica; ``run`` is one
+    supervised task.
 
-    It sends all of them each time, even if there are none, so that a wrong URL shows before the first alert. ``sent``
-    counts them by replica (its address without credentials) and outcome.
+    It sends all of them each time, even if there are none, so that a wrong URL shows before the
+    first alert. ``sent`` counts them by replica (its address without credentials) and outcome.
     """
 
     def __init__(
@@ -104,7 +106,9 @@ class Push:
         annotations = {
             "summary": rule.text(rule.summary, labels, condition.value),
             "description": rule.text(rule.description, labels, condition.value),
-            "context": f"{condition.context}\nDetails: specdec-sidecar report --url {self._own_page}",
+            "context": (
+                f"{condition.context}\nDetails: specdec-sidecar report --url {self._own_page}"
+            ),
             "runbook_url": f"{self._runbooks}/{rule.name}.md",
         }
         if self._alerting.dashboards:
@@ -136,7 +140,8 @@ def alert_session(seconds: float) -> aiohttp.ClientSession:
 async def post_alerts(
     session: aiohttp.ClientSession, url: str, alerts: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[str, str]:
-    """Sends alerts to the Alertmanager at the base ``url``; returns the outcome (see ``OUTCOMES``) and the reason.
+    """Sends alerts to the Alertmanager at the base ``url``; returns the outcome (see ``OUTCOMES``)
+    and the reason.
 
     An empty list tests whether it would accept alerts.
     """

@@ -1,7 +1,9 @@
-"""How many tokens to speculate: by time per token if that is known, else by acceptance rate (docs/speedup.md).
+"""How many tokens to speculate: by time per token if that is known, else by acceptance rate
+(docs/speedup.md).
 
-The step time with k draft tokens is assumed to be S0 + k (S - S0) / K, a line from the plain step to the one measured
-with K. This spreads the fixed cost of drafting over the draft tokens, so it slightly favours few of them.
+The step time with k draft tokens is assumed to be S0 + k (S - S0) / K, a line from the plain step
+to the one measured with K. This spreads the fixed cost of drafting over the draft tokens, so it
+slightly favours few of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,15 +17,17 @@ from sidecar.analysis.speed.steps import StepCosts
 from sidecar.settings.groups import Thresholds
 
 _WORTH: Final = 0.03  # share of the time per token that a change must save
-_VARIES: Final = 0.25  # if drafts are on average this far below the number of positions, K varies or they are cut short
+# if drafts are on average this far below the number of positions, K varies or they are cut short
+_VARIES: Final = 0.25
 
 
 def token_seconds(rates: Sequence[float], costs: StepCosts) -> list[float]:
     """The expected seconds per token with 0, 1, 2, … draft tokens.
 
-    ``rates[i]`` is the share of drafts that accept the token at position i, so k tokens give 1 + rates[0] + … +
-    rates[k - 1] per step, if every step has a draft. A rate above the one before it is of other requests, which had
-    longer drafts under a schedule: in one draft, no token is accepted after one that is not.
+    ``rates[i]`` is the share of drafts that accept the token at position i, so k tokens give 1 +
+    rates[0] + … + rates[k - 1] per step, if every step has a draft. A rate above the one before it
+    is of other requests, which had longer drafts under a schedule: in one draft, no token is
+    accepted after one that is not.
     """
     lengths = accumulate(accumulate(rates, min), initial=1.0)
     return [costs.step(tokens) / length for tokens, length in enumerate(lengths)]
@@ -39,10 +43,12 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokensAdvice:
-    """What to change about the number of draft tokens, now ``now``; ``best`` would be better, None if unknown.
+    """What to change about the number of draft tokens, now ``now``; ``best`` would be better, None
+    if unknown.
 
-    By time: a token takes ``best_seconds`` with ``best`` and ``now_seconds`` with ``now``. Otherwise by ``acceptance``,
-    the acceptance rate, and ``next_rate``, that of the first position that is not worth drafting, if known.
+    By time: a token takes ``best_seconds`` with ``best`` and ``now_seconds`` with ``now``.
+    Otherwise by ``acceptance``, the acceptance rate, and ``next_rate``, that of the first position
+    that is not worth drafting, if known.
     """
 
     direction: Direction
@@ -56,10 +62,11 @@ class TokensAdvice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """How many tokens to draft: one number for all loads, and a number for each load if that varies.
+    """How many tokens to draft: one number for all loads, and a number for each load if that
+    varies.
 
-    ``schedule`` is vLLM's ``num_speculative_tokens_per_batch_size``: first and last number of running requests, and
-    draft tokens.
+    ``schedule`` is vLLM's ``num_speculative_tokens_per_batch_size``: first and last number of
+    running requests, and draft tokens.
     """
 
     tokens: TokensAdvice | None = None
@@ -89,11 +96,12 @@ class FindingCode(StrEnum):
 class Finding:
     """One cause of a loss.
 
-    ``where`` names temperatures, a group, an engine or a load. ``value`` is the acceptance rate there, ``other`` the
-    one it is compared with, ``error`` the standard error of their difference; of ``load`` these are speedups, of advice
-    by time seconds per token; of ``prefix_cache`` the hit ratio and what it would be at most; of ``room`` how much
-    smaller the KV cache is than the baseline's, and the draft's share of the layers. ``cost`` estimates the share of
-    the decoding time, for ordering only.
+    ``where`` names temperatures, a group, an engine or a load. ``value`` is the acceptance rate
+    there, ``other`` the one it is compared with, ``error`` the standard error of their difference;
+    of ``load`` these are speedups, of advice by time seconds per token; of ``prefix_cache`` the hit
+    ratio and what it would be at most; of ``room`` how much smaller the KV cache is than the
+    baseline's, and the draft's share of the layers. ``cost`` estimates the share of the decoding
+    time, for ordering only.
     """
 
     code: FindingCode
@@ -105,7 +113,8 @@ class Finding:
 
 
 def advise(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> Advice:
-    """Advises by time per token if step times are known, else by acceptance; only on the schedule if there is one.
+    """Advises by time per token if step times are known, else by acceptance; only on the schedule
+    if there is one.
 
     The step times are of the recent window, so what was accepted in them is, too.
     """
@@ -130,8 +139,8 @@ def tokens_advice(
 ) -> TokensAdvice | None:
     """What to change about the number of speculative tokens; None if it fits.
 
-    ``rates[p]`` is the acceptance rate at draft position p; empty if unknown. Below an acceptance rate of
-    ``fewer`` the advice is fewer tokens, above ``more`` it is more.
+    ``rates[p]`` is the acceptance rate at draft position p; empty if unknown. Below an acceptance
+    rate of ``fewer`` the advice is fewer tokens, above ``more`` it is more.
     """
     now = len(rates)
     if acceptance > more:
@@ -150,7 +159,8 @@ def tokens_advice(
 def timed_advice(rates: Sequence[float], costs: StepCosts) -> TokensAdvice | None:
     """Advises a smaller number of draft tokens for this load; None if it would gain too little.
 
-    Also None if their number varies: rates out of all drafts, as vLLM's counters give, say nothing about shorter ones.
+    Also None if their number varies: rates out of all drafts, as vLLM's counters give, say nothing
+    about shorter ones.
     """
     if not rates or costs.drafted < len(rates) - _VARIES:
         return None
@@ -170,11 +180,12 @@ def timed_advice(rates: Sequence[float], costs: StepCosts) -> TokensAdvice | Non
 def schedule(
     rates: Sequence[float], loads: Mapping[int, StepCosts], *, varies: bool = False
 ) -> list[tuple[int, int, int]]:
-    """The best number of draft tokens for ranges of running requests, as vLLM's num_speculative_tokens_per_batch_size.
+    """The best number of draft tokens for ranges of running requests, as vLLM's
+    num_speculative_tokens_per_batch_size.
 
-    ``loads`` has costs by the highest number of running requests that they apply to, ascending. Empty if nothing is
-    known or one number is best for all loads. ``varies``: a schedule is in force, and ``rates`` are out of the drafts
-    that had a token at the position.
+    ``loads`` has costs by the highest number of running requests that they apply to, ascending.
+    Empty if nothing is known or one number is best for all loads. ``varies``: a schedule is in
+    force, and ``rates`` are out of the drafts that had a token at the position.
     """
     entries: list[tuple[int, int, int]] = []
     for highest, costs in loads.items():

@@ -133,19 +133,21 @@ def model_report(
             for state in states
         ),
         temperatures=tuple(_temperatures(model, judged, moment)) if splits else (),
-        groups=tuple(group_reports(model.tallies, found, min_requests, fresh=fresh))
-        if splits
-        else (),
+        groups=(
+            tuple(group_reports(model.tallies, found, min_requests, fresh=fresh)) if splits else ()
+        ),
         judgement=whole,
         speed=speed,
         loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
         acceptance_p10=model.acceptance_p10(at, min_requests) if splits and fresh else None,
-        no_split=None
-        if splits
-        else plugin.withheld(model.name) or NoSplit(NoSplitReason.NOT_CONNECTED),
-        advice=advise(whole.evidence, whole.judged, moment.thresholds)
-        if whole.judged is not None
-        else None,
+        no_split=(
+            None if splits else plugin.withheld(model.name) or NoSplit(NoSplitReason.NOT_CONNECTED)
+        ),
+        advice=(
+            advise(whole.evidence, whole.judged, moment.thresholds)
+            if whole.judged is not None
+            else None
+        ),
         plain_cache=model.plain_cache,
         plain_steps=model.speed.curve,
         plain_latencies=model.plain_latencies,

@@ -24,7 +24,8 @@ Value = TypeVar("Value", bound=Summable)
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Observations by bucket since the start: ``counts[i]`` were at most ``edges[i]``, the last count is all of them.
+    """Observations by bucket since the start: ``counts[i]`` were at most ``edges[i]``, the last
+    count is all of them.
 
     So ``counts`` is one longer than ``edges``, which has no +Inf.
     """
@@ -61,8 +62,8 @@ class Histogram:
         return Distribution(self.edges, tuple(accumulate(self._counts)), self.sum)
 
 
-# Few edges, since each costs one series per label set. 0.5 and 0.65 are among them, so that "below the threshold" is
-# exact with the default thresholds.
+# Few edges, since each costs one series per label set. 0.5 and 0.65 are among them, so that "below
+# the threshold" is exact with the default thresholds.
 ACCEPTANCE_EDGES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0)
 WINDOW_EDGES = (0.5, 0.65, 1.0)  # of an engine's windows
 USAGE_EDGES = (0.75, 0.9, 1.0)
@@ -99,7 +100,8 @@ class Ordered:
 
 
 class SlidingSums(Generic[Key, Value]):
-    """Sums by key over a sliding window. Memory is bounded by the number of keys, whatever the rate.
+    """Sums by key over a sliding window. Memory is bounded by the number of keys, whatever the
+    rate.
 
     What is added leaves the window with the last of its slice, so at most one slice late.
     """
@@ -148,8 +150,8 @@ class _Slice(Generic[Key, Value]):
 class Recent:
     """The values of a sliding window, in bins.
 
-    A value stands for all of its bin: it is the latest that the bin received. So every quantile is within one bin of
-    the exact one, and exact where a bin has a single value.
+    A value stands for all of its bin: it is the latest that the bin received. So every quantile is
+    within one bin of the exact one, and exact where a bin has a single value.
     """
 
     def __init__(self, window: float, bin_of: Callable[[float], int]) -> None:
@@ -176,11 +178,13 @@ class Recent:
 
 
 def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | None:
-    """The quantile (above 0, at most 1) of a cumulative histogram, in the unit of its edges; None without observations.
+    """The quantile (above 0, at most 1) of a cumulative histogram, in the unit of its edges; None
+    without observations.
 
-    Interpolates linearly within a bucket; edges are above 0, and the first bucket starts at 0. If the quantile lies
-    beyond the highest finite edge, the result is that edge. The formula is Prometheus's ``bucketQuantile``
-    (``promql/quantile.go``), so the results equal those of ``histogram_quantile()`` over the same buckets.
+    Interpolates linearly within a bucket; edges are above 0, and the first bucket starts at 0. If
+    the quantile lies beyond the highest finite edge, the result is that edge. The formula is
+    Prometheus's ``bucketQuantile`` (``promql/quantile.go``), so the results equal those of
+    ``histogram_quantile()`` over the same buckets.
     """
     edges, counts = histogram.edges, histogram.counts
     if len(edges) < 2 or counts[-1] <= 0:

@@ -19,10 +19,11 @@ CONFIDENCE: Final = (
 class Acceptance:
     """The tokens drafted and accepted in a window of ``seconds``.
 
-    ``requests`` counts those that began or ended in it, or are running, none twice: at least so many; None if unknown.
-    ``drafts`` counts verification steps of speculating requests, ``accepted_per_position[p]`` the steps that accepted
-    the draft token at position p, and ``drafted_per_position[p]`` the steps that had one: empty without the plug-in,
-    since vLLM does not export it. ``share`` is the fraction of the model's draft tokens.
+    ``requests`` counts those that began or ended in it, or are running, none twice: at least so
+    many; None if unknown. ``drafts`` counts verification steps of speculating requests,
+    ``accepted_per_position[p]`` the steps that accepted the draft token at position p, and
+    ``drafted_per_position[p]`` the steps that had one: empty without the plug-in, since vLLM does
+    not export it. ``share`` is the fraction of the model's draft tokens.
     """
 
     seconds: float = 0.0
@@ -51,8 +52,8 @@ class Acceptance:
     def position_rates(self) -> tuple[float, ...]:
         """Accepted / drafted at each draft position, 0 to 1.
 
-        Without ``drafted_per_position``, it is the share of all drafts that accepted the token at this position, so it
-        also falls when drafts get shorter.
+        Without ``drafted_per_position``, it is the share of all drafts that accepted the token at
+        this position, so it also falls when drafts get shorter.
         """
         if self.drafted_per_position:
             both = zip(self.accepted_per_position, self.drafted_per_position, strict=False)
@@ -70,9 +71,11 @@ def sum_windows(acceptances: Sequence[Acceptance]) -> Acceptance:
     requests = [part.requests for part in acceptances]
     return Acceptance(
         seconds=max((part.seconds for part in acceptances), default=0.0),
-        requests=sum(part for part in requests if part is not None)
-        if requests and None not in requests
-        else None,
+        requests=(
+            sum(part for part in requests if part is not None)
+            if requests and None not in requests
+            else None
+        ),
         drafts=sum(part.drafts for part in acceptances),
         draft_tokens=sum(part.draft_tokens for part in acceptances),
         accepted_tokens=sum(part.accepted_tokens for part in acceptances),
@@ -90,9 +93,10 @@ def sum_windows(acceptances: Sequence[Acceptance]) -> Acceptance:
 class Evidence:
     """What a judgement is based on: the speculation of a model, a temperature or an engine.
 
-    ``window`` is over the sliding window, ``hour`` over the last hour, or as much of it as is known. ``speedup`` is
-    plain time per token / actual; None without a baseline. ``speculation`` is how the engine drafts; None without the
-    plug-in. ``is_data_parallel``: vLLM has several engines for the model.
+    ``window`` is over the sliding window, ``hour`` over the last hour, or as much of it as is
+    known. ``speedup`` is plain time per token / actual; None without a baseline. ``speculation`` is
+    how the engine drafts; None without the plug-in. ``is_data_parallel``: vLLM has several engines
+    for the model.
     """
 
     window: Acceptance = NO_DRAFTS
@@ -133,11 +137,13 @@ def is_ruled(speculation: Speculation) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEvidence:
-    """What is known about one model: over all its engines, by engine, and by temperature if the plug-in is connected.
+    """What is known about one model: over all its engines, by engine, and by temperature if the
+    plug-in is connected.
 
     ``temperatures`` is empty while the split is withheld. ``acceptance_p10`` is of single requests;
-    ``latency_gap_growth`` is P99 - P50 of the time per output token / the baseline's, of the engine where it is widest;
-    ``kv_cache_peak`` is the fullest engine's of those where requests wait for capacity; each is None if unknown.
+    ``latency_gap_growth`` is P99 - P50 of the time per output token / the baseline's, of the engine
+    where it is widest; ``kv_cache_peak`` is the fullest engine's of those where requests wait for
+    capacity; each is None if unknown.
     """
 
     model_name: str

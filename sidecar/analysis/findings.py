@@ -1,6 +1,8 @@
-"""Why speculation loses, or what would make it gain more: each finding with its evidence, for one model.
+"""Why speculation loses, or what would make it gain more: each finding with its evidence, for one
+model.
 
-Pure: a finding follows from the model's report and its finished requests. No two explain the same loss.
+Pure: a finding follows from the model's report and its finished requests. No two explain the same
+loss.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,8 +48,8 @@ def findings(
 ) -> tuple[Finding, ...]:
     """The findings on a model, the most expensive first.
 
-    ``sampling`` has the finished requests of the window by temperature and how their tokens are chosen; ``forbidden``
-    are the tokens that structured requests without any draft decoded.
+    ``sampling`` has the finished requests of the window by temperature and how their tokens are
+    chosen; ``forbidden`` are the tokens that structured requests without any draft decoded.
     """
     faults = [*_not_speculating(model)]
     if model.judgement.has_collapsed:
@@ -56,12 +58,14 @@ def findings(
             Finding(code=FindingCode.MISMATCH, value=model.judgement.acceptance, cost=1.0),
         )
     hot = _greedy_drafting(model, sampling, thresholds.min_requests)
-    # An engine's requests may be those of a group. Draft sampling and filters both explain hot requests.
+    # An engine's requests may be those of a group. Draft sampling and filters both explain hot
+    # requests.
     part = _one_engine(model) or _group(model, forbidden, without_sampling=hot is not None)
     rates = [finding for finding in (hot, part) if finding is not None]
     number = _load(model) or _number_of_tokens(model)
     if number is not None and (hot is not None or any(number.cost <= rate.cost for rate in rates)):
-        number = None  # what lowers the acceptance rate comes first: the number of draft tokens follows from it
+        # what lowers the acceptance rate comes first: the number of draft tokens follows from it
+        number = None
     losses = sorted([*rates, *([number] if number else [])], key=lambda finding: -finding.cost)
     return (
         *faults,
@@ -256,9 +260,11 @@ def _number_of_tokens(model: ModelReport) -> Finding | None:
 
 
 def _prefix_cache(model: ModelReport, thresholds: Thresholds) -> Iterable[Finding]:
-    """The last block of each prefix-cache hit is dropped, and these are a large part of what requests look up.
+    """The last block of each prefix-cache hit is dropped, and these are a large part of what
+    requests look up.
 
-    How many requests hit is not known: at most all, and no more than blocks were found. A hit of one block is lost.
+    How many requests hit is not known: at most all, and no more than blocks were found. A hit of
+    one block is lost.
     """
     engines = [engine for engine in model.engines if _drops(engine)]
     cache = sum_caches(engine.cache for engine in engines)
@@ -332,7 +338,8 @@ def _less_than_plain(model: ModelReport) -> float | None:
 
 
 def _share_of_layers(model: ModelReport) -> float | None:
-    """The draft's share of the layers, about its share of the KV cache; None if unknown, as it is for MTP.
+    """The draft's share of the layers, about its share of the KV cache; None if unknown, as it is
+    for MTP.
 
     For MTP, vLLM's draft configuration is the target's with all of its layers.
     """

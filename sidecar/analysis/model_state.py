@@ -146,7 +146,8 @@ class ModelState:
         self.strata = {
             by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*GROUPED, ENGINE)
         }
-        # Finished requests, those with each parameter of REJECTED, and the tokens of structured ones without drafts.
+        # Finished requests, those with each parameter of REJECTED, and the tokens of structured
+        # ones without drafts.
         self.counts = SlidingSums[str, int](settings.latency_window)
         self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
         self._taken: dict[
@@ -212,9 +213,11 @@ class ModelState:
         early: Iterable[FinishedRequest],
         recent: Iterable[FinishedRequest],
     ) -> None:
-        """Takes in an engine's requests that finished since the last poll, after that poll's ``speed.polled``.
+        """Takes in an engine's requests that finished since the last poll, after that poll's
+        ``speed.polled``.
 
-        ``early`` ones did before this sidecar listened, at any time: they are in no window, as in no tally's.
+        ``early`` ones did before this sidecar listened, at any time: they are in no window, as in
+        no tally's.
         """
         for label, ended in self._by_temperature(early).items():
             self.temperatures[label].finished(

@@ -1,7 +1,9 @@
-"""Everything known and judged at one poll, as one immutable tree: all that the sidecar shows or sends comes from it.
+"""Everything known and judged at one poll, as one immutable tree: all that the sidecar shows or
+sends comes from it.
 
-Report → models → engines, temperatures, groups. Times are Unix seconds or seconds, ratios from 0 to 1. Unknown values
-are None or missing, never 0. Totals fall only when their engine, vLLM or the sidecar restarts.
+Report → models → engines, temperatures, groups. Times are Unix seconds or seconds, ratios from 0 to
+1. Unknown values are None or missing, never 0. Totals fall only when their engine, vLLM or the
+sidecar restarts.
 """
 
 from collections.abc import Mapping
@@ -31,7 +33,8 @@ Quantiles = Mapping[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReport:
-    """One engine. Every field after ``judgement`` is a current value: empty or None unless the last poll is fresh.
+    """One engine. Every field after ``judgement`` is a current value: empty or None unless the last
+    poll is fresh.
 
     The exception is ``speculation``, which does not come from polls.
     """
@@ -75,9 +78,10 @@ class EngineReport:
 class TemperatureReport:
     """One model's requests at one temperature, as vLLM's scheduler counted them.
 
-    ``tally`` is the sum over the engines' lives in the current process of vLLM; distributions are since this sidecar's
-    start. ``window`` is over latency_window, from live totals, so it includes tokens of running requests; its ``share``
-    is of the model's draft tokens. Quantiles are of finished requests. Both are empty unless the last poll is fresh.
+    ``tally`` is the sum over the engines' lives in the current process of vLLM; distributions are
+    since this sidecar's start. ``window`` is over latency_window, from live totals, so it includes
+    tokens of running requests; its ``share`` is of the model's draft tokens. Quantiles are of
+    finished requests. Both are empty unless the last poll is fresh.
     """
 
     temperature: str
@@ -104,10 +108,12 @@ class TemperatureReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReport:
-    """One model: all its engines together. Temperatures (coldest first) and groups are empty while there is no split.
+    """One model: all its engines together. Temperatures (coldest first) and groups are empty while
+    there is no split.
 
-    ``speed`` is None if the model does not speculate or the last poll is not fresh; its ``withheld`` says why there is
-    no speedup. ``acceptance_p10`` is of single requests, over latency_window or over an hour's latest min_requests.
+    ``speed`` is None if the model does not speculate or the last poll is not fresh; its
+    ``withheld`` says why there is no speedup. ``acceptance_p10`` is of single requests, over
+    latency_window or over an hour's latest min_requests.
     """
 
     model_name: str

@@ -25,9 +25,11 @@ _NO_OWN: Final = OwnReport()
 
 
 class State:
-    """A scrape sink; ``plugin`` is the sink for what plug-ins send. Bounded whatever vLLM and the traffic do.
+    """A scrape sink; ``plugin`` is the sink for what plug-ins send. Bounded whatever vLLM and the
+    traffic do.
 
-    Everything that plug-ins sent before a poll is taken in with that poll, so the report describes one moment.
+    Everything that plug-ins sent before a poll is taken in with that poll, so the report describes
+    one moment.
     """
 
     def __init__(self, settings: Settings, listening_since: float) -> None:

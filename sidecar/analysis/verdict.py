@@ -1,7 +1,9 @@
-"""Whether speculation pays. Only this module judges: a model as a whole, its temperatures and its engines.
+"""Whether speculation pays. Only this module judges: a model as a whole, its temperatures and its
+engines.
 
-The page, the report, the JSON, the metrics, the pod's alerts and the direct push read a ``Judgement`` and decide
-nothing. ``Breaches`` are for the direct push alone: Prometheus compares these values over longer times.
+The page, the report, the JSON, the metrics, the pod's alerts and the direct push read a
+``Judgement`` and decide nothing. ``Breaches`` are for the direct push alone: Prometheus compares
+these values over longer times.
 """
 
 import math
@@ -52,11 +54,12 @@ class Gate:
 class Judgement:
     """The verdict on one model, temperature or engine, with its evidence.
 
-    ``is_known`` is False if nothing was judged, for example after polls have failed for long. ``judged`` is the window
-    that was judged, None below the gates; ``gate`` is the first of those that keeps it from being judged.
-    ``by_acceptance`` is the verdict by the rule of thumb, ``by_speedup`` the measured one, None if no speedup is known.
-    ``held_below`` is the threshold that the value has crossed again, if only the margin keeps the verdict from rising.
-    ``is_low``: the acceptance rate is below its threshold or, if it decides, not yet clearly above it again.
+    ``is_known`` is False if nothing was judged, for example after polls have failed for long.
+    ``judged`` is the window that was judged, None below the gates; ``gate`` is the first of those
+    that keeps it from being judged. ``by_acceptance`` is the verdict by the rule of thumb,
+    ``by_speedup`` the measured one, None if no speedup is known. ``held_below`` is the threshold
+    that the value has crossed again, if only the margin keeps the verdict from rising. ``is_low``:
+    the acceptance rate is below its threshold or, if it decides, not yet clearly above it again.
     ``has_collapsed``, of a model as a whole: a fault keeps drafts from being accepted.
     """
 
@@ -164,9 +167,9 @@ def _breaches(model: ModelEvidence, whole: Judgement, thresholds: Thresholds) ->
     growth = model.latency_gap_growth if is_judged else None
     return Breaches(
         acceptance_p10=p10 if p10 is not None and p10 < thresholds.acceptance_p10 else None,
-        latency_gap_growth=growth
-        if growth is not None and growth > thresholds.latency_gap_growth
-        else None,
+        latency_gap_growth=(
+            growth if growth is not None and growth > thresholds.latency_gap_growth else None
+        ),
         kv_cache_usage=peak if peak is not None and peak > thresholds.kv_cache_usage else None,
     )
 
@@ -181,10 +184,11 @@ def judge(
     *,
     before: Judgement = _NOTHING,
 ) -> Judgement:
-    """The judgement on ``evidence``, following ``before``; requires ``min_drafts_per_second`` over ``window`` seconds.
+    """The judgement on ``evidence``, following ``before``; requires ``min_drafts_per_second`` over
+    ``window`` seconds.
 
-    The sliding window decides or, if it has too little traffic, the last hour. A verdict falls as soon as a threshold
-    is crossed, and rises once the value is clearly above it.
+    The sliding window decides or, if it has too little traffic, the last hour. A verdict falls as
+    soon as a threshold is crossed, and rises once the value is clearly above it.
     """
     judged = _with_enough_traffic(evidence, thresholds, window, before)
     if judged is None or judged.rate is None:
@@ -213,7 +217,8 @@ def judge(
 def _with_enough_traffic(
     evidence: Evidence, thresholds: Thresholds, window: float, before: Judgement
 ) -> Acceptance | None:
-    """The window to judge. The hour needs as many drafts and requests as the sliding window, and drafts within that.
+    """The window to judge. The hour needs as many drafts and requests as the sliding window, and
+    drafts within that.
 
     The one that was judged before needs only ``_KEPT`` of them, so that the choice does not flap.
     """
@@ -251,9 +256,11 @@ def _has_collapsed(judgement: Judgement) -> bool:
 def _ruled(
     before: Verdict | None, value: float, error: float, lines: tuple[float, float]
 ) -> tuple[Verdict, float | None]:
-    """The verdict on ``value``, which loses below the first of the ``lines`` and wins from the second on.
+    """The verdict on ``value``, which loses below the first of the ``lines`` and wins from the
+    second on.
 
-    With it the line that holds the verdict although the value is above it again, by less than the margin.
+    With it the line that holds the verdict although the value is above it again, by less than the
+    margin.
     """
     now = _plain(value, error, lines)
     if before not in _RISING:

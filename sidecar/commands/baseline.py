@@ -40,7 +40,10 @@ from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.settings.groups import Limits
 
-HELP = "measure the latencies of a healthy vLLM and its step times without speculation, and write them as a baseline"
+HELP = (
+    "measure the latencies of a healthy vLLM and its step times without speculation, and write them"
+    " as a baseline"
+)
 _DIGITS: Final = 6
 _REACHED: Final = (
     0.7  # share of a level that the step times must reach: while requests end, fewer run
@@ -74,12 +77,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 if a baseline was written or printed, 1 if there is nothing to write, 2 if the file cannot be written.
+    """Returns 0 if a baseline was written or printed, 1 if there is nothing to write, 2 if the file
+    cannot be written.
 
     Raises:
         InputError: ``--prompts`` cannot be used.
-        MeasurementError: vLLM's page cannot be read, it speculates despite ``--load``, or it answers no request.
-        SettingsError: the API key cannot be used.
+        MeasurementError: vLLM's page cannot be read, it speculates despite ``--load``, or it
+        answers no request. SettingsError: the API key cannot be used.
     """
     url = arguments.url or settings.vllm_url
     seconds: float = arguments.duration or (300.0 if arguments.load else 60.0)
@@ -177,11 +181,12 @@ class BaselineRun:
 async def measure(
     url: str, settings: Settings, seconds: float, loads: Sequence[int], options: RequestOptions
 ) -> BaselineRun:
-    """Polls the vLLM at ``url`` for ``seconds``, divided equally among the ``loads`` (concurrent requests), if any.
+    """Polls the vLLM at ``url`` for ``seconds``, divided equally among the ``loads`` (concurrent
+    requests), if any.
 
     Raises:
-        MeasurementError: vLLM's first page cannot be read, vLLM speculates although ``loads`` measure plain
-            decoding, or it does not answer requests.
+        MeasurementError: vLLM's first page cannot be read, vLLM speculates although ``loads``
+            measure plain decoding, or it does not answer requests.
     """
     measured = BaselineRun()
     async with page_source(
@@ -221,7 +226,8 @@ async def _send(url: str, seconds: float, loads: Sequence[int], options: Request
         prompts = cycle(options.prompts)
 
         async def worker(part: float) -> None:
-            # Clients in step with each other would prefill while nobody decodes, and S0 would lack what prefill costs.
+            # Clients in step with each other would prefill while nobody decodes, and S0 would lack
+            # what prefill costs.
             await client.ask(
                 next(prompts), _TEMPERATURE, max_tokens=ceil(part * options.max_tokens)
             )

@@ -24,7 +24,10 @@ from sidecar.settings import Settings
 from sidecar.wording.notes import LIMITATIONS
 from sidecar.wording.plugin import plugin_sentence
 
-HELP = "print what the sidecar would see: settings, vLLM's engines, speculation, the plug-in, limitations"
+HELP = (
+    "print what the sidecar would see: settings, vLLM's engines, speculation, the plug-in,"
+    " limitations"
+)
 _LISTEN: Final = 2.0  # seconds: while requests run, a disconnected plug-in retries once a second
 _PAUSE: Final = 0.1
 _REMEDIES: Final = {
@@ -40,8 +43,8 @@ def add_arguments(_parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Prints its findings; returns 1 if one of them is a failure, else 0.
 
-    Failures: the page is unusable, a plug-in failed, its socket cannot be opened, an Alertmanager takes no alerts. A
-    plug-in that is not heard is none, as only the split by temperature needs it.
+    Failures: the page is unusable, a plug-in failed, its socket cannot be opened, an Alertmanager
+    takes no alerts. A plug-in that is not heard is none, as only the split by temperature needs it.
     """
     source = (
         f"{arguments.config} and environment variables"
@@ -75,7 +78,8 @@ async def _check(settings: Settings) -> int:
 
 
 async def _running(settings: Settings) -> tuple[bool, str] | None:
-    """Whether the plug-in failed, and its text, from a sidecar that already runs here and has the socket.
+    """Whether the plug-in failed, and its text, from a sidecar that already runs here and has the
+    socket.
 
     None without one.
     """
@@ -127,14 +131,20 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
         if engine.kv_cache_capacity_tokens is not None:
             yield f"  KV cache: {engine.kv_cache_capacity_tokens:,} tokens"
         if others := ", ".join(settings.measured.others(engine.key.model_name)):
-            yield f"  baseline: of other models ({others}), so this model has no speedup and no prices"
+            yield (
+                f"  baseline: of other models ({others}), so this model has no speedup and no"
+                " prices"
+            )
         for limitation in sorted(engine.limitations):
             yield f"  limitation ({limitation}): {LIMITATIONS[limitation]}"
 
 
 def _remedy(error: ScrapeError, url: str) -> str:
     if isinstance(error.__cause__, aiohttp.ClientSSLError):
-        return "Does vLLM serve TLS there? If not, use http. If it does, is the CA of its certificate in vllm_ca_file?"
+        return (
+            "Does vLLM serve TLS there? If not, use http. If it does, is the CA of its certificate"
+            " in vllm_ca_file?"
+        )
     if error.reason == "status" and url.rstrip("/").endswith("/v1"):
         return "vLLM's /metrics is not under /v1: remove /v1 from the URL."
     return error.remedy
@@ -150,7 +160,10 @@ def _speculation(engine: EngineReport) -> str:
         engine.counters.get(Counter.ACCEPTED_TOKENS, 0.0),
         len(engine.accepted_per_position),
     )
-    return f"on, {positions} draft positions; {accepted / drafted:.1%} of {drafted:,.0f} draft tokens accepted so far"
+    return (
+        f"on, {positions} draft positions; {accepted / drafted:.1%} of {drafted:,.0f} draft tokens"
+        " accepted so far"
+    )
 
 
 async def _check_alertmanager(url: str, settings: Settings) -> int:

@@ -1,8 +1,9 @@
 """``compare``: the effect of a change, from two saved sweeps.
 
-The error of a speed comes from the differences between the rounds of a sweep, so it includes anything that slows the
-machine down for a while. Fewer than four rounds do not show how much two runs of one server differ, so no speed is
-claimed from them. Acceptance does not depend on the machine's speed: its error is that of requests drawn at random.
+The error of a speed comes from the differences between the rounds of a sweep, so it includes
+anything that slows the machine down for a while. Fewer than four rounds do not show how much two
+runs of one server differ, so no speed is claimed from them. Acceptance does not depend on the
+machine's speed: its error is that of requests drawn at random.
 """
 
 import argparse
@@ -86,8 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("after", type=Path, metavar="B.json", help="another one, to compare with A")
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
     slower = (
-        "such as 5%%: exit with 1 if median TTFT, median TPOT or tokens/s is significantly slower by that much, "
-        "with 3 if the sweeps cannot rule it out at every level"
+        "such as 5%%: exit with 1 if median TTFT, median TPOT or tokens/s is significantly slower"
+        " by that much, with 3 if the sweeps cannot rule it out at every level"
     )
     parser.add_argument("--fail-if-slower", type=share_of_one, metavar="SHARE", help=slower)
 
@@ -116,12 +117,14 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """One metric at one level: seconds, ratios, tokens or requests per second, counts; None if not measured.
+    """One metric at one level: seconds, ratios, tokens or requests per second, counts; None if not
+    measured.
 
-    ``change`` is after / before - 1, without an error if there are too few requests, None if the two cannot be
-    compared; ``difference`` is after - before, None without an error. ``effect`` is None unless the change is larger
-    than its error, and than a drift of the machine could explain, and the difference larger than its own: a ratio hides
-    how uncertain a large number is that it divides by.
+    ``change`` is after / before - 1, without an error if there are too few requests, None if the
+    two cannot be compared; ``difference`` is after - before, None without an error. ``effect`` is
+    None unless the change is larger than its error, and than a drift of the machine could explain,
+    and the difference larger than its own: a ratio hides how uncertain a large number is that it
+    divides by.
     """
 
     level: SweepLevel
@@ -135,11 +138,12 @@ class MetricChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The comparison of the sweep named ``after`` with the one named ``before``; ``notes`` are its caveats.
+    """The comparison of the sweep named ``after`` with the one named ``before``; ``notes`` are its
+    caveats.
 
-    ``gains_from`` is the number of output tokens from which on a request gains time, with its range, by level; a level
-    is absent where requests gain or lose at any length, and where that is not clear. ``left_out`` names the levels that
-    only one of the two measured.
+    ``gains_from`` is the number of output tokens from which on a request gains time, with its
+    range, by level; a level is absent where requests gain or lose at any length, and where that is
+    not clear. ``left_out`` names the levels that only one of the two measured.
     """
 
     before: str
@@ -195,7 +199,8 @@ def _changes(
         same_k = _positions(pair[0]) == _positions(pair[1])
         for metric in _COMPARED:
             before, after = (_interval(metric, level, confidence) for level in pair)
-            # Acceptance falls as the number of speculative tokens rises; a length is comparable at any number.
+            # Acceptance falls as the number of speculative tokens rises; a length is comparable at
+            # any number.
             is_alike = metric not in unlike and (same_k or metric != "acceptance")
             change = relative_change(before, after) if is_alike else None
             gap = difference(before, after) if is_alike else None
@@ -280,11 +285,17 @@ def _notes(
         yield f"not the same requests: {reasons}; times, lengths and acceptance depend on that"
     tokens = [{_positions(side) for side in pair} for pair in pairs]
     if any(0 not in numbers and len(numbers) > 1 for numbers in tokens):
-        yield "the numbers of speculative tokens differ, which changes the acceptance rate: compare length and TPOT"
+        yield (
+            "the numbers of speculative tokens differ, which changes the acceptance rate: compare"
+            " length and TPOT"
+        )
     if any(side.whole.others for pair in pairs for side in pair):
         yield "vLLM served other clients during a sweep, which affects its times"
     if min(before.rounds, after.rounds) < LEAST_BATCHES:
-        yield f"fewer than {LEAST_BATCHES} rounds are not enough to compare speed: run both with `sweep --rounds 8`"
+        yield (
+            f"fewer than {LEAST_BATCHES} rounds are not enough to compare speed: run both with"
+            " `sweep --rounds 8`"
+        )
 
 
 def _text(comparison: Comparison) -> Iterator[str]:
@@ -299,7 +310,10 @@ def _text(comparison: Comparison) -> Iterator[str]:
             rows += [(level, "", "", "", "", ""), *map(_row, changes)]
         yield from aligned(("", "before", "after", "change", "error", "clearly"), rows, left=(0, 5))
         yield ""
-        yield f"verdict: {_VERDICTS[comparison.result].format(before=comparison.before, after=comparison.after)}"
+        yield (
+            "verdict:"
+            f" {_VERDICTS[comparison.result].format(before=comparison.before, after=comparison.after)}"
+        )
         yield from _balance(comparison) if comparison.same_requests else ()
     yield from (f"note: {note}" for note in (*comparison.notes, *comparison.left_out))
 
@@ -333,7 +347,8 @@ def _row(one: MetricChange) -> Sequence[str]:
 
 
 def _gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
-    """The exit code, and why: a level is clearly slower by ``limit`` or more, or that cannot be ruled out.
+    """The exit code, and why: a level is clearly slower by ``limit`` or more, or that cannot be
+    ruled out.
 
     Checks medians and throughput, whose errors need the fewest requests.
     """

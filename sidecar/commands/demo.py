@@ -20,7 +20,8 @@ HELP = "run the sidecar on a simulated vLLM with traffic, to try it out"
 _CYCLE = 300.0  # seconds from cold to hot and back
 _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
 _PROMPT_SHARE = 4.0  # prompt tokens computed per generated token in this traffic, roughly
-# Drafting costs time here, so cold traffic gains from it and hot traffic loses; so does structured output.
+# Drafting costs time here, so cold traffic gains from it and hot traffic loses; so does structured
+# output.
 _GAINING = SimulatorOptions(draft_seconds_per_token=0.006, structured_acceptance=0.83)
 _FIXED = replace(
     _GAINING, draft_sample_method="probabilistic", hot_acceptance=_GAINING.cold_acceptance

@@ -36,7 +36,8 @@ def run(_arguments: argparse.Namespace, settings: Settings) -> int:
     except (OSError, http.client.HTTPException) as error:
         fault = type(error).__name__
         print(
-            f"no answer at {settings.listen}: {fault}; is the sidecar up, with this SPECDEC_LISTEN?",
+            f"no answer at {settings.listen}: {fault}; is the sidecar up, with this"
+            " SPECDEC_LISTEN?",
             file=sys.stderr,
         )
         return 1

@@ -79,7 +79,8 @@ To check the setup, run in vLLM's container: python -m {_DOCTOR}""")
 
 
 def write_plugin(folder: Path) -> tuple[Path, ...]:
-    """Writes the plug-in into the folder, readable by any user; a process that imports it finds all of it or none.
+    """Writes the plug-in into the folder, readable by any user; a process that imports it finds all
+    of it or none.
 
     Returns the files. If the folder has another project's ``pyproject.toml``, nothing is written.
 

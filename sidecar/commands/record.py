@@ -44,15 +44,19 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     except ListenError as error:
         for name in ("scrapes", "plugin"):  # or the next attempt would find a recording there
             (arguments.out / f"{name}.jsonl.gz").unlink(missing_ok=True)
-        hint = "if a sidecar is running here, stop it first: only one process can listen for the plug-in"
+        hint = (
+            "if a sidecar is running here, stop it first: only one process can listen for the"
+            " plug-in"
+        )
         raise ListenError(f"{error}; {hint}") from error
     except OSError as error:
         raise InputError(
             f"--out={arguments.out}: {error.strerror or error}; choose a writable directory"
         ) from error
     print(
-        f"recorded {counted(recorder.requests, 'request')} and {counted(recorder.scrapes, 'poll')} in {arguments.out}, "
-        f"{recorder.written:,} bytes; to analyse them: specdec-sidecar replay {arguments.out}"
+        f"recorded {counted(recorder.requests, 'request')} and {counted(recorder.scrapes, 'poll')}"
+        f" in {arguments.out}, {recorder.written:,} bytes; to analyse them: specdec-sidecar replay"
+        f" {arguments.out}"
     )
     return 0
 

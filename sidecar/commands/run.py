@@ -38,7 +38,8 @@ async def _run(config: Path | None, settings: Settings) -> None:
     reloader = Reloader(settings, lambda: load_settings(config, os.environ), log, config)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.request)
     async with running(settings, reloader=reloader) as address:
-        # Otherwise each full collection also walks everything that was imported and stalls the event loop for 20 ms.
+        # Otherwise each full collection also walks everything that was imported and stalls the
+        # event loop for 20 ms.
         gc.freeze()
         log.info(
             "sidecar started", version=__version__, address=str(address), vllm_url=settings.vllm_url

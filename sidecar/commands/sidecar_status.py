@@ -41,7 +41,8 @@ async def sidecar_status(url: str, *, tls: bool) -> dict[str, Any]:
 def status_lines(status: _Json, origin: str, *, is_markdown: bool = False) -> Iterator[str]:
     """Text for a terminal, or Markdown for a ticket.
 
-    Omits the models while vLLM's metrics cannot be read, because the last data describes an earlier moment.
+    Omits the models while vLLM's metrics cannot be read, because the last data describes an earlier
+    moment.
     """
     table: _Table = markdown if is_markdown else aligned
     heading, item = ("### ", "- ") if is_markdown else ("", "  ")
@@ -49,7 +50,10 @@ def status_lines(status: _Json, origin: str, *, is_markdown: bool = False) -> It
     yield f"{heading}Does speculation pay? {status['answer']['text']}"
     yield ""
     yield from (why, plugin) if plugin not in why else (why,)
-    yield f"specdec-sidecar {status['version']}, {origin}; times in milliseconds; ± is the 95 % confidence interval"
+    yield (
+        f"specdec-sidecar {status['version']}, {origin}; times in milliseconds; ± is the 95 %"
+        " confidence interval"
+    )
     if scrape["up"]:
         for model in status["models"]:
             yield from _model(model, table, item, f"{why} {plugin}")
@@ -94,4 +98,7 @@ def _speedup(model: _Json) -> str:
     text = f"speedup {speedup['ratio']:.3f} ± {CONFIDENCE * speedup['error']:.3f}"
     if break_even is None:
         return text
-    return f"{text}; {f'break-even acceptance rate {ratio(break_even)}' if break_even <= 1 else 'no rate breaks even'}"
+    return (
+        f"{text};"
+        f" {f'break-even acceptance rate {ratio(break_even)}' if break_even <= 1 else 'no rate breaks even'}"
+    )

@@ -46,18 +46,18 @@ _TEMPERATURE: Final = number_up_to(
 )  # 0 included
 
 _RULE: Final = (
-    "Verdicts go by the acceptance rate, not by time: a rule of thumb for drafts made token by token "
-    "(net_positive from {:g}, net_negative below {:g})."
+    "Verdicts go by the acceptance rate, not by time: a rule of thumb for drafts made token by"
+    " token (net_positive from {:g}, net_negative below {:g})."
 )
 _HOW_TO_TELL: Final = (
-    "To find out whether it pays: `sweep --rounds 8 --save FILE` with and without speculation, then "
-    "`specdec-sidecar compare WITHOUT.json WITH.json`."
+    "To find out whether it pays: `sweep --rounds 8 --save FILE` with and without speculation, then"
+    " `specdec-sidecar compare WITHOUT.json WITH.json`."
 )
 _NO_DRAFTS: Final = "neither the replies nor vLLM's counters show any drafts"
 _OTHERS: Final = "vLLM also served other clients, which affects the times"
 _OTHERS_DRAFTED: Final = (
-    "the acceptance is unknown, since vLLM's counters include the drafts of other clients (measure without them, or "
-    "start vLLM 0.29 or later with --per-request-spec-decode-metrics summary)"
+    "the acceptance is unknown, since vLLM's counters include the drafts of other clients (measure"
+    " without them, or start vLLM 0.29 or later with --per-request-spec-decode-metrics summary)"
 )
 
 
@@ -148,7 +148,8 @@ async def _run(options: SweepOptions) -> SweepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelSummary:
-    """One level's metrics, with the verdict on its acceptance and the ``advice`` on the number of tokens.
+    """One level's metrics, with the verdict on its acceptance and the ``advice`` on the number of
+    tokens.
 
     ``acceptance_from`` is the source: the ``replies`` themselves or vLLM's ``counters``.
     """
@@ -163,9 +164,11 @@ class LevelSummary:
 
 
 def summarize(result: LevelResult, thresholds: Thresholds) -> LevelSummary:
-    """Judges a level by the rule of thumb on the acceptance rate, as live traffic without a baseline is judged.
+    """Judges a level by the rule of thumb on the acceptance rate, as live traffic without a
+    baseline is judged.
 
-    Of the volume thresholds only ``min_requests`` applies, since the sweep itself decides how much is drafted.
+    Of the volume thresholds only ``min_requests`` applies, since the sweep itself decides how much
+    is drafted.
     """
     measured = result.whole
     judgement = judge(Evidence(window=measured.acceptance), thresholds)

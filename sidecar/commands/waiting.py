@@ -12,8 +12,8 @@ _Result = TypeVar("_Result")
 def stop_on_signals() -> asyncio.Event:
     """An event that SIGTERM, SIGINT and SIGHUP set from now on; needs a running loop.
 
-    By default SIGHUP ends a process immediately. If it is already ignored (``nohup``, or ``run``, which then reloads
-    settings), it stays ignored.
+    By default SIGHUP ends a process immediately. If it is already ignored (``nohup``, or ``run``,
+    which then reloads settings), it stays ignored.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

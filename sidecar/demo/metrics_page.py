@@ -111,7 +111,8 @@ class MetricsPage:
 
     def record_step(self, report: StepReport, scheduler: Scheduler) -> None:
         """Counts one engine step."""
-        # Since vLLM 0.25.1: the prompt tokens that were computed, not cached, and the generated tokens.
+        # Since vLLM 0.25.1: the prompt tokens that were computed, not cached, and the generated
+        # tokens.
         computed = report.prompt_tokens - report.cached_prompt_tokens
         self._observe("iteration_tokens_total", computed + report.generation_tokens)
         self._count("prompt_tokens", report.prompt_tokens)
@@ -150,8 +151,9 @@ class MetricsPage:
     def render(self, query: str = "") -> tuple[bytes, dict[str, str]]:
         """Body and headers, always in the text format.
 
-        ``name[]`` in the query restricts the page to those samples. Only ``/metrics/`` passes the query, as in vLLM,
-        which mounts prometheus_client's app there; its own route ``/metrics`` ignores it.
+        ``name[]`` in the query restricts the page to those samples. Only ``/metrics/`` passes the
+        query, as in vLLM, which mounts prometheus_client's app there; its own route ``/metrics``
+        ignores it.
         """
         names = parse_qs(query).get("name[]")
         registry = self.registry.restricted_registry(names) if names else self.registry

@@ -1,4 +1,5 @@
-"""The simulated engine's scheduler and its requests: continuous batching in steps, without a clock or loop of its own.
+"""The simulated engine's scheduler and its requests: continuous batching in steps, without a clock
+or loop of its own.
 
 All have the names, methods and attributes of vLLM's own that the plug-in wraps and reads.
 """
@@ -137,9 +138,10 @@ class StepReport:
 class Scheduler:
     """Schedules and advances requests; the caller sets ``now``, in seconds.
 
-    As in vLLM, the step that computes a prompt yields the first token; each later step verifies K draft tokens and
-    yields the accepted ones and one more. Tokens beyond ``max_tokens`` are cut off but count as accepted. Unlike in
-    vLLM, one step computes a prompt of any length, and a full KV cache stops nothing.
+    As in vLLM, the step that computes a prompt yields the first token; each later step verifies K
+    draft tokens and yields the accepted ones and one more. Tokens beyond ``max_tokens`` are cut off
+    but count as accepted. Unlike in vLLM, one step computes a prompt of any length, and a full KV
+    cache stops nothing.
     """
 
     def __init__(self, options: SimulatorOptions) -> None:

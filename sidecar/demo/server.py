@@ -76,8 +76,8 @@ class Engine:
                 await self._work.wait()
                 deadline = time.monotonic()
                 continue
-            # Each deadline follows from the last one, so that timer delays do not add up; a lag of more than a step
-            # is not made up for.
+            # Each deadline follows from the last one, so that timer delays do not add up; a lag of
+            # more than a step is not made up for.
             now, step = time.monotonic(), scheduler.duration(output) / self._speed
             deadline = max(deadline, now - step) + step
             await asyncio.sleep(max(0.0, deadline - now))
@@ -89,9 +89,11 @@ class Engine:
 
 
 class SimulatedVllm:
-    """Serves on 127.0.0.1 inside ``async with``; with port 0, on a free port, which is then part of ``url``.
+    """Serves on 127.0.0.1 inside ``async with``; with port 0, on a free port, which is then part of
+    ``url``.
 
-    ``engine`` takes requests directly. It loads the plug-in, which sends to ``plugin_socket``, unless that is None.
+    ``engine`` takes requests directly. It loads the plug-in, which sends to ``plugin_socket``,
+    unless that is None.
     """
 
     def __init__(

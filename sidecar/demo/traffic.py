@@ -25,7 +25,8 @@ COLD_HOT_COLD = (COLD, MIXED, HOT, MIXED, COLD)
 class TrafficOptions:
     """What to send. The mixes follow each other, and repeat, until ``max_requests`` are sent.
 
-    A fifth of the prompts have 600 to 2,999 tokens, the others 20 to 99. A fifth ask for structured output.
+    A fifth of the prompts have 600 to 2,999 tokens, the others 20 to 99. A fifth ask for structured
+    output.
     """
 
     mixes: tuple[Mix, ...] = COLD_HOT_COLD

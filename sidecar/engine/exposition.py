@@ -1,12 +1,14 @@
 """Reads the wanted samples from a page in Prometheus's text format, at the cost of a few C calls.
 
-vLLM's page has about 650 lines, a quarter of which matter, and from poll to poll only the numbers change. So the
-first page is read line by line (``read_lines``), and its shape is remembered: the number of lines, and the text before
-the value in each line that matters. Later pages are split into lines and compared with that shape. Any difference
-sends the page to ``read_lines``, which alone decides what is valid.
+vLLM's page has about 650 lines, a quarter of which matter, and from poll to poll only the numbers
+change. So the first page is read line by line (``read_lines``), and its shape is remembered: the
+number of lines, and the text before the value in each line that matters. Later pages are split into
+lines and compared with that shape. Any difference sends the page to ``read_lines``, which alone
+decides what is valid.
 
-Grammar: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4). The additions of OpenMetrics
-1.0 (``# EOF``, exemplars) are accepted, because old vLLM versions serve them.
+Grammar: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4). The
+additions of OpenMetrics 1.0 (``# EOF``, exemplars) are accepted, because old vLLM versions serve
+them.
 """
 
 import re
@@ -140,8 +142,9 @@ def read_lines(
 ) -> tuple[Page, tuple[int, ...]]:
     """Reads a page line by line; returns also the line numbers of the samples, from 0.
 
-    ``wanted`` are the full names of the samples needed (``x_total``, ``x_bucket``); the rest is not checked. Lines of
-    wanted samples that are invalid or overlong, or repeat a series, are skipped and counted.
+    ``wanted`` are the full names of the samples needed (``x_total``, ``x_bucket``); the rest is not
+    checked. Lines of wanted samples that are invalid or overlong, or repeat a series, are skipped
+    and counted.
 
     Raises:
         PageTooLarge: more lines or wanted series than the limit.

@@ -38,7 +38,8 @@ def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSn
 
 
 def sum_by_position(parts: Sequence[tuple[float | None, Sequence[float]]]) -> tuple[float, ...]:
-    """The tokens per position, summed over the parts; a part is its drafts and its tokens per position.
+    """The tokens per position, summed over the parts; a part is its drafts and its tokens per
+    position.
 
     Empty if a part with drafts has no positions, since the sum would be too low.
     """
@@ -48,7 +49,8 @@ def sum_by_position(parts: Sequence[tuple[float | None, Sequence[float]]]) -> tu
 
 
 def held(before: EngineSnapshot, now: EngineSnapshot) -> EngineSnapshot:
-    """The engine as ``now``, in the same vLLM process as ``before``: a counter that fell or is missing is held.
+    """The engine as ``now``, in the same vLLM process as ``before``: a counter that fell or is
+    missing is held.
 
     So within one process of vLLM, a counter never falls.
     """
@@ -57,11 +59,13 @@ def held(before: EngineSnapshot, now: EngineSnapshot) -> EngineSnapshot:
         for counter, value in now.counters.items()
     }
     histograms = {
-        phase: HistogramReading(
-            reading.edges, _highest(before.histograms[phase].counts, reading.counts)
+        phase: (
+            HistogramReading(
+                reading.edges, _highest(before.histograms[phase].counts, reading.counts)
+            )
+            if phase in before.histograms and before.histograms[phase].edges == reading.edges
+            else reading
         )
-        if phase in before.histograms and before.histograms[phase].edges == reading.edges
-        else reading
         for phase, reading in now.histograms.items()
     }
     return replace(
@@ -75,7 +79,8 @@ def held(before: EngineSnapshot, now: EngineSnapshot) -> EngineSnapshot:
 def fell(before: EngineSnapshot, now: EngineSnapshot) -> bool:
     """Whether any count is lower than before: vLLM has restarted, or its page is wrong.
 
-    The sum of times to first token does not count: vLLM takes them from a clock that may be set back.
+    The sum of times to first token does not count: vLLM takes them from a clock that may be set
+    back.
     """
     return any(
         value < before.counters.get(counter, 0)

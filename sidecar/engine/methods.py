@@ -1,4 +1,5 @@
-"""What follows from vLLM's method of speculation, as in the code of 0.32 (config/vllm.py, v1/spec_decode/).
+"""What follows from vLLM's method of speculation, as in the code of 0.32 (config/vllm.py,
+v1/spec_decode/).
 
 A method that is not listed is taken for one that drafts token by token with a model, as most are.
 """
@@ -21,9 +22,11 @@ _WITHOUT_SCHEDULE: Final = frozenset(
 
 
 def drafts_by_token(method: str | None, *, in_parallel: bool) -> bool:
-    """Whether each draft token costs a pass of a draft model, as the rule of thumb on acceptance assumes.
+    """Whether each draft token costs a pass of a draft model, as the rule of thumb on acceptance
+    assumes.
 
-    ``in_parallel``: vLLM's parallel_drafting is on. Unknown for a class of one's own, so not assumed.
+    ``in_parallel``: vLLM's parallel_drafting is on. Unknown for a class of one's own, so not
+    assumed.
     """
     return not in_parallel and method not in _ONE_PASS | {_CUSTOM}
 

@@ -1,14 +1,15 @@
 """Which metric name carries which quantity in every vLLM version.
 
-Names are given without vLLM's prefix and, for histograms, without ``_bucket``. The first candidate on the page
-is used. Sources: vLLM's ``vllm/v1/metrics/loggers.py`` and ``vllm/engine/metrics.py`` from 0.6 to 0.33, read
-from the pages those versions serve (``tests/data/pages``).
+Names are given without vLLM's prefix and, for histograms, without ``_bucket``. The first candidate
+on the page is used. Sources: vLLM's ``vllm/v1/metrics/loggers.py`` and ``vllm/engine/metrics.py``
+from 0.6 to 0.33, read from the pages those versions serve (``tests/data/pages``).
 """
 
 from enum import StrEnum
 from typing import Self
 
-# As vLLM writes them, as Ray Serve LLM rewrites them (with ":" kept or replaced), and as KServe's agent does.
+# As vLLM writes them, as Ray Serve LLM rewrites them (with ":" kept or replaced), and as KServe's
+# agent does.
 PREFIXES = ("vllm:", "ray_vllm:", "ray_vllm_", "kserve_vllm:")
 
 
@@ -48,10 +49,11 @@ class Counter(_Quantity):
         "prefix_cache_hits_total",
         "gpu_prefix_cache_hits_total",
     )
-    # Engine steps, summed over several API servers: of a histogram, despite its name, with one observation per step.
+    # Engine steps, summed over several API servers: of a histogram, despite its name, with one
+    # observation per step.
     STEPS = "steps", "iteration_tokens_total_count"
-    # The time between two output events of a request, summed over requests, and the number of these intervals: one per
-    # request and engine step, whatever it accepted.
+    # The time between two output events of a request, summed over requests, and the number of these
+    # intervals: one per request and engine step, whatever it accepted.
     DECODE_SECONDS = "decode_seconds", *(f"{name}_sum" for name in _ITL)
     DECODE_STEPS = "decode_steps", *(f"{name}_count" for name in _ITL)
     FIRST_TOKENS = (
@@ -69,8 +71,8 @@ class Gauge(_Quantity):
 
     REQUESTS_RUNNING = "requests_running", "num_requests_running"
     REQUESTS_WAITING = "requests_waiting", "num_requests_waiting"
-    WAITING_FOR_CAPACITY = (
-        "waiting_for_capacity"  # requests that a larger engine would run; see WAITING_BY_REASON
+    WAITING_FOR_CAPACITY = (  # requests that a larger engine would run; see WAITING_BY_REASON
+        "waiting_for_capacity"
     )
     KV_CACHE_USAGE = "kv_cache_usage", "kv_cache_usage_perc", "gpu_cache_usage_perc"  # 0 to 1
 
@@ -100,16 +102,18 @@ class Trait(StrEnum):
 
 SPECULATION = (Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)
 ACCEPTED_PER_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
-WAITING_BY_REASON = (
-    "num_requests_waiting_by_reason"  # by ``reason``; "deferred" requests wait for something else
+WAITING_BY_REASON = (  # by ``reason``; "deferred" requests wait for something else
+    "num_requests_waiting_by_reason"
 )
 CAPACITY = "capacity"
 CACHE_CONFIG = "cache_config_info"  # a gauge of 1 whose labels are the settings of the KV cache
-DIFFUSION = (
-    "diffusion_num_denoising_steps_total"  # replaces spec_decode_* for diffusion models (0.25 on)
+DIFFUSION = (  # replaces spec_decode_* for diffusion models (0.25 on)
+    "diffusion_num_denoising_steps_total"
 )
 PROCESS_START = "process_start_time_seconds"  # no prefix; single-process pages only
-CREATED = "generation_tokens_created"  # as well; the same but for a second, where Dynamo leaves out the former
+CREATED = (  # as well; the same but for a second, where Dynamo leaves out the former
+    "generation_tokens_created"
+)
 
 
 def wanted() -> frozenset[bytes]:

@@ -1,9 +1,10 @@
 """The next snapshot of one vLLM server, at the lowest cost to vLLM.
 
-Rendering the whole page costs vLLM's API process 3 to 6 ms; ``/metrics/?name[]=...`` renders only the families in use,
-for a tenth of that. This works if prometheus_client serves the page from one process; with several API servers the
-page is empty. So the filter stays in use only if it returns exactly the series of the whole page, and the whole page
-is fetched again at every tenth poll and whenever the filtered one changes.
+Rendering the whole page costs vLLM's API process 3 to 6 ms; ``/metrics/?name[]=...`` renders only
+the families in use, for a tenth of that. This works if prometheus_client serves the page from one
+process; with several API servers the page is empty. So the filter stays in use only if it returns
+exactly the series of the whole page, and the whole page is fetched again at every tenth poll and
+whenever the filtered one changes.
 """
 
 import asyncio
@@ -64,8 +65,8 @@ class Fetcher:
         Raises:
             Unreachable: no connection.
             TimedOut: the body was not complete in time.
-            BadStatus: a status other than 200; redirects are not followed, as they could lead anywhere.
-            Interrupted: the response was cut off or was not valid HTTP.
+            BadStatus: a status other than 200; redirects are not followed, as they could lead
+            anywhere. Interrupted: the response was cut off or was not valid HTTP.
             PageTooLarge: more bytes than the limit; the rest is not read.
         """
         try:
@@ -120,7 +121,9 @@ def _reason(error: Exception) -> str:
 
 
 WHOLE_PAGE = "/metrics"
-RECHECK = 9  # filtered polls between two whole pages, so that a family that appears later is found within ten polls
+# filtered polls between two whole pages, so that a family that appears later is found within ten
+# polls
+RECHECK = 9
 REFUSALS = 5  # consecutive pages of an older process, after which it is accepted
 RETRY = 600  # whole pages before a filter that failed is tried again
 
@@ -168,7 +171,8 @@ class PageSource:
         """Fetches and reads once.
 
         Raises:
-            ScrapeError: from ``Fetcher.get``, ``PageReader.read`` or ``SnapshotReader.read``, or ``AnotherServer``.
+            ScrapeError: from ``Fetcher.get``, ``PageReader.read`` or ``SnapshotReader.read``, or
+            ``AnotherServer``.
         """
         try:
             snapshot = await self._filtered() or await self._whole()
@@ -179,9 +183,11 @@ class PageSource:
         return snapshot
 
     def _same_server(self, started: float | None) -> None:
-        """Refuses the page of an older process: two servers behind a load balancer would look like restarts.
+        """Refuses the page of an older process: two servers behind a load balancer would look like
+        restarts.
 
-        An older process that keeps responding is accepted: the clock was set back, or the newer process is gone.
+        An older process that keeps responding is accepted: the clock was set back, or the newer
+        process is gone.
         """
         if (
             started is None
@@ -197,7 +203,8 @@ class PageSource:
         )
 
     async def _filtered(self) -> PageSnapshot | None:
-        """A filtered page with the expected series; None if it has others, is unavailable, or the whole page is due.
+        """A filtered page with the expected series; None if it has others, is unavailable, or the
+        whole page is due.
 
         A server that ignores the filter sends the whole page, which is just as good.
         """
@@ -216,7 +223,8 @@ class PageSource:
                 raise  # vLLM is slow or down
             works = False  # something in front of vLLM does not forward the query
         if not works:
-            # If the filter worked before, a different page means that vLLM changed; else, that filters do not work.
+            # If the filter worked before, a different page means that vLLM changed; else, that
+            # filters do not work.
             self._whole_left = 0 if self._proven else RETRY
             self._filter, self._proven = "", ()
             return None

@@ -87,7 +87,8 @@ def engine_plans(page: Sequence[Series]) -> tuple[EnginePlan, ...]:
 
 
 def process_start(page: Sequence[Series]) -> int | None:
-    """The index of the process start time, or else of the time at which it created a counter; None if there is none.
+    """The index of the process start time, or else of the time at which it created a counter; None
+    if there is none.
 
     Pages of several processes have neither.
     """

@@ -35,7 +35,8 @@ class Pacing:
     def arrived(self, duration: float) -> None:
         """Records that a page, usable or not, took ``duration`` seconds."""
         self._durations.append(duration)
-        # A sidecar that starts while vLLM is busy must not slow down because its first poll had to wait.
+        # A sidecar that starts while vLLM is busy must not slow down because its first poll had to
+        # wait.
         cost = min(self._durations) if len(self._durations) == _RECENT else 0.0
         affordable = cost / self._scrape.scrape_cpu_share
         # A configured interval above the maximum is kept.

@@ -28,9 +28,11 @@ class HistogramReading:
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """One engine's quantities at one moment. What its vLLM version does not export is absent, never 0.
+    """One engine's quantities at one moment. What its vLLM version does not export is absent, never
+    0.
 
-    ``accepted_per_position[p]`` counts accepted draft tokens at position p, from 0; empty if not exported.
+    ``accepted_per_position[p]`` counts accepted draft tokens at position p, from 0; empty if not
+    exported.
     """
 
     key: EngineKey

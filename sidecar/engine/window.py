@@ -1,4 +1,5 @@
-"""How much totals that never decrease have grown over a sliding window, however many polls fall into it.
+"""How much totals that never decrease have grown over a sliding window, however many polls fall
+into it.
 
 Of any totals, of an engine's counters, and of its latency histograms.
 """
@@ -14,7 +15,8 @@ from sidecar.engine.snapshot import HistogramReading
 
 HOUR: Final = 3600.0  # seconds: the longer of the two windows that are judged
 _PARTS: Final = 60  # the window's start is accurate to a sixtieth of its length
-_LONGEST: Final = 1.5  # the longest span of a window with an outage, in window lengths; polls may be one length apart
+# the longest span of a window with an outage, in window lengths; polls may be one length apart
+_LONGEST: Final = 1.5
 
 Row = tuple[float, ...]
 Reading = TypeVar("Reading")
@@ -36,8 +38,8 @@ class GrowthWindow(Generic[Reading]):
     def append(self, at: float, reading: Reading) -> None:
         """Adds a reading; if the clock was set back, the window starts again with it.
 
-        The window spans an outage as long as it does not exceed ``_LONGEST``; beyond that, it starts after the outage.
-        A reading at -inf is the zero at which the totals began.
+        The window spans an outage as long as it does not exceed ``_LONGEST``; beyond that, it
+        starts after the outage. A reading at -inf is the zero at which the totals began.
         """
         if self._latest is not None and at <= self._latest[0]:
             self._kept.clear()
@@ -121,7 +123,8 @@ class HistogramWindow:
 
     @property
     def growth(self) -> dict[Phase, HistogramReading]:
-        """The observations in the window that ends at the last reading, or in the whole history if that is shorter.
+        """The observations in the window that ends at the last reading, or in the whole history if
+        that is shorter.
 
         Of the histograms that the last page has, without those of which there is only one reading.
         """

@@ -1,8 +1,10 @@
-"""How a metric is declared: its name, type, help and labels, and where its value is in the report tree.
+"""How a metric is declared: its name, type, help and labels, and where its value is in the report
+tree.
 
-A level of the tree defines the labels that its metrics share, and lists its nodes. A metric adds where a node has its
-value: its place, such as ``speed.speedup.ratio``, or a function. A value is a number, a distribution, a mapping from
-the values of additional labels to numbers, or None if it is absent.
+A level of the tree defines the labels that its metrics share, and lists its nodes. A metric adds
+where a node has its value: its place, such as ``speed.speedup.ratio``, or a function. A value is a
+number, a distribution, a mapping from the values of additional labels to numbers, or None if it is
+absent.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -33,8 +33,8 @@ _MOST_READ: Final = 4  # times the limit: families that are too large or invalid
 def own_series(page: bytes, limit: int) -> bytes:
     """The families of vLLM itself on its page, unchanged except that exemplars are removed.
 
-    ``limit`` bounds the number of series. A family is exported completely or not at all: not if one of its lines is
-    that of another, or would make Prometheus refuse the whole page.
+    ``limit`` bounds the number of series. A family is exported completely or not at all: not if one
+    of its lines is that of another, or would make Prometheus refuse the whole page.
     """
     exported: dict[str, str] = {}
     series = read = 0

@@ -27,7 +27,10 @@ def plugin_line(plugin: PluginReport, said: str) -> str:
     )
     small = f" <small>{escape(versions)}</small>" if versions else ""
     sentence = plugin_sentence(plugin)
-    return f'<p class="plugin {plugin.state}">{marked(sentence) if sentence not in said else ""}{small}</p>'
+    return (
+        '<p class="plugin'
+        f' {plugin.state}">{marked(sentence) if sentence not in said else ""}{small}</p>'
+    )
 
 
 def hints_section(report: Report) -> str:
@@ -59,7 +62,10 @@ def content(shown: Shown) -> str:
     report, settings = shown.report, shown.settings
     said = answer(report)
     parts = [
-        f'<p class="answer {said.tone}">{marked(said.text)}</p><p class="why">{marked(said.why)}</p>',
+        (
+            f'<p class="answer {said.tone}">{marked(said.text)}</p><p'
+            f' class="why">{marked(said.why)}</p>'
+        ),
         plugin_line(report.plugin, said.why),
     ]
     above = f"{said.why} {plugin_sentence(report.plugin)}"

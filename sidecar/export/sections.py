@@ -55,8 +55,9 @@ def distribution(counts: Sequence[int], limit: float) -> str:
         return ""
     width = 100 / len(counts)
     bins = "".join(
-        f'<rect class="bin{" low" if (index + 1) / len(counts) <= limit else ""}" x="{index * width + 0.5:.1f}" '
-        f'width="{width - 1:.1f}" y="{28 - 28 * count / highest:.1f}" height="{28 * count / highest:.1f}"/>'
+        f'<rect class="bin{" low" if (index + 1) / len(counts) <= limit else ""}"'
+        f' x="{index * width + 0.5:.1f}" width="{width - 1:.1f}"'
+        f' y="{28 - 28 * count / highest:.1f}" height="{28 * count / highest:.1f}"/>'
         for index, count in enumerate(counts)
     )
     return (
@@ -77,13 +78,17 @@ def engine_section(engine: EngineReport, baselines: Mapping[str, Mapping[float, 
     capacity = engine.kv_cache_capacity_tokens
     tokens = "" if capacity is None else f" of {capacity:,} tokens"
     return (
-        f"<h2>{escape(engine.key.model_name)} <small>engine {escape(engine.key.engine)}</small></h2>"
+        f"<h2>{escape(engine.key.model_name)} <small>engine"
+        f" {escape(engine.key.engine)}</small></h2>"
         '<div class="panels">'
-        f'<div class="panel"><h3>Acceptance rate, all requests</h3>{value(percent(acceptance.rate))}'
+        '<div class="panel"><h3>Acceptance rate, all'
+        f" requests</h3>{value(percent(acceptance.rate))}"
         f'{length}<div class="facts">{by_position(acceptance, "out of all drafts")}</div></div>'
-        f'<div class="panel"><h3>KV-cache usage, peak</h3>{value(percent(engine.kv_cache_peak))}{tokens}'
+        '<div class="panel"><h3>KV-cache usage,'
+        f" peak</h3>{value(percent(engine.kv_cache_peak))}{tokens}"
         f'<div class="facts">{load}</div></div>'
-        f'<div class="panel"><h3>Latency by bucket</h3>{_latencies(engine.latencies, baselines)}</div></div>'
+        '<div class="panel"><h3>Latency by'
+        f" bucket</h3>{_latencies(engine.latencies, baselines)}</div></div>"
     )
 
 
@@ -142,8 +147,9 @@ def model_section(
 def _why(model: ModelReport) -> str:
     """The findings; empty if there are none."""
     items = "".join(
-        f"<li><strong>{escape(finding.code)}</strong> {marked(finding.what)}<br>{marked(finding.remedy)}<br>"
-        f"<small>{marked(finding.expect)} To verify: {marked(finding.verify)}</small></li>"
+        f"<li><strong>{escape(finding.code)}</strong>"
+        f" {marked(finding.what)}<br>{marked(finding.remedy)}<br><small>{marked(finding.expect)} To"
+        f" verify: {marked(finding.verify)}</small></li>"
         for finding in explanations(model)
     )
     return f'<h3>Why</h3><ul class="notes">{items}</ul>' if items else ""
@@ -205,7 +211,10 @@ def _split(model: ModelReport, thresholds: Thresholds) -> str:
             percent(thresholds.acceptance_net_negative),
             percent(thresholds.acceptance_break_even),
         )
-        marks = f"Marks, a rule of thumb: below {low} speculation costs more than it saves; at {high} and above it pays. "
+        marks = (
+            f"Marks, a rule of thumb: below {low} speculation costs more than it saves; at {high}"
+            " and above it pays. "
+        )
     rates = by_position(seen(model.judgement), "out of the tokens drafted there")
     legend = "Histograms: finished requests with drafts, by acceptance rate, 0% to 100%."
     return f'{rows}<p class="facts">{marks}{legend} {rates}</p>'
@@ -228,11 +237,13 @@ def _bucket(bucket: TemperatureReport, thresholds: Thresholds, *, is_explained: 
     advice = f'<div class="advice">{escape(note)}</div>' if note else ""
     return (
         f'<div class="bucket {TONES[judged.verdict]}">'
-        f'<div class="name">T {marked(bucket.temperature)}<small>{share} of draft tokens</small></div>'
+        f'<div class="name">T {marked(bucket.temperature)}<small>{share} of draft'
+        " tokens</small></div>"
         f"{_verdict(judged)}"
         f'<div class="bar">{value(percent(window.rate))} accepted{bar(window.rate, limits)}</div>'
         f'<div class="spread">{distribution(bucket.acceptance_bins, low)}</div>'
-        f'<div class="facts number">P10 {percent(p10)}<br>{counted(sum(bucket.acceptance_bins), "request")}</div>'
+        '<div class="facts number">P10'
+        f" {percent(p10)}<br>{counted(sum(bucket.acceptance_bins), 'request')}</div>"
         f"{_gain(bucket)}{advice}</div>"
     )
 

@@ -22,8 +22,8 @@ from sidecar.wording.tables import tables
 def status(shown: Shown) -> dict[str, Any]:
     """The tree, with the version of the sidecar, the thresholds in force and the page's sentences.
 
-    Values, including computed ones, have the same names as in the tree (``sidecar/analysis/report.py`` explains all).
-    Unknown values are null, never 0.
+    Values, including computed ones, have the same names as in the tree
+    (``sidecar/analysis/report.py`` explains all). Unknown values are null, never 0.
     """
     report = shown.report
     return {

@@ -30,17 +30,20 @@ def make_web(
     vllm_page: Callable[[], bytes] = bytes,
     every: float = 0.0,
 ) -> web.Application:
-    """The application; it accepts no request bodies. ``read`` is called, and each page made, once in ``every`` seconds.
+    """The application; it accepts no request bodies. ``read`` is called, and each page made, once
+    in ``every`` seconds.
 
-    ``is_ready`` is whether vLLM has been polled once, successfully or not: a Pod whose sidecar is not ready gets no
-    traffic, so this does not depend on vLLM. ``vllm_page`` is vLLM's last whole page if it is re-exported, else empty.
+    ``is_ready`` is whether vLLM has been polled once, successfully or not: a Pod whose sidecar is
+    not ready gets no traffic, so this does not depend on vLLM. ``vllm_page`` is vLLM's last whole
+    page if it is re-exported, else empty.
     """
     app = web.Application(client_max_size=0)
     kept = Kept(every, read)
 
     async def metrics(request: web.Request) -> web.Response:
         theirs = vllm_page()
-        # In its other formats, prometheus_client 0.26 turns the colons in vLLM's names into underscores.
+        # In its other formats, prometheus_client 0.26 turns the colons in vLLM's names into
+        # underscores.
         accept = "" if theirs else request.headers.get("Accept", "")
         form = chosen(accept, request.headers.get("Accept-Encoding", ""))
 

@@ -49,21 +49,24 @@ class Refusal(StrEnum):
     """Why a connection or a request was refused or cut short."""
 
     GAVE_WAY = "gave_way"  # the oldest connection, closed to make room for a new one
-    NOT_ACCEPTED = "not_accepted"  # accepting failed and pauses, for example because no file descriptor is left
+    NOT_ACCEPTED = (  # accepting failed and pauses, for example because no file descriptor is left
+        "not_accepted"
+    )
     TLS = "tls"  # a handshake failed or took too long
     MALFORMED = "malformed"  # not HTTP
     UNAUTHORIZED = "unauthorized"  # no password, or a wrong one
     INTERNAL = "internal"  # the handler raised
 
 
-_REST: Final = 4.0  # pause after a wrong password, in multiples of the check's time: guessing gets a fifth of a core
+# pause after a wrong password, in multiples of the check's time: guessing gets a fifth of a core
+_REST: Final = 4.0
 
 
 class Passwords:
     """Checks credentials, one hash at a time.
 
-    A correct password is remembered as a digest, keyed with a secret of this process, so a client that sends it with
-    every request does not wait for clients that guess.
+    A correct password is remembered as a digest, keyed with a secret of this process, so a client
+    that sends it with every request does not wait for clients that guess.
     """
 
     def __init__(self) -> None:
@@ -72,7 +75,8 @@ class Passwords:
         self._checks = ThreadPoolExecutor(1)
 
     async def is_right(self, authorization: str, users: Mapping[str, str]) -> bool:
-        """Whether the header ``authorization`` has the password of one of ``users``, which maps names to hashes.
+        """Whether the header ``authorization`` has the password of one of ``users``, which maps
+        names to hashes.
 
         A check that is cancelled before it starts is not made.
         """
@@ -125,7 +129,8 @@ def _credentials(authorization: str) -> tuple[str, bytes]:
 
 
 class Connection(web.RequestHandler):
-    """A connection, which aiohttp from 3.14.4 on closes if no complete request head arrives within ``idle_seconds``.
+    """A connection, which aiohttp from 3.14.4 on closes if no complete request head arrives within
+    ``idle_seconds``.
 
     That time starts with the connection, and again with each response.
     """
@@ -191,7 +196,8 @@ _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="specdec-sidecar", charset
 class GuardedServer:
     """Serves ``app`` on one address, from ``start`` to ``stop``; it cannot be started twice.
 
-    ``app`` must not be frozen yet, and must not read request bodies. Nothing that a client sends is logged.
+    ``app`` must not be frozen yet, and must not read request bodies. Nothing that a client sends is
+    logged.
     """
 
     def __init__(
@@ -214,13 +220,15 @@ class GuardedServer:
         )  # they set up accepted connections, including TLS handshakes
         app.middlewares.insert(0, self._authorized)
         app.on_response_prepare.append(_add_headers)
-        # A handler ends with its connection, so the limit on connections also bounds the queue of password checks.
+        # A handler ends with its connection, so the limit on connections also bounds the queue of
+        # password checks.
         self._runner = web.AppRunner(
             app, shutdown_timeout=self.options.shutdown_seconds, handler_cancellation=True
         )
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listens on every address of ``host`` and returns the first as bound; ``::`` accepts IPv4 too.
+        """Listens on every address of ``host`` and returns the first as bound; ``::`` accepts IPv4
+        too.
 
         Raises:
             OSError: an address cannot be bound; ``stop`` closes the others.
@@ -283,7 +291,8 @@ class GuardedServer:
                 lambda: connection, client, ssl=tls, ssl_handshake_timeout=timeout
             )
         except OSError as error:
-            # Its frames refer to it and to asyncio's 256 KiB handshake buffer: in a flood these would pile up until GC.
+            # Its frames refer to it and to asyncio's 256 KiB handshake buffer: in a flood these
+            # would pile up until GC.
             error.__traceback__ = None
             client.close()
             connection.connection_lost(error)

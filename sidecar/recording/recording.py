@@ -1,8 +1,8 @@
 """Recordings: what a sidecar sees, written for later, and replayed through the same code.
 
-A recording is a directory with ``scrapes.jsonl.gz``, vLLM's metrics pages, and ``plugin.jsonl.gz``, the plug-in's
-messages, which contain no text. Each file grows by whole gzip members, as a rule one per poll, so it stays readable
-however the process ends.
+A recording is a directory with ``scrapes.jsonl.gz``, vLLM's metrics pages, and ``plugin.jsonl.gz``,
+the plug-in's messages, which contain no text. Each file grows by whole gzip members, as a rule one
+per poll, so it stays readable however the process ends.
 """
 
 import gzip
@@ -95,8 +95,8 @@ def _plugin_lines() -> TypeAdapter[PluginLine]:
 class Recorder:
     """Records until it is closed, in front of the sinks of the poller and the receiver.
 
-    It never raises into what it observes. Before it would exceed ``max_bytes`` of disk, or if the disk fails, it stops
-    writing and the sidecar continues.
+    It never raises into what it observes. Before it would exceed ``max_bytes`` of disk, or if the
+    disk fails, it stops writing and the sidecar continues.
     """
 
     def __init__(self, directory: Path, *, max_bytes: int, log: Logger) -> None:
@@ -264,7 +264,8 @@ def _poll(text: str) -> tuple[float, float, str]:
 
 
 def replay(directory: Path, settings: Settings) -> Report:
-    """The report at the recording's last poll, as from a sidecar whose windows span the whole recording.
+    """The report at the recording's last poll, as from a sidecar whose windows span the whole
+    recording.
 
     Raises:
         InputError: the recording cannot be read, or has no poll.

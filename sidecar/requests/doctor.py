@@ -1,6 +1,8 @@
-"""``python -m specdec_doctor``: says what the plug-in needs in vLLM's container in order to work, and what is missing.
+"""``python -m specdec_doctor``: says what the plug-in needs in vLLM's container in order to work,
+and what is missing.
 
-It stands beside the plug-in as ``specdec_doctor.py``, without the sidecar: standard library only. vLLM never loads it.
+It stands beside the plug-in as ``specdec_doctor.py``, without the sidecar: standard library only.
+vLLM never loads it.
 """
 
 import ast
@@ -15,8 +17,8 @@ from pathlib import Path
 def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
     """Prints a line per finding; returns 1 if one of them keeps the plug-in from working, else 0.
 
-    ``misfit`` is the plug-in's own check of the methods that it wraps, ``path`` its socket. vLLM's source is read, not
-    imported.
+    ``misfit`` is the plug-in's own check of the methods that it wraps, ``path`` its socket. vLLM's
+    source is read, not imported.
     """
     points = [point for package in metadata.distributions() for point in package.entry_points]
     has_entry_point = any(
@@ -54,7 +56,10 @@ def _refused(path: str) -> str:
             link.connect(path)
         except OSError as error:
             reason = error.strerror or str(error)
-            return f"{reason}; start the sidecar, and set SPECDEC_PLUGIN__SOCKET to the same path for both"
+            return (
+                f"{reason}; start the sidecar, and set SPECDEC_PLUGIN__SOCKET to the same path for"
+                " both"
+            )
     return ""
 
 

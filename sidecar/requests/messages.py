@@ -1,8 +1,8 @@
 """The wire format between the plug-in in vLLM and the sidecar, and what the sidecar reads from it.
 
-One packet is one JSON object over a Unix SEQPACKET socket. Nothing in a packet is trusted: each field has a type, a
-range and a maximum size, and a packet that violates one is refused as a whole. Other fields and tables are ignored, so
-a plug-in may send more in the same version.
+One packet is one JSON object over a Unix SEQPACKET socket. Nothing in a packet is trusted: each
+field has a type, a range and a maximum size, and a packet that violates one is refused as a whole.
+Other fields and tables are ignored, so a plug-in may send more in the same version.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,8 +40,10 @@ class HelloState(StrEnum):
     """What the plug-in does in an engine; ``Hello.reason`` says why if it does not observe."""
 
     OBSERVING = "observing"
-    CHECKING = "checking"  # the scheduler's class overrides methods; reports begin once a step shows vLLM's are called
-    REFUSED = "refused"  # it does not observe: the scheduler's methods are not those that it knows, or not called
+    # the scheduler's class overrides methods; reports begin once a step shows vLLM's are called
+    CHECKING = "checking"
+    # it does not observe: the scheduler's methods are not those that it knows, or not called
+    REFUSED = "refused"
     DISABLED = "disabled"  # it failed and disabled itself
 
 
@@ -49,9 +51,10 @@ class HelloState(StrEnum):
 class Speculation:
     """The engine's speculative configuration; the names are vLLM's.
 
-    ``per_batch_size``: the number of tokens follows a schedule by batch size, ``schedule``: its first and last number
-    of requests and draft tokens. ``parallel_drafting``: a model drafts all tokens in one pass. ``local_argmax`` is
-    vLLM's use_local_argmax_reduction, ``keeps_last_block`` its disable_eagle_block_drop. None: this vLLM has none.
+    ``per_batch_size``: the number of tokens follows a schedule by batch size, ``schedule``: its
+    first and last number of requests and draft tokens. ``parallel_drafting``: a model drafts all
+    tokens in one pass. ``local_argmax`` is vLLM's use_local_argmax_reduction, ``keeps_last_block``
+    its disable_eagle_block_drop. None: this vLLM has none.
     """
 
     method: Name | None
@@ -87,9 +90,11 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Identifies the sender: the first message of each connection, sent again when the state changes.
+    """Identifies the sender: the first message of each connection, sent again when the state
+    changes.
 
-    ``start`` identifies one life of one scheduler; totals start at 0 in each. ``speculation`` is None if there is none.
+    ``start`` identifies one life of one scheduler; totals start at 0 in each. ``speculation`` is
+    None if there is none.
     """
 
     plugin: Version
@@ -108,9 +113,9 @@ class Hello:
 class FinishedRequest:
     """One finished request; each of ``n`` choices counts as one.
 
-    ``temperature`` is the one in effect, in hundredths, rounded up. ``arrival`` is by the API server's clock, the
-    tokens' times are by the engine's. ``parameters`` names the request's sampling parameters that vLLM from 0.14 on
-    rejects while it speculates.
+    ``temperature`` is the one in effect, in hundredths, rounded up. ``arrival`` is by the API
+    server's clock, the tokens' times are by the engine's. ``parameters`` names the request's
+    sampling parameters that vLLM from 0.14 on rejects while it speculates.
     """
 
     temperature: Hundredths
@@ -131,7 +136,8 @@ class FinishedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTally:
-    """Engine steps: ``decodes`` sums the requests that decoded in each, ``tokens`` the tokens that these got.
+    """Engine steps: ``decodes`` sums the requests that decoded in each, ``tokens`` the tokens that
+    these got.
 
     ``request_seconds`` sums the products of the requests and the step's duration.
     """
@@ -173,7 +179,9 @@ class Table(StrEnum):
     TEMPERATURE = "temperature"  # in hundredths, rounded up
     PROMPT_TOKENS = "prompt_tokens"  # key n: more than 2**(n - 1) and at most 2**n prompt tokens
     OUTPUT = "output"  # structured or free
-    SAMPLING = "sampling"  # greedy; above temperature 0: penalties, filtered (top-k, top-p, min-p) or plain
+    SAMPLING = (  # greedy; above temperature 0: penalties, filtered (top-k, top-p, min-p) or plain
+        "sampling"
+    )
     ADAPTER = "adapter"  # the LoRA adapter's name, "" without one
 
 
@@ -190,12 +198,14 @@ _Table: Final = Field(max_length=MAX_KEYS + 1, fail_fast=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPart:
-    """One packet of a report: totals since ``Hello.start``, and the requests that finished since the last report.
+    """One packet of a report: totals since ``Hello.start``, and the requests that finished since
+    the last report.
 
-    A report is one cut: all its rows and its total are from the same moment. A row that is missing has not changed
-    since the last report on this connection; the first one has every row. The report is whole once the part with
-    ``end`` has arrived. ``steps`` has a row for each number of decoding requests, a power of two like prompt lengths.
-    No table but ``temperature`` has tokens by position.
+    A report is one cut: all its rows and its total are from the same moment. A row that is missing
+    has not changed since the last report on this connection; the first one has every row. The
+    report is whole once the part with ``end`` has arrived. ``steps`` has a row for each number of
+    decoding requests, a power of two like prompt lengths. No table but ``temperature`` has tokens
+    by position.
     """
 
     temperature: Annotated[tuple[Row[Hundredths | Other, Tally], ...], _Table] = ()
@@ -266,7 +276,8 @@ def read_packet(text: bytes) -> Packet | Unreadable:
     """Reads one packet.
 
     Raises:
-        Malformed: a field is missing, of a wrong type or out of range, or the numbers contradict each other.
+        Malformed: a field is missing, of a wrong type or out of range, or the numbers contradict
+        each other.
     """
     try:
         packet = _packets().validate_json(text, strict=True)

@@ -1,15 +1,18 @@
-"""Counts, inside vLLM's scheduler, what each request drafts and accepts, and reports it to the sidecar in the same pod.
+"""Counts, inside vLLM's scheduler, what each request drafts and accepts, and reports it to the
+sidecar in the same pod.
 
-vLLM loads this file as a plug-in (entry point ``specdec`` of ``vllm.general_plugins``) and calls ``register()``, which
-wraps four methods of vLLM's ``Scheduler``: the constructor, to say hello to the sidecar; ``make_spec_decoding_stats``,
-called for each request and step with draft tokens (before 0.14 it is not told which request, so the same numbers are
-taken from the arguments of ``update_from_output``); ``update_from_output``, called once per step; ``_free_request``.
+vLLM loads this file as a plug-in (entry point ``specdec`` of ``vllm.general_plugins``) and calls
+``register()``, which wraps four methods of vLLM's ``Scheduler``: the constructor, to say hello to
+the sidecar; ``make_spec_decoding_stats``, called for each request and step with draft tokens
+(before 0.14 it is not told which request, so the same numbers are taken from the arguments of
+``update_from_output``); ``update_from_output``, called once per step; ``_free_request``.
 
-Each wrapper calls vLLM's own method once with the same arguments, returns its result, and lets its exceptions through.
-All else is inside ``try``: the first error disables the plug-in for good, with one line in the log. It starts no
-thread, waits for nothing, writes no file, reads nothing from its socket, changes nothing in a request but its own
-attribute ``_specdec``, and keeps a bounded amount. No text, token or id of a request leaves the process. A subclass is
-not wrapped: if it has such methods of its own, nothing is reported until they are seen to call vLLM's.
+Each wrapper calls vLLM's own method once with the same arguments, returns its result, and lets its
+exceptions through. All else is inside ``try``: the first error disables the plug-in for good, with
+one line in the log. It starts no thread, waits for nothing, writes no file, reads nothing from its
+socket, changes nothing in a request but its own attribute ``_specdec``, and keeps a bounded amount.
+No text, token or id of a request leaves the process. A subclass is not wrapped: if it has such
+methods of its own, nothing is reported until they are seen to call vLLM's.
 """
 
 import functools
@@ -35,14 +38,16 @@ SLICE, PACKET = (
     20e-6,
     15e-6,
 )  # seconds: what a report may take of one step, and the least that a packet takes
-MAX_FINISHED = 4096  # finished requests kept while the sidecar is away; the oldest are dropped and counted as lost
+# finished requests kept while the sidecar is away; the oldest are dropped and counted as lost
+MAX_FINISHED = 4096
 MAX_KEYS, MAX_POSITIONS = (
     256,
     32,
 )  # per table: further keys share the row "other", further positions the last one
 MAX_FINISHED_SENT, MAX_ROWS_SENT = 32, 4  # per packet, which must stay below 65,536 bytes
 
-# The methods, each with the parameters that it may have, by position or name; if any differs, none is wrapped.
+# The methods, each with the parameters that it may have, by position or name; if any differs, none
+# is wrapped.
 NAMELESS = "self spec_decoding_stats num_draft_tokens num_accepted_tokens"  # before 0.14
 KNOWN = {
     "make_spec_decoding_stats": (f"{NAMELESS} num_invalid_spec_tokens request_id", NAMELESS),
@@ -55,7 +60,8 @@ WITH_DEFAULTS = (
 )  # a call may omit what has a default
 OUTCOMES = {"STOPPED": "stopped", "REPETITION": "repetition", "LENGTH_CAPPED": "length", "IGNORED": "length",
             "ABORTED": "aborted"}  # any other status: "error"  # fmt: skip
-# Sampling parameters that vLLM from 0.14 rejects while it speculates, and the values that switch them off.
+# Sampling parameters that vLLM from 0.14 rejects while it speculates, and the values that switch
+# them off.
 PARAMETERS = {"min_p": [0], "logit_bias": [None, {}]}
 # What explains an acceptance rate or a speedup: names in the hello, and where vLLM has them.
 SPECULATION = {
@@ -85,7 +91,8 @@ class Positions(tuple):
         return Positions(map(sub, self, before))
 
 
-# Counts are replaced, never changed. Finished requests by outcome, and what was drafted and accepted:
+# Counts are replaced, never changed. Finished requests by outcome, and what was drafted and
+# accepted:
 ENDS = ("stopped", "length", "repetition", "aborted", "error")
 Counts = namedtuple(
     "Counts", [*ENDS, "drafts", "draft_tokens", "accepted_tokens"], defaults=[0] * 8
@@ -93,7 +100,8 @@ Counts = namedtuple(
 Tally = namedtuple(
     "Tally", [*Counts._fields, "drafted_at", "accepted_at"], defaults=[0] * 10
 )  # also by position
-# Steps, their seconds, the requests that decoded in them, the products of these two, and the tokens that they got:
+# Steps, their seconds, the requests that decoded in them, the products of these two, and the tokens
+# that they got:
 Steps = namedtuple("Steps", "steps seconds decodes request_seconds tokens")
 
 
@@ -147,7 +155,8 @@ class Observer:
         self.starting = {}  # requests that were scheduled and have no token yet, by id
         self.finished, self.lost = deque(maxlen=MAX_FINISHED), 0  # finished requests, as JSON
         self.now, self.length = time.time(), 0.0
-        # When the last steps ended: two times with two pipeline stages, since a request is then in every other step.
+        # When the last steps ended: two times with two pipeline stages, since a request is then in
+        # every other step.
         self.times = deque(
             maxlen=getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1)
         )
@@ -175,7 +184,8 @@ class Observer:
                 ):  # else it was preempted: model runner V2 lists it as new again
                     self.starting[new.req_id] = request
         if model_runner_output is not None:
-            # Before 0.14: counts by the rule of vLLM's method, but ahead of its update, which frees requests that end.
+            # Before 0.14: counts by the rule of vLLM's method, but ahead of its update, which frees
+            # requests that end.
             index, sampled = (
                 model_runner_output.req_id_to_index,
                 model_runner_output.sampled_token_ids,
@@ -190,7 +200,8 @@ class Observer:
                     )
 
     def count(self, request: Any, drafted: int, accepted: int) -> None:
-        # Must equal vLLM's own counters, or the sidecar withholds the split; check() takes it as proof of the call.
+        # Must equal vLLM's own counters, or the sidecar withholds the split; check() takes it as
+        # proof of the call.
         counts = request.__dict__.get("_specdec") or self.follow(request)
         counts.drafts_by_length[drafted] += 1
         counts.drafts_by_accepted[accepted] += 1
@@ -429,7 +440,8 @@ def introduction(vllm: Any, vllm_version: Any) -> dict[str, Any]:
         vllm.parallel_config,
         vllm.speculative_config,
     )
-    # Before 0.14.1 there is only the rank, which is 0 in every data-parallel engine of a dense model.
+    # Before 0.14.1 there is only the rank, which is 0 in every data-parallel engine of a dense
+    # model.
     engine = getattr(parallel, "data_parallel_index", getattr(parallel, "data_parallel_rank", 0))
     return {
         "plugin": VERSION, "vllm": vllm_version, "model": names[0] if isinstance(names, list) else names,
@@ -538,7 +550,8 @@ def wrap(make: Any, update: Any, free: Any) -> dict[str, Any]:
                       num_invalid_spec_tokens, request_id)  # fmt: skip
         if self._specdec is not None:
             try:
-                # Like vLLM's counters, leaves out tokens that the grammar rejected before verification.
+                # Like vLLM's counters, leaves out tokens that the grammar rejected before
+                # verification.
                 invalid = (
                     num_invalid_spec_tokens.get(request_id, 0) if num_invalid_spec_tokens else 0
                 )

@@ -1,8 +1,9 @@
 """The sidecar's end of the plug-in's socket: receives the messages of any number of engines.
 
-Any process that can open the socket may write to it, and can do no more than that: the receiver checks types, ranges
-and limits before a packet counts. It reads one packet of one connection in turn, and rests after it in proportion to
-the time that the packet took, so that whatever is sent takes at most a fifth of a core.
+Any process that can open the socket may write to it, and can do no more than that: the receiver
+checks types, ranges and limits before a packet counts. It reads one packet of one connection in
+turn, and rests after it in proportion to the time that the packet took, so that whatever is sent
+takes at most a fifth of a core.
 """
 
 import asyncio
@@ -35,7 +36,8 @@ NO_DESCRIPTORS: Final = "no_descriptors"  # accepting is paused; engines wait
 DROP_REASONS: Final = frozenset({MALFORMED, TOO_MANY_CONNECTIONS, NO_DESCRIPTORS})
 """Every reason that a ``PluginReceiver`` passes to its sink."""
 
-_MODE: Final = 0o666  # vLLM usually runs as another user; the boundary is which containers mount the shared volume
+# vLLM usually runs as another user; the boundary is which containers mount the shared volume
+_MODE: Final = 0o666
 _BACKLOG: Final = 64
 _ACCEPT_PAUSE: Final = 1.0  # seconds
 _REST: Final = 4  # times what packets took
@@ -43,10 +45,12 @@ _LEAST_REST: Final = 0.002  # seconds; shorter ones add up to it first
 
 
 class PluginReceiver:
-    """Listens on a Unix SEQPACKET socket at ``path`` within an ``async with`` block, and delivers to ``sink``.
+    """Listens on a Unix SEQPACKET socket at ``path`` within an ``async with`` block, and delivers
+    to ``sink``.
 
-    If it cannot listen, ``problem`` says why, and it tries again every ``retry`` seconds. A connection past
-    ``max_connections`` replaces the one that has been silent longest, whose engine may connect again.
+    If it cannot listen, ``problem`` says why, and it tries again every ``retry`` seconds. A
+    connection past ``max_connections`` replaces the one that has been silent longest, whose engine
+    may connect again.
     """
 
     def __init__(

@@ -29,10 +29,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Finished requests by outcome, drafts (verification steps that had any), and the tokens drafted and accepted.
+    """Finished requests by outcome, drafts (verification steps that had any), and the tokens
+    drafted and accepted.
 
-    ``drafted_at[p]`` counts the drafts with a token at position p, from 0, and ``accepted_at[p]`` those that accepted
-    it; both are empty where nobody counts positions, as in groups.
+    ``drafted_at[p]`` counts the drafts with a token at position p, from 0, and ``accepted_at[p]``
+    those that accepted it; both are empty where nobody counts positions, as in groups.
     """
 
     stopped: Count = 0
@@ -84,8 +85,8 @@ class Tally:
     def is_possible(self) -> bool:
         """Whether the numbers can be counts of the same drafts.
 
-        Accepted tokens by position may sum to more than ``accepted_tokens``: vLLM up to 0.15 books -1 for a draft that
-        came back without any token.
+        Accepted tokens by position may sum to more than ``accepted_tokens``: vLLM up to 0.15 books
+        -1 for a draft that came back without any token.
         """
         accepts = self.accepted_tokens <= self.draft_tokens and all(
             accepted <= drafted

@@ -31,7 +31,8 @@ _Latencies = dict[Literal["ttft", "itl", "tpot", "e2e", "queue"], _Quantiles]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainStepTimes:
-    """How long an engine step takes without speculation, by load, in seconds; interpolated between the loads measured.
+    """How long an engine step takes without speculation, by load, in seconds; interpolated between
+    the loads measured.
 
     Constructing it checks nothing; ``problem`` does.
     """
@@ -58,12 +59,13 @@ class PlainStepTimes:
         )
         rules = {
             "expected 1 to 16 numbers of running requests": 1 <= loads <= 16,
-            "running, seconds and errors differ in length": loads
-            == len(self.seconds)
-            == len(self.errors),
+            "running, seconds and errors differ in length": (
+                loads == len(self.seconds) == len(self.errors)
+            ),
             "running and deviations differ in length": len(self.deviations) in {0, loads},
-            "running and first_token_seconds differ in length": len(self.first_token_seconds)
-            in {0, loads},
+            "running and first_token_seconds differ in length": (
+                len(self.first_token_seconds) in {0, loads}
+            ),
             "expected at most 16 deviations for each load": all(
                 len(row) <= 16 for row in self.deviations
             ),
@@ -83,7 +85,8 @@ class PlainStepTimes:
 class PlainCache:
     """The KV cache without speculation; each is None if it was not measured.
 
-    ``capacity_tokens`` is that of one engine, the ratios are those of all engines of a model together.
+    ``capacity_tokens`` is that of one engine, the ratios are those of all engines of a model
+    together.
     """
 
     hit_ratio: Share | None = None  # of the prefix cache: tokens found / looked up

@@ -70,7 +70,8 @@ def _seconds(text: str) -> float:
 
 
 def parse_duration(text: str, low: float, high: float) -> float:
-    """Seconds, ``low`` to ``high`` inclusive, from ``500ms``, ``1s``, ``5m``, ``1h`` or a number of seconds.
+    """Seconds, ``low`` to ``high`` inclusive, from ``500ms``, ``1s``, ``5m``, ``1h`` or a number of
+    seconds.
 
     Raises:
         ValueError: anything else; the message says what is expected.
@@ -108,7 +109,8 @@ def _parse_address(value: object) -> Address:
 
 
 def parse_base_url(text: str) -> str:
-    """An http or https URL without a trailing slash or ``/metrics``; a path and user information may be in it.
+    """An http or https URL without a trailing slash or ``/metrics``; a path and user information
+    may be in it.
 
     Raises:
         ValueError: anything else; the message says what is expected.

@@ -1,8 +1,8 @@
 """The files that operators write: YAML, whether they have changed, and the web configuration.
 
 The web configuration (TLS and basic auth) has the format of Prometheus' exporter-toolkit,
-https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md; other keys than those below are
-refused, never ignored. Paths in it are relative to the file.
+https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md; other keys
+than those below are refused, never ignored. Paths in it are relative to the file.
 """
 
 import ssl
@@ -171,7 +171,10 @@ def _context(tls: _TlsServer, folder: Path) -> ssl.SSLContext:
         if tls.client_ca_file is not None:
             context.load_verify_locations(folder / tls.client_ca_file)
     except ssl.SSLError as error:
-        problem = f"not usable PEM files, or certificate and key do not match ({error.reason or 'no certificate'})"
+        problem = (
+            "not usable PEM files, or certificate and key do not match"
+            f" ({error.reason or 'no certificate'})"
+        )
         raise ValueError(f"tls_server_config: {problem}") from None
     except OSError as error:
         raise ValueError(

@@ -138,9 +138,11 @@ class Log(Group):
 
 
 class Alerting(Group):
-    """Addresses that alerts link to, and alerts sent directly to Alertmanager for sites without Prometheus.
+    """Addresses that alerts link to, and alerts sent directly to Alertmanager for sites without
+    Prometheus.
 
-    With Prometheus, use the alert rules; they link to the same addresses, exported as `specdec_links_info`.
+    With Prometheus, use the alert rules; they link to the same addresses, exported as
+    `specdec_links_info`.
     """
 
     alertmanagers: Annotated[

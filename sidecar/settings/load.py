@@ -18,8 +18,8 @@ from sidecar.settings.files import read_yaml
 from sidecar.settings.groups import PREFIX, Settings, groups, keys, variable
 
 # Kubernetes puts these into every container for a Service whose name begins with "specdec"
-# (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables). ``…_PORT`` could also be
-# meant as a setting, so there the value must be Kubernetes' too.
+# (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables).
+# ``…_PORT`` could also be meant as a setting, so there the value must be Kubernetes' too.
 _SERVICE_LINK: Final = re.compile(
     r"SPECDEC_(\w+_)?(SERVICE_(HOST|PORT)|PORT_\d+_)\w*=.*|SPECDEC_(\w+_)?PORT=(tcp|udp|sctp)://.*",
     re.ASCII | re.DOTALL,
@@ -44,15 +44,16 @@ class _Environment(BaseSettings, Settings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
         env_nested_delimiter="__",
-        enable_decoding=False,  # json_text decodes, so that bad JSON is reported with all other errors
+        # json_text decodes, so that bad JSON is reported with all other errors
+        enable_decoding=False,
     )
 
 
 def load_settings(config: Path | None, environ: Mapping[str, str]) -> Settings:
     """The settings; ``environ`` overrides the file ``config``, which overrides the defaults.
 
-    Reads only these two and the files they name, never the process's own environment. An empty variable counts as
-    not set.
+    Reads only these two and the files they name, never the process's own environment. An empty
+    variable counts as not set.
 
     Raises:
         SettingsError: with a line for everything that is wrong, not only the first.

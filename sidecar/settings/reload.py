@@ -13,10 +13,11 @@ from sidecar.settings.groups import Settings, keys
 
 
 class Reloader:
-    """Reloads the settings and applies what can change live: ``thresholds``, ``log.level`` and the web configuration.
+    """Reloads the settings and applies what can change live: ``thresholds``, ``log.level`` and the
+    web configuration.
 
-    Invalid settings are refused as a whole, and the old ones stay in force until a file changes again. ``outcomes``
-    counts both.
+    Invalid settings are refused as a whole, and the old ones stay in force until a file changes
+    again. ``outcomes`` counts both.
     """
 
     def __init__(
@@ -29,8 +30,9 @@ class Reloader:
     ) -> None:
         """``settings`` are in force; ``load`` reloads them, may block and raises SettingsError.
 
-        ``every`` is the seconds between two checks of the file ``config`` and of the web configuration. What has
-        changed is read once it is the same at two of them: a file that is being written may look complete.
+        ``every`` is the seconds between two checks of the file ``config`` and of the web
+        configuration. What has changed is read once it is the same at two of them: a file that is
+        being written may look complete.
         """
         self._settings = settings
         self._load = load

@@ -24,7 +24,10 @@ TONES: Final = {
 }  # worst first
 _WORST_FIRST: Final = tuple(TONES.values())
 _ALMOST_ALL: Final = 0.95
-_COLLAPSED: Final = "High temperatures alone do not cause this. Restart vLLM; check that the draft matches its target."
+_COLLAPSED: Final = (
+    "High temperatures alone do not cause this. Restart vLLM; check that the draft matches its"
+    " target."
+)
 _ON_AVERAGE: Final = {
     Verdict.NET_NEGATIVE: "does not pay",
     Verdict.BREAK_EVEN: "roughly breaks even",
@@ -56,7 +59,10 @@ def answer(report: Report) -> Answer:
             "This vLLM does not speculate.", "mute", LIMITATIONS[Limitation.NO_SPECULATION]
         )
     if not drafting:
-        why = "No draft tokens in the window. A sidecar that has just started needs two polls to see any."
+        why = (
+            "No draft tokens in the window. A sidecar that has just started needs two polls to see"
+            " any."
+        )
         return Answer("vLLM is not drafting.", "mute", why)
     answers = [(_of(model, report.plugin), model.model_name) for model in drafting]
     worst, name = min(answers, key=lambda pair: _WORST_FIRST.index(pair[0].tone))
@@ -99,7 +105,10 @@ def _by_temperature(split: Split, drafted: str) -> Answer:
     if losing:
         # All of one window, whichever each was judged over.
         share = percent(sum(bucket.window.share for bucket in losing))
-        text = f"Speculation does not pay at {_temperatures(losing)} ({share} of the draft tokens){drafted}."
+        text = (
+            f"Speculation does not pay at {_temperatures(losing)} ({share} of the draft"
+            f" tokens){drafted}."
+        )
         return Answer(text, "bad", _listed(split))
     if even:
         return Answer(
@@ -161,7 +170,10 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     why = f"The acceptance rate over all requests is {percent(window.rate)}. {split}".strip()
     if verdict is Verdict.INSUFFICIENT_DATA:
         if not is_ruled:
-            text = "The acceptance rate does not tell whether speculation pays here, and no speedup is known."
+            text = (
+                "The acceptance rate does not tell whether speculation pays here, and no speedup is"
+                " known."
+            )
             return Answer(text, "mute", why)
         return Answer(
             "Not enough traffic for a verdict.",
@@ -197,7 +209,10 @@ def _drafted(model: ModelReport) -> str:
 
 def per_step(steps: Steps) -> str:
     """The tokens that a request gets from a step, as a phrase."""
-    return f"{steps.tokens_per_step:.2f} tokens per step, with a draft in {percent(steps.drafted_share)} of the steps"
+    return (
+        f"{steps.tokens_per_step:.2f} tokens per step, with a draft in"
+        f" {percent(steps.drafted_share)} of the steps"
+    )
 
 
 def _listed(split: Split) -> str:
@@ -209,7 +224,10 @@ def _listed(split: Split) -> str:
 
 def times_as_fast(speedup: Speedup) -> str:
     """The ratio as a phrase, with twice its standard error."""
-    return f"{speedup.ratio:.2f} ± {CONFIDENCE * speedup.error:.2f} times as fast as without speculation"
+    return (
+        f"{speedup.ratio:.2f} ± {CONFIDENCE * speedup.error:.2f} times as fast as without"
+        " speculation"
+    )
 
 
 def effect(speedup: Speedup) -> str:

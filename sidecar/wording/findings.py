@@ -16,9 +16,9 @@ from sidecar.wording.notes import schedule_sentence, tokens_sentence
 from sidecar.wording.numbers import counted, percent
 
 _VERIFY: Final = (
-    "`specdec-sidecar sweep --url URL --prompts FILE --temperatures 0,0.7,1 --rounds 8 --duration 3h "
-    "--save before.json`, the same with `--save after.json` after the change and the restart, then "
-    "`specdec-sidecar compare before.json after.json`."
+    "`specdec-sidecar sweep --url URL --prompts FILE --temperatures 0,0.7,1 --rounds 8 --duration"
+    " 3h --save before.json`, the same with `--save after.json` after the change and the restart,"
+    " then `specdec-sidecar compare before.json after.json`."
 )
 
 
@@ -59,85 +59,141 @@ _TEXTS: Final = {
     FindingCode.TOO_MANY_TOKENS: _NUMBER,
     FindingCode.TOO_FEW_TOKENS: _NUMBER,
     FindingCode.GREEDY_DRAFTING: Explanation(
-        what="Requests above temperature 0 accept {compared} at temperature 0{at}. vLLM drafts the draft model's "
-        "likeliest token at every temperature, which a request that samples rejects often.",
-        remedy='Try `"draft_sample_method": "probabilistic"` in --speculative-config on one pod: the draft then '
-        "samples at the request's temperature. The distribution of the output stays the same{but}.",
-        expect="How much it gains depends on the two models. A draft close to its target went from 39% to 75% at T 1 "
-        "in our lab; of published pairs, one accepted 7 to 11% more tokens per step, a weak one between 3% fewer and "
-        "4% more. {memory} Top-k and top-p shape only the target, so they shrink the gain.",
+        what=(
+            "Requests above temperature 0 accept {compared} at temperature 0{at}. vLLM drafts the"
+            " draft model's likeliest token at every temperature, which a request that samples"
+            " rejects often."
+        ),
+        remedy=(
+            'Try `"draft_sample_method": "probabilistic"` in --speculative-config on one pod: the'
+            " draft then samples at the request's temperature. The distribution of the output"
+            " stays the same{but}."
+        ),
+        expect=(
+            "How much it gains depends on the two models. A draft close to its target went from 39%"
+            " to 75% at T 1 in our lab; of published pairs, one accepted 7 to 11% more tokens per"
+            " step, a weak one between 3% fewer and 4% more. {memory} Top-k and top-p shape only"
+            " the target, so they shrink the gain."
+        ),
     ),
     FindingCode.LOAD: Explanation(
-        what="With {running} requests running, decoding is {speedup} times as fast as without speculation. With "
-        "{fewer} it is {better} times as fast.",
+        what=(
+            "With {running} requests running, decoding is {speedup} times as fast as without"
+            " speculation. With {fewer} it is {better} times as fast."
+        ),
         remedy="{schedule_or_pods}",
-        expect="At low load, verification uses compute that would be idle. At high load it takes it from other "
-        "requests.",
+        expect=(
+            "At low load, verification uses compute that would be idle. At high load it takes it"
+            " from other requests."
+        ),
     ),
     FindingCode.LONG_PROMPTS: Explanation(
-        what="Requests with prompts of {where} tokens accept {compared} with other prompt lengths at the same "
-        "temperatures.",
-        remedy="Use a draft that was trained on such lengths{longest}, or route these requests to pods that do not "
-        "speculate.",
+        what=(
+            "Requests with prompts of {where} tokens accept {compared} with other prompt lengths at"
+            " the same temperatures."
+        ),
+        remedy=(
+            "Use a draft that was trained on such lengths{longest}, or route these requests to pods"
+            " that do not speculate."
+        ),
         expect="Heads and small drafts accept less beyond the lengths that they were trained on.",
     ),
     FindingCode.STRUCTURED_OUTPUT: Explanation(
-        what="Requests with structured output accept {compared} without it at the same temperatures.",
-        remedy="Route these requests to pods that do not speculate, or that draft with n-gram or suffix decoding, "
-        "which repeats keys and punctuation.",
-        expect="The drafter does not know the grammar, and vLLM drops the draft tokens that the grammar forbids.",
+        what=(
+            "Requests with structured output accept {compared} without it at the same temperatures."
+        ),
+        remedy=(
+            "Route these requests to pods that do not speculate, or that draft with n-gram or"
+            " suffix decoding, which repeats keys and punctuation."
+        ),
+        expect=(
+            "The drafter does not know the grammar, and vLLM drops the draft tokens that the"
+            " grammar forbids."
+        ),
         verify=_BY_GROUP,
     ),
     FindingCode.ADAPTER: Explanation(
         what="Requests with adapter {where} accept {compared} without it at the same temperatures.",
-        remedy="Train a draft for this adapter, or route its requests to pods that do not speculate.",
+        remedy=(
+            "Train a draft for this adapter, or route its requests to pods that do not speculate."
+        ),
         expect="The draft was made for the base model and does not apply the adapter.",
     ),
     FindingCode.SAMPLING: Explanation(
         what="Requests with {parameters} accept {compared} without them at the same temperatures.",
-        remedy="Ask the clients whether they need these parameters, or route these requests to pods that do not "
-        "speculate.",
-        expect="These parameters shape the target's distribution alone: the drafter does not see them.",
+        remedy=(
+            "Ask the clients whether they need these parameters, or route these requests to pods"
+            " that do not speculate."
+        ),
+        expect=(
+            "These parameters shape the target's distribution alone: the drafter does not see them."
+        ),
         verify=_BY_GROUP,
     ),
     FindingCode.ONE_ENGINE: Explanation(
-        what="Requests on engine {where} accept {compared} on the other engines at the same temperatures and prompt "
-        "lengths.",
-        remedy="Drain and restart this vLLM. If that does not help, compare the engine's configuration and GPU with "
-        "those of the others.",
+        what=(
+            "Requests on engine {where} accept {compared} on the other engines at the same"
+            " temperatures and prompt lengths."
+        ),
+        remedy=(
+            "Drain and restart this vLLM. If that does not help, compare the engine's configuration"
+            " and GPU with those of the others."
+        ),
         expect="The engines of one vLLM load the same draft, so a difference points to a fault.",
     ),
     FindingCode.MISMATCH: Explanation(
-        what="Almost no draft tokens are accepted ({rate}), at any temperature and from the first position on. High "
-        "temperatures alone do not cause this.",
+        what=(
+            "Almost no draft tokens are accepted ({rate}), at any temperature and from the first"
+            " position on. High temperatures alone do not cause this."
+        ),
         remedy="{match}",
-        expect="A draft that matches has its first token accepted far more often, even at high temperatures.",
+        expect=(
+            "A draft that matches has its first token accepted far more often, even at high"
+            " temperatures."
+        ),
     ),
     FindingCode.NOT_SPECULATING: Explanation(
-        what="{engines} generated {count} tokens and drafted none, although --speculative-config says {method}.",
+        what=(
+            "{engines} generated {count} tokens and drafted none, although --speculative-config"
+            " says {method}."
+        ),
         remedy="Look in vLLM's log for what switched drafting off, and restart it.",
         expect="Until then the draft model takes memory and saves no time.",
     ),
     FindingCode.PREFIX_CACHE: Explanation(
-        what="{rate} of the prompt tokens are found in the prefix cache. Up to {other} could be: with method {method}, "
-        "vLLM recomputes the last block of each hit, here {where} tokens.",
+        what=(
+            "{rate} of the prompt tokens are found in the prefix cache. Up to {other} could be:"
+            " with method {method}, vLLM recomputes the last block of each hit, here {where}"
+            " tokens."
+        ),
         remedy="{keep}",
-        expect="Time to first token falls where prompts are shared; the time per token may rise with it or fall. vLLM "
-        "calls the option experimental: without the block the draft head lacks its own states, so it may accept less.",
+        expect=(
+            "Time to first token falls where prompts are shared; the time per token may rise with"
+            " it or fall. vLLM calls the option experimental: without the block the draft head"
+            " lacks its own states, so it may accept less."
+        ),
     ),
     FindingCode.ROOM: Explanation(
         what="Engine {where} runs out of KV cache: {pressure}. {taken}",
-        remedy="Raise --gpu-memory-utilization if memory is left, use a smaller draft or method, or add pods. "
-        "To find out whether requests gain more from the draft than from the room, compare without it at this load.",
-        expect="A preempted request is computed again, and its client waits for that; no acceptance rate shows it.",
+        remedy=(
+            "Raise --gpu-memory-utilization if memory is left, use a smaller draft or method, or"
+            " add pods. To find out whether requests gain more from the draft than from the room,"
+            " compare without it at this load."
+        ),
+        expect=(
+            "A preempted request is computed again, and its client waits for that; no acceptance"
+            " rate shows it."
+        ),
     ),
 }
 
 
 _FORBIDDEN: Final = replace(
     _TEXTS[FindingCode.STRUCTURED_OUTPUT],
-    what="Requests with structured output get no draft tokens: the grammar forbids all of them. Over all requests, "
-    "vLLM accepts {other} of the draft tokens.",
+    what=(
+        "Requests with structured output get no draft tokens: the grammar forbids all of them. Over"
+        " all requests, vLLM accepts {other} of the draft tokens."
+    ),
 )
 
 
@@ -162,16 +218,20 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         "where": where,
         "rate": percent(value),
         "other": percent(other),
-        "compared": f"{percent(value)} of their draft tokens, {100 * (other - value):.0f} ± {100 * interval:.0f} "
-        f"points less than the {percent(other)} of those",
+        "compared": (
+            f"{percent(value)} of their draft tokens, {100 * (other - value):.0f} ±"
+            f" {100 * interval:.0f} points less than the {percent(other)} of those"
+        ),
         "at": f" (T {where})" if where else "",
         "but": _BIASED if engine.configuration.async_scheduling is False else "",
         "memory": _memory(engine.configuration, speculation),
         "advice": tokens_sentence(advice),
         "number": _number(advice.tokens),
-        "basis": _BY_ACCEPTANCE
-        if advice.tokens is None or advice.tokens.best_seconds is None
-        else _BY_TIME,
+        "basis": (
+            _BY_ACCEPTANCE
+            if advice.tokens is None or advice.tokens.best_seconds is None
+            else _BY_TIME
+        ),
         "schedule": schedule,
         "schedule_or_pods": schedule or "Add pods, so that fewer requests run on each.",
         "running": finding.where[-1] if finding.where else "",
@@ -188,15 +248,17 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         "pressure": _pressure(
             [engine for engine in model.engines if engine.key.engine in finding.where]
         ),
-        "taken": f"It is {percent(finding.value)} smaller than the baseline's."
-        if finding.value is not None
-        else f"The draft takes about {percent(other)} of it, by its share of the layers.",
+        "taken": (
+            f"It is {percent(finding.value)} smaller than the baseline's."
+            if finding.value is not None
+            else f"The draft takes about {percent(other)} of it, by its share of the layers."
+        ),
     }
 
 
 _BIASED: Final = (
-    ", except for structured output: without async scheduling, vLLM drops the draft tokens that the grammar forbids "
-    "before it verifies, which biases the tokens that take their place"
+    ", except for structured output: without async scheduling, vLLM drops the draft tokens that the"
+    " grammar forbids before it verifies, which biases the tokens that take their place"
 )
 _BY_TIME: Final = (
     "The time per token follows from the acceptance rate by position and the measured step times."
@@ -207,7 +269,10 @@ _BY_ACCEPTANCE: Final = (
 _KEEP: Final = (
     'Try `"disable_eagle_block_drop": true` in --speculative-config on one pod, and compare.'
 )
-_CANNOT_KEEP: Final = "Upgrade to vLLM 0.32 or later, which has `disable_eagle_block_drop`, or make shared prefixes longer."
+_CANNOT_KEEP: Final = (
+    "Upgrade to vLLM 0.32 or later, which has `disable_eagle_block_drop`, or make shared prefixes"
+    " longer."
+)
 _LOGIT_BYTES: Final = 4  # of a draft that samples: vLLM keeps its logits until verification
 _PARAMETERS: Final = {
     "filtered": "top-k, top-p or min-p",
@@ -238,8 +303,9 @@ def _memory(configuration: Configuration, speculation: Speculation) -> str:
     if configuration.model_runner_v2:
         return text
     return (
-        f"{text} On model runner V1, vLLM's memory profiling leaves them out, so lower --gpu-memory-utilization by as "
-        "much, and a request's seed no longer makes its output reproducible."
+        f"{text} On model runner V1, vLLM's memory profiling leaves them out, so lower"
+        " --gpu-memory-utilization by as much, and a request's seed no longer makes its output"
+        " reproducible."
     )
 
 
@@ -254,16 +320,20 @@ def _number(tokens: TokensAdvice | None) -> str:
 
 def _match(configuration: Configuration, speculation: Speculation) -> str:
     if not drafts_with_a_model(speculation.method):
-        return "Nothing in such text helps to guess what follows: draft with a model, or remove --speculative-config."
+        return (
+            "Nothing in such text helps to guess what follows: draft with a model, or remove"
+            " --speculative-config."
+        )
     target, draft = configuration.quantization or "none", speculation.draft_quantization or "none"
     longest = ""
     if speculation.draft_max_model_len is not None and not configuration.model_runner_v2:
         longest = (
-            " On model runner V1, no draft token of a batch is accepted while one of its requests is longer than the "
-            f"draft's longest length, here {speculation.draft_max_model_len:,} tokens."
+            " On model runner V1, no draft token of a batch is accepted while one of its requests"
+            f" is longer than the draft's longest length, here {speculation.draft_max_model_len:,}"
+            " tokens."
         )
     return (
-        "Restart vLLM. If that does not help, check that the draft was made for this target: its vocabulary, chat "
-        f"template, quantization (target: {target}, draft: {draft}) and vLLM's version.{longest} Until then remove "
-        "--speculative-config."
+        "Restart vLLM. If that does not help, check that the draft was made for this target: its"
+        f" vocabulary, chat template, quantization (target: {target}, draft: {draft}) and vLLM's"
+        f" version.{longest} Until then remove --speculative-config."
     )

@@ -17,42 +17,50 @@ from sidecar.wording.tables import group_name
 
 LIMITATIONS: Final = {
     Limitation.V0_COUNTERS: (
-        "vLLM's V0 engine adds its totals to its speculation counters again every 5 s, so the sidecar does not export "
-        "them and has no acceptance rate. Use the V1 engine: vLLM 0.11 or later, or VLLM_USE_V1=1."
+        "vLLM's V0 engine adds its totals to its speculation counters again every 5 s, so the"
+        " sidecar does not export them and has no acceptance rate. Use the V1 engine: vLLM 0.11 or"
+        " later, or VLLM_USE_V1=1."
     ),
     Limitation.NO_SPECULATION: (
-        "vLLM exports no spec_decode counters: it runs without --speculative-config, or with --disable-log-stats."
+        "vLLM exports no spec_decode counters: it runs without --speculative-config, or with"
+        " --disable-log-stats."
     ),
     Limitation.DIFFUSION: "A diffusion model does not draft, so it has no acceptance rate.",
     Limitation.NO_REQUEST_TPOT: (
-        "vLLM before 0.11 does not export the time per output token. Its inter-token latency has one observation per "
-        "engine step and may rise as the acceptance rate improves."
+        "vLLM before 0.11 does not export the time per output token. Its inter-token latency has"
+        " one observation per engine step and may rise as the acceptance rate improves."
     ),
-    Limitation.NO_POSITIONS: "This vLLM does not export accepted tokens by draft position. Upgrade vLLM.",
+    Limitation.NO_POSITIONS: (
+        "This vLLM does not export accepted tokens by draft position. Upgrade vLLM."
+    ),
     Limitation.NO_KV_CACHE_CAPACITY: (
-        "This vLLM does not export the capacity of the KV cache. Upgrade vLLM: all tested versions from 0.10 on do."
+        "This vLLM does not export the capacity of the KV cache. Upgrade vLLM: all tested versions"
+        " from 0.10 on do."
     ),
     Limitation.SEVERAL_PROCESSES: (
-        "vLLM's /metrics is the sum of several API servers: it has no step count, and a restart shows only if a "
-        "counter decreases. If one API server is enough, set --api-server-count 1."
+        "vLLM's /metrics is the sum of several API servers: it has no step count, and a restart"
+        " shows only if a counter decreases. If one API server is enough, set --api-server-count 1."
     ),
     Limitation.ITL_PER_TOKEN: (
-        "This vLLM's inter-token latency has one observation per token, not one per engine step, so it does not show "
-        "how long a step takes. With the plug-in, step times come from the engine; without it there is no speedup."
+        "This vLLM's inter-token latency has one observation per token, not one per engine step, so"
+        " it does not show how long a step takes. With the plug-in, step times come from the"
+        " engine; without it there is no speedup."
     ),
 }
 WITHHELD: Final = {
     Withheld.NO_STEPS: "vLLM exports no step times, or several API servers count the same steps",
     Withheld.ITL_PER_TOKEN: (
-        "this vLLM's inter-token latency has one observation per token, so it does not show how long a step takes; "
-        "load the plug-in into vLLM to get step times"
+        "this vLLM's inter-token latency has one observation per token, so it does not show how"
+        " long a step takes; load the plug-in into vLLM to get step times"
     ),
     Withheld.NO_REFERENCE: (
-        "the step time without speculation is not known; measure it on a vLLM that does not speculate: "
-        "`specdec-sidecar baseline --url URL --load 1,2,4,8,16 --out baseline.yaml`"
+        "the step time without speculation is not known; measure it on a vLLM that does not"
+        " speculate: `specdec-sidecar baseline --url URL --load 1,2,4,8,16 --out baseline.yaml`"
     ),
     Withheld.OTHER_MODEL: "the baseline does not contain the model that this vLLM serves",
-    Withheld.LOAD: "the baseline was not measured with this number of running requests; add it to --load",
+    Withheld.LOAD: (
+        "the baseline was not measured with this number of running requests; add it to --load"
+    ),
     Withheld.PROMPTS: (
         "the baseline was measured with a different ratio of prompt to generated tokens; "
         "measure it with prompts like those of the traffic: --prompts, --max-tokens"
@@ -63,26 +71,28 @@ _EXACT_SAMPLERS: Final = frozenset(
     {None, "standard", "block", "strict", "probabilistic"}
 )  # they keep the distribution
 _ADAPTIVE: Final = (
-    "Verification is adaptive: vLLM's counters include draft tokens that were never verified, so the acceptance rate "
-    "is not meaningful, and only a measured speedup decides."
+    "Verification is adaptive: vLLM's counters include draft tokens that were never verified, so"
+    " the acceptance rate is not meaningful, and only a measured speedup decides."
 )
 _SYNTHETIC: Final = (
     "The acceptance rate is synthetic (rejection_sample_method): it is configured, not measured."
 )
 _LOSSY: Final = (
-    "rejection_sample_method {} also accepts tokens that the model itself would not have sampled: part of the "
-    "acceptance rate comes at the cost of quality."
+    "rejection_sample_method {} also accepts tokens that the model itself would not have sampled:"
+    " part of the acceptance rate comes at the cost of quality."
 )
 _UNRULED: Final = (
-    "The rule of thumb on the acceptance rate is for models that draft token by token, and method {} does not: only a "
-    "measured speedup tells whether it pays. Measure a baseline with `specdec-sidecar baseline`."
+    "The rule of thumb on the acceptance rate is for models that draft token by token, and method"
+    " {} does not: only a measured speedup tells whether it pays. Measure a baseline with"
+    " `specdec-sidecar baseline`."
 )
 _GIVEN_UP: Final = (
-    "With method {}, vLLM does not use {}, which it uses by default without speculation (on GPUs). That is part of the "
-    "method's price, and only a baseline shows it."
+    "With method {}, vLLM does not use {}, which it uses by default without speculation (on GPUs)."
+    " That is part of the method's price, and only a baseline shows it."
 )
 _UNKNOWN: Final = Configuration()
-# vLLM cannot turn speculation off for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
+# vLLM cannot turn speculation off for single requests; the runbook
+# SpecDecodeAcceptanceLowAtTemperature.md says more.
 _LOSING: Final = "Route this traffic to pods that do not speculate."
 _OR_FEWER: Final = "Route this traffic to pods that do not speculate, or speculate fewer tokens."
 
@@ -127,10 +137,10 @@ def _traffic(model: ModelReport) -> str:
     long = groups[Table.PROMPT_TOKENS, "8k-32k"] + groups[Table.PROMPT_TOKENS, "32k+"]
     seconds = max(part.window.seconds for part in model.temperatures)
     text = (
-        f"{counted(total, 'request')} in the last {duration(seconds)}: {shares}; "
-        f"{percent(groups[Table.OUTPUT, 'structured'])} with structured output, {percent(long)} with prompts above 8k "
-        f"tokens, {percent(shaped)} with top-k, top-p, min-p or penalties. docs/measure.md says which traffic suits "
-        "speculation."
+        f"{counted(total, 'request')} in the last {duration(seconds)}: {shares};"
+        f" {percent(groups[Table.OUTPUT, 'structured'])} with structured output, {percent(long)}"
+        f" with prompts above 8k tokens, {percent(shaped)} with top-k, top-p, min-p or penalties."
+        " docs/measure.md says which traffic suits speculation."
     )
     used = " and ".join(
         f"{name} ({percent(share)} of the requests)" for name, share in model.rejected.items()
@@ -139,7 +149,8 @@ def _traffic(model: ModelReport) -> str:
 
 
 def judgement_note(judgement: Judgement, *, is_explained: bool = False) -> str:
-    """What a verdict is of, what keeps it from being reached or from rising, and what to do where it is net negative.
+    """What a verdict is of, what keeps it from being reached or from rising, and what to do where
+    it is net negative.
 
     ``is_explained``: findings say what to do. Empty if there is nothing to say.
     """
@@ -173,8 +184,8 @@ def _held(judgement: Judgement) -> str:
         else f"speedup {sign} {CONFIDENCE:g} standard errors"
     )
     return (
-        f"The {bound} is back above {line:g}, but the verdict stays {judgement.verdict.replace('_', ' ')} below "
-        f"{line + MARGIN:g}, so that it does not flap."
+        f"The {bound} is back above {line:g}, but the verdict stays"
+        f" {judgement.verdict.replace('_', ' ')} below {line + MARGIN:g}, so that it does not flap."
     )
 
 
@@ -199,8 +210,9 @@ def schedule_sentence(advice: Advice) -> str:
         return ""
     entries = [list(entry) for entry in advice.schedule]
     return (
-        f'To follow the load, set `"num_speculative_tokens_per_batch_size": {entries}`. vLLM ignores it with data '
-        "parallelism, and gives up full CUDA graphs for it on model runner V1."
+        f'To follow the load, set `"num_speculative_tokens_per_batch_size": {entries}`. vLLM'
+        " ignores it with data parallelism, and gives up full CUDA graphs for it on model"
+        " runner V1."
     )
 
 
@@ -238,8 +250,8 @@ def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
         text = f"At this load a token takes {best} without speculation and {now} with it"
         return f"{text}: speculate {how}, or not at all."
     return (
-        f"Set num_speculative_tokens to {tokens.best} instead of {tokens.now}: about {best} per token instead of {now} "
-        "at this load."
+        f"Set num_speculative_tokens to {tokens.best} instead of {tokens.now}: about {best} per"
+        f" token instead of {now} at this load."
     )
 
 
@@ -284,7 +296,10 @@ def _losing_engines(model: ModelReport) -> Iterator[str]:
         return
     for engine in judged:
         if engine.judgement.verdict is Verdict.NET_NEGATIVE:
-            yield f"Engine {engine.key.engine} is net negative on its own: {_grounds(engine.judgement)}."
+            yield (
+                f"Engine {engine.key.engine} is net negative on its own:"
+                f" {_grounds(engine.judgement)}."
+            )
 
 
 def _grounds(judgement: Judgement) -> str:

@@ -9,54 +9,57 @@ _DOCTOR: Final = "To find out why, run `python -m specdec_doctor` in vLLM's cont
 _NO_SPLIT: Final = {
     NoSplitReason.REFUSED: "The plug-in does not observe engine {engine} of vLLM {vllm}: {reason}.",
     NoSplitReason.CHECKING: (
-        "The split by temperature begins once a step with drafts has shown that engine {engine}'s scheduler calls "
-        "vLLM's own methods: {reason}."
+        "The split by temperature begins once a step with drafts has shown that engine {engine}'s"
+        " scheduler calls vLLM's own methods: {reason}."
     ),
     NoSplitReason.DISABLED: (
-        "The plug-in failed on engine {engine} and disabled itself, so its model has no split by temperature: "
-        "{reason}. vLLM is not affected; it loads the plug-in again when it restarts."
+        "The plug-in failed on engine {engine} and disabled itself, so its model has no split by"
+        " temperature: {reason}. vLLM is not affected; it loads the plug-in again when it restarts."
     ),
     NoSplitReason.RESTARTED_WITHOUT: (
-        "vLLM has restarted, and since then no plug-in observes engine {engine}, so its model has no split by "
-        f"temperature. {_DOCTOR}"
+        "vLLM has restarted, and since then no plug-in observes engine {engine}, so its model"
+        f" has no split by temperature. {_DOCTOR}"
     ),
     NoSplitReason.CONTRADICTS_ITSELF: (
-        "There is no split by temperature: the plug-in of engine {engine} contradicts itself, which a restart of vLLM "
-        "ends. Check what else writes to the sidecar's socket."
+        "There is no split by temperature: the plug-in of engine {engine} contradicts itself, which"
+        " a restart of vLLM ends. Check what else writes to the sidecar's socket."
     ),
     NoSplitReason.COUNTS_OTHERWISE: (
-        "There is no split by temperature: on engine {engine} the plug-in counted {share} (drafts, draft tokens or "
-        f"accepted tokens). {_DOCTOR}"
+        "There is no split by temperature: on engine {engine} the plug-in counted {share}"
+        f" (drafts, draft tokens or accepted tokens). {_DOCTOR}"
     ),
     NoSplitReason.SEVERAL_CLAIM: (
-        "There is no split by temperature: several plug-ins claim to be engine {engine} with vLLM's own numbers. Only "
-        "one vLLM, with one plug-in per engine, may use this sidecar's socket. Remove the others, then restart the "
-        "sidecar."
+        "There is no split by temperature: several plug-ins claim to be engine {engine} with vLLM's"
+        " own numbers. Only one vLLM, with one plug-in per engine, may use this sidecar's socket."
+        " Remove the others, then restart the sidecar."
     ),
     NoSplitReason.NOT_COMPARED: (
-        "The split by temperature begins once vLLM's counters confirm what the plug-in reports of engine {engine}."
+        "The split by temperature begins once vLLM's counters confirm what the plug-in reports of"
+        " engine {engine}."
     ),
     NoSplitReason.NOT_REPORTED: (
-        "The split by temperature begins once the plug-in of engine {engine} has connected, which it does with the "
-        "engine's next request."
+        "The split by temperature begins once the plug-in of engine {engine} has connected, which"
+        " it does with the engine's next request."
     ),
 }
 _CANNOT_LISTEN: Final = (
-    "The sidecar cannot listen for the plug-in ({}), so there is no split by temperature. Set "
-    "plugin.socket (SPECDEC_PLUGIN__SOCKET) to a path that the sidecar can write and no other sidecar uses."
+    "The sidecar cannot listen for the plug-in ({}), so there is no split by temperature. Set"
+    " plugin.socket (SPECDEC_PLUGIN__SOCKET) to a path that the sidecar can write and no other"
+    " sidecar uses."
 )
 _GONE: Final = (
-    "The plug-in is no longer connected: vLLM has stopped or restarted without it, or it cannot reach the sidecar's "
-    "socket."
+    "The plug-in is no longer connected: vLLM has stopped or restarted without it, or it cannot"
+    " reach the sidecar's socket."
 )
 _NEVER_CONNECTED: Final = (
-    "No plug-in has connected yet, so there is no split by temperature. If vLLM has loaded the plug-in, it will "
-    "connect with the next request. If it refused this vLLM or failed, vLLM's log has a line with `specdec`. If "
-    "vLLM has not loaded it: `specdec-sidecar plugin DIR` writes it, and `PYTHONPATH=DIR vllm serve MODEL` loads it."
+    "No plug-in has connected yet, so there is no split by temperature. If vLLM has loaded the"
+    " plug-in, it will connect with the next request. If it refused this vLLM or failed, vLLM's log"
+    " has a line with `specdec`. If vLLM has not loaded it: `specdec-sidecar plugin DIR` writes it,"
+    " and `PYTHONPATH=DIR vllm serve MODEL` loads it."
 )
 _OTHER_FORMAT: Final = (
-    "The plug-in uses message format {}, but this sidecar reads format {}. Rewrite the plug-in with "
-    "this sidecar (`specdec-sidecar plugin DIR`) and restart vLLM."
+    "The plug-in uses message format {}, but this sidecar reads format {}. Rewrite the plug-in with"
+    " this sidecar (`specdec-sidecar plugin DIR`) and restart vLLM."
 )
 
 

@@ -41,8 +41,8 @@ LOWER: Final = (
 )
 PRICES: Final = ("price", "with speculation", "without (baseline)")
 UNDER_OTHER_TRAFFIC: Final = (
-    "The baseline had prompts and a load of its own, on which hits, times to first token and preemptions depend: "
-    "`specdec-sidecar compare` has them under the same requests."
+    "The baseline had prompts and a load of its own, on which hits, times to first token and"
+    " preemptions depend: `specdec-sidecar compare` has them under the same requests."
 )
 _BY: Final = {
     "prompt_tokens": "prompts of {} tokens",

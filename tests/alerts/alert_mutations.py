@@ -1,6 +1,7 @@
 """Changes each rule in every place, one at a time, and checks that a scene fails.
 
-``python -m tests.alerts.alert_mutations [RULE ...]`` prints what no scene notices: a rule that could break unnoticed.
+``python -m tests.alerts.alert_mutations [RULE ...]`` prints what no scene notices: a rule that
+could break unnoticed.
 """
 
 import re
@@ -33,7 +34,10 @@ _UNNOTICED = (
     # Equal: an alert's text takes the first one.
     "fleet:specdec_runbooks:any: 1 -> 2.0 in: topk(1, group by (runbooks)",
     # Not a scene, since rules are missing in it: test_alerts_without_their_recording_rules_say_so.
-    "SpecDecodeRulesFailing: removed: or label_replace(group without (engine) (specdec_engine_drafts_total) unless",
+    (
+        "SpecDecodeRulesFailing: removed: or label_replace(group without (engine)"
+        " (specdec_engine_drafts_total) unless"
+    ),
 )
 
 
@@ -131,9 +135,11 @@ def survives(rules, mutant):
 
 
 def check(names=(), jobs=2, every=1):
-    """How many changes were made, and what survived; of those of the named rules (none: of all) one in ``every``.
+    """How many changes were made, and what survived; of those of the named rules (none: of all) one
+    in ``every``.
 
-    Which ones goes by their own text, so that a change of one rule does not exchange those of all the others.
+    Which ones goes by their own text, so that a change of one rule does not exchange those of all
+    the others.
     """
     rules = shipped()
     made = [mutant for mutant in mutants(rules) if not names or _name(rules[mutant.rule]) in names]
@@ -172,9 +178,6 @@ def _name(rule):
 
 if __name__ == "__main__":
     made, alive = check(sys.argv[1:])
-    print(
-        f"{made} changes, {f'{len(alive)} unnoticed:' if alive else 'all noticed'}",
-        *alive,
-        sep="\n",
-    )  # noqa: T201 - a script prints
+    outcome = f"{len(alive)} unnoticed:" if alive else "all noticed"
+    print(f"{made} changes, {outcome}", *alive, sep="\n")  # noqa: T201 - a script prints
     sys.exit(bool(alive))

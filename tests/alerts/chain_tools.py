@@ -14,8 +14,9 @@ from tests.alerts.scene import RULES
 from tests.debian_servers import ready_server, running_prometheus, scraping
 
 PACE = 1 / 100  # factor for how long conditions have to hold
-# The rules' windows and intervals, shortened: the shipped text and its replacement. A scrape may take a second, and a
-# window holds fifteen scrapes, so that a busy machine delays the alerts but does not interrupt them.
+# The rules' windows and intervals, shortened: the shipped text and its replacement. A scrape may
+# take a second, and a window holds fifteen scrapes, so that a busy machine delays the alerts but
+# does not interrupt them.
 INTERVAL = "1s"
 FASTER = (
     (r"\[(5m|3m)\]", "[15s]"),

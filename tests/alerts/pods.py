@@ -1,7 +1,8 @@
-"""Pods for scenes: what Prometheus would have scraped from a sidecar beside a vLLM with a planned traffic.
+"""Pods for scenes: what Prometheus would have scraped from a sidecar beside a vLLM with a planned
+traffic.
 
-From vLLM's page on everything is the sidecar's own code: its parser, its analysis, its metrics. A quantity of the
-traffic is a number or a plan (``vllm_pages.plan``).
+From vLLM's page on everything is the sidecar's own code: its parser, its analysis, its metrics. A
+quantity of the traffic is a number or a plan (``vllm_pages.plan``).
 """
 
 import json
@@ -33,7 +34,8 @@ POD = "vllm-7d9c4bf6c5-x2x9z"  # of a Deployment
 
 @dataclass
 class Firing:
-    """An alert that is expected to fire from minute ``since`` to minute ``until``, with the value that its texts quote.
+    """An alert that is expected to fire from minute ``since`` to minute ``until``, with the value
+    that its texts quote.
 
     ``labels`` are without the rule's own.
     """
@@ -55,7 +57,8 @@ class Pod:
     def __init__(
         self, instance, *, model="m", namespace="prod", minutes=None, start=0, poll=30, **thresholds
     ):
-        """It lives for ``minutes`` from minute ``start`` on, by default until its scene's last check.
+        """It lives for ``minutes`` from minute ``start`` on, by default until its scene's last
+        check.
 
         The sidecar polls every ``poll`` seconds.
         """
@@ -116,7 +119,8 @@ class Pod:
         return self
 
     def bucket(self, temperature, drafts, acceptance):
-        """One temperature's work, with the plug-in: ``drafts`` per second, ten requests finished per minute.
+        """One temperature's work, with the plug-in: ``drafts`` per second, ten requests finished
+        per minute.
 
         What the engine drafts is all temperatures together.
         """

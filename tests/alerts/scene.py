@@ -42,7 +42,8 @@ def alone(own):
 
 @dataclass
 class Scene:
-    """At the minutes ``at`` only what the pods and ``fleet`` say fires, and at the first of them nothing.
+    """At the minutes ``at`` only what the pods and ``fleet`` say fires, and at the first of them
+    nothing.
 
     A scene without an alert is about ``records``.
     """
@@ -86,7 +87,8 @@ class Scene:
     def test(self, text, seconds=SCRAPE, scraped_as=alone):
         """The input of promtool, without series that ``text``, the rules' text, does not name.
 
-        Every pod is scraped every ``seconds``, once with each of the label sets that ``scraped_as`` gives for its own.
+        Every pod is scraped every ``seconds``, once with each of the label sets that ``scraped_as``
+        gives for its own.
         """
         series = {}
         for pod in self.pods:
@@ -175,7 +177,8 @@ def recorded(text):
 
 
 def concerned(rules, scene):
-    """The rules that a scene is about, with all that they depend on; the others would only take time.
+    """The rules that a scene is about, with all that they depend on; the others would only take
+    time.
 
     The annotation ``context`` is left out unless the scene expects it.
     """

@@ -274,7 +274,8 @@ def of_a_model():
         state="observing",
     )
     yield Scene(
-        "the configuration, vLLM's version, the acceptance rate and the speedup of all pods of a model",
+        "the configuration, vLLM's version, the acceptance rate and the speedup of all pods of a"
+        " model",
         None,
         at=(35,),
         records={

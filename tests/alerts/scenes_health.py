@@ -305,7 +305,8 @@ def rules_failing():
 
 @scenes
 def links():
-    """Without addresses alerts link to a sidecar, that on a dead one to a living one, and no dashboard is made up.
+    """Without addresses alerts link to a sidecar, that on a dead one to a living one, and no
+    dashboard is made up.
 
     In a cluster the link is to a forwarded port.
     """

@@ -288,7 +288,8 @@ def context():
     )  # a scrape failed since
     command = f"Details: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report"
     yield Scene(
-        "it comes with the pod's rates and speedup, and in Kubernetes with a command that shows all numbers",
+        "it comes with the pod's rates and speedup, and in Kubernetes with a command that shows all"
+        " numbers",
         LOW,
         at=(9, 35),
     ).with_pods(

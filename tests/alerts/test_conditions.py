@@ -146,8 +146,8 @@ def courses(tracker, now, rule=None):
         # The pace stretches both times.
         (2, [(0, HOLDS, []), (19, HOLDS, []), (20, HOLDS, [(20, None)]), (29, None, [(20, None)]),
              (30, None, [(20, 30)])]),
-        # One name with two severities is two alerts, as in Prometheus: what was information must hold for its whole
-        # time before it pages.
+        # One name with two severities is two alerts, as in Prometheus: what was information must
+        # hold for its whole time before it pages.
         (1, [(0, "Name/info", []), (100, "Name/info", [(100, None)]), (104, HOLDS, [(100, None)]),
              (105, HOLDS, [(100, 105)]), (114, HOLDS, [(100, 105), (114, None)])]),
     ],

@@ -116,7 +116,10 @@ def test_a_notification_has_the_text_the_numbers_the_labels_and_the_runbook(tmp_
         "It loses.",
         "Acceptance 45%.",
         "Firing since 2026-11-21 02:12 UTC",
-        "cluster=eu namespace=llm pod=vllm-7d9c4b-x2x9z instance=10.1.2.3:9911 model=m severity=critical",
+        (
+            "cluster=eu namespace=llm pod=vllm-7d9c4b-x2x9z instance=10.1.2.3:9911 model=m"
+            " severity=critical"
+        ),
         "Runbook: https://r.example/Low.md",
     ]
 
@@ -148,7 +151,7 @@ def matches(matcher, alert):
 def inhibited_by(source):
     """The scopes of the alerts that one with the labels ``source`` inhibits."""
     rules = yaml.safe_load(CONFIG.read_text())["inhibit_rules"]
-    (alert, *_) = [alert for alert in ALERTS if source.items() <= alert.labels.items()]
+    alert, *_ = [alert for alert in ALERTS if source.items() <= alert.labels.items()]
     targets = [
         rule["target_matchers"]
         for rule in rules

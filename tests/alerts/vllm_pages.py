@@ -154,7 +154,8 @@ class Vllm:
         self.speculation = None
         self.version = "0.32.0"
         self.plugin_state = HelloState.OBSERVING
-        self.finishing = {}  # by temperature, plans of each request's acceptance and plain time per token / actual
+        # by temperature, plans of each request's acceptance and plain time per token / actual
+        self.finishing = {}
         self.lives = 0
         self.restart()
 

@@ -20,7 +20,8 @@ from sidecar.requests.messages import Speculation
 from sidecar.settings.groups import Thresholds
 from tests.analysis.analysis_tools import evidence, window
 
-# vLLM issue 20780: an 8B model, one request at a time; plain TPOT 7.07 ms. Length and TPOT by number of draft tokens.
+# vLLM issue 20780: an 8B model, one request at a time; plain TPOT 7.07 ms. Length and TPOT by
+# number of draft tokens.
 PLAIN = 0.00707
 TABLES = {
     "EAGLE-3": {

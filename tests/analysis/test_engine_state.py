@@ -30,7 +30,10 @@ def test_the_prefix_cache_s_window_is_growth_and_counters_that_vllm_lacks_are_un
     server.poll(
         snap(
             counters=counters
-            | {Counter.PREFIX_CACHE_QUERIES: 1200.0, Counter.PREFIX_CACHE_HITS: 1150.0}
+            | {
+                Counter.PREFIX_CACHE_QUERIES: 1200.0,
+                Counter.PREFIX_CACHE_HITS: 1150.0,
+            }
         )
     )
     (engine,) = server.engines().values()

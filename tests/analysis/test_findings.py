@@ -190,7 +190,8 @@ def served(*requests, speculation=GREEDY, polls=40):
         (None, [{}, {"output_tokens": 1} | STRUCTURED]),  # there was nothing to draft
         (None, [{}, {"output_tokens": 1, "structured": False, "table": Table.OUTPUT, "key": "free"} | UNDRAFTED,
                 {"table": Table.OUTPUT, "key": "structured", "structured": True}]),
-        (None, [{"temperature": 80, "accepted_tokens": BAD} | ADAPTER, {}]),  # at no temperature with others
+        # at no temperature with others
+        (None, [{"temperature": 80, "accepted_tokens": BAD} | ADAPTER, {}]),
         (None, [{"prompt_tokens": 100, "accepted_tokens": BAD}, {"prompt_tokens": 20_000}]),
     ],
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Engines, plug-ins and liars in any order: what is exported is the engines' own or absent, and falls only with them.
+"""Engines, plug-ins and liars in any order: what is exported is the engines' own or absent, and
+falls only with them.
 
 More of it: ``python -m tests.analysis.test_trust_machine 2000``.
 """

@@ -192,7 +192,8 @@ async def test_a_clock_that_is_set_leaves_no_number_wrong(jump, wall, socket_pat
                 lambda samples: samples.sum("specdec_requests_total") > 100, seconds=30
             )
         ).names
-        # Ticks that seem to be from before the engine's start are not compared with vLLM's counters.
+        # Ticks that seem to be from before the engine's start are not compared with vLLM's
+        # counters.
         before.discard("specdec_request_coverage_ratio")
 
         wall.ahead = jump
@@ -201,7 +202,8 @@ async def test_a_clock_that_is_set_leaves_no_number_wrong(jump, wall, socket_pat
         )
         traffic.stop()
         await sending
-        # A clock set forward looks like a silent plug-in, whose split is withheld until its next tick.
+        # A clock set forward looks like a silent plug-in, whose split is withheld until its next
+        # tick.
         after = await page.until(
             lambda samples: samples.sum("specdec_requests_total") == traffic.completed
         )

@@ -40,7 +40,8 @@ async def test_every_page_is_served_whatever_values_vllm_has(value, served, reco
             json.loads(answers[0].body, parse_constant=_refuse)
 
 
-# One of each kind is enough; tests/engine reads all of them, and tests/export says which metric has which quantity.
+# One of each kind is enough; tests/engine reads all of them, and tests/export says which metric has
+# which quantity.
 PAGES = (
     "vllm-0.33.0-dp2.prom",
     "vllm-0.10.2-multiproc.prom",

@@ -78,8 +78,9 @@ async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):
     async with HttpVllm() as vllm:
         code, out, err = await finished("baseline", "--duration", "1s", SPECDEC_VLLM_URL=vllm.url)
     assert (code, out) == (1, "")
-    assert err.splitlines()[-1] == (
-        "no requests finished, so there is nothing to write; watch longer, or send traffic"
+    assert (
+        err.splitlines()[-1]
+        == "no requests finished, so there is nothing to write; watch longer, or send traffic"
     )
 
 
@@ -117,7 +118,8 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
         }  # a slow machine polls less
         code, out, err = await finished("baseline", *argv, "--out", str(file), **often)
     assert (code, out) == (0, ""), err
-    # Clients that began in step with each other would stay so, and nobody would decode while they prefill.
+    # Clients that began in step with each other would stay so, and nobody would decode while they
+    # prefill.
     assert {10, 20, 30} <= set(lengths)
     written = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).measured
     steps, cache = written.plain_steps["demo"], written.plain_cache["demo"]

@@ -144,7 +144,10 @@ async def test_check_says_why_there_is_no_page_and_what_to_change_in_the_url(che
     assert any("Is vLLM running" in line for line in gone)
 
 
-REJECTED = "rejected (status 404): alerting.alertmanagers takes base URLs, such as http://alertmanager:9093"
+REJECTED = (
+    "rejected (status 404): alerting.alertmanagers takes base URLs, such as"
+    " http://alertmanager:9093"
+)
 DOWN = "failed (ClientConnectorError): is Alertmanager up and reachable from here?"
 
 

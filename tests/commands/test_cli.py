@@ -86,7 +86,10 @@ def test_unusable_arguments_are_refused_without_repeating_a_password(
         ),
         (
             "sweep",
-            f"{NOWHERE}: cannot connect (ClientConnectorError); is vLLM running, and is this its address?",
+            (
+                f"{NOWHERE}: cannot connect (ClientConnectorError); is vLLM running, and is this"
+                " its address?"
+            ),
         ),
     ],
 )
@@ -107,7 +110,10 @@ def test_no_command_imports_another(name):
 
 def test_a_command_does_not_pay_for_anothers_imports(tmp_path):
     """``plugin`` needs no HTTP client; were all commands imported, it would have one."""
-    code = "import sys; from sidecar.cli import main; main(sys.argv[1:]); sys.exit('aiohttp' in sys.modules)"
+    code = (
+        "import sys; from sidecar.cli import main; main(sys.argv[1:]); sys.exit('aiohttp' in"
+        " sys.modules)"
+    )
     program = [sys.executable, "-c", code, "plugin", tmp_path / "plugin"]
     ended = subprocess.run(program, capture_output=True, check=False)
     assert ended.returncode == 0, ended

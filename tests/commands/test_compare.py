@@ -62,9 +62,11 @@ def test_a_ratio_to_a_time_that_varies_more_than_it_is_long_claims_nothing():
     """Rounds of 10 or 90 ms before, and of 10 ms after: the ratio alone would say that it is faster."""
     rounds = [part for seed in (1, 2, 3, 4) for part in generated_level(seed, rounds=2).rounds]
     slow = [
-        replace(part, samples=tuple(one._replace(tpot=9 * one.tpot) for one in part.samples))
-        if place % 2
-        else part
+        (
+            replace(part, samples=tuple(one._replace(tpot=9 * one.tpot) for one in part.samples))
+            if place % 2
+            else part
+        )
         for place, part in enumerate(rounds)
     ]
     before, after = (replace(generated_level(1), rounds=tuple(parts)) for parts in (slow, rounds))
@@ -124,7 +126,10 @@ def test_levels_that_only_one_sweep_measured_are_named_and_pass_no_gate(saved, c
     for pair in ((wide, narrow), (narrow, wide)):
         assert command("compare", *pair, "--fail-if-slower", "50%") == 3
         out, err = capsys.readouterr()
-        line = f"only {wide} measured temperature 0.5, concurrency 4; temperature 1, concurrency 4: not compared"
+        line = (
+            f"only {wide} measured temperature 0.5, concurrency 4; temperature 1, concurrency 4:"
+            " not compared"
+        )
         assert f"note: {line}" in out.splitlines()
         assert err.splitlines() == ["--fail-if-slower: undecided", line]
 
@@ -179,7 +184,8 @@ def test_the_same_requests_have_the_other_prices_with_their_errors(saved, capsys
         r"  KV cache tokens +4,000 +3,000 +-25.0% +±0.0%  lower",
         r"  preemptions/request +0.080 +0.000 +-100.0% +±0.0%  lower",
         (
-            r"temperature 0, concurrency 4: saves 9\.\d+ ms ± 0\.\d+ ms per token, adds 40 ms ± \d(\.\d)? ms to the "
+            r"temperature 0, concurrency 4: saves 9\.\d+ ms ± 0\.\d+ ms per token, adds 40 ms ±"
+            r" \d(\.\d)? ms to the "
             r"first token; a request gains time from 6 output tokens on \(5 to 6\)"
         ),
     )
@@ -289,7 +295,10 @@ def test_json_has_the_result_and_the_changes_with_their_errors(saved, capsys):
             40,
             "1%",
             3,
-            "undecided\nTTFT P50 at temperature 0, concurrency 4: a slowdown of 1.0% cannot be ruled",
+            (
+                "undecided\nTTFT P50 at temperature 0, concurrency 4: a slowdown of 1.0% cannot be"
+                " ruled"
+            ),
         ),
         (0.007, 4000, "5%", 0, "passed\n"),
     ],

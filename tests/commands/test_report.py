@@ -51,8 +51,8 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     tree = report(timed_model(by_time, losing, temperature("0.7-1", judgement=little), engines=()))
     text = await reported(tree)
     over = (
-        "The acceptance rate is of the last 50 min, since the last 5 min had too little traffic. Route this traffic to "
-        "pods that do not speculate, or speculate fewer tokens."
+        "The acceptance rate is of the last 50 min, since the last 5 min had too little traffic."
+        " Route this traffic to pods that do not speculate, or speculate fewer tokens."
     )
     rows = {
         line.split()[0]: line.split()

@@ -40,8 +40,8 @@ async def test_run_serves_until_terminated(program, finished):
         code, _, err = await finished("healthcheck", SPECDEC_LISTEN=address)
         assert code == 1
         assert (
-            err
-            == f"no answer at {address}: ConnectionRefusedError; is the sidecar up, with this SPECDEC_LISTEN?\n"
+            err == f"no answer at {address}: ConnectionRefusedError; is the sidecar up, with this"
+            " SPECDEC_LISTEN?\n"
         )
 
 

@@ -35,7 +35,8 @@ async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_
             24,
             (),
         )
-    # There is no other client, and a warm-up of one token drafts nothing: this is vLLM's count, to the token.
+    # There is no other client, and a warm-up of one token drafts nothing: this is vLLM's count, to
+    # the token.
     acceptances = [level.whole.acceptance for level in result.levels]
     assert sum(acceptance.draft_tokens for acceptance in acceptances) == drafted
     assert sum(acceptance.accepted_tokens for acceptance in acceptances) == accepted

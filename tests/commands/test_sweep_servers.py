@@ -69,7 +69,8 @@ def page_of(drafted, generated=0):
         f"vllm:spec_decode_num_{name}_total{{{labels}}} {value}" for name, value in values.items()
     ]
     lines += [
-        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{place}"}} {drafted / 4 * share}'
+        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{place}"}}'
+        f" {drafted / 4 * share}"
         for place, share in enumerate((0.9, 0.6, 0.5, 0.0))
     ]
     counters = {

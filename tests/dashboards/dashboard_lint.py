@@ -1,6 +1,8 @@
-"""The rules of Grafana's dashboard-linter, and stricter ones of ours: each yields what is wrong with a page.
+"""The rules of Grafana's dashboard-linter, and stricter ones of ours: each yields what is wrong
+with a page.
 
-Ours go further: every kind of panel counts, and selectors must use every variable for which the metric has a label.
+Ours go further: every kind of panel counts, and selectors must use every variable for which the
+metric has a label.
 """
 
 import re
@@ -116,7 +118,8 @@ def _broken(selector):
 def _matchers(name):
     """The variables that a selector needs, as regular expressions by label.
 
-    Alerts also match where the label is missing: ``.+`` alone would hide an alert about a whole fleet.
+    Alerts also match where the label is missing: ``.+`` alone would hide an alert about a whole
+    fleet.
     """
     if name in ALERTS:
         return {label: f"${label}|" for label in (*SCRAPE, "model_name", "temperature")}

@@ -1,6 +1,7 @@
 """What a person reads from a panel as of a moment: texts, colours, rows.
 
-What is read are the alerts' pods (the sidecar's own code), of which an hour is written into a real Prometheus at once.
+What is read are the alerts' pods (the sidecar's own code), of which an hour is written into a real
+Prometheus at once.
 """
 
 import asyncio
@@ -18,7 +19,9 @@ from tests.debian_servers import running_prometheus
 
 MINUTES = 60
 NOW = EPOCH + 60 * (MINUTES - 1)  # of the last scrape
-STALE = "--query.lookback-delta=70s"  # what is not scraped any more ends as if Prometheus had marked it stale
+STALE = (  # what is not scraped any more ends as if Prometheus had marked it stale
+    "--query.lookback-delta=70s"
+)
 
 
 def pod(name, *, ended=0, forgotten=False, **more):
@@ -78,7 +81,8 @@ def _backfill(folder, samples):
 
 
 def reading(page, folder, fleets, *more):
-    """Yields a function that reads a panel with a fleet selected: it calls the method of ``Reader`` that it is given.
+    """Yields a function that reads a panel with a fleet selected: it calls the method of ``Reader``
+    that it is given.
 
     ``more`` are samples besides those of the fleets' pods.
     """
@@ -120,7 +124,8 @@ class Reader:
         return [(series["metric"], float(series["value"][1])) for series in found]
 
     async def shown(self, title):
-        """What a panel says: a table's rows, else each series' legend and value; without any, what stands for no data.
+        """What a panel says: a table's rows, else each series' legend and value; without any, what
+        stands for no data.
 
         A value is its text, with the colour if it has a meaning.
         """

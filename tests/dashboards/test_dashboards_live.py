@@ -18,7 +18,8 @@ from tests.app.app_tools import sidecar_settings, traffic
 from tests.dashboards.dashboard_tools import PAGES, annotations, filled_in, panels, queries
 from tests.debian_servers import free_port, running_prometheus, scraping
 
-# Queries without data in healthy traffic, by their panel and legend, or by a legend in any panel; each with its reason.
+# Queries without data in healthy traffic, by their panel and legend, or by a legend in any panel;
+# each with its reason.
 EMPTY = {
     ("", "does not pay below, by rule of thumb"): "there is a measured break-even",
     ("", "pays above, by rule of thumb"): "there is a measured break-even",
@@ -80,7 +81,8 @@ async def sidecar(folder, speculative_tokens):
         "errors": [0.001, 0.001],
         "prompt_share": 4.0,
     }
-    # Steps so long that the time per output token leaves vLLM's first bucket, in which no gap is known.
+    # Steps so long that the time per output token leaves vLLM's first bucket, in which no gap is
+    # known.
     simulated = SimulatorOptions(
         speed=4.0, step_seconds=0.08, num_speculative_tokens=speculative_tokens
     )
@@ -148,7 +150,8 @@ async def over_time(server, expression, seconds=20):
 
 
 async def until(seconds, claims, *arguments):
-    """Waits until all assertions in ``claims`` hold: a scrape that a busy machine misses changes figures for a moment.
+    """Waits until all assertions in ``claims`` hold: a scrape that a busy machine misses changes
+    figures for a moment.
 
     Raises:
         AssertionError: the claim that does not hold after ``seconds``.

@@ -26,8 +26,9 @@ FAULTS = {
 class HttpVllm(SimulatedVllm):
     """Chat and text completions as streams; a handler whose client disconnects is cancelled.
 
-    ``fault`` says how its page fails from now on: error_500; html: a proxy's error page, with status 200; foreign: a
-    sound exposition without a vLLM family; hang: no answer until the client goes away; or None.
+    ``fault`` says how its page fails from now on: error_500; html: a proxy's error page, with
+    status 200; foreign: a sound exposition without a vLLM family; hang: no answer until the client
+    goes away; or None.
     """
 
     def __init__(self, *arguments, **options):

@@ -26,9 +26,10 @@ _LOADER = getattr(
     yaml, "CSafeLoader", yaml.SafeLoader
 )  # the same language; in C, for the dashboards are long
 
-# By kind: the API, the list that it requires, the fields of what is in it, and others: those that we use, as in
-# prometheus-operator 0.93.0, VictoriaMetrics' operator 0.74, Google's prometheus-engine 0.19 and Dynamo 1.6's operator
-# (deploy/operator/api/v1beta1 of ai-dynamo/dynamo, whose podTemplate is Kubernetes' PodTemplateSpec).
+# By kind: the API, the list that it requires, the fields of what is in it, and others: those that
+# we use, as in prometheus-operator 0.93.0, VictoriaMetrics' operator 0.74, Google's
+# prometheus-engine 0.19 and Dynamo 1.6's operator (deploy/operator/api/v1beta1 of ai-dynamo/dynamo,
+# whose podTemplate is Kubernetes' PodTemplateSpec).
 _OPERATOR, _VICTORIA, _GOOGLE = (
     "monitoring.coreos.com/v1",
     "operator.victoriametrics.com/v1beta1",
@@ -139,11 +140,14 @@ def plugin_pods() -> dict[str, dict]:
     return {
         "overlay": pod_of(build("overlays/plugin")),
         "post-render": pod_of(post_rendered(RENDERED)),
-        "llm-d": {name: decode[name] for name in ("initContainers", "volumes")}
-        | {"containers": [engine]},
+        "llm-d": (
+            {name: decode[name] for name in ("initContainers", "volumes")}
+            | {"containers": [engine]}
+        ),
         # KServe's own template has the image.
-        "kserve": kserve
-        | {"containers": [{"image": "x", **each} for each in kserve["containers"]]},
+        "kserve": (
+            kserve | {"containers": [{"image": "x", **each} for each in kserve["containers"]]}
+        ),
         "dynamo": dynamo_pods()["worker"],
     }
 

@@ -115,7 +115,9 @@ class Pod:
                 path.mkdir()
                 os.chown(path, 0, self._group)
                 path.chmod(0o2777)
-            yield f"--volume={path}:{volume['mountPath']}:{'ro' if volume.get('readOnly') else 'rw'}"
+            yield (
+                f"--volume={path}:{volume['mountPath']}:{'ro' if volume.get('readOnly') else 'rw'}"
+            )
         yield f"--user={context['runAsUser']}:{context['runAsGroup']}"
         yield f"--group-add={self._group}"
         yield f"--read-only={json.dumps(context.get('readOnlyRootFilesystem', False))}"

@@ -60,8 +60,9 @@ def test_a_pod_has_time_to_finish_its_requests():
 
 def test_the_sidecar_reads_the_port_that_llm_d_and_dynamo_give_vllm():
     pods = plugin_pods()
-    # routing.proxy.targetPort of llm-d-modelservice 0.4.12, whose routing proxy has 8000; and DynamoSystemPort of
-    # deploy/operator/internal/consts, to which the operator sets DYN_SYSTEM_PORT.
+    # routing.proxy.targetPort of llm-d-modelservice 0.4.12, whose routing proxy has 8000; and
+    # DynamoSystemPort of deploy/operator/internal/consts, to which the operator sets
+    # DYN_SYSTEM_PORT.
     for name, port in (("llm-d", 8200), ("dynamo", 9090)):
         assert pod_checks.settings_of(pods[name]).vllm_url == f"http://127.0.0.1:{port}"
     assert main_container(pods["dynamo"])["command"] == ["python3", "-m", "dynamo.vllm"]

@@ -1,4 +1,5 @@
-"""The release path: workflows that GitHub understands, one place for the version, complete distributions and the image.
+"""The release path: workflows that GitHub understands, one place for the version, complete
+distributions and the image.
 
 Of the Dockerfile, what can be checked without building it; scripts/image-check runs the image.
 """

@@ -77,7 +77,10 @@ def test_escaped_labels_come_back(pairs):
 
 
 def test_a_repeated_series_is_counted_as_malformed_and_its_first_value_stays():
-    body = f'# TYPE {NAME} gauge\n{NAME}{{{ENGINE}}} 1\n{NAME}{{{ENGINE}}} 2\n{NAME}{{{ENGINE},pid="2"}} 3\n'
+    body = (
+        f"# TYPE {NAME} gauge\n{NAME}{{{ENGINE}}} 1\n{NAME}{{{ENGINE}}}"
+        f' 2\n{NAME}{{{ENGINE},pid="2"}} 3\n'
+    )
     reader = page_reader()
     for _ in range(3):
         page = reader.read(body.encode())

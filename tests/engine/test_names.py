@@ -69,7 +69,8 @@ def assert_true(body, known):
             known["arch"] == "v0" and truth["spec"] is not None
         )
         assert engine.speculates == (truth["spec"] is not None)
-        # 0.7.3 does not tell it; 0.9.2 with two engines tells that of the one whose metrics it does not show.
+        # 0.7.3 does not tell it; 0.9.2 with two engines tells that of the one whose metrics it does
+        # not show.
         has_capacity = version != (0, 7) and "engines_fed_but_not_exposed" not in known
         assert engine.kv_cache_capacity_tokens == (27648 * 16 if has_capacity else None)
     return page

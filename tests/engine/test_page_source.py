@@ -15,7 +15,8 @@ from tests.engine.engine_tools import snapshot
 
 
 class FakeVllm:
-    """In a ``Fetcher``'s place: a vLLM's page, and how its ``name[]`` filter behaves; counts whole and filtered polls.
+    """In a ``Fetcher``'s place: a vLLM's page, and how its ``name[]`` filter behaves; counts whole
+    and filtered polls.
 
     ``hangs``: it answers nothing.
     """

@@ -56,7 +56,8 @@ def test_processes_that_count_apart_are_summed():
         for pid, value in ((1, 10), (2, 20))
     ]
     lines += [
-        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{M},pid="{pid}",position="{position}"}} {value}'
+        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{M},pid="{pid}",position="{position}"}}'
+        f" {value}"
         for pid, position, value in ((1, 1, 1), (1, 0, 2), (2, 0, 40), (2, 1, 30))
     ]
     lines += [f'vllm:num_requests_running{{{M},pid="{pid}"}} {pid}' for pid in (1, 2)]

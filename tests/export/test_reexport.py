@@ -44,7 +44,10 @@ def test_families_are_whole_and_their_series_bounded(limit, recorded):
 
 
 def test_exemplars_and_a_family_that_is_cut_off_are_left_out():
-    page = b'# HELP vllm:x X.\n# TYPE vllm:x counter\nvllm:x_total{a="b"} 5.0 # {id="7"} 1.0\n# HELP vllm:y Y.\n# TYPE vll'
+    page = (
+        b'# HELP vllm:x X.\n# TYPE vllm:x counter\nvllm:x_total{a="b"} 5.0 # {id="7"} 1.0\n# HELP'
+        b" vllm:y Y.\n# TYPE vll"
+    )
     assert (
         own_series(page, 9) == b'# HELP vllm:x X.\n# TYPE vllm:x counter\nvllm:x_total{a="b"} 5.0\n'
     )

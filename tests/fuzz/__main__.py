@@ -1,7 +1,8 @@
-"""``python -m tests.fuzz TARGET [options of libFuzzer]``: coverage-guided, from the corpus and into it. Needs atheris.
+"""``python -m tests.fuzz TARGET [options of libFuzzer]``: coverage-guided, from the corpus and into
+it. Needs atheris.
 
-What it finds libFuzzer writes to the working directory as ``crash-…``: make it a file of the corpus, and so a test, and
-mend what it breaks.
+What it finds libFuzzer writes to the working directory as ``crash-…``: make it a file of the
+corpus, and so a test, and mend what it breaks.
 """
 
 import sys

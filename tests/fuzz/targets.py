@@ -28,7 +28,8 @@ LIMITS = Limits.model_construct(page_bytes=65_536, series=100)
 
 
 def exposition(data: bytes) -> None:
-    """A page reads the same by a reader that remembers another page, and by one that has just read it.
+    """A page reads the same by a reader that remembers another page, and by one that has just read
+    it.
 
     If both pages have as many lines, what is new outside the lines in use is not looked for.
     """

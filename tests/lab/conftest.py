@@ -1,7 +1,7 @@
 """A real vLLM on this machine's CPU (``make test-lab``).
 
-Starting one takes half a minute on a slow machine, so most tests share one, which has loaded the plug-in. Traffic ends
-after a number of requests, and tests compare growth.
+Starting one takes half a minute on a slow machine, so most tests share one, which has loaded the
+plug-in. Traffic ends after a number of requests, and tests compare growth.
 """
 
 import asyncio
@@ -36,10 +36,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Lab:
-    """A vLLM server of the lab; it can be killed and restarted on the same port. ``arguments`` are those of lab/serve.
+    """A vLLM server of the lab; it can be killed and restarted on the same port. ``arguments`` are
+    those of lab/serve.
 
-    With a ``folder`` it loads the plug-in, found ``copies`` times, each time with ``fault`` at the end of its text;
-    ``socket`` is where a sidecar must listen.
+    With a ``folder`` it loads the plug-in, found ``copies`` times, each time with ``fault`` at the
+    end of its text; ``socket`` is where a sidecar must listen.
     """
 
     def __init__(
@@ -133,7 +134,8 @@ def sidecar(vllm: Lab, **settings: str) -> AbstractAsyncContextManager[Page]:
 
 
 async def settled(vllm: Lab, ours: Page) -> tuple[Samples, Samples]:
-    """Both pages once vLLM has nothing to do and ours has all of it: its counters and, by temperature, the plug-in's.
+    """Both pages once vLLM has nothing to do and ours has all of it: its counters and, by
+    temperature, the plug-in's.
 
     An idle engine notices a new sidecar with its next step, so it is given one.
     """

@@ -125,4 +125,6 @@ def row(receiver, sent, theirs, served):
     yield f"| {' | '.join(map(str, columns))} | {compare(receiver, sent, theirs) or 'equal'} |"
     for key, sums in sorted(receiver.by_temperature().items()):
         yield f"    {key / 100}: {dict(sums)}"
-    yield f"    { {' '.join(map(str, key)): count for key, count in sorted(sent.statuses.items())} }"
+    yield (
+        f"    { {' '.join(map(str, key)): count for key, count in sorted(sent.statuses.items())} }"
+    )

@@ -1,9 +1,11 @@
-"""Whether speculation changes what vLLM puts out: ``python -m tests.lab.output_distribution 20000 [SERVER WAY]``.
+"""Whether speculation changes what vLLM puts out: ``python -m tests.lab.output_distribution 20000
+[SERVER WAY]``.
 
-It prints a row of the table in docs/measurements/why.md for each way of drafting and of sampling, from so many tokens.
-The lab's target is a Markov chain, so its output is what follows each token, and how often. A chi-square test compares
-that with plain decoding's. Plain decoding is compared with itself too, where nothing may differ, and with itself at a
-temperature 0.1 higher, which the test must notice.
+It prints a row of the table in docs/measurements/why.md for each way of drafting and of sampling,
+from so many tokens. The lab's target is a Markov chain, so its output is what follows each token,
+and how often. A chi-square test compares that with plain decoding's. Plain decoding is compared
+with itself too, where nothing may differ, and with itself at a temperature 0.1 higher, which the
+test must notice.
 """
 
 import asyncio

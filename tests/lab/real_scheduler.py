@@ -1,11 +1,13 @@
-"""The real Scheduler of an installed vLLM under the plug-in, fed random model output: no model, no server.
+"""The real Scheduler of an installed vLLM under the plug-in, fed random model output: no model, no
+server.
 
-Run by that vLLM's Python, with the repository, its tests/requests, and the folder that `specdec-sidecar plugin` wrote
-on PYTHONPATH: `VENV/bin/python tests/lab/real_scheduler.py MODEL_FOLDER [async] [v2]`; docs/measurements/plugin.md
-names the releases on which it ran. Requests come, draft, are preempted for lack of KV blocks, are aborted and end; with
-v2 as for model runner V2, to which a preempted request is a new one. Without async, the simulated scheduler gets the
-same requests and steps. Exits with 0 if all sums are equal, no total has fallen, and the simulated scheduler has done
-the same at each step.
+Run by that vLLM's Python, with the repository, its tests/requests, and the folder that
+`specdec-sidecar plugin` wrote on PYTHONPATH: `VENV/bin/python tests/lab/real_scheduler.py
+MODEL_FOLDER [async] [v2]`; docs/measurements/plugin.md names the releases on which it ran. Requests
+come, draft, are preempted for lack of KV blocks, are aborted and end; with v2 as for model runner
+V2, to which a preempted request is a new one. Without async, the simulated scheduler gets the same
+requests and steps. Exits with 0 if all sums are equal, no total has fallen, and the simulated
+scheduler has done the same at each step.
 """
 
 import inspect
@@ -108,7 +110,8 @@ def make_request(name, rng):
 
 
 class Engine:
-    """What the engine core and the model do, at random; ``counted`` sums what vLLM's own counters are given.
+    """What the engine core and the model do, at random; ``counted`` sums what vLLM's own counters
+    are given.
 
     ``differences`` are the steps, if any, in which the simulated scheduler has done something else.
     """
@@ -218,7 +221,8 @@ def main(model, *options):
             (type(engine.scheduler).__name__, *(option for option in options if option == "v2"))
         )
         print(
-            f"| {vllm.__version__} | {cls} | {steps} | {REQUESTS} | {expected[1:]} | {life.totals()} | {equal} |"
+            f"| {vllm.__version__} | {cls} | {steps} | {REQUESTS} | {expected[1:]} |"
+            f" {life.totals()} | {equal} |"
         )
         print(*engine.differences[:5], sep="\n")
     return 0 if equal else 1

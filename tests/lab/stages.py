@@ -1,7 +1,8 @@
-"""Stages causes of losses on a real vLLM: ``python -m tests.lab.stages [STAGE ...]``, once ``make lab`` has run.
+"""Stages causes of losses on a real vLLM: ``python -m tests.lab.stages [STAGE ...]``, once ``make
+lab`` has run.
 
-For each it prints a row of the table in docs/measurements/why.md. It ends with 1 if one shows another finding than the
-cause it stages, or a second one.
+For each it prints a row of the table in docs/measurements/why.md. It ends with 1 if one shows
+another finding than the cause it stages, or a second one.
 """
 
 import asyncio

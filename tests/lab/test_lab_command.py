@@ -51,7 +51,10 @@ def test_given_fields_and_options_override_the_methods_own():
     command = command_line(CPU, serving)
     assert (
         json.loads(option(command, "--speculative-config")).items()
-        >= {"model": "mine.P", "a": 1}.items()
+        >= {
+            "model": "mine.P",
+            "a": 1,
+        }.items()
     )
     assert (command[2], command[-1]) == ("/lab/models/target-large", "--b")
 

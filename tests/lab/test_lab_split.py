@@ -87,9 +87,11 @@ ENGINE_TIMES = tuple(
 
 
 async def test_times_by_temperature_are_within_the_clients_and_the_engines(observed):
-    """One request at a time, so that a client waits for nothing but vLLM; how long HTTP takes is the machine's.
+    """One request at a time, so that a client waits for nothing but vLLM; how long HTTP takes is
+    the machine's.
 
-    vLLM stamps the same steps by the engine's clock, a part of a step after us, which a busy machine may stretch.
+    vLLM stamps the same steps by the engine's clock, a part of a step after us, which a busy
+    machine may stretch.
     """
     await observed.start()
     tokens, requests, clients = 80, 8, Counter()

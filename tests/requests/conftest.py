@@ -45,7 +45,8 @@ class Sink:
 @contextmanager
 def descriptors(free):
     """Limits this process to opening ``free`` more files."""
-    gc.collect()  # otherwise what earlier tests left open could be closed within the block, and make room
+    # otherwise what earlier tests left open could be closed within the block, and make room
+    gc.collect()
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208 - quick enough
     held = [os.dup(0) for _ in range(highest)]  # so that no lower one is free

@@ -39,8 +39,8 @@ class Scheduler(SimulatedScheduler):
     def step(self, results, *, resumed=(), invalid=None):
         """One step; ``results`` is (draft tokens, sampled tokens) by request id, in that order.
 
-        ``resumed`` are the ids of running requests that the step lists as new again. Returns the step's statistics
-        and outputs.
+        ``resumed`` are the ids of running requests that the step lists as new again. Returns the
+        step's statistics and outputs.
         """
         started = [request for request in self.waiting if request.request_id in results]
         for request in started:

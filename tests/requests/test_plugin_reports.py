@@ -37,7 +37,8 @@ def test_a_report_is_spread_over_steps_and_ends(plain, made, slow_clock):
         slow_clock.at += 0.001
         scheduler.step(dict.fromkeys(TWENTY, (3, 2)))
     assert scheduler._specdec.slices is None, "the first report is over, and the next not due"
-    # Rows of 20 temperatures, a prompt length, an output, a sampling, an adapter and steps, four in a packet.
+    # Rows of 20 temperatures, a prompt length, an output, a sampling, an adapter and steps, four in
+    # a packet.
     plain.until(lambda: (plain.only.packets, plain.only.reports), (7, 1))
     assert len(plain.only.tables["temperature"]) == 20
 
@@ -221,7 +222,7 @@ def test_a_sidecar_that_hangs_costs_no_time_and_loses_no_total(socket_path, made
             work(scheduler)
             reports += pending_reports(connection)
         reports += pending_reports(connection)
-    (*_, total) = [report["end"]["total"] for report in reports if report["end"]]
+    *_, total = [report["end"]["total"] for report in reports if report["end"]]
     assert (total["drafts"], total["draft_tokens"], total["accepted_tokens"]) == scheduler.counted
     assert sum(len(report["finished"]) for report in reports) == total["drafts"]
 

@@ -1,11 +1,14 @@
-"""A simulated vLLM and the sidecar as processes that can be killed, and Debian's Prometheus, which scrapes the sidecar.
+"""A simulated vLLM and the sidecar as processes that can be killed, and Debian's Prometheus, which
+scrapes the sidecar.
 
 How ``increase()`` is measured, so that its own known effects do not count:
 
-- It extrapolates to the ends of its range. Here that begins and ends exactly at a scrape, each in an idle phase.
+- It extrapolates to the ends of its range. Here that begins and ends exactly at a scrape, each in
+  an idle phase.
 - It does not see a new series' first value. Here traffic of every kind precedes the range.
-- It misses what was counted between the last scrape and the end of vLLM. Here vLLM drains and is scraped once more
-  before it is killed, or its engine ends. The sidecar is killed in the middle of the traffic.
+- It misses what was counted between the last scrape and the end of vLLM. Here vLLM drains and is
+  scraped once more before it is killed, or its engine ends. The sidecar is killed in the middle of
+  the traffic.
 """
 
 import asyncio
@@ -37,7 +40,8 @@ BUCKETS = TemperatureBuckets()
 
 @dataclass(frozen=True)
 class Figures:
-    """Drafts by one label's values: the truth and ``increase()``; how often each series fell; the highest ``rate()``.
+    """Drafts by one label's values: the truth and ``increase()``; how often each series fell; the
+    highest ``rate()``.
 
     ``rate`` is of all values together, as a multiple of what the engines cannot exceed.
     """

@@ -1,4 +1,5 @@
-"""What a real Prometheus makes of the counters when the sidecar, vLLM or one of its engines restarts.
+"""What a real Prometheus makes of the counters when the sidecar, vLLM or one of its engines
+restarts.
 
 ``stack.py`` says how it is measured; ``pytest -s tests/restarts`` prints the figures as a table.
 """
@@ -62,9 +63,11 @@ async def engine_left(stack):
 
 @dataclass(frozen=True)
 class Scenario:
-    """``restarts`` of vLLM, in each of which any series may fall once, and of engine 1, in which its own may.
+    """``restarts`` of vLLM, in each of which any series may fall once, and of engine 1, in which
+    its own may.
 
-    ``forgets``: the one case in which a restart of the sidecar makes sums over engines fall, as docs/metrics.md says.
+    ``forgets``: the one case in which a restart of the sidecar makes sums over engines fall, as
+    docs/metrics.md says.
     """
 
     name: str

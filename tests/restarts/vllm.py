@@ -1,7 +1,9 @@
-"""A simulated vLLM as a process of its own, which a test can kill: ``python -m tests.restarts.vllm <Options as JSON>``.
+"""A simulated vLLM as a process of its own, which a test can kill: ``python -m tests.restarts.vllm
+<Options as JSON>``.
 
-Its engines are the demo's, observed by the real plug-in, on one page. GET /truth answers what its schedulers counted
-beneath the plug-in. POST /traffic, /drain, /replace or /leave acts on it; the last two, on its last engine.
+Its engines are the demo's, observed by the real plug-in, on one page. GET /truth answers what its
+schedulers counted beneath the plug-in. POST /traffic, /drain, /replace or /leave acts on it; the
+last two, on its last engine.
 """
 
 import asyncio
@@ -20,7 +22,8 @@ from sidecar.demo.server import VERSION, Engine, SimulatedVllm
 from sidecar.demo.traffic import Traffic, TrafficOptions
 from sidecar.requests.plugin import install
 
-STEP = 0.04  # seconds: so slow that a report of many rows, a few to a step, takes longer than a scrape interval
+# seconds: so slow that a report of many rows, a few to a step, takes longer than a scrape interval
+STEP = 0.04
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Options:
     )  # in turn, as are the adapters
     adapters: tuple[str, ...] = ()
     concurrency: int = 24  # requests in flight, of all engines
-    shows_start: bool = True  # several API servers do not: no process_start_time_seconds, and no _created of counters
+    # several API servers do not: no process_start_time_seconds, and no _created of counters
+    shows_start: bool = True
     keeps_page: bool = (
         False  # a replaced engine's counters go on, since they belong to the API server
     )

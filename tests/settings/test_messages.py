@@ -202,7 +202,10 @@ def test_an_unknown_variable_is_named_without_its_value(messages, name, advice):
     ("text", "environ", "lines"),
     [
         (  # An invalid value causes no conflict.
-            "thresholds: {acceptance_net_negative: 0.9, acceptance_break_even: high}\nhistory: 10\nlimit: 1",
+            (
+                "thresholds: {acceptance_net_negative: 0.9, acceptance_break_even: high}\nhistory:"
+                " 10\nlimit: 1"
+            ),
             {"SPECDEC_LISTEN": "x", "SPECDEC_LISTENS": "x"},
             [
                 "SPECDEC_LISTENS: unknown setting; did you mean SPECDEC_LISTEN?",

@@ -52,7 +52,8 @@ async def test_each_invalid_change_is_refused_once_and_the_old_settings_stay_in_
     )
     async with reloading(loading(path)) as (reloader, applied, logs):
         for text, expected in zip(texts, outcomes, strict=True):
-            # By a new file: one that is written twice at once may look the same, as its size and its time do.
+            # By a new file: one that is written twice at once may look the same, as its size and
+            # its time do.
             path.with_suffix(".new").write_text(text)
             path.with_suffix(".new").replace(path)
             await until(lambda: reloader.outcomes, expected)

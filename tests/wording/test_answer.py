@@ -85,7 +85,8 @@ def test_temperatures_that_pay_are_no_answer_where_all_requests_together_lose():
     assert text_and_tone(split) == ("Speculation does not pay on average.", "bad")
     assert (
         why(split)
-        == "The acceptance rate over all requests is 40%. Acceptance rate by temperature: 80% at T 0."
+        == "The acceptance rate over all requests is 40%. Acceptance rate by temperature: 80% at"
+        " T 0."
     )
 
 
@@ -144,7 +145,8 @@ def test_without_a_split_but_with_a_baseline_it_answers_in_milliseconds():
         "good",
     )
     assert why(timed_model()).startswith(
-        "Decoding is 1.50 ± 0.02 times as fast as without speculation. The acceptance rate over all requests is 50%."
+        "Decoding is 1.50 ± 0.02 times as fast as without speculation. The acceptance rate over all"
+        " requests is 50%."
     )
 
 

@@ -27,10 +27,11 @@ def test_greedy_drafting_names_the_option_and_its_price():
     greedy = explained(
         FindingCode.GREEDY_DRAFTING, where=("0.5-0.7", "0.7-1"), value=0.45, other=0.76, error=0.01
     )
-    assert greedy.what == (
-        "Requests above temperature 0 accept 45% of their draft tokens, 31 ± 2 points less than the 76% of those at "
-        "temperature 0 (T 0.5-0.7, 0.7-1). vLLM drafts the draft model's likeliest token at every temperature, which a "
-        "request that samples rejects often."
+    assert (
+        greedy.what
+        == "Requests above temperature 0 accept 45% of their draft tokens, 31 ± 2 points less than"
+        " the 76% of those at temperature 0 (T 0.5-0.7, 0.7-1). vLLM drafts the draft model's"
+        " likeliest token at every temperature, which a request that samples rejects often."
     )
     assert greedy.remedy.startswith(
         'Try `"draft_sample_method": "probabilistic"` in --speculative-config on one pod'
@@ -49,9 +50,10 @@ def test_structured_output_says_why_the_grammar_matters_and_where_to_send_it():
     structured = explained(
         FindingCode.STRUCTURED_OUTPUT, where=("structured",), value=0.45, other=0.7, error=0.02
     )
-    assert structured.what == (
-        "Requests with structured output accept 45% of their draft tokens, 25 ± 4 points less than the 70% of those "
-        "without it at the same temperatures."
+    assert (
+        structured.what
+        == "Requests with structured output accept 45% of their draft tokens, 25 ± 4 points less"
+        " than the 70% of those without it at the same temperatures."
     )
     assert structured.remedy.startswith(
         "Route these requests to pods that do not speculate, or that draft with n-gram"
@@ -63,9 +65,10 @@ def test_structured_output_whose_grammar_forbids_every_draft_token():
     forbidden = explained(
         FindingCode.STRUCTURED_OUTPUT, where=("structured",), value=0.0, other=0.64
     )
-    assert forbidden.what == (
-        "Requests with structured output get no draft tokens: the grammar forbids all of them. Over all requests, vLLM "
-        "accepts 64% of the draft tokens."
+    assert (
+        forbidden.what
+        == "Requests with structured output get no draft tokens: the grammar forbids all of them."
+        " Over all requests, vLLM accepts 64% of the draft tokens."
     )
 
 
@@ -75,7 +78,10 @@ def test_too_many_tokens_by_time():
     )
     advice = Advice(tokens=tokens, schedule=((1, 4, 3), (5, 16, 1)), can_schedule=True)
     many = explained(FindingCode.TOO_MANY_TOKENS, advice=advice, value=0.03, other=0.021)
-    what = "Set num_speculative_tokens to 1 instead of 3: about 21 ms per token instead of 30 ms at this load."
+    what = (
+        "Set num_speculative_tokens to 1 instead of 3: about 21 ms per token instead of 30 ms at"
+        " this load."
+    )
     assert many.what == what
     assert many.remedy.startswith(
         'Set `"num_speculative_tokens": 1` in --speculative-config. To follow the load, set'

@@ -116,13 +116,20 @@ def test_findings_take_the_place_of_the_general_remedy_and_a_schedule_is_advised
 
 
 BY_LOAD = (
-    'To follow the load, set `"num_speculative_tokens_per_batch_size": [[1, 4, 3], [5, 8, 0]]`. vLLM ignores it with '
-    "data parallelism, and gives up full CUDA graphs for it on model runner V1."
+    'To follow the load, set `"num_speculative_tokens_per_batch_size": [[1, 4, 3], [5, 8, 0]]`.'
+    " vLLM ignores it with data parallelism, and gives up full CUDA graphs for it on model"
+    " runner V1."
 )
 TWO = "fewer tokens, 2 instead of 5: the next one is accepted only 28% of the time."
-OFF = "turn speculation off, or use another draft model: even the first token is accepted only 35% of the time."
+OFF = (
+    "turn speculation off, or use another draft model: even the first token is accepted only 35% of"
+    " the time."
+)
 MORE = f"more tokens, as long as latency under load allows. {BY_LOAD}"
-SET_TWO = "Set num_speculative_tokens to 2 instead of 7: about 4.15 ms per token instead of 5.2 ms at this load."
+SET_TWO = (
+    "Set num_speculative_tokens to 2 instead of 7: about 4.15 ms per token instead of 5.2 ms at"
+    " this load."
+)
 LESS_LOAD = "At this load a token takes 4.15 ms without speculation and 5.2 ms with it: speculate"
 AT_LOWER_LOADS = (
     f"{LESS_LOAD} only at lower loads (num_speculative_tokens_per_batch_size), or not at all."
@@ -205,8 +212,8 @@ def test_what_the_engine_says_it_has_is_not_given_up_and_a_schedule_costs_full_c
         Evidence(speculation=Speculation("mlp_speculator", 3, per_batch_size=True)), runs
     )
     assert (
-        "mlp_speculator and a schedule by batch size, vLLM does not use model runner V2 and full CUDA graphs"
-        in lost
+        "mlp_speculator and a schedule by batch size, vLLM does not use model runner V2 and full"
+        " CUDA graphs" in lost
     )
     assert list(caveats(Evidence(speculation=Speculation("eagle", 3)), runs)) == []
 
@@ -222,7 +229,10 @@ def losing(index, rate, speedup=None):
 def test_engines_that_lose_although_the_model_does_not_are_named():
     engines = (engine(), losing("1", 0.7, 0.9), losing("2", 0.12))
     assert model_notes(model(engines=engines)) == [
-        "Engine 1 is net negative on its own: decoding is 0.90 times as fast as without speculation.",
+        (
+            "Engine 1 is net negative on its own: decoding is 0.90 times as fast as without"
+            " speculation."
+        ),
         "Engine 2 is net negative on its own: it accepts 12% of its draft tokens.",
     ]
     assert model_notes(model(engines=engines, judgement=judgement(NEGATIVE, 0.3))) == [OR_FEWER]
@@ -262,9 +272,10 @@ def test_a_vllm_that_does_not_speculate_is_described_by_its_traffic():
         )
         server.poll(plain)
     (note,) = model_notes(server.model())
-    assert note == (
-        "5 requests in the last 5 s: 60% at T 0, 20% at T 0.5-0.7, 20% at T 0.7-1; 0% with structured output, 40% with "
-        "prompts above 8k tokens, 0% with top-k, top-p, min-p or penalties. docs/measure.md says which traffic suits "
-        "speculation. While it speculates, vLLM rejects min_p (60% of the requests) with status 400."
+    assert (
+        note == "5 requests in the last 5 s: 60% at T 0, 20% at T 0.5-0.7, 20% at T 0.7-1; 0% with"
+        " structured output, 40% with prompts above 8k tokens, 0% with top-k, top-p, min-p or"
+        " penalties. docs/measure.md says which traffic suits speculation. While it speculates,"
+        " vLLM rejects min_p (60% of the requests) with status 400."
     )
     assert model_notes(server.report(later=60).models[0]) == []

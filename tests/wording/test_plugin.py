@@ -11,14 +11,17 @@ from tests.export.reports import NEVER_CONNECTED, OBSERVING
 
 REFUSED = "The plug-in does not observe engine 0 of vLLM 0.32.0: no method f."
 CHECKING = (
-    "The split by temperature begins once a step with drafts has shown that engine 0's scheduler calls vLLM's own "
-    "methods: no method f."
+    "The split by temperature begins once a step with drafts has shown that engine 0's scheduler"
+    " calls vLLM's own methods: no method f."
 )
 DISABLED = (
-    "The plug-in failed on engine 0 and disabled itself, so its model has no split by temperature: no method f. vLLM "
-    "is not affected; it loads the plug-in again when it restarts."
+    "The plug-in failed on engine 0 and disabled itself, so its model has no split by temperature:"
+    " no method f. vLLM is not affected; it loads the plug-in again when it restarts."
 )
-OTHER = f"The plug-in uses message format 2, but this sidecar reads format {VERSION}. Rewrite the plug-in with this"
+OTHER = (
+    f"The plug-in uses message format 2, but this sidecar reads format {VERSION}. Rewrite the"
+    " plug-in with this"
+)
 WITHOUT = "There is no split by temperature: "
 
 
@@ -34,7 +37,10 @@ def in_state(state):
     [
         (
             NEVER_CONNECTED,
-            "will connect with the next request. If it refused this vLLM or failed, vLLM's log has a",
+            (
+                "will connect with the next request. If it refused this vLLM or failed, vLLM's log"
+                " has a"
+            ),
         ),
         (
             replace(NEVER_CONNECTED, heard=True),

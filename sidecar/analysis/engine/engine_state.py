@@ -31,9 +31,11 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One phase's latency over a window: ``quantiles`` in seconds by quantile, over ``count`` observations.
+    """One phase's latency over a window: ``quantiles`` in seconds by quantile, over ``count``
+    observations.
 
-    Below ``resolution``, the upper edge of the first bucket in seconds, a quantile is mere interpolation.
+    Below ``resolution``, the upper edge of the first bucket in seconds, a quantile is mere
+    interpolation.
     """
 
     quantiles: Mapping[float, float]
@@ -164,8 +166,8 @@ class EngineState:
     ) -> bool:
         """Takes in a poll at ``at``, Unix seconds; returns whether vLLM restarted before it.
 
-        ``restarted`` says whether the process changed. If that is unknown (None), a counter that fell means a restart.
-        ``several``: the page is the sum of several API servers.
+        ``restarted`` says whether the process changed. If that is unknown (None), a counter that
+        fell means a restart. ``several``: the page is the sum of several API servers.
         """
         before = self.held
         if restarted is None:
@@ -301,10 +303,12 @@ class EngineState:
         limited = {
             Limitation.V0_COUNTERS: Trait.OVERCOUNTED in engine.traits,
             Limitation.DIFFUSION: Trait.DIFFUSION in engine.traits,
-            Limitation.NO_SPECULATION: not engine.traits
-            and Counter.DRAFT_TOKENS not in engine.counters,
-            Limitation.NO_POSITIONS: Counter.DRAFTS in engine.counters
-            and not engine.accepted_per_position,
+            Limitation.NO_SPECULATION: (
+                not engine.traits and Counter.DRAFT_TOKENS not in engine.counters
+            ),
+            Limitation.NO_POSITIONS: (
+                Counter.DRAFTS in engine.counters and not engine.accepted_per_position
+            ),
             Limitation.NO_REQUEST_TPOT: Phase.TPOT not in engine.histograms,
             Limitation.NO_KV_CACHE_CAPACITY: engine.kv_cache_capacity_tokens is None,
             Limitation.SEVERAL_PROCESSES: self._several_processes,

@@ -86,7 +86,8 @@ class Engines:
         for engine in self._bounded(page, is_same=not is_another):
             state = self.states.get(engine.key) or EngineState(engine.key, self._settings)
             self.states[engine.key] = state
-            # Compared with its own last page: an engine may appear some polls after its process restarted.
+            # Compared with its own last page: an engine may appear some polls after its process
+            # restarted.
             known = _differ(state.process_start, page.process_start)
             known = (
                 bool(known) if engine.key == OTHER else known

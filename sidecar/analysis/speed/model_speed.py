@@ -38,7 +38,8 @@ class ModelSpeed:
     ) -> None:
         """``curve`` is the measured baseline; without one, ``missing`` says why there is none.
 
-        ``window`` is the sliding window, ``history`` how far back requests may have begun: both in seconds.
+        ``window`` is the sliding window, ``history`` how far back requests may have begun: both in
+        seconds.
         """
         self.curve = curve
         self._window = window

@@ -22,8 +22,9 @@ _FEW: Final = 0.2  # prompt tokens per generated token up to which prefill is ne
 class PlainStep:
     """S0 in seconds.
 
-    ``deviations[j]`` is how far one standard deviation of the j-th independent error moves S0. The errors are common
-    to all steps timed by one curve, so they add up as ``seconds`` does: see ``added_up``.
+    ``deviations[j]`` is how far one standard deviation of the j-th independent error moves S0. The
+    errors are common to all steps timed by one curve, so they add up as ``seconds`` does: see
+    ``added_up``.
     """
 
     seconds: float
@@ -42,10 +43,11 @@ def added_up(terms: Iterable[tuple[float, Sequence[float]]]) -> tuple[float, ...
 
 
 def scatter(off: Sequence[float]) -> float:
-    """The standard error of a sum: ``off`` is how far each of its parts, at least two, is from what it should be.
+    """The standard error of a sum: ``off`` is how far each of its parts, at least two, is from what
+    it should be.
 
-    For parts a - R b, it is the standard error of the ratio R of the sums of a and b, times the sum of b (Cochran,
-    Sampling Techniques, 2.11).
+    For parts a - R b, it is the standard error of the ratio R of the sums of a and b, times the sum
+    of b (Cochran, Sampling Techniques, 2.11).
     """
     return sqrt(sum([one**2 for one in off]) * len(off) / (len(off) - 1))
 
@@ -118,9 +120,11 @@ _Groups = list[list[Steps]]
 
 
 def fit(periods: Sequence[Steps]) -> PlainStepTimes | None:
-    """The curve through short periods of plain decoding, in chronological order; None if they do not determine one.
+    """The curve through short periods of plain decoding, in chronological order; None if they do
+    not determine one.
 
-    At the mean load of each group of periods, it is their seconds / their steps, so it reproduces the measured time.
+    At the mean load of each group of periods, it is their seconds / their steps, so it reproduces
+    the measured time.
     """
     groups = _by_load(periods)
     if not groups:

@@ -1,7 +1,9 @@
-"""Whether speculation pays: plain time per token / actual, for an engine and for each temperature (docs/speedup.md).
+"""Whether speculation pays: plain time per token / actual, for an engine and for each temperature
+(docs/speedup.md).
 
-A request at temperature t gets L_t tokens from a step of S seconds; without speculation it would get one in S0(b).
-Tokens and seconds are summed over the sliding window and then divided, never averaged.
+A request at temperature t gets L_t tokens from a step of S seconds; without speculation it would
+get one in S0(b). Tokens and seconds are summed over the sliding window and then divided, never
+averaged.
 """
 
 from dataclasses import dataclass
@@ -106,9 +108,10 @@ class SlidingTimes:
 class EngineSpeed:
     """One engine, or all engines of a model together, over the sliding window.
 
-    If ``speedup`` is None, ``withheld`` says why. ``break_even_length`` is S / S0, the tokens per step at which
-    speculating is as fast as plain decoding; ``break_even_acceptance`` is the acceptance rate that gives this length,
-    more than 1 if none does; both are None without ``speedup``.
+    If ``speedup`` is None, ``withheld`` says why. ``break_even_length`` is S / S0, the tokens per
+    step at which speculating is as fast as plain decoding; ``break_even_acceptance`` is the
+    acceptance rate that gives this length, more than 1 if none does; both are None without
+    ``speedup``.
     """
 
     steps: Steps | None = None
@@ -133,11 +136,12 @@ _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What was decoded while ``running`` requests ran (a label: 1, 2, 3-4, …) since the start, a model's since vLLM's.
+    """What was decoded while ``running`` requests ran (a label: 1, 2, 3-4, …) since the start, a
+    model's since vLLM's.
 
-    ``plain_seconds`` is S0, the time of a step without speculation; None if unknown, as for one engine. It is, like the
-    mean times to first token and the tokens per second of one engine, of the mean load that there was; without any, it
-    is of the middle of the label's loads.
+    ``plain_seconds`` is S0, the time of a step without speculation; None if unknown, as for one
+    engine. It is, like the mean times to first token and the tokens per second of one engine, of
+    the mean load that there was; without any, it is of the middle of the label's loads.
     """
 
     running: str

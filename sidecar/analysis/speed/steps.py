@@ -15,11 +15,12 @@ LOAD_EDGES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # requests running, incl
 class Steps(NamedTuple):
     """What an engine decoded over a period; ``decode_steps`` and ``engine_steps`` are positive.
 
-    A decode step is one request's part in one engine step. ``seconds`` is the time between the output events of a
-    request, summed over requests. ``tokens`` are those from decode steps, without each request's first one.
-    ``prompt_tokens`` are those computed, without those found in the prefix cache. Plain decoding may have found up to
-    ``dropped_tokens`` of them there, since EAGLE and its like drop the last block of what a request finds.
-    ``first_token_seconds`` is the time from arrival to first token, summed over requests.
+    A decode step is one request's part in one engine step. ``seconds`` is the time between the
+    output events of a request, summed over requests. ``tokens`` are those from decode steps,
+    without each request's first one. ``prompt_tokens`` are those computed, without those found in
+    the prefix cache. Plain decoding may have found up to ``dropped_tokens`` of them there, since
+    EAGLE and its like drop the last block of what a request finds. ``first_token_seconds`` is the
+    time from arrival to first token, summed over requests.
     """
 
     seconds: float
@@ -101,7 +102,8 @@ def counter_growth(
 
 
 def counted_steps(grown: Mapping[Counter, float], block: int = 0) -> Steps | None:
-    """What an engine decoded according to vLLM's counters; None if nothing, or if vLLM does not export them.
+    """What an engine decoded according to vLLM's counters; None if nothing, or if vLLM does not
+    export them.
 
     ``block`` is the size of a block of its KV cache in tokens, 0 if unknown.
     """
@@ -149,7 +151,8 @@ def _prompts_and_drafts(grown: Mapping[Counter, float], block: int) -> dict[str,
 
 
 class StepCheck:
-    """Decides whether vLLM's inter-token latency has one observation per step, as it should, or one per token.
+    """Decides whether vLLM's inter-token latency has one observation per step, as it should, or one
+    per token.
 
     If it has one per token, its sum and count do not measure steps.
     """
@@ -173,7 +176,8 @@ class StepCheck:
         self._accepted += grown[Counter.ACCEPTED_TOKENS]
         self._drafts += grown[Counter.DRAFTS]
         if self._accepted >= _TELLING:
-            # If each draft's step gave one token because the others were cut off, both ways of counting are the same.
+            # If each draft's step gave one token because the others were cut off, both ways of
+            # counting are the same.
             self.per_token = (
                 self._extra < _NONE * self._accepted and self._tokens > _CUT_OFF * self._drafts
             )
@@ -181,7 +185,8 @@ class StepCheck:
 
 
 _TELLING: Final = 30  # accepted tokens
-_NONE: Final = 0.1  # extra tokens / accepted tokens below which ITL is per token; 1 if per step and nothing is cut off
+# extra tokens / accepted tokens below which ITL is per token; 1 if per step and nothing is cut off
+_NONE: Final = 0.1
 _CUT_OFF: Final = 1.1
 _NEEDED: Final = {
     Counter.DECODE_SECONDS,

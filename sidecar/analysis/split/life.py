@@ -35,9 +35,11 @@ class Cut:
 
 
 class Life:
-    """Takes in a plug-in's reports; bounded whatever is sent: a table has at most ``MAX_KEYS`` keys and "other".
+    """Takes in a plug-in's reports; bounded whatever is sent: a table has at most ``MAX_KEYS`` keys
+    and "other".
 
-    A report's parts are kept apart until the last one has arrived, so that ``latest`` is from one moment.
+    A report's parts are kept apart until the last one has arrived, so that ``latest`` is from one
+    moment.
     """
 
     def __init__(self, hello: Hello, *, from_start: bool) -> None:
@@ -48,7 +50,8 @@ class Life:
         self.connections: set[int] = set()
         self.is_over = False  # its process of vLLM has ended
         self.is_before_reset = False  # vLLM's counters of its engine have started again at 0 since
-        self.is_consistent = True  # the tables sum to the total, finished requests to no more, and no number ever fell
+        # the tables sum to the total, finished requests to no more, and no number ever fell
+        self.is_consistent = True
         self._adds_up, self._has_fallen = True, False
         self.lost = 0  # finished requests that could not be sent
         self.reports = 0
@@ -111,7 +114,8 @@ class Life:
         )
 
     def receive(self, part: ReportPart, room: int) -> int:
-        """Takes in a part of a report; returns how many of its rows and finished requests there was no room for.
+        """Takes in a part of a report; returns how many of its rows and finished requests there was
+        no room for.
 
         ``room`` is how many more finished requests may wait.
         """

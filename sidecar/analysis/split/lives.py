@@ -29,7 +29,8 @@ from sidecar.requests.tally import NOTHING, Tally
 OTHER_ENGINE: Final = "other_engine"  # the engine is not on this sidecar's page
 UNCONFIRMED: Final = "unconfirmed"  # vLLM's counters contradict its sender
 LOST: Final = "lost"  # the plug-in could not send it, because the sidecar was down or too slow
-OVERFLOW: Final = "overflow"  # more than is kept until the next poll or in a table, or of a model past limits.models
+# more than is kept until the next poll or in a table, or of a model past limits.models
+OVERFLOW: Final = "overflow"
 _MOST_LIVES: Final = 64
 _MOST_WAITING: Final = 8192  # finished requests, of all lives, that wait for the next poll
 
@@ -37,12 +38,14 @@ _MOST_WAITING: Final = 8192  # finished requests, of all lives, that wait for th
 class Lives:
     """Keeps what every plug-in reports; bounded whatever is sent. Nothing is judged before a poll.
 
-    A life is told apart by the plug-in's random ``start``, not by its connection. It counts once vLLM's own counters
-    of its engine confirm a cut of it. If it left, or was replaced while its process of vLLM went on, it still counts.
+    A life is told apart by the plug-in's random ``start``, not by its connection. It counts once
+    vLLM's own counters of its engine confirm a cut of it. If it left, or was replaced while its
+    process of vLLM went on, it still counts.
     """
 
     def __init__(self, listening_since: float, lowest_coverage: float) -> None:
-        """``listening_since`` is in Unix seconds: an engine that started later has been heard from its start.
+        """``listening_since`` is in Unix seconds: an engine that started later has been heard from
+        its start.
 
         A life whose coverage is below ``lowest_coverage``, or as far above 1, does not count.
         """
@@ -140,15 +143,16 @@ class Lives:
     ) -> None:
         """Takes in a good poll's page: which engines there are, and what vLLM itself counted.
 
-        ``has_restarted``: the page is from a different process than the last one. ``reset`` are the engines whose own
-        counters have started again at 0 in the same process.
+        ``has_restarted``: the page is from a different process than the last one. ``reset`` are the
+        engines whose own counters have started again at 0 in the same process.
         """
         self._counted = {engine.key: _counted(engine) for engine in page.engines}
         if has_restarted:
             self._disputed.clear()
         for life in self._lives.values():
-            # What was confirmed before is of the last process; its engine may outlive that, and stay connected. But a
-            # page of that process that arrives late confirms a life of the next one that has not drafted yet.
+            # What was confirmed before is of the last process; its engine may outlive that, and
+            # stay connected. But a page of that process that arrives late confirms a life of the
+            # next one that has not drafted yet.
             is_new = not _has_drafted(life) and life.hello.started >= (page.process_start or inf)
             life.is_over |= has_restarted and (
                 not life.connections or (life.confirmed is not None and not is_new)
@@ -263,7 +267,8 @@ class Lives:
         return NoSplit(NoSplitReason.COUNTS_OTHERWISE, key.engine, ratio=differing.trust.ratio)
 
     def coverage(self, key: EngineKey) -> float | None:
-        """The engine's coverage: of the life that counts, else of any that is compared; None if it is unknown.
+        """The engine's coverage: of the life that counts, else of any that is compared; None if it
+        is unknown.
 
         0 if nothing of it can be used although vLLM's counters do not contradict it.
         """
@@ -317,9 +322,11 @@ class Lives:
         states = [engine.state for engine in engines] or [PluginState.NOT_CONNECTED]
         unreadable = next(iter(self._unreadable.values()), None)
         return PluginReport(
-            state=min(states, key=list(PluginState).index)
-            if unreadable is None
-            else PluginState.OTHER_FORMAT,
+            state=(
+                min(states, key=list(PluginState).index)
+                if unreadable is None
+                else PluginState.OTHER_FORMAT
+            ),
             unreadable_format=unreadable,
             problem=problem,
             observed=len({life.key for life in connected if life.observes} & self._counted.keys()),

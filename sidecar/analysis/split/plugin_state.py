@@ -39,10 +39,12 @@ class PluginEngineReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginReport:
-    """The plug-in in all engines: ``observed`` of the ``expected`` engines on the page are observed.
+    """The plug-in in all engines: ``observed`` of the ``expected`` engines on the page are
+    observed.
 
-    ``state`` is the worst of the engines'. ``unreadable_format`` is a message format that a plug-in uses and the
-    sidecar cannot read. ``problem`` says why the sidecar cannot listen for plug-ins; it is empty if it can.
+    ``state`` is the worst of the engines'. ``unreadable_format`` is a message format that a plug-in
+    uses and the sidecar cannot read. ``problem`` says why the sidecar cannot listen for plug-ins;
+    it is empty if it can.
     """
 
     state: PluginState
@@ -59,8 +61,8 @@ class PluginReport:
 class NoSplitReason(StrEnum):
     """Why a model has no split by temperature."""
 
-    NOT_CONNECTED = (
-        "not_connected"  # no plug-in reports the model; ``PluginReport.state`` says more
+    NOT_CONNECTED = (  # no plug-in reports the model; ``PluginReport.state`` says more
+        "not_connected"
     )
     NOT_REPORTED = "not_reported"
     NOT_COMPARED = "not_compared"
@@ -77,7 +79,8 @@ class NoSplitReason(StrEnum):
 class NoSplit:
     """Why a model has no split by temperature, and because of which engine.
 
-    ``reason`` is the plug-in's own if it refused or disabled itself; ``ratio`` is its number / vLLM's, if both differ.
+    ``reason`` is the plug-in's own if it refused or disabled itself; ``ratio`` is its number /
+    vLLM's, if both differ.
     """
 
     code: NoSplitReason

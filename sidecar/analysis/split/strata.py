@@ -66,10 +66,11 @@ def total(cells: Iterable[Sums]) -> Sums:
 
 
 class Difference(NamedTuple):
-    """The acceptance ``rate`` of a group's requests, and that of the ``others`` in the same strata, weighted alike.
+    """The acceptance ``rate`` of a group's requests, and that of the ``others`` in the same strata,
+    weighted alike.
 
-    ``error`` is the standard error of their difference, ``needed`` how many of it chance seldom exceeds; ``drafted`` of
-    the group's draft tokens were compared.
+    ``error`` is the standard error of their difference, ``needed`` how many of it chance seldom
+    exceeds; ``drafted`` of the group's draft tokens were compared.
     """
 
     rate: float

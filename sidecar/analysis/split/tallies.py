@@ -104,9 +104,11 @@ def sum_by_label(tallies: Iterable[Tallies]) -> dict[Label, Tally]:
 
 
 class LiveTally:
-    """``total`` is the sum over the lives of the current process of vLLM, so it starts again at 0 when vLLM does.
+    """``total`` is the sum over the lives of the current process of vLLM, so it starts again at 0
+    when vLLM does.
 
-    The windows keep their own growth, which includes nothing from before this sidecar was listening.
+    The windows keep their own growth, which includes nothing from before this sidecar was
+    listening.
     """
 
     def __init__(self, window: float) -> None:
@@ -161,11 +163,12 @@ GROUPED: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
-    """One model's requests in one group: ``by`` is prompt_tokens, output, sampling or adapter; ``tally`` as above.
+    """One model's requests in one group: ``by`` is prompt_tokens, output, sampling or adapter;
+    ``tally`` as above.
 
-    ``difference`` is how far the acceptance of those that finished in the window lies above that of the model's other
-    requests at the same temperatures; None if too few can be compared. ``without_drafts``: vLLM drafted nothing for its
-    requests of the window, but did for others.
+    ``difference`` is how far the acceptance of those that finished in the window lies above that of
+    the model's other requests at the same temperatures; None if too few can be compared.
+    ``without_drafts``: vLLM drafted nothing for its requests of the window, but did for others.
     """
 
     by: str

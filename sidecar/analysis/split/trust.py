@@ -39,9 +39,9 @@ class _Mark:
 class Trust:
     """Compares the cuts of one life with vLLM's counters at each good poll.
 
-    The two are never from the same moment. A cut has at least what vLLM had counted when the report before it was
-    complete, since the engine counts before its API server does, and at most what vLLM has counted once the API server
-    has caught up.
+    The two are never from the same moment. A cut has at least what vLLM had counted when the report
+    before it was complete, since the engine counts before its API server does, and at most what
+    vLLM has counted once the API server has caught up.
     """
 
     def __init__(self) -> None:
@@ -69,10 +69,11 @@ class Trust:
     def compare(
         self, at: float, reports: int, total: Tally, counted: Tally | None, tolerance: float
     ) -> None:
-        """Takes in a good poll at ``at``: the latest cut's ``total``, after ``reports`` reports, and vLLM's counters.
+        """Takes in a good poll at ``at``: the latest cut's ``total``, after ``reports`` reports,
+        and vLLM's counters.
 
-        ``counted`` is None if vLLM does not export them: nothing contradicts the cut then. The two may differ by the
-        fraction ``tolerance``.
+        ``counted`` is None if vLLM does not export them: nothing contradicts the cut then. The two
+        may differ by the fraction ``tolerance``.
         """
         before, self._counted = self._counted, counted
         if counted is None:
@@ -89,7 +90,8 @@ class Trust:
             (at if self._off_since is None else self._off_since) if off is not None else None
         )
         is_silent = self._unreported > _MOST_UNREPORTED
-        # Not at once: after a stall of the sidecar, a poll may come before reports that are older than its page.
+        # Not at once: after a stall of the sidecar, a poll may come before reports that are older
+        # than its page.
         if is_silent or (self._off_since is not None and at - self._off_since > _PATIENCE):
             self.standing, self.ratio = Standing.DIFFERS, _farthest(*(off or (total, counted)))
         elif off is None:
@@ -102,7 +104,8 @@ class Trust:
 
     def _off(self, total: Tally, counted: Tally, tolerance: float) -> tuple[Tally, Tally] | None:
         """What the plug-in and vLLM counted, since the start or since a mark, if that differs; else None."""
-        # A confirmed cut falls behind while no report comes; so may the first one, of which nobody knows how old it is.
+        # A confirmed cut falls behind while no report comes; so may the first one, of which nobody
+        # knows how old it is.
         least = counted if self._is_confirmed or self._least is None else self._least
         off = _outside(total, least, counted, tolerance)
         if off is not None or not self._marks:

@@ -17,8 +17,9 @@ from sidecar.log import redacted
 class Sample(NamedTuple):
     """Times in seconds, and vLLM's own numbers; without those in the reply, ``drafts`` is None.
 
-    ``ttft`` is the time to the first token, ``tpot`` the time per output token after it; None if unknown.
-    ``histogram[j]`` counts the verification steps that accepted j tokens. Saved as an array in the fields' order.
+    ``ttft`` is the time to the first token, ``tpot`` the time per output token after it; None if
+    unknown. ``histogram[j]`` counts the verification steps that accepted j tokens. Saved as an
+    array in the fields' order.
     """
 
     temperature: float
@@ -94,9 +95,9 @@ async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: flo
     return Sample(
         temperature=temperature,
         ttft=None if first is None else first - begun,
-        tpot=None
-        if first is None or tokens is None or tokens < 2
-        else (end - first) / (tokens - 1),
+        tpot=(
+            None if first is None or tokens is None or tokens < 2 else (end - first) / (tokens - 1)
+        ),
         tokens=tokens,
         drafts=numbers.drafts,
         draft_tokens=numbers.draft_tokens,
@@ -139,7 +140,8 @@ class Client:
         await self._session.close()
 
     async def connect(self, prompt: str) -> None:
-        """Finds the model (by default the first that the server names) and requests one token from it.
+        """Finds the model (by default the first that the server names) and requests one token from
+        it.
 
         Raises:
             MeasurementError: the server cannot be reached or names no model, or the request fails.
@@ -161,9 +163,15 @@ class Client:
                     json.loads(await read_at_most(response, _MOST_MODELS) or b"")["data"][0]["id"]
                 )
         except aiohttp.ClientConnectionError as error:
-            fault = f"cannot connect ({type(error).__name__}); is vLLM running, and is this its address?"
+            fault = (
+                f"cannot connect ({type(error).__name__}); is vLLM running, and is this its"
+                " address?"
+            )
         except (*_FAILURES, LookupError, TypeError) as error:
-            fault = f"no model under /v1/models ({_reason(error)}); is this vLLM's address? If so, set --model"
+            fault = (
+                f"no model under /v1/models ({_reason(error)}); is this vLLM's address? If so, set"
+                " --model"
+            )
         raise MeasurementError(f"{self.name}: {fault}")
 
     async def ask(

@@ -36,7 +36,8 @@ _WARMING_UP: Final = 8  # concurrent requests
 class SweepOptions:
     """``count`` requests per level and round of the vLLM at ``url``.
 
-    After ``seconds`` the sweep ends with what it has measured. ``settings`` are for reading vLLM's pages.
+    After ``seconds`` the sweep ends with what it has measured. ``settings`` are for reading vLLM's
+    pages.
     """
 
     url: str
@@ -51,7 +52,8 @@ class SweepOptions:
 async def measure_sweep(
     options: SweepOptions, stop: asyncio.Event, on_begin: Callable[[int, SweepLevel], None]
 ) -> SweepResult:
-    """Measures all levels, or those it reaches before ``stop`` is set; sets ``stop`` itself after ``options.seconds``.
+    """Measures all levels, or those it reaches before ``stop`` is set; sets ``stop`` itself after
+    ``options.seconds``.
 
     ``on_begin`` is called before each round of a level, with the number of those before it.
 
@@ -105,7 +107,8 @@ class _Sweep:
     stop: asyncio.Event
 
     async def warm_up(self) -> None:
-        """Connects, and sends each prompt once, for one token, so that every level finds the same prefixes cached.
+        """Connects, and sends each prompt once, for one token, so that every level finds the same
+        prefixes cached.
 
         Raises:
             MeasurementError: the first request fails.

@@ -29,9 +29,11 @@ class Interval:
 
 
 def least_size(share: float | None) -> int:
-    """The smallest batch with, on average, two values beyond the quantile ``share``; 1 if it is not for a quantile.
+    """The smallest batch with, on average, two values beyond the quantile ``share``; 1 if it is not
+    for a quantile.
 
-    The quantiles of smaller batches are less extreme and scatter too little to give the error of the whole.
+    The quantiles of smaller batches are less extreme and scatter too little to give the error of
+    the whole.
     """
     return 1 if share is None else math.ceil(round(2 / min(share, 1 - share), 6))
 

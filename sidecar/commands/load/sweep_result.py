@@ -29,13 +29,15 @@ class SweepLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One round of a level, or all of them. ``samples`` are the completed requests, in the order of their ends.
+    """One round of a level, or all of them. ``samples`` are the completed requests, in the order of
+    their ends.
 
-    ``seconds`` is the time from the first request's start to the last one's end. ``others``: vLLM also served other
-    clients, so neither the times nor the growth of the counters are due to these requests alone. The rest is from
-    vLLM's page, None if unknown: ``counted`` is how much its speculation counters grew meanwhile, ``queries`` how many
-    prompt tokens it looked up in the prefix cache and ``hits`` how many it found, both unknown with ``others``, and so
-    are ``preemptions``.
+    ``seconds`` is the time from the first request's start to the last one's end. ``others``: vLLM
+    also served other clients, so neither the times nor the growth of the counters are due to these
+    requests alone. The rest is from vLLM's page, None if unknown: ``counted`` is how much its
+    speculation counters grew meanwhile, ``queries`` how many prompt tokens it looked up in the
+    prefix cache and ``hits`` how many it found, both unknown with ``others``, and so are
+    ``preemptions``.
     """
 
     samples: tuple[Sample, ...]
@@ -110,11 +112,12 @@ class LevelResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """``complete`` is False if the sweep was stopped, ran out of time, or a level got no answer at all.
+    """``complete`` is False if the sweep was stopped, ran out of time, or a level got no answer at
+    all.
 
-    ``model`` is None if the sweep ended before the server named one. ``fault`` is the last one of a request, None if
-    none failed. The fields from ``prompts``, which is a digest, to ``rounds`` are arguments of ``sweep``: with the same
-    ones, the same requests are sent.
+    ``model`` is None if the sweep ended before the server named one. ``fault`` is the last one of a
+    request, None if none failed. The fields from ``prompts``, which is a digest, to ``rounds`` are
+    arguments of ``sweep``: with the same ones, the same requests are sent.
     """
 
     format: Literal[5] = 5
@@ -142,7 +145,8 @@ def read_saved(path: Path) -> SweepResult:
     """Reads a saved sweep.
 
     Raises:
-        InputError: it cannot be read, is not a saved sweep of this version, or no request was answered.
+        InputError: it cannot be read, is not a saved sweep of this version, or no request was
+        answered.
     """
     try:
         result = _FILE.validate_json(read_input(path, _MOST_BYTES))

@@ -14,7 +14,8 @@ from sidecar.commands.arguments import read_input, whole
 from sidecar.errors import InputError, SettingsError
 from sidecar.settings import Settings
 
-# Set by other arguments, or always; ``n``: the tokens of several choices over their time are no request's speed.
+# Set by other arguments, or always; ``n``: the tokens of several choices over their time are no
+# request's speed.
 _ARGUMENTS: Final = ("model", "temperature", "max_tokens", "stream", "n")
 MOST_AT_ONCE: Final = 1024
 ENDPOINTS: Final = {
@@ -26,7 +27,10 @@ _MOST_PROMPTS: Final = 10_000
 _HUMAN: Final = ("human", "user")
 
 BUILT_IN: Final = (
-    "Write a Python function that returns the n-th Fibonacci number, with a docstring and two examples.",
+    (
+        "Write a Python function that returns the n-th Fibonacci number, with a docstring and two"
+        " examples."
+    ),
     "Explain to a new colleague how a hash table works and when it is slow.",
     "List ten questions to ask before moving a database to another data centre.",
     "Write a short story about a lighthouse keeper who finds a radio that still works.",
@@ -50,10 +54,12 @@ BUILT_IN: Final = (
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
-    """The first 10,000 prompts of a file: lines of text, JSON lines (``.jsonl``), or one JSON list (``.json``).
+    """The first 10,000 prompts of a file: lines of text, JSON lines (``.jsonl``), or one JSON list
+    (``.json``).
 
-    A JSON value is a string, an object with a ``prompt``, or one with ``conversations`` or ``messages`` (ShareGPT's and
-    OpenAI's formats), whose first human turn is used; values without a prompt are skipped.
+    A JSON value is a string, an object with a ``prompt``, or one with ``conversations`` or
+    ``messages`` (ShareGPT's and OpenAI's formats), whose first human turn is used; values without a
+    prompt are skipped.
 
     Raises:
         InputError: the file cannot be read, is too large, or has no prompts.
@@ -116,7 +122,10 @@ def add_request_arguments(parser: argparse.ArgumentParser, description: str | No
         metavar="N",
         help="per request (default: 128)",
     )
-    prompts = "lines of text, .jsonl, or a .json list such as ShareGPT's; the first 10,000 (default: 20 built in)"
+    prompts = (
+        "lines of text, .jsonl, or a .json list such as ShareGPT's; the first 10,000 (default: 20"
+        " built in)"
+    )
     group.add_argument("--prompts", type=Path, metavar="FILE", help=prompts)
     extra = "more fields of each request, such as '{\"top_k\": 20}'"
     group.add_argument("--extra-body", type=_json_object, default={}, metavar="JSON", help=extra)

@@ -1,6 +1,8 @@
-"""Every metric that the sidecar exports, declared once: name, type, help, labels and where its value is.
+"""Every metric that the sidecar exports, declared once: name, type, help, labels and where its
+value is.
 
-They are a contract with rules, dashboards and users (``docs/metrics.md``). Ratios are from 0 to 1, times in seconds.
+They are a contract with rules, dashboards and users (``docs/metrics.md``). Ratios are from 0 to 1,
+times in seconds.
 """
 
 from dataclasses import replace

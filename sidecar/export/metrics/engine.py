@@ -80,21 +80,21 @@ METRICS: Final = {
     **{
         ENGINE.counter(name, _counted(counter)): text for counter, (name, text) in _COUNTERS.items()
     },
-    ENGINE.by_position("engine_accepted_tokens_per_position", "accepted_per_position"): (
-        "Accepted draft tokens that vLLM counted, by draft position, starting at 0."
-    ),
+    ENGINE.by_position(
+        "engine_accepted_tokens_per_position", "accepted_per_position"
+    ): "Accepted draft tokens that vLLM counted, by draft position, starting at 0.",
     ENGINE.gauge(
         "prefix_cache_hit_ratio", "cache.hit_ratio"
     ): "Prefix-cache hits / queries over latency_window.",
-    MODEL.gauge("baseline_prefix_cache_hit_ratio", "plain_cache.hit_ratio"): (
-        "Prefix-cache hits / queries without speculation, from the baseline."
-    ),
-    MODEL.gauge("baseline_kv_cache_capacity_tokens", "plain_cache.capacity_tokens"): (
-        "KV-cache capacity of an engine without speculation, from the baseline."
-    ),
-    MODEL.gauge("baseline_preemptions_ratio", "plain_cache.preemptions_ratio"): (
-        "Preemptions / requests without speculation, from the baseline."
-    ),
+    MODEL.gauge(
+        "baseline_prefix_cache_hit_ratio", "plain_cache.hit_ratio"
+    ): "Prefix-cache hits / queries without speculation, from the baseline.",
+    MODEL.gauge(
+        "baseline_kv_cache_capacity_tokens", "plain_cache.capacity_tokens"
+    ): "KV-cache capacity of an engine without speculation, from the baseline.",
+    MODEL.gauge(
+        "baseline_preemptions_ratio", "plain_cache.preemptions_ratio"
+    ): "Preemptions / requests without speculation, from the baseline.",
     MODEL.gauge(
         "baseline_tokens_per_second",
         lambda model: (
@@ -102,7 +102,10 @@ METRICS: Final = {
             if model.plain_steps
             else None
         ),
-    ): "Tokens that an engine generates per second without speculation, at the highest load of the baseline.",
+    ): (
+        "Tokens that an engine generates per second without speculation, at the highest load of the"
+        " baseline."
+    ),
     # Acceptance and latency derived from these counters and vLLM's histograms.
     SINGLE_ENGINE.histogram(
         "engine_window_acceptance_ratio",
@@ -116,7 +119,10 @@ METRICS: Final = {
             {phase: latency.quantiles for phase, latency in engine.latencies.items()}
         ),
         *("phase", "quantile"),
-    ): "Quantiles 0.5 and 0.99 from vLLM's own histograms over latency_window; interpolated in the first bucket.",
+    ): (
+        "Quantiles 0.5 and 0.99 from vLLM's own histograms over latency_window; interpolated in the"
+        " first bucket."
+    ),
     MODEL.gauge(
         "latency_baseline_seconds",
         lambda model: _shown_quantiles(model.plain_latencies),
@@ -125,10 +131,16 @@ METRICS: Final = {
     ): "The same quantiles in the configured baseline.",
     SINGLE_ENGINE.gauge(
         "engine_latency_gap_seconds", _gaps(lambda latency: latency.gap_seconds), "phase"
-    ): "P99 - P50 over latency_window, not of the queue; absent where P99 is in vLLM's first bucket.",
+    ): (
+        "P99 - P50 over latency_window, not of the queue; absent where P99 is in vLLM's first"
+        " bucket."
+    ),
     SINGLE_ENGINE.gauge(
         "engine_latency_gap_ratio", _gaps(lambda latency: latency.gap_ratio), "phase"
-    ): "P99 / P50 over latency_window, not of the queue; absent where P99 is in vLLM's first bucket.",
+    ): (
+        "P99 / P50 over latency_window, not of the queue; absent where P99 is in vLLM's first"
+        " bucket."
+    ),
     SINGLE_ENGINE.gauge(
         "engine_limitation",
         lambda engine: dict.fromkeys(sorted(engine.limitations), 1),
@@ -138,9 +150,9 @@ METRICS: Final = {
     ENGINE.gauge(
         "kv_cache_usage_ratio", _polled(Gauge.KV_CACHE_USAGE)
     ): "KV-cache usage at the last poll.",
-    ENGINE.gauge("kv_cache_usage_peak_ratio", "kv_cache_peak"): (
-        "Highest KV-cache usage of all polls within kv_peak_window."
-    ),
+    ENGINE.gauge(
+        "kv_cache_usage_peak_ratio", "kv_cache_peak"
+    ): "Highest KV-cache usage of all polls within kv_peak_window.",
     SINGLE_ENGINE.histogram(
         "kv_cache_sampled_usage_ratio",
         lambda engine: engine.kv_cache_usages if engine.kv_cache_usages.count else None,
@@ -154,13 +166,13 @@ METRICS: Final = {
     ENGINE.gauge(
         "requests_waiting", _polled(Gauge.REQUESTS_WAITING)
     ): "Waiting requests at the last poll.",
-    ENGINE.gauge("requests_waiting_for_capacity", _polled(Gauge.WAITING_FOR_CAPACITY)): (
-        "Requests waiting for capacity at the last poll (newer vLLM)."
-    ),
+    ENGINE.gauge(
+        "requests_waiting_for_capacity", _polled(Gauge.WAITING_FOR_CAPACITY)
+    ): "Requests waiting for capacity at the last poll (newer vLLM).",
     # What the plug-in says.
     ENGINE.gauge("request_coverage_ratio", "coverage"): (
-        "Draft tokens that the plug-in reported / vLLM's own counter, both since the engine started. 0 if the plug-in "
-        "contradicts itself, or if several claim to be the engine."
+        "Draft tokens that the plug-in reported / vLLM's own counter, both since the engine"
+        " started. 0 if the plug-in contradicts itself, or if several claim to be the engine."
     ),
     ENGINE.gauge(
         "speculation_info",
@@ -168,8 +180,8 @@ METRICS: Final = {
         *("method", "num_speculative_tokens", "adaptive_verification"),
         *("rejection_sample_method", "draft_sample_method", "rule_of_thumb"),
     ): (
-        "1, labelled with the engine's speculative configuration as the plug-in reads it, and whether the rule of "
-        "thumb on the acceptance rate applies to it."
+        "1, labelled with the engine's speculative configuration as the plug-in reads it, and"
+        " whether the rule of thumb on the acceptance rate applies to it."
     ),
     # Decoding by load, and plain decoding. ``running`` is the number of requests in a step.
     LOAD.counter(
@@ -182,7 +194,8 @@ METRICS: Final = {
         "decode_tokens", "tokens"
     ): "Tokens generated in these steps, so without each request's first token.",
     MODEL.gauge("plain_step_seconds", _plain_steps, "running", "reference"): (
-        "Time of an engine step without speculation at this load, by source; absent where it is unknown."
+        "Time of an engine step without speculation at this load, by source; absent where it is"
+        " unknown."
     ),
     MODEL.gauge(
         "baseline_timestamp_seconds",
@@ -193,11 +206,12 @@ METRICS: Final = {
         ),
     ): "When the plain step times were measured.",
     ENGINE.gauge("engine_speedup_ratio", "speed.speedup.ratio"): (
-        "Plain time per token / actual of all requests over latency_window. Absent without a reference."
+        "Plain time per token / actual of all requests over latency_window. Absent without a"
+        " reference."
     ),
-    ENGINE.gauge("engine_speedup_standard_error_ratio", "speed.speedup.error"): (
-        "Standard error of specdec_engine_speedup_ratio."
-    ),
+    ENGINE.gauge(
+        "engine_speedup_standard_error_ratio", "speed.speedup.error"
+    ): "Standard error of specdec_engine_speedup_ratio.",
     ENGINE.gauge("break_even_acceptance_ratio", "speed.break_even_acceptance"): (
         "Acceptance rate at which this load is as fast as plain decoding; above 1: no rate is. "
         "Absent without a reference."

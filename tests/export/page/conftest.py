@@ -11,8 +11,9 @@ import aiohttp
 import pytest
 
 _FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage --remote-debugging-port=0"
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run"
+    " --disable-background-networking --disable-component-update --disable-sync"
+    " --disable-dev-shm-usage --remote-debugging-port=0"
 )
 
 

@@ -44,16 +44,16 @@ def test_each_model_and_temperature_has_its_verdict_in_a_line():
     hot = reports.timed("0.7-1", NEGATIVE, 0.3, 30, 33, saved_seconds=720.0, lost_seconds=8000.0)
     page = text(reports.timed_model(hot))
     assert (
-        "All requests net positive 50% of 3,000 draft tokens accepted in the last 5 min, 2.50 tokens per draft; 1.96 "
-        "tokens per step, with a draft in 98% of the steps; 1.50 ± 0.02 times as fast as without speculation, saves "
-        "10 ms per token" in page
+        "All requests net positive 50% of 3,000 draft tokens accepted in the last 5 min, 2.50"
+        " tokens per draft; 1.96 tokens per step, with a draft in 98% of the steps; 1.50 ± 0.02"
+        " times as fast as without speculation, saves 10 ms per token" in page
     )
     assert page.count("± is the 95 % confidence interval") == 1
     assert "Marks" not in page  # of a rule that does not decide here
     assert "T 0.7-1 50% of draft tokens net negative 30% accepted" in page
     assert (
-        "0.91 ± 0.02 times as fast as without speculation, costs 3 ms per token; 12 min of request time saved, 2.2 h "
-        "lost since the sidecar started" in page
+        "0.91 ± 0.02 times as fast as without speculation, costs 3 ms per token; 12 min of request"
+        " time saved, 2.2 h lost since the sidecar started" in page
     )
 
 
@@ -64,8 +64,8 @@ def test_a_temperature_that_is_not_judged_says_why_and_its_marks_are_explained()
     )
     page = text(reports.timed_model(temperature("1+", judgement=judged, share=0.06)))
     assert (
-        "T 1+ 6% of draft tokens insufficient data 50% accepted P10 50% 40 requests No verdict: below"
-        in page
+        "T 1+ 6% of draft tokens insufficient data 50% accepted P10 50% 40 requests No verdict:"
+        " below" in page
     )
     assert "Marks, a rule of thumb: below 50%" in page
 
@@ -83,12 +83,12 @@ def test_names_are_escaped():
 def test_a_finding_says_why_speculation_loses_what_to_do_and_how_to_verify_it():
     shown = text(reports.model(reports.temperature("0"), findings=(reports.STRUCTURED,)))
     assert (
-        "Why structured_output Requests with structured output accept 45% of their draft tokens, 25 ± 4"
-        in shown
+        "Why structured_output Requests with structured output accept 45% of their draft tokens,"
+        " 25 ± 4" in shown
     )
     assert (
-        "at the same temperatures. Route these requests to pods that do not speculate, or that draft"
-        in shown
+        "at the same temperatures. Route these requests to pods that do not speculate, or that"
+        " draft" in shown
     )
     assert "To verify: specdec-sidecar sweep --url URL --prompts FILE" in shown
     assert "Why" not in text(reports.model(reports.temperature("0")))
@@ -165,7 +165,10 @@ def test_notes_and_hints_are_shown_once():
         plugin=replace(OBSERVING, dropped={"malformed": 2, "silent": 0}),
     )
     for sentence in (
-        "The acceptance rate is synthetic (rejection_sample_method): it is configured, not measured.",
+        (
+            "The acceptance rate is synthetic (rejection_sample_method): it is configured, not"
+            " measured."
+        ),
         "Engine 1 is net negative on its own",
         "on engine 0 the plug-in counted 91.0% of what vLLM counted",
         "does not export accepted tokens by draft position",
@@ -205,8 +208,8 @@ def test_with_a_baseline_there_is_time_per_token_by_load():
     page = text(reports.timed_model())
     assert "demo: time per token requests running" in page
     assert (
-        "with speculation without (baseline) 1 no traffic 20 ms 5-8 20 ms 30 ms 9-16 30 ms not measured"
-        in page
+        "with speculation without (baseline) 1 no traffic 20 ms 5-8 20 ms 30 ms 9-16 30 ms not"
+        " measured" in page
     )
     assert "Break-even acceptance rate at this load: 31%." in page
     none = replace(speed(), break_even_acceptance=2.0)
@@ -224,9 +227,10 @@ def test_with_a_baseline_s_cache_and_first_tokens_there_is_the_price():
         reports.timed_model(loads=(replace(load, plain_tokens_per_second=80.0),), plain_cache=plain)
     )
     assert (
-        "demo: the price with speculation without (baseline) prefix-cache hits 75% 89% KV cache of an engine, tokens "
-        "442,368 500,000 requests of 3,100 tokens that fit 142 161 time to first token, 1 running 500 ms 400 ms tokens "
-        "a second, 1 running 90 80 The baseline had prompts and a load of its own" in page
+        "demo: the price with speculation without (baseline) prefix-cache hits 75% 89% KV cache of"
+        " an engine, tokens 442,368 500,000 requests of 3,100 tokens that fit 142 161 time to first"
+        " token, 1 running 500 ms 400 ms tokens a second, 1 running 90 80 The baseline had prompts"
+        " and a load of its own" in page
     )
     assert "the price" not in text(reports.timed_model())
 
@@ -242,7 +246,9 @@ def test_latencies_below_vllm_s_first_bucket_are_bounds_and_gaps_are_compared_wi
 
 
 def test_while_vllm_is_down_only_that_is_shown():
-    assert text(model(), scrape=reports.down(Unreachable("connection refused"))) == (
-        "The sidecar cannot read vLLM's metrics. connection refused. Is vLLM running, and is this its address? The "
-        f"sidecar keeps trying. {plugin_sentence(OBSERVING)} plug-in 0.1.0 in vLLM 0.32.0"
+    assert (
+        text(model(), scrape=reports.down(Unreachable("connection refused")))
+        == "The sidecar cannot read vLLM's metrics. connection refused. Is vLLM running, and is"
+        f" this its address? The sidecar keeps trying. {plugin_sentence(OBSERVING)} plug-in"
+        " 0.1.0 in vLLM 0.32.0"
     )

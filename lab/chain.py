@@ -11,9 +11,8 @@ from tokenizers.models import BPE
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 HIDDEN: Final = 1024
-DRAFT_NOISE: Final = (
-    0.1  # how far a draft is from the target, as a share of the spread of what it copies
-)
+# How far a draft is from the target, as a share of the spread of what it copies.
+DRAFT_NOISE: Final = 0.1
 SPECIAL: Final = ("<s>", "</s>", "<pad>")
 _TEXT: Final = (
     "speculative decoding drafts a few tokens with a small model and verifies them with the large"
@@ -74,7 +73,10 @@ def copy_of(target: Any, *, layers: int, mlp: int) -> Any:
 
 
 def write(folder: Path, config: Any, weights: Weights, tokens: Any, **changed: Any) -> None:
-    """Writes a model whose class transformers need not know; ``changed`` are fields of its config.json."""
+    """Writes a model whose class transformers need not know.
+
+    ``changed`` are fields of its config.json.
+    """
     folder.mkdir(parents=True)
     tensors = {name: weight.to(torch.bfloat16).contiguous() for name, weight in weights.items()}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})

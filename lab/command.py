@@ -1,5 +1,6 @@
-"""``lab/serve``: the command line and the environment of ``vllm serve``, for each method of
-speculative decoding.
+"""``lab/serve``: the command line and the environment of ``vllm serve``.
+
+There is one for each method of speculative decoding.
 
 On a CPU vLLM runs eagerly with model runner V1, and switches async scheduling off. On a GPU nothing
 of this is set, so vLLM's defaults hold: model runner V2, async scheduling, CUDA graphs.
@@ -30,12 +31,10 @@ METHODS: Final = {
 }
 _CUSTOM: Final = Path(__file__).parent / "custom"
 _PROPOSER: Final = "lab_proposer.Proposer"
-_SCHEDULERS: Final = {
-    "dynamo": "dynamo.vllm.instrumented_scheduler.InstrumentedScheduler"
-}  # all others by class
-_GPU_SHARE: Final = (
-    "0.2"  # of its memory; so that several of these small models have room beside each other
-)
+# All others are named by class.
+_SCHEDULERS: Final = {"dynamo": "dynamo.vllm.instrumented_scheduler.InstrumentedScheduler"}
+# Of the GPU's memory, so that several of these small models have room beside each other.
+_GPU_SHARE: Final = "0.2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +131,10 @@ def _arguments(given: Sequence[str]) -> tuple[Serving, bool]:
 
 
 def command_line(lab: Installation, serving: Serving) -> list[str]:
-    """The command that serves it on 127.0.0.1, as model ``lab``; further options come last, so that they win."""
+    """The command that serves it on 127.0.0.1, as model ``lab``.
+
+    Further options come last, so that they win.
+    """
     target = serving.target or ("target-mtp" if serving.method == "mtp" else "target")
     command = [
         str(lab.venv / "bin/vllm"),
@@ -198,10 +200,11 @@ def _speculative_config(lab: Installation, serving: Serving) -> dict[str, Any] |
 
 
 def _cpu_dtype(cpuinfo: Path) -> str:
-    """bfloat16 where the CPU computes it; where it does not, it would be a hundred times slower than float32."""
-    computes = (
-        any(flag in cpuinfo.read_text() for flag in ("avx512_bf16", "amx_bf16"))
-        if cpuinfo.exists()
-        else False
-    )
+    """bfloat16 where the CPU computes it, else float32.
+
+    Where the CPU does not compute it, bfloat16 would be a hundred times slower than float32.
+    """
+    if not cpuinfo.exists():
+        return "float32"
+    computes = any(flag in cpuinfo.read_text() for flag in ("avx512_bf16", "amx_bf16"))
     return "bfloat16" if computes else "float32"

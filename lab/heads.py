@@ -1,5 +1,6 @@
-"""What drafts without a model of its own: heads for EAGLE, EAGLE-3 and DFlash, MiMo's layer for
-MTP, and an adapter.
+"""What drafts without a model of its own, and an adapter.
+
+Heads for EAGLE, EAGLE-3 and DFlash, and MiMo's layer for MTP.
 
 The chain's next token depends on the last one alone, so each head passes the embedding of the last
 token on, with noise on it, and ignores what else the target gives it.
@@ -49,8 +50,9 @@ def write_all(folder: Path, target: Any, tokens: Any) -> None:
 
 
 def eagle(config: Any, target: Any) -> Weights:
-    """``fc`` joins the last token's embedding and the target's hidden state, of which it takes the
-    first.
+    """``fc`` joins the last token's embedding and the target's hidden state.
+
+    It takes the first.
 
     The output weights are the target's. So is the embedding, but for <pad>: vLLM would share an
     equal one, and with ``--enable-lora`` its CPU build then ends at the first request.
@@ -66,7 +68,10 @@ def eagle(config: Any, target: Any) -> Weights:
 
 
 def mtp(target: Any) -> tuple[Any, Weights]:
-    """The target as a MiMo model; its own layer joins the hidden state and the embedding, and takes the second."""
+    """The target as a MiMo model.
+
+    Its own layer joins the hidden state and the embedding, and takes the second.
+    """
     own = {
         key: value
         for key, value in target.config.to_dict().items()
@@ -168,7 +173,10 @@ def layer(config: Any, prefix: str, **given: torch.Tensor) -> Weights:
 
 
 def write_adapter(folder: Path, config: Any) -> None:
-    """A LoRA adapter that makes the MLPs put something out: the target is then no Markov chain, and no head fits it."""
+    """A LoRA adapter that makes the MLPs put something out.
+
+    The target is then no Markov chain, and no head fits it.
+    """
     folder.mkdir()
     sizes = {"A": (_RANK, config.intermediate_size), "B": (config.hidden_size, _RANK)}
     weights = {

@@ -1,5 +1,6 @@
-"""Installs a lab: vLLM, the fixes that its CPU build needs, what method suffix needs, and the
-models.
+"""Installs a lab: vLLM and the models.
+
+Also the fixes that vLLM's CPU build needs, and what method suffix needs.
 
 Each step leaves a stamp that says what it was made from, so an interrupted installation continues
 with the step that it was in, and a changed source repeats its own step. A lock makes a second setup
@@ -125,7 +126,10 @@ class _Setup:
     def _step(
         self, name: str, source: str, make: Callable[[], None], *, optional: str = ""
     ) -> None:
-        """Does a step unless its stamp says that it was done with this source; ``optional``: what a failure lacks."""
+        """Does a step unless its stamp says that it was done with this source.
+
+        ``optional`` says what a failure lacks.
+        """
         if self._is_done(name, source):
             return
         self._lab.set_ready(ready=False)
@@ -207,7 +211,10 @@ class _Setup:
         made.rename(models)
 
     def _suffix(self) -> None:
-        """Builds arctic-inference (C++), apart from the virtual environment: it has a plug-in of vLLM's of its own."""
+        """Builds arctic-inference (C++), apart from the virtual environment.
+
+        It has a plug-in of vLLM's of its own.
+        """
         shutil.rmtree(self._lab.suffix, ignore_errors=True)
         with tempfile.TemporaryDirectory() as tools:
             # pip complains that their requirements are not vLLM's, which it leaves as they are.
@@ -242,7 +249,10 @@ class _Setup:
         self._run(*pip, *arguments, quietly=quietly, **environment)
 
     def _run(self, *command: str, quietly: bool = False, **environment: str) -> None:
-        """Runs a command from the repository's root; it holds the lock too, should this process be killed."""
+        """Runs a command from the repository's root.
+
+        The command holds the lock too, should this process be killed.
+        """
         subprocess.run(
             command,
             check=True,

@@ -40,12 +40,18 @@ class Installation:
 
     @property
     def suffix(self) -> Path:
-        """The folder with the package that method suffix needs; the virtual environment does not have it."""
+        """The folder with the package that method suffix needs.
+
+        The virtual environment does not have it.
+        """
         return self.folder / "suffix"
 
     @property
     def dynamo(self) -> Path:
-        """The folder with NVIDIA Dynamo's packages, which the virtual environment does not have either."""
+        """The folder with NVIDIA Dynamo's packages.
+
+        The virtual environment does not have them either.
+        """
         return self.folder / "dynamo"
 
     def model(self, name: str) -> Path:

@@ -26,9 +26,8 @@ from transformers.utils import logging
 from lab import heads
 from lab.chain import DRAFT_NOISE, SPECIAL, chain, copy_of, tokenizer
 
-_SPREAD: Final = (
-    0.2  # standard deviation of the output weights: how peaked the next token's distribution is
-)
+# Standard deviation of the output weights: how peaked the next token's distribution is.
+_SPREAD: Final = 0.2
 
 
 def main(folder: Path) -> None:

@@ -21,10 +21,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-os.environ |= {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-}  # vLLM reads them when it is imported
+# vLLM reads them when it is imported.
+os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 import httpx
 import vllm
@@ -79,30 +77,29 @@ class SimulatedEngine:
     def step(self) -> tuple[Any, Any]:
         """The statistics of one step, as vLLM has them: the scheduler's and the iteration's."""
         self._now += self._random.uniform(0.012, 0.035)
-        speculation, prefix, step = (
-            SpecDecodingStats.new(TOKENS),
-            PrefixCacheStats(),
-            IterationStats(),
-        )
+        speculation = SpecDecodingStats.new(TOKENS)
+        prefix = PrefixCacheStats()
+        step = IterationStats()
         while len(self._running) < RUNNING:
             self._running.append(self._admit(prefix, step))
+
         for request in self._running:
-            new = (
-                self._decode(request, speculation, step)
-                if request.tokens
-                else self._first_token(request, step)
-            )
+            if request.tokens:
+                new = self._decode(request, speculation, step)
+            else:
+                new = self._first_token(request, step)
             request.tokens, request.last = request.tokens + new, self._now
             step.num_generation_tokens += new
             self.counters["generation_tokens"] += new
+
         for request in [request for request in self._running if request.tokens == request.limit]:
             self._running.remove(request)
             step.finished_requests.append(self._finish(request))
+
         step.num_preempted_reqs = int(self._random.random() < 0.02)
         self.counters["preemptions"] += step.num_preempted_reqs
-        self.observed["iteration_tokens"].append(
-            0
-        )  # the value depends on the release; only the count is known
+        # The value depends on the release; only the count is known.
+        self.observed["iteration_tokens"].append(0)
         return self._scheduler_stats(speculation, prefix), step
 
     def _admit(self, prefix: Any, step: Any) -> _Request:
@@ -110,11 +107,9 @@ class SimulatedEngine:
         prompt = random.choice((37, 180, 512, 1024))
         cached = random.choice((0, 0, 32)) * (prompt > 37)
         started = self._now - random.uniform(0.004, 0.011)
-        prefix.requests, prefix.queries, prefix.hits = (
-            prefix.requests + 1,
-            prefix.queries + prompt,
-            prefix.hits + cached,
-        )
+        prefix.requests += 1
+        prefix.queries += prompt
+        prefix.hits += cached
         self.counters.update(
             prompt_tokens=prompt,
             cached_prompt_tokens=cached,
@@ -189,9 +184,8 @@ class SimulatedEngine:
             "prefix_cache_stats": prefix,
             "spec_decoding_stats": speculation,
         }
-        if "num_skipped_waiting_reqs" in _fields(
-            SchedulerStats
-        ):  # one of those that wait is deferred
+        # one of those that wait is deferred
+        if "num_skipped_waiting_reqs" in _fields(SchedulerStats):
             values |= {"num_waiting_reqs": WAITING - 1, "num_skipped_waiting_reqs": 1}
         return _known(SchedulerStats, values)
 

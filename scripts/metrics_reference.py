@@ -1,4 +1,7 @@
-"""``python scripts/metrics_reference.py FILE``: updates the two generated tables of ``docs/metrics.md``."""
+"""Updates the two generated tables of ``docs/metrics.md``.
+
+Usage: metrics_reference.py FILE
+"""
 
 import re
 import sys
@@ -24,9 +27,8 @@ def metrics_reference(page: str) -> str:
 
 def _filled(page: str, head: str, rows: Iterable[Iterable[str]]) -> str:
     """``page`` with ``rows`` in the table whose first line begins with ``head``."""
-    start = (
-        page.index("\n", page.index("\n", page.index(f"\n{head}") + 1) + 1) + 1
-    )  # after the header and its rule
+    # After the header and its rule.
+    start = page.index("\n", page.index("\n", page.index(f"\n{head}") + 1) + 1) + 1
     rest = re.sub(r"\A(\|.*\n)*", "", page[start:])
     return page[:start] + "".join(f"| {' | '.join(row)} |\n" for row in rows) + rest
 

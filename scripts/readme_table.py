@@ -1,5 +1,6 @@
-"""Writes the table of a folder's README: the chart's values with their comments, or the alerts with
-what they say.
+"""Writes the table of a folder's README.
+
+It has the chart's values with their comments, or the alerts with what they say.
 
 Usage: readme_table.py FOLDER   the table takes the place of what is between the two marks in
 FOLDER/README.md.
@@ -18,15 +19,18 @@ _MARKS = ("<!-- written by scripts/docs from {source} -->\n", "<!-- end -->\n")
 def main(folder: Path) -> int:
     """Returns 0 with the README written, 1 if it does not have the marks."""
     readme, values, rules = (folder / name for name in ("README.md", "values.yaml", "alerts.yaml"))
-    source, rows = (
-        (values, values_table(values)) if values.exists() else (rules, alerts_table(rules))
-    )
+    if values.exists():
+        source, rows = values, values_table(values)
+    else:
+        source, rows = rules, alerts_table(rules)
+
     begin, end = (mark.format(source=source.name) for mark in _MARKS)
     before, begun, rest = readme.read_text(encoding="utf-8").partition(begin)
     _, ended, after = rest.partition(end)
     if not (begun and ended):
         print(f"readme_table: {readme} does not have its marks", file=sys.stderr)
         return 1
+
     readme.write_text(f"{before}{begin}\n{''.join(rows)}\n{end}{after}", encoding="utf-8")
     return 0
 
@@ -42,7 +46,10 @@ def alerts_table(rules: Path) -> Iterator[str]:
 
 
 def values_table(values: Path) -> Iterator[str]:
-    """The table's lines: a row for each value, and one for each group whose comment is not a single value's."""
+    """The table's lines: a row for each value, and for some groups.
+
+    A group has a row if its comment is not a single value's.
+    """
     text = values.read_text(encoding="utf-8")
     root = yaml.compose(text)
     yield "| value | default | meaning |\n| --- | --- | --- |\n"
@@ -63,10 +70,13 @@ def _rows(group: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[st
 
 
 def _is_group(value: yaml.MappingNode, comment: str, lines: list[str]) -> bool:
-    """A mapping is one value where it is written as one ({…}), or where its comment speaks for all of it."""
-    return not value.flow_style and (
-        not comment or any(_comment(key, lines) for key, _ in value.value)
-    )
+    """Whether a mapping is a group of values, not one value.
+
+    It is one value where it is written as one ({…}), or where its comment speaks for all of it.
+    """
+    if value.flow_style:
+        return False
+    return not comment or any(_comment(key, lines) for key, _ in value.value)
 
 
 def _comment(key: yaml.Node, lines: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The settings reference, generated from the models: ``make docs`` writes it to ``docs/settings.md``."""
+"""The settings reference, from the models: ``make docs`` writes it to ``docs/settings.md``."""
 
 import json
 import sys
@@ -10,14 +10,18 @@ from pydantic import BaseModel
 
 from sidecar.settings.groups import Settings, groups, variable
 
+# A backslash at the end of a line goes on with the same line of the page.
 _HEAD: Final = """\
 # Settings
 
 <!-- Written by `make docs` from sidecar/settings/; edit the descriptions there. -->
 
-Set settings in a YAML file (`--config FILE`) or in environment variables, which override the file. The name of a
-variable is `SPECDEC_` and the setting's name in capitals, with two underscores after its group, for example
-`SPECDEC_LIMITS__SERIES=5000`; lists and mappings are JSON. In YAML a setting is nested below its group:
+Set settings in a YAML file (`--config FILE`) or in environment variables, \
+which override the file. The name of a
+variable is `SPECDEC_` and the setting's name in capitals, \
+with two underscores after its group, for example
+`SPECDEC_LIMITS__SERIES=5000`; lists and mappings are JSON. \
+In YAML a setting is nested below its group:
 
     limits:
       series: 5000
@@ -25,15 +29,20 @@ variable is `SPECDEC_` and the setting's name in capitals, with two underscores 
       my-model:
         ttft: {p50: 120ms, p99: 0.4}
 
-An empty variable and a key without a value count as not set. Paths are relative to the working directory. Durations are
-a number of seconds, or a number and `ms`, `s`, `m` or `h`. Shares and acceptance rates run from 0 to 1. Variables that
+An empty variable and a key without a value count as not set. Paths are relative to the \
+working directory. Durations are
+a number of seconds, or a number and `ms`, `s`, `m` or `h`. Shares and acceptance rates run from \
+0 to 1. Variables that
 Kubernetes sets for a Service named `specdec…` are ignored.
 
 If settings are invalid or unknown, the sidecar prints one line for each and exits with code 2.
 
-`run` reloads the settings on SIGHUP and when the file or a mounted ConfigMap changes. `thresholds.*`, `log.level` and
-the content of `web_config_file` apply within seconds. Other settings need a restart; a log line names those that have
-changed. If any setting is invalid, the sidecar keeps all the old ones; `specdec_settings_reloads_total` counts both
+`run` reloads the settings on SIGHUP and when the file or a mounted ConfigMap changes. \
+`thresholds.*`, `log.level` and
+the content of `web_config_file` apply within seconds. Other settings need a restart; \
+a log line names those that have
+changed. If any setting is invalid, the sidecar keeps all the old ones; \
+`specdec_settings_reloads_total` counts both
 outcomes. Environment variables of a running process never change.
 """
 
@@ -74,11 +83,10 @@ def _table(group: str, schemas: Mapping[str, dict[str, Any]], defaults: Mapping[
 def _row(key: str, schema: dict[str, Any], default: object) -> str:
     if isinstance(default, float) and schema.get("format", "").startswith("duration"):
         default = f"{default / 60:g}m" if default % 60 == 0 else f"{default:g}s"
-    text = (
-        "not set"
-        if default is None
-        else f"`{default if isinstance(default, str) else json.dumps(default)}`"
-    )
+    text = "not set"
+    if default is not None:
+        text = f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
     meaning = " ".join(schema.get("description", "").split())
     cells = (f"`{key}`", f"`{variable(key)}`", _value(schema), text, meaning)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
@@ -89,12 +97,10 @@ def _value(schema: dict[str, Any]) -> str:
     schema = schema | schema.get("anyOf", [{}])[0]  # X of ``X | None``
     if "enum" in schema:
         return ", ".join(schema["enum"])
-    noun = schema.get("format") or _NOUNS.get(schema["type"], schema["type"])
-    return (
-        f"{noun}, {schema['minimum']:.9g} to {schema['maximum']:.9g}"
-        if "minimum" in schema
-        else noun
-    )
+    noun: str = schema.get("format") or _NOUNS.get(schema["type"], schema["type"])
+    if "minimum" not in schema:
+        return noun
+    return f"{noun}, {schema['minimum']:.9g} to {schema['maximum']:.9g}"
 
 
 if __name__ == "__main__":

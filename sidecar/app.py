@@ -1,4 +1,4 @@
-"""The whole data path: vLLM's page and the plug-in → state → one report → the sidecar's own pages and alerts."""
+"""The whole data path: vLLM's page and the plug-in → state → one report → own pages and alerts."""
 
 import socket
 import time
@@ -71,20 +71,18 @@ class Sidecar:
         scrapes: ScrapeSink = LoggedState(self._state, _log(), StateLog(_log()), settings.measured)
         requests: PluginSink = self._state.plugin.receive
         if recorder is not None:
-            scrapes, requests = (
-                recorder.tee_scrapes(scrapes, pages),
-                recorder.tee_requests(requests),
-            )
+            scrapes = recorder.tee_scrapes(scrapes, pages)
+            requests = recorder.tee_requests(requests)
         self.poller = Poller(pages, settings, scrapes)
         self.receiver = PluginReceiver(settings.plugin.socket, requests, _log())
         self.push = _push(self._report, settings)
+
         own_pages = make_web(
             self._shown,
             lambda: self._state.is_polled,
             vllm_page=lambda: pages.whole_page if settings.reexport else b"",
-            every=min(
-                settings.scrape_interval, 1.0
-            ),  # one report a second, or per poll if polls are faster
+            # One report a second, or per poll if polls are faster.
+            every=min(settings.scrape_interval, 1.0),
         )
         self.server = GuardedServer(
             own_pages, GuardOptions(open_paths=PROBES), settings.web_config_file
@@ -119,9 +117,8 @@ async def _listening(server: GuardedServer, listen: Address) -> Address:
     try:
         return Address(*await server.start(listen.host, listen.port))
     except OSError as error:
-        problem = (error.strerror or str(error)).partition(" (while")[
-            0
-        ]  # socket.create_server adds the address
+        # socket.create_server adds the address.
+        problem, _, _ = (error.strerror or str(error)).partition(" (while")
         advice = "set another address, such as SPECDEC_LISTEN=127.0.0.1:9912"
         raise ListenError(f"cannot bind {listen}: {problem}; {advice}") from error
 
@@ -135,7 +132,7 @@ def _push(report: Callable[[], Report], settings: Settings) -> Push | None:
 
 
 def _reachable(listen: Address) -> Address:
-    """The address at which others reach ``listen``: the host's own if that is the wildcard address."""
+    """Where others reach ``listen``: at the host's own address if that is the wildcard address."""
     if listen.local == listen:
         return listen
     with suppress(OSError):  # in a Pod the host's name resolves to the Pod's address

@@ -25,12 +25,16 @@ _COMMANDS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit code: 0 success, 1 failure, 2 bad settings or input, 3 undecided, 130 Ctrl-C."""
+    """Runs a command and returns its exit code.
+
+    The codes: 0 success, 1 failure, 2 bad settings or input, 3 undecided, 130 Ctrl-C.
+    """
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["run"]:
         # Until it reloads settings; by default the signal ends the process.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until it can stop in order
+
     # Imported once signals are handled, since it takes long.
     from sidecar.log import configure_logging  # noqa: PLC0415 - see above
     from sidecar.settings import load_settings  # noqa: PLC0415 - see above
@@ -41,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+
     configure_logging(sys.stderr, level=settings.log.level, format=settings.log.format)
     try:
         code = run_command(arguments, settings)
@@ -65,7 +70,10 @@ def run_command(arguments: argparse.Namespace, settings: "Settings") -> int:
 
 
 def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser for the command that ``argv`` names, or for all: no command pays for another's imports."""
+    """The parser for the command that ``argv`` names, or for all.
+
+    No command pays for another's imports.
+    """
     top = argparse.ArgumentParser(
         prog="specdec-sidecar",
         description=(
@@ -77,6 +85,7 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         ),
     )
     top.add_argument("--version", action="version", version=f"specdec-sidecar {__version__}")
+
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in argv[:1] if argv[:1] and argv[0] in _COMMANDS else _COMMANDS:
         module = _module(name)
@@ -85,6 +94,7 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         )
         command.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings")
         module.add_arguments(command)
+
     return top
 
 

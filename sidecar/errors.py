@@ -1,22 +1,27 @@
-"""The errors that leave the package that raises them; errors that stay inside a package are defined
-there.
+"""The errors that leave the package that raises them.
 
-Callers distinguish them by class, never by message. ``reason`` is the label value under which a
-failure is counted (``specdec_scrape_errors_total{reason=...}`` and others), so it is short, fixed
-and free of data.
+Errors that stay inside a package are defined there. Callers distinguish them by class, never by
+message. ``reason`` is the label value under which a failure is counted
+(``specdec_scrape_errors_total{reason=...}`` and others), so it is short, fixed and free of data.
 """
 
 from typing import ClassVar
 
 
 class SpecDecError(Exception):
-    """The root of all errors raised on purpose; a command that ends with one prints it and exits with ``exit_code``."""
+    """The root of all errors raised on purpose.
+
+    A command that ends with one prints it and exits with ``exit_code``.
+    """
 
     exit_code: ClassVar[int] = 1
 
 
 class SettingsError(SpecDecError):
-    """The settings are invalid; ``messages`` has one line per problem: key, value and what is expected."""
+    """The settings are invalid.
+
+    ``messages`` has one line per problem: key, value and what is expected.
+    """
 
     exit_code = 2
 
@@ -26,7 +31,10 @@ class SettingsError(SpecDecError):
 
 
 class InputError(SpecDecError):
-    """A command cannot use a file or an argument; the message names it, its line and the reason, and quotes nothing."""
+    """A command cannot use a file or an argument.
+
+    The message names it, its line and the reason, and quotes nothing.
+    """
 
     exit_code = 2
 
@@ -40,17 +48,22 @@ class ListenError(SpecDecError):
 
 
 class ScrapeError(SpecDecError):
-    """One poll of vLLM's ``/metrics`` returned no usable page; ``remedy`` says what an operator should check."""
+    """One poll of vLLM's ``/metrics`` returned no usable page.
+
+    ``remedy`` says what an operator should check.
+    """
 
     reason: ClassVar[str] = "scrape"
     remedy: ClassVar[str] = ""
 
     @classmethod
     def reasons(cls) -> list[str]:
-        """The reasons of all classes below this one that are not bases of others, sorted; of such a class, its own."""
-        return sorted(reason for kind in cls.__subclasses__() for reason in kind.reasons()) or [
-            cls.reason
-        ]
+        """The reasons of all classes below this one that are not bases of others, sorted.
+
+        Of a class without others below it, its own.
+        """
+        below = sorted(reason for kind in cls.__subclasses__() for reason in kind.reasons())
+        return below or [cls.reason]
 
 
 class Unreachable(ScrapeError):

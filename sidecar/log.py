@@ -1,8 +1,8 @@
-"""Logging: JSON lines for machines, a readable format for terminals, and one line per change of a
-lasting fault.
+"""Logging: JSON lines for machines, a readable format for terminals.
 
-Everything, including the standard library's loggers (aiohttp, asyncio), goes through one handler,
-which removes credentials from URLs in the finished line and bounds the lines a minute.
+A lasting fault gets one line per change. Everything, including the standard library's
+loggers (aiohttp, asyncio), goes through one handler, which removes credentials from URLs in the
+finished line and bounds the lines a minute.
 """
 
 import logging
@@ -16,15 +16,17 @@ _BEFORE_HOST = re.compile(r"(?:(?<=://)|^(?![A-Za-z0-9+.-]+://)).*@", re.ASCII |
 _QUERY = re.compile(r"([?#]).*", re.DOTALL)
 _USER_INFORMATION = re.compile(r"(?<=://)\S*@")
 _MOST_LINES = 240  # a minute
-_MAX_REASONS = (
-    16  # logged per fault; reasons should be few and fixed, and this bounds the log if they are not
-)
+# Logged per fault; reasons should be few and fixed, and this bounds the log if they are not.
+_MAX_REASONS = 16
 
 Logger = FilteringBoundLogger  # what ``structlog.get_logger`` returns
 
 
 def redacted(url: str) -> str:
-    """A URL, valid or not, with ``***`` for user information, query and fragment; if in doubt, removes too much."""
+    """A URL, valid or not, with ``***`` for user information, query and fragment.
+
+    If in doubt, removes too much.
+    """
     return _QUERY.sub(r"\1***", _BEFORE_HOST.sub("***@", url))
 
 
@@ -36,7 +38,10 @@ class _Formatter(structlog.stdlib.ProcessorFormatter):
 
 
 class _AtMost(logging.Filter):
-    """Lets ``_MOST_LINES`` of a minute pass. The first line after such a minute says how many were left out."""
+    """Lets ``_MOST_LINES`` of a minute pass.
+
+    The first line after a minute with more says how many were left out.
+    """
 
     _minute = _lines = 0
 
@@ -51,7 +56,8 @@ class _AtMost(logging.Filter):
         return self._lines <= _MOST_LINES
 
 
-def configure_logging(stream: TextIO, *, level: str, format: str) -> None:  # noqa: A002 - the settings' name
+# ``format`` is the settings' name.
+def configure_logging(stream: TextIO, *, level: str, format: str) -> None:  # noqa: A002 - see above
     """Sends every log line of the process to ``stream``; a later call replaces an earlier one.
 
     The options are those of ``log.*``: ``level`` is debug, info, warning or error; ``format`` is
@@ -67,12 +73,12 @@ def configure_logging(stream: TextIO, *, level: str, format: str) -> None:  # no
     ending: list[Processor] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         structlog.processors.format_exc_info,
-        *(
-            [_console(stream)]
-            if console
-            else [_ordered, structlog.processors.JSONRenderer(default=str)]
-        ),
     ]
+    if console:
+        ending.append(_console(stream))
+    else:
+        ending += [_ordered, structlog.processors.JSONRenderer(default=str)]
+
     handler = logging.StreamHandler(stream)
     handler.addFilter(_AtMost())
     handler.setFormatter(_Formatter(foreign_pre_chain=shared, processors=ending))
@@ -81,6 +87,7 @@ def configure_logging(stream: TextIO, *, level: str, format: str) -> None:  # no
     logging.raiseExceptions = False
     logging.getLogger().handlers = [handler]
     set_log_level(level)
+
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -107,9 +114,8 @@ def _console(stream: TextIO) -> Processor:
 
 
 def _ordered(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    return {
-        key: event.pop(key) for key in ("ts", "level", "event", "logger") if key in event
-    } | dict(event)
+    first = {key: event.pop(key) for key in ("ts", "level", "event", "logger") if key in event}
+    return first | dict(event)
 
 
 class StateLog:
@@ -123,7 +129,10 @@ class StateLog:
         self._reasons: dict[str, set[str]] = {}  # the reasons logged so far, by fault
 
     def fault(self, key: str, event: str, *, reason: str = "", **fields: Any) -> None:
-        """Logs an occurrence if ``reason`` is new in this fault: with ``exc_info`` as an error, else as a warning."""
+        """Logs an occurrence if ``reason`` is new in this fault.
+
+        With ``exc_info`` it is logged as an error, else as a warning.
+        """
         known = self._reasons.setdefault(key, set())
         if reason in known or len(known) >= _MAX_REASONS:
             return

@@ -9,10 +9,10 @@ from sidecar.log import StateLog
 
 
 class Supervisor:
-    """Owns background tasks: restarts those that fail, counts the failures, and cancels all when
-    its context exits.
+    """Owns background tasks: restarts those that fail, and counts the failures.
 
-    For as long as a task lives, each of its distinct failures is logged once, with the traceback.
+    When its context exits, it cancels all. For as long as a task lives, each of its distinct
+    failures is logged once, with the traceback.
     """
 
     def __init__(self, log: StateLog, pause: float = 1.0) -> None:
@@ -39,7 +39,7 @@ class Supervisor:
         while True:
             try:
                 return await run()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the task and the others go on
+            except Exception as error:  # noqa: BLE001 - whatever it is, all tasks go on
                 self.failures[name] += 1
                 self._log.fault(
                     name,

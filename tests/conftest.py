@@ -1,4 +1,7 @@
-"""Fixtures shared by the tests of several parts: recorded pages, small servers, and waiting for a condition."""
+"""Fixtures shared by the tests of several parts.
+
+Recorded pages, small servers, and waiting for a condition.
+"""
 
 import asyncio
 import json
@@ -40,7 +43,10 @@ def pytest_generate_tests(metafunc):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Fails a test that hangs; ``@pytest.mark.limit(seconds)`` sets another limit than ``LIMIT_SECONDS``."""
+    """Fails a test that hangs.
+
+    ``@pytest.mark.limit(seconds)`` sets another limit than ``LIMIT_SECONDS``.
+    """
     marker = item.get_closest_marker("limit")
 
     def expired(*_):
@@ -51,9 +57,8 @@ def pytest_runtest_protocol(item):
 
     limit = marker.args[0] if marker else LIMIT_SECONDS
     signal.signal(signal.SIGALRM, expired)
-    signal.setitimer(
-        signal.ITIMER_REAL, limit, limit
-    )  # repeated, in case a task of the test swallowed the first
+    # repeated, in case a task of the test swallowed the first
+    signal.setitimer(signal.ITIMER_REAL, limit, limit)
     try:
         return (yield)
     finally:
@@ -62,7 +67,10 @@ def pytest_runtest_protocol(item):
 
 @pytest.fixture(autouse=True)
 def _nothing_of_the_shell(monkeypatch):
-    """Removes the shell's settings, and fixes the terminal's width, at which argparse breaks lines."""
+    """Removes the shell's settings, and fixes the terminal's width.
+
+    argparse breaks lines at that width.
+    """
     monkeypatch.setenv("COLUMNS", "120")
     for name in [name for name in os.environ if name.startswith("SPECDEC_")]:
         monkeypatch.delenv(name)
@@ -99,7 +107,10 @@ async def http():
 
 @pytest.fixture
 def folder():
-    """A folder whose paths fit into a Unix socket's 107 bytes, however long TMPDIR and the test's name are."""
+    """A folder whose paths fit into a Unix socket's 107 bytes.
+
+    They do so however long TMPDIR and the test's name are.
+    """
     with tempfile.TemporaryDirectory(prefix="specdec", dir="/tmp") as made:
         yield Path(made)
 
@@ -112,8 +123,9 @@ def socket_path(folder):
 
 @pytest.fixture
 def program(socket_path):
-    """Starts ``specdec-sidecar`` with arguments and SPECDEC_ variables; kills it if it still runs
-    at the end.
+    """Starts ``specdec-sidecar`` with arguments and SPECDEC_ variables.
+
+    Kills it if it still runs at the end.
 
     Each test has its own plug-in socket, since tests run in parallel, and a timeout that suffices
     on any machine.
@@ -159,7 +171,10 @@ def eventually():
 
 @pytest.fixture
 def served():
-    """Serves a handler at every path: ``async with served(handler) as base_url``; ``port`` 0 means any free port."""
+    """Serves a handler at every path: ``async with served(handler) as base_url``.
+
+    ``port`` 0 means any free port.
+    """
 
     @asynccontextmanager
     async def serve(handler, port=0):

@@ -1,4 +1,7 @@
-"""Runs Debian's servers for single tests, on free ports of this machine (``scripts/debian-tools`` installs them)."""
+"""Runs Debian's servers for single tests, on free ports of this machine.
+
+``scripts/debian-tools`` installs them.
+"""
 
 import asyncio
 import json
@@ -17,17 +20,17 @@ from tests.waiting import START_SECONDS
 
 
 def free_port() -> int:
-    """A port that must be known in advance or survive a restart: nobody else gets it while this
-    process runs.
+    """A port that must be known in advance or survive a restart.
+
+    Nobody else gets it while this process runs.
 
     A server can still listen on it: with SO_REUSEADDR, which servers set, it shares the address
     with a socket that does not listen.
     """
     held = socket.socket()
     held.bind(("127.0.0.1", 0))
-    held.setsockopt(
-        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-    )  # after bind: before it, two could hold the same port
+    # after bind: before it, two could hold the same port
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     port: int = held.getsockname()[1]
     held.detach()  # it stays open
     return port
@@ -37,7 +40,10 @@ def free_port() -> int:
 async def ready_server(
     http: aiohttp.ClientSession, *command: str, port: int | None = None
 ) -> AsyncIterator[str]:
-    """Runs a server that supports ``--web.listen-address``; yields its URL once it reports that it is ready."""
+    """Runs a server that supports ``--web.listen-address``.
+
+    Yields its URL once it reports that it is ready.
+    """
     assert shutil.which(command[0]), f"{command[0]} is missing: scripts/debian-tools installs it"
     address = f"127.0.0.1:{port or free_port()}"
     process = await asyncio.create_subprocess_exec(
@@ -104,7 +110,10 @@ async def running_prometheus(
     port: int | None = None,
     flags: tuple[str, ...] = (),
 ) -> AsyncIterator[Prometheus]:
-    """Runs Prometheus with ``config``, which sets the scrape interval; its files are in ``directory``."""
+    """Runs Prometheus with ``config``, which sets the scrape interval.
+
+    Its files are in ``directory``.
+    """
     path = directory / "prometheus.yaml"
     path.write_text(json.dumps(config))  # JSON is YAML
     storage = directory / "prometheus"

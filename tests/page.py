@@ -1,4 +1,7 @@
-"""A server's pages, and the samples of its ``/metrics``, parsed independently of the sidecar's code."""
+"""A server's pages, and the samples of its ``/metrics``.
+
+They are parsed independently of the sidecar's code.
+"""
 
 import json
 import re
@@ -78,7 +81,10 @@ class Page:
         return Samples.parsed(answer.body.decode())
 
     async def until(self, read, expected=True, seconds=SECONDS, pause=0.005):
-        """Waits until ``read(samples)`` is what is expected, of a server that may still be starting; the samples."""
+        """Waits until ``read(samples)`` is what is expected; returns the samples.
+
+        The server may still be starting.
+        """
         samples = Samples()
 
         async def current():

@@ -44,9 +44,8 @@ def test_a_json_line_has_time_level_event_and_fields(lines):
     assert datetime.fromisoformat(ours.pop("ts")).tzinfo == UTC
     fields = {"reason": "timeout", "seconds": 1.5, "a": "{1}", "b": {"2": None}, "c": "/x"}
     expected = {"level": "info", "event": "scrape failed", "logger": "sidecar.test"} | fields
-    assert list(ours.items()) == list(
-        expected.items()
-    )  # in the order in which a reader looks for them
+    # in the order in which a reader looks for them
+    assert list(ours.items()) == list(expected.items())
     expected = {"level": "warning", "event": "bad request", "logger": "aiohttp.server"}
     assert of_the_standard_library.items() >= expected.items()
 

@@ -1,4 +1,7 @@
-"""Waiting for a state; a wait that ends without it shows what was expected and what came instead."""
+"""Waiting for a state.
+
+A wait that ends without it shows what was expected and what came instead.
+"""
 
 import asyncio
 import time
@@ -9,8 +12,9 @@ START_SECONDS = 30.0  # for what a process must start for
 
 
 async def until(read, expected=True, *, seconds=SECONDS, pause=0.005, detail=lambda: ""):
-    """Waits until ``read()``, which may be a coroutine, equals ``expected``, or is truthy if that
-    is True; returns it.
+    """Waits until ``read()`` equals ``expected``, or is truthy if that is True; returns it.
+
+    ``read`` may be a coroutine.
 
     After ``seconds`` it fails, with what it read last and ``detail()``. ``pause`` is between two
     calls of ``read``.

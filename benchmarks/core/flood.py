@@ -1,4 +1,7 @@
-"""What a crowd of hostile senders at the plug-in's socket costs: the largest valid packets without end."""
+"""What a crowd of hostile senders at the plug-in's socket costs.
+
+They send the largest valid packets without end.
+"""
 
 import json
 import multiprocessing
@@ -18,8 +21,8 @@ _SENDERS = 32
 _ROWS = 250
 _SECONDS = 15
 _HELLO = {
-    "plugin": "0", "vllm": "0", "model": "m", "engine": 0, "started": 0.0, "state": "observing", "reason": "",
-    "speculation": None,
+    "plugin": "0", "vllm": "0", "model": "m", "engine": 0, "started": 0.0, "state": "observing",
+    "reason": "", "speculation": None,
 }  # fmt: skip
 
 

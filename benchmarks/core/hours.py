@@ -1,4 +1,7 @@
-"""Feeds two hours' worth of polls to all code that keeps state; prints resident MiB after each hour, as JSON."""
+"""Feeds two hours' worth of polls to all code that keeps state.
+
+Prints resident MiB after each hour, as JSON.
+"""
 
 import json
 import os

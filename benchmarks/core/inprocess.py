@@ -41,7 +41,10 @@ def side_by_side(
 
 
 def reader_for(page: bytes) -> Callable[[], object]:
-    """A call that reads, in turn, one of two pages that differ only in their numbers, as in steady state."""
+    """A call that reads two pages in turn.
+
+    They differ only in their numbers, as in steady state.
+    """
     reader = PageReader(names.wanted(), Limits())
     bodies = [later(page, 1), later(page, 2)]
     turn = iter(range(10**9))
@@ -89,7 +92,10 @@ def _rendered(shown: Shown) -> bytes:
 
 
 def render_rows() -> Iterator[Row]:
-    """Our page from the report tree, compared with only rendering its families; both with prometheus_client."""
+    """Our page from the report tree, compared with only rendering its families.
+
+    prometheus_client renders both.
+    """
     for engines in (1, 8):
         product = Product(with_engines(real_page(), engines))
         for body in product.bodies(_WARM_POLLS):

@@ -1,4 +1,7 @@
-"""Serves a vLLM page whose numbers grow with every poll: ``python -m benchmarks.core.page_server ENGINES``."""
+"""Serves a vLLM page: ``python -m benchmarks.core.page_server ENGINES``.
+
+Its numbers grow with every poll.
+"""
 
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -14,7 +14,10 @@ def real_page() -> bytes:
 
 
 def with_engines(page: bytes, engines: int) -> bytes:
-    """The page with every engine-labelled line repeated for each engine, grouped as a page must be."""
+    """The page with every engine-labelled line repeated for each engine.
+
+    The lines are grouped as a page must be.
+    """
 
     def copies(match: re.Match[bytes]) -> bytes:
         return b"\n".join(
@@ -25,5 +28,5 @@ def with_engines(page: bytes, engines: int) -> bytes:
 
 
 def later(page: bytes, poll: int) -> bytes:
-    """The page after ``poll`` more polls: every whole number has grown in proportion to its value."""
+    """The page after ``poll`` more polls: every whole number has grown in proportion to itself."""
     return _VALUE.sub(lambda match: b" %d.0" % (int(match[1]) * (poll + 1)), page)

@@ -59,7 +59,10 @@ def get(url: str) -> bytes:
 
 @contextlib.contextmanager
 def sidecar_process(engines: int, socket: str, **settings: str) -> Iterator[tuple[str, int]]:
-    """A running sidecar of a vLLM page that grows: yields the URL of that page's server, and the sidecar's pid."""
+    """A running sidecar of a vLLM page that grows.
+
+    Yields the URL of that page's server, and the sidecar's pid.
+    """
     with started("-m", "benchmarks.core.page_server", str(engines)) as server:
         assert server.stdout is not None
         url = server.stdout.readline().strip()
@@ -83,7 +86,10 @@ def _is_up() -> bool:
 
 
 def cpu_rows() -> Iterator[Row]:
-    """CPU that a running sidecar uses per poll, compared with prometheus_client parsing the same page once."""
+    """CPU that a running sidecar uses per poll.
+
+    It is compared with prometheus_client parsing the same page once.
+    """
     settings = {
         "SPECDEC_SCRAPE_INTERVAL": str(1 / _POLLS_A_SECOND),
         "SPECDEC_SCRAPE_CPU_SHARE": "1",
@@ -96,9 +102,8 @@ def cpu_rows() -> Iterator[Row]:
         ):
             polls, cpu = int(get(f"{url}/polls")), cpu_seconds(pid)
             for _ in range(_SECONDS):
-                get(
-                    f"http://{LISTEN}/metrics"
-                )  # like a Prometheus that scrapes once every ten polls
+                # like a Prometheus that scrapes once every ten polls
+                get(f"http://{LISTEN}/metrics")
                 time.sleep(1)
             cost = (cpu_seconds(pid) - cpu) / (int(get(f"{url}/polls")) - polls)
         what = f"CPU for a poll, {engines} engine(s): ours ÷ prometheus_client's parse alone"

@@ -1,4 +1,7 @@
-"""The path from vLLM's page and the plug-in's messages to our own page, without the network, in simulated time."""
+"""The path from vLLM's page and the plug-in's messages to our own page.
+
+There is no network, and the time is simulated.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -35,7 +38,10 @@ _COUNTED = attrgetter("drafts", "draft_tokens", "accepted_tokens")
 
 
 class Product:
-    """One poll per second of a page whose numbers grow; each engine's plug-in counts the same as the page."""
+    """One poll per second of a page whose numbers grow.
+
+    Each engine's plug-in counts the same as the page.
+    """
 
     def __init__(self, page: bytes) -> None:
         log = structlog.wrap_logger(structlog.PrintLogger(sys.stderr))
@@ -43,10 +49,8 @@ class Product:
         self.settings = load_settings(None, {})
         self._state = State(self.settings, 0.0)
         self._sink = LoggedState(self._state, log, StateLog(log), self.settings.measured)
-        self._reader, self._snapshots = (
-            PageReader(names.wanted(), self.settings.limits),
-            SnapshotReader(),
-        )
+        self._reader = PageReader(names.wanted(), self.settings.limits)
+        self._snapshots = SnapshotReader()
         self._page = page
         self._engines = self._read(page).engines
         for number, engine in enumerate(self._engines):
@@ -89,7 +93,10 @@ def hello(engine: EngineSnapshot) -> Hello:
 
 
 def report(engine: EngineSnapshot, poll: int, requests: Sequence[FinishedRequest]) -> ReportPart:
-    """The page's numbers at this poll, split equally by temperature; the last one also gets the remainder."""
+    """The page's numbers at this poll, split equally by temperature.
+
+    The last temperature also gets the remainder.
+    """
     ended = _REQUESTS_ENDED * poll
     total = _tally([int(engine.counters[counter]) * (poll + 1) for counter in SPECULATION], ended)
     part = _tally(

@@ -1,4 +1,7 @@
-"""What the plug-ins' messages cost: 1,000 finished requests a second from eight engines, through the socket."""
+"""What the plug-ins' messages cost.
+
+Eight engines send 1,000 finished requests a second through the socket.
+"""
 
 import asyncio
 import itertools
@@ -53,13 +56,14 @@ def _send(path: Path, engines: list[EngineSnapshot]) -> None:
 
 
 async def _measured(*, with_requests: bool) -> tuple[float, int]:
-    """CPU seconds per second of polling and, if asked, receiving; and finished requests received per second."""
+    """CPU seconds and finished requests received, each per second.
+
+    The CPU time is that of polling and, if asked, receiving.
+    """
     settings = load_settings(None, {})
-    state, reader, snapshots = (
-        State(settings, 0.0),
-        PageReader(names.wanted(), settings.limits),
-        SnapshotReader(),
-    )
+    state = State(settings, 0.0)
+    reader = PageReader(names.wanted(), settings.limits)
+    snapshots = SnapshotReader()
     page = with_engines(real_page(), _ENGINES)
     engines = list(snapshots.read(reader.read(page)).engines)
     with tempfile.TemporaryDirectory() as folder:

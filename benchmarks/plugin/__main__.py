@@ -1,4 +1,7 @@
-"""``python -m benchmarks.plugin``: the plug-in's cost; with ``--lab``, on a real vLLM. Exits 1 if a bar is missed."""
+"""``python -m benchmarks.plugin``: the plug-in's cost; with ``--lab``, on a real vLLM.
+
+Exits 1 if a bar is missed.
+"""
 
 import sys
 

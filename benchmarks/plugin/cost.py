@@ -39,7 +39,8 @@ while True:
             selector.unregister(key.fileobj)
 """
 IMPORT = """
-import functools, inspect, json, logging, os, socket, sys, time, collections.abc, contextlib, itertools, math, typing
+import functools, inspect, json, logging, os, socket, sys, time
+import collections.abc, contextlib, itertools, math, typing
 sys.path.insert(0, sys.argv[1])
 sys.modules["vllm.v1.worker.worker_base"] = sys
 start = time.perf_counter()
@@ -143,7 +144,10 @@ def _finished(path: str) -> Row:
 
 
 def _import() -> Row:
-    """As in a worker, where vLLM has imported what the plug-in needs of the standard library, and bytecode exists."""
+    """As in a worker: bytecode exists.
+
+    vLLM has already imported what the plug-in needs of the standard library.
+    """
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copy(plugin.__file__, folder))
         py_compile.compile(str(copy), doraise=True)

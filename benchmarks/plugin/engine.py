@@ -1,4 +1,7 @@
-"""A scheduler whose methods do next to nothing, so that nearly all of the time measured is the plug-in's."""
+"""A scheduler whose methods do next to nothing.
+
+So nearly all of the time measured is the plug-in's.
+"""
 
 import time
 from random import Random

@@ -1,5 +1,6 @@
-"""The step time of a real vLLM with and without the plug-in, in one process, in turns whose order
-is random.
+"""The step time of a real vLLM with and without the plug-in, in one process.
+
+The turns come in random order.
 
 Two processes with equal settings differ by more than the plug-in costs, and so do rounds that
 alternate between two.
@@ -37,7 +38,10 @@ _DRAFT_TOKENS: Final = "vllm:spec_decode_num_draft_tokens_total"
 
 
 class _Turn(NamedTuple):
-    """Seconds per step of a round with the plug-in and of two without it, whose difference is the control."""
+    """Seconds per step of a round with the plug-in and of two without it.
+
+    The difference of those two is the control.
+    """
 
     observed: float
     without: float
@@ -122,7 +126,10 @@ async def _turns(url: str) -> tuple[list[_Turn], float]:
 
 
 async def _round(http: aiohttp.ClientSession, url: str, name: str) -> tuple[float, float]:
-    """Seconds per step of RUNNING concurrent requests, by vLLM's own inter-token latency; and their draft tokens."""
+    """Seconds per step of RUNNING concurrent requests, and their draft tokens.
+
+    The seconds come from vLLM's own inter-token latency.
+    """
     before = await _counters(http, url)
     bodies = [
         {

@@ -1,4 +1,7 @@
-"""Takes the plug-in out of an idle vLLM, or puts it back, depending on the id of the next request."""
+"""Takes the plug-in out of an idle vLLM, or puts it back.
+
+The id of the next request decides.
+"""
 
 from typing import Any
 
@@ -7,7 +10,10 @@ _WRAPPED = ("make_spec_decoding_stats", "update_from_output", "_free_request")
 
 
 def register() -> None:
-    """vLLM loads this in the plug-in's place: registers the plug-in, and the switch in ``Scheduler.add_request``."""
+    """Registers the plug-in, and the switch in ``Scheduler.add_request``.
+
+    vLLM loads this in the plug-in's place.
+    """
     import specdec_plugin  # type: ignore[import-not-found]  # noqa: PLC0415 - only where vLLM is
     from vllm.v1.core.sched.scheduler import Scheduler  # noqa: PLC0415 - as above
 

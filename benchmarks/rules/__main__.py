@@ -1,5 +1,6 @@
-"""What the rules cost over many pods: ``python -m benchmarks.rules [PODS] [MINUTES]``, 1000 and 7
-by default.
+"""What the rules cost over many pods: ``python -m benchmarks.rules [PODS] [MINUTES]``.
+
+The defaults are 1000 pods and 7 minutes.
 
 Every pod is a copy of one real page, reduced to the families that the rules read; its counters
 grow. Then Prometheus restarts on the same data, without scraping, and evaluates each rule by
@@ -35,7 +36,10 @@ _TIMES = 8  # evaluations per measurement, as CPU time comes in hundredths of a 
 
 @dataclass(frozen=True, slots=True)
 class RuleCost:
-    """CPU seconds of one evaluation over 1,000 pods; the rule is evaluated every ``interval`` seconds."""
+    """CPU seconds of one evaluation over 1,000 pods.
+
+    The rule is evaluated every ``interval`` seconds.
+    """
 
     group: str
     rule: str
@@ -72,10 +76,8 @@ async def main(pods: int, minutes: float) -> int:
             ):
                 await asyncio.sleep(minutes * 60)
                 groups = (await data(http, running, "rules"))["groups"]
-                held, ended = (
-                    (await data(http, running, "status/tsdb"))["headStats"]["numSeries"],
-                    time.time(),
-                )
+                held = (await data(http, running, "status/tsdb"))["headStats"]["numSeries"]
+                ended = time.time()
             async with running_prometheus(http, Path(name), {}) as at_rest:
                 for group in groups:
                     for rule in group["rules"]:

@@ -17,7 +17,10 @@ _COUNTER = re.compile(r"^# TYPE (\S+) (?:counter|histogram)$", re.MULTILINE)
 
 
 async def real_page(seconds: float) -> str:
-    """A sidecar's page after ``seconds`` of mixed-temperature traffic on a simulated vLLM with the plug-in."""
+    """A sidecar's page after ``seconds`` of mixed-temperature traffic.
+
+    The traffic is on a simulated vLLM with the plug-in.
+    """
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "plugin.sock"
         async with SimulatedVllm(SimulatorOptions(speed=4), plugin_socket=path) as vllm:

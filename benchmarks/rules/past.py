@@ -1,4 +1,7 @@
-"""What looking back an hour or a day costs: 25 hours of a few pods' series, written straight into blocks."""
+"""What looking back an hour or a day costs.
+
+25 hours of a few pods' series are written straight into blocks.
+"""
 
 import asyncio
 import re
@@ -22,7 +25,10 @@ _LOOKS_BACK = re.compile(r"\[(1h|24h)|offset")
 
 
 def _series(pod: int) -> Iterator[tuple[str, float, int]]:
-    """The series of one pod, recorded and raw, that rules look back on, each with its value and its interval."""
+    """The series of one pod, recorded and raw, that rules look back on.
+
+    Each comes with its value and its interval.
+    """
     own = f'namespace="prod",job="vllm",instance="pod-{pod}:9911"'
     model = f'{own},model_name="m"'
     yield f"pod:specdec_engine_drafts:rate5m{{{model}}}", 5.0, _EVERY
@@ -51,7 +57,10 @@ def _write(path: Path) -> None:
 
 
 async def past_costs(http: aiohttp.ClientSession) -> tuple[dict[str, float], list[str]]:
-    """CPU seconds per pod of one evaluation of each recording rule that looks back, and those without a result."""
+    """CPU seconds per pod of one evaluation of each recording rule that looks back.
+
+    Also the rules without a result.
+    """
     groups = yaml.safe_load((RULES / "recording.yaml").read_text())["groups"]
     rules = {rule["record"]: rule["expr"] for group in groups for rule in group["rules"]}
     costs, empty = {}, []

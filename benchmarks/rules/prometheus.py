@@ -1,4 +1,7 @@
-"""Debian's Prometheus with the shipped rules on many copies of one page, and the CPU time that queries cost it."""
+"""Debian's Prometheus with the shipped rules on many copies of one page.
+
+Also the CPU time that queries cost it.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -32,7 +35,10 @@ async def serving(body: Callable[[], bytes]) -> AsyncIterator[str]:
 
 
 def scraping_pods(address: str, pods: int) -> dict[str, Any]:
-    """A configuration that scrapes one address as if it were ``pods`` pods, and evaluates the rules."""
+    """A configuration that scrapes one address as if it were ``pods`` pods.
+
+    Prometheus evaluates the rules with it.
+    """
     targets = [
         {"targets": [address], "labels": {"instance": f"pod-{number}:9911"}}
         for number in range(pods)
@@ -53,8 +59,9 @@ async def data(http: aiohttp.ClientSession, prometheus: Prometheus, path: str) -
 async def cpu_cost(
     http: aiohttp.ClientSession, prometheus: Prometheus, expr: str, at: float, times: int
 ) -> float:
-    """CPU seconds of one evaluation at ``at`` (Unix seconds), minus those of a query that reads
-    nothing.
+    """CPU seconds of one evaluation at ``at`` (Unix seconds).
+
+    Those of a query that reads nothing are subtracted.
 
     Each is the smallest of three means over ``times`` evaluations.
     """

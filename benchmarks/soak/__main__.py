@@ -1,5 +1,6 @@
-"""Requests without end, and a sidecar that may die: ``nice -n 19 python -m benchmarks.soak
---minutes 15``.
+"""Requests without end, and a sidecar that may die.
+
+Run it as ``nice -n 19 python -m benchmarks.soak --minutes 15``.
 
 The simulated vLLM, observed by the plug-in, runs fast beside a sidecar that polls ten times a
 second, with its windows shortened alike. With ``--kill-every 12`` the sidecar is killed (SIGKILL)
@@ -46,12 +47,18 @@ async def samples(http: aiohttp.ClientSession, url: str) -> dict[str, float]:
 
 
 class Soak:
-    """One run: a vLLM, its traffic, and one sidecar after another, of which the last stays until the end."""
+    """One run: a vLLM, its traffic, and one sidecar after another.
+
+    The last sidecar stays until the end.
+    """
 
     def __init__(
         self, vllm: SimulatedVllm, traffic: Traffic, folder: Path, kill_every: float, until: float
     ) -> None:
-        """``kill_every`` is in seconds, 0 for never; the traffic ends at ``until`` (monotonic time) or soon after."""
+        """``kill_every`` is in seconds, 0 for never.
+
+        The traffic ends at ``until`` (monotonic time) or soon after.
+        """
         self.up_after: list[float] = []  # seconds from each sidecar's start to its first good page
         self.resident: list[tuple[int, float]] = []  # MiB, by the requests completed until then
         self.series: list[int] = []
@@ -177,9 +184,11 @@ def _slope(resident: list[tuple[int, float]]) -> Row:
 
 def main() -> int:
     """Parses the arguments and runs; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.soak", description=(__doc__ or "").partition("\n")[0]
+    description = (
+        "Requests without end, and a sidecar that may die:"
+        " ``nice -n 19 python -m benchmarks.soak --minutes 15``."
     )
+    parser = argparse.ArgumentParser(prog="benchmarks.soak", description=description)
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--kill-every", type=float, default=0.0, metavar="SECONDS")
     arguments = parser.parse_args()

@@ -1,5 +1,6 @@
-"""``python -m benchmarks.speedup``: every cell of K x load x temperature on the lab, plain and
-speculating in turn.
+"""``python -m benchmarks.speedup``: every cell of K x load x temperature on the lab.
+
+The plain and the speculating servers take turns.
 
 `make lab` installs the lab; VERSION, DEVICE and LAB choose one, as for `lab/serve`.
 

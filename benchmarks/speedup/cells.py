@@ -1,4 +1,7 @@
-"""One load at one temperature or a mix: closed-loop traffic on a server that is watched as by a sidecar."""
+"""One load at one temperature or a mix.
+
+The traffic is closed-loop, on a server that is watched as by a sidecar.
+"""
 
 import asyncio
 import itertools
@@ -42,7 +45,10 @@ class Cell:
 
 @dataclass(slots=True)
 class CellTraffic:
-    """One server in one cell: requests as the clients saw them, and when traffic began and had ended (Unix seconds)."""
+    """One server in one cell.
+
+    The requests as the clients saw them, and when traffic began and had ended (Unix seconds).
+    """
 
     begun: float = 0.0
     ended: float = 0.0
@@ -50,7 +56,10 @@ class CellTraffic:
 
 
 def seconds_per_token(samples: Iterable[Sample]) -> float:
-    """As the clients measured it: time from first to last token / tokens after the first, each summed."""
+    """As the clients measured it.
+
+    Time from first to last token / tokens after the first, each summed.
+    """
     timed = [
         (sample.tpot, (sample.tokens or 1) - 1) for sample in samples if sample.tpot is not None
     ]

@@ -36,7 +36,10 @@ _Curves = Mapping[str, PlainStepTimes]  # by model
 def report(
     names: Sequence[str], servers: Sequence[ObservedServer], measured: Sequence[tuple[Cell, Round]]
 ) -> int:
-    """Prints all results; the first server is the plain one. Returns how many speedups are off or missing."""
+    """Prints all results; returns how many speedups are off or missing.
+
+    The first server is the plain one.
+    """
     _print(_TITLES, ["---"] * len(_TITLES))
     curves = _curves(servers[0], [traffic[0] for _, traffic in measured])
     off = 0
@@ -90,15 +93,17 @@ def _rows(
     servers: tuple[ObservedServer, ObservedServer],
     curves: _Curves,
 ) -> Iterator[bool]:
-    """Prints one cell and, if it is mixed, each of its temperatures; yields whether each is off or missing."""
+    """Prints one cell and, if it is mixed, each of its temperatures.
+
+    Yields whether each is off or missing.
+    """
     plain, server = servers
     models = [_replayed(server, traffic, curves) for _, traffic in rounds]
     # With the plain times of this very cell, what is left is the method's error, without the
     # machine's drift.
     own = [_replayed(server, traffic, _curves(plain, [first])) for first, traffic in rounds]
-    before = seconds_per_token(
-        sample for first, _ in rounds for sample in first.samples
-    )  # at any temperature
+    # at any temperature
+    before = seconds_per_token(sample for first, _ in rounds for sample in first.samples)
     parts = [(cell.name, cell.temperatures[0] if len(cell.temperatures) == 1 else None)]
     if len(cell.temperatures) > 1:
         parts += [(f"{temperature} in the mix", temperature) for temperature in cell.temperatures]
@@ -140,7 +145,10 @@ def _acceptance(samples: Sequence[Sample]) -> float:
 
 
 def _replayed(server: ObservedServer, traffic: CellTraffic, curves: _Curves) -> ModelReport | None:
-    """What a sidecar that watched the server from its start would have reported on the cell, at its end."""
+    """What a sidecar that watched the server from its start would have reported on the cell.
+
+    The report is the one at the cell's end.
+    """
     scrapes = [scrape for scrape in server.scrapes if scrape.at <= traffic.ended]
     messages = [message for message in server.messages if message.at <= traffic.ended]
     models = replay_events(
@@ -166,7 +174,10 @@ def _label(temperature: float) -> str:
 def _speedup(
     model: ModelReport | None, temperature: float | None, *, is_whole: bool
 ) -> Speedup | None:
-    """At one temperature, or of all requests for None; a cell's only temperature may fall back to all requests."""
+    """At one temperature, or of all requests for None.
+
+    A cell's only temperature may fall back to all requests.
+    """
     if model is None or model.speed is None:
         return None
     if temperature is not None:
@@ -204,7 +215,10 @@ def _over_rounds(speedups: Iterable[Speedup | None]) -> tuple[float, float] | No
 
 
 def _times(name: str, cell: Cell, server: ObservedServer, rounds: Sequence[CellTraffic]) -> None:
-    """Prints one cell's mean request times: the clients', and the engine's as the plug-in reports them."""
+    """Prints one cell's mean request times.
+
+    Those of the clients, and those of the engine as the plug-in reports them.
+    """
     messages = [
         message
         for message in server.messages

@@ -21,7 +21,10 @@ DRAFTS_BY_POD = total(POD, "engine_drafts_total")
 
 
 def verdict_code(by: str, metric: str = "verdict") -> str:
-    """The worst verdict of each group: 4 loses, 3 a pod is missing, 2 breaks even, 1 pays, 0 too little data."""
+    """The worst verdict of each group, as a number.
+
+    4 loses, 3 a pod is missing, 2 breaks even, 1 pays, 0 too little data.
+    """
 
     def held(name: str) -> str:
         return worst(by, lately(series(metric, f'verdict="{name}"')))
@@ -64,5 +67,8 @@ JUDGED_BY_ACCEPTANCE = (
 
 
 def by_rule_of_thumb(name: str) -> str:
-    """A threshold of the acceptance rate, while that judges and no selected pod has a measured break-even."""
+    """A threshold of the acceptance rate, while that rate judges.
+
+    It has no value where a selected pod has a measured break-even.
+    """
     return f"{threshold(name)} and group({JUDGED_BY_ACCEPTANCE}) unless {BREAK_EVEN}"

@@ -1,4 +1,7 @@
-"""Each finding in words: both pages show these in place of the codes, so that the remedy is read without a click."""
+"""Each finding in words.
+
+Both pages show these in place of the codes, so that a reader sees the remedy without a click.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,7 +13,10 @@ from sidecar.analysis.advice import FindingCode
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """``why`` speculation loses or could gain more, the ``remedy``, and the alert whose ``runbook`` has its steps."""
+    """``why`` speculation loses or could gain more, and the ``remedy``.
+
+    ``runbook`` is the alert whose runbook has the remedy's steps.
+    """
 
     why: str
     remedy: str
@@ -83,7 +89,10 @@ _RUNBOOK: Final = f"{RUNBOOKS}/${{__data.fields.runbook}}.md"
 
 
 def explained(expression: str) -> str:
-    """Findings with the labels that ``columns`` shows: ``remedy``, in words as well, and the hidden ``runbook``."""
+    """Findings with the labels that ``columns`` shows.
+
+    These are ``remedy``, which is in words as well, and the hidden ``runbook``.
+    """
     expression = copied(expression, "remedy", "finding")
     for runbook in dict.fromkeys(words.runbook for words in FINDINGS.values()):
         codes = "|".join(code for code, words in FINDINGS.items() if words.runbook == runbook)
@@ -92,13 +101,18 @@ def explained(expression: str) -> str:
 
 
 def columns(*, together: bool = False) -> list[Label]:
-    """What a finding means and what to change, in two columns or ``together`` in one; it leads to the runbook."""
-    why = {
-        str(code): f"{words.why}: {words.remedy}" if together else words.why
-        for code, words in FINDINGS.items()
-    }
+    """What a finding means and what to change, in two columns or ``together`` in one.
+
+    The first column links to the runbook.
+    """
+    why = {str(code): words.why for code, words in FINDINGS.items()}
     remedy = {str(code): words.remedy for code, words in FINDINGS.items()}
-    title, width = ("Finding: what to change", 580) if together else ("Finding", 400)
+    title, width = "Finding", 400
+
+    if together:
+        why = {code: f"{text}: {remedy[code]}" for code, text in why.items()}
+        title, width = "Finding: what to change", 580
+
     return [
         Label("finding", _RUNBOOK, title=title, width=width, words=why),
         Label("remedy", title="What to change", words=remedy, hidden=together),

@@ -1,4 +1,7 @@
-"""Models and pods over time against what pays, and pods that speculate beside those of the same model that do not."""
+"""Models and pods over time against what pays, and pods with speculation beside pods without it.
+
+The pods that are set side by side are of the same model.
+"""
 
 from typing import Final
 

@@ -1,4 +1,7 @@
-"""*Speculative decoding: fleet*: which models, temperatures and pods lose, since when, and what the others gain."""
+"""*Speculative decoding: fleet*: which models, temperatures and pods lose, and since when.
+
+It also shows what the others gain.
+"""
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
@@ -13,7 +16,10 @@ from dashboards.builders.query import series, total
 
 
 def fleet_page() -> Dashboard:
-    """The first screen answers which models and which temperatures lose; then models, pods, and comparisons."""
+    """The first screen answers which models and which temperatures lose.
+
+    Models, pods, and comparisons follow.
+    """
     page = new_page(
         FLEET,
         "Speculative decoding: fleet",

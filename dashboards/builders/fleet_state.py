@@ -1,5 +1,6 @@
-"""What is known of the pods, also of those whose series are gone: a dead pod is never green, nor
-without a row.
+"""What is known of the pods, also of those whose series are gone.
+
+A dead pod is never green, and it never lacks a row.
 
 A pod is known for an hour. Without it, its verdict stands for three minutes, as in the rules; then
 it is unknown.
@@ -37,9 +38,8 @@ STATES: Final[Mapping] = {
     7: ("vLLM down", "red"),
     8: ("sidecar down", "red"),
 }
-MODEL_STATES: Final[Mapping] = {code: state for code, state in STATES.items() if code < 7} | {
-    4: VERDICTS[3]
-}
+_OF_MODELS: Final[Mapping] = {code: state for code, state in STATES.items() if code < 7}
+MODEL_STATES: Final[Mapping] = _OF_MODELS | {4: VERDICTS[3]}
 
 _LOSES: Final = 'verdict="net_negative"'
 # What is on the page of every sidecar that reaches its vLLM, and on no other.
@@ -99,9 +99,9 @@ SPEEDUP: Final = least(POD, lately(series("engine_speedup_ratio")))
 
 
 def counted(color: str, **counts: str) -> str:
-    """One series with the value of ``color``, and each count as a label, for a legend that says "x
-    of y".
+    """One series with the value of ``color``, and each count as a label.
 
+    Its legend can then say "x of y".
     A count ``missing`` is a phrase, or nothing where it is 0.
     """
     told = [

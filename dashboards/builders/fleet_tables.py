@@ -1,4 +1,7 @@
-"""The fleet's tables: temperatures, models, pods; each row links to the operator's dashboard for its subject."""
+"""The fleet's tables: temperatures, models, pods.
+
+Each row links to the operator's dashboard for its subject.
+"""
 
 from typing import Final
 

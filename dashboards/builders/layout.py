@@ -1,4 +1,7 @@
-"""Places panels on Grafana's grid, 24 units wide, and gives each an id that outlives changes around it."""
+"""Places panels on Grafana's grid, which is 24 units wide.
+
+Each panel gets an id that outlives changes around it.
+"""
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence

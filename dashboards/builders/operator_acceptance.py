@@ -1,4 +1,7 @@
-"""The acceptance rate: per request, by position, engine and group of requests, and compared with the past."""
+"""The acceptance rate: per request, and by position, engine and group of requests.
+
+It is also compared with the past.
+"""
 
 from typing import Final
 

@@ -49,7 +49,10 @@ _MISSING: Final = missing_phrase(number(missing(POD, _ENGINES)))
 
 
 def with_missing(expression: str) -> str:
-    """With the label ``missing``: a pod that nothing is known of now may be worse than the worst that is known."""
+    """With the label ``missing``, which counts the pods that nothing is known of now.
+
+    Such a pod may be worse than the worst that is known.
+    """
     return f"{expression} * on () group_left (missing) {at_end(_MISSING)}"
 
 
@@ -71,7 +74,10 @@ def _counted(code: str, by: str, known: str) -> str:
 
 
 def _chosen(*conditions: str) -> str:
-    """The number of the first condition that has a series, for each group; all have the same labels."""
+    """For each group, the number of the first condition that has a series.
+
+    All conditions have the same labels.
+    """
     return " or ".join(
         f"{number} + 0 * ({condition})" for number, condition in enumerate(conditions)
     )

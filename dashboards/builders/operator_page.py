@@ -19,7 +19,10 @@ _PAST: Final = ("1h", "6h", "1d", "7d")
 
 
 def operator_page() -> dashboard.Dashboard:
-    """The first screen answers whether speculation pays, where not, since when, why and what to do."""
+    """The first screen answers whether speculation pays.
+
+    It also says where it does not, since when, why, and what to do.
+    """
     page = new_page(
         OPERATOR,
         "Speculative decoding",

@@ -1,4 +1,4 @@
-"""What speculation takes besides the time per token, beside what the baseline measured without it."""
+"""What speculation takes besides the time per token, and what the baseline measured without it."""
 
 from typing import Final
 
@@ -13,7 +13,10 @@ _TTFT: Final = 'phase="ttft"'
 
 
 def price() -> Section:
-    """Hits, first token, room and throughput; with other traffic than the baseline's, they differ for that alone."""
+    """Prefix-cache hits, time to the first token, room and throughput.
+
+    With other traffic than the baseline's, they differ for that alone.
+    """
     panels = beside(8, (_hits(), 6), (_first_token(), 6), (_room(), 6), (_throughput(), 6))
     return Section("The price: what speculation takes besides", [panels], collapsed=True)
 

@@ -1,4 +1,7 @@
-"""The operator's first screen: whether speculation pays, where not, since when, why, and what to do."""
+"""The operator's first screen: whether speculation pays.
+
+It also says where it does not, since when, why, and what to do.
+"""
 
 from typing import Final
 
@@ -109,14 +112,20 @@ def _since() -> statetimeline.Panel:
 
 
 def _subject(alerts: str) -> str:
-    """With the labels ``alert``, its name without our prefix, and ``at``: the temperature, the engine or the sign."""
+    """With the labels ``alert`` and ``at``.
+
+    ``alert`` is the name without our prefix; ``at`` is the temperature, the engine or the sign.
+    """
     named = relabelled(alerts, "alert", "$1", "alertname", "SpecDecode(.+)")
     signed = relabelled(relabelled(named, "at", "$1", "sign"), "at", "engine $1", "engine")
     return relabelled(signed, "at", "T $1", "temperature")
 
 
 def firing(*labels: str) -> table.Panel:
-    """The table of firing alerts: one row for each name, severity, temperature or engine, and ``labels``."""
+    """The table of firing alerts.
+
+    It has one row for each name, severity, temperature or engine, and ``labels``.
+    """
     by = ", ".join(("alert, severity, at", *labels))
     since = worst(f"{by}, who", who(_subject(FIRING_SINCE)))
     oldest = f"bottomk by ({by}) (1, {since})"
@@ -162,9 +171,8 @@ def firing(*labels: str) -> table.Panel:
 
 
 def _speedup() -> timeseries.Panel:
-    known = (
-        f"(group({series('engine_speedup_ratio')}) or group({recorded('speedup:fleet', 'pod')}))"
-    )
+    own, fleet = series("engine_speedup_ratio"), recorded("speedup:fleet", "pod")
+    known = f"(group({own}) or group({fleet}))"
     return over_time(
         "Speedup by temperature, worst pod",
         "Time per token without speculation divided by the actual one, at the same load: at 1 both"

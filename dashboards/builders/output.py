@@ -17,19 +17,20 @@ FOLDER: Final = Path(__file__).resolve().parent.parent
 def files() -> dict[str, str]:
     """The JSON of each dashboard by its file's name."""
     pages = {OPERATOR: operator_page(), FLEET: fleet_page()}
-    return {
-        f"{uid}.json": (
-            json.dumps(
-                _importable(page), cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False
-            )
-            + "\n"
-        )
-        for uid, page in pages.items()
-    }
+    return {f"{uid}.json": _encoded(page) for uid, page in pages.items()}
+
+
+def _encoded(page: Dashboard) -> str:
+    content = _importable(page)
+    text = json.dumps(content, cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False)
+    return f"{text}\n"
 
 
 def _importable(page: Dashboard) -> dict[str, object]:
-    """The page with what Grafana's import by file reads; it asks for nothing: the data source is a variable."""
+    """The page with what Grafana's import by file reads.
+
+    The import asks for nothing, since the data source is a variable.
+    """
     needed = {"type": "grafana", "id": "grafana", "name": "Grafana", "version": "11.6.0"}
     source = {"type": "datasource", "id": "prometheus", "name": "Prometheus", "version": "1.0.0"}
     return {**page.build().to_json(), "__inputs": [], "__requires": [needed, source]}

@@ -26,7 +26,10 @@ _EVERY = VariableOption(selected=True, text="All", value="$__all")
 
 
 class _Events(AnnotationQuery):
-    """A Prometheus annotation; the SDK's model lacks the fields that say what is shown of each series."""
+    """A Prometheus annotation.
+
+    The SDK's model lacks the fields that say what Grafana shows of each series.
+    """
 
     def __init__(self, name: str, expr: str, color: str, title: str, text: str) -> None:
         super().__init__(name=name, datasource=SOURCE, expr=expr, icon_color=color)

@@ -98,9 +98,8 @@ def mapped(values: Mapping) -> list[models.ValueMapping]:
 
 def target(index: int, expr: str, legend: str = "") -> prometheus.Dataquery:
     """A query over the page's time range, the ``index``-th of its panel."""
-    query = (
-        prometheus.Dataquery().expr(expr).ref_id(chr(ord("A") + index)).datasource(SOURCE).range()
-    )
+    reference = chr(ord("A") + index)
+    query = prometheus.Dataquery().expr(expr).ref_id(reference).datasource(SOURCE).range()
     return query.legend_format(legend) if legend else query
 
 
@@ -117,16 +116,16 @@ def over_time(
     compact: bool = False,
     empty: str = "No data",
 ) -> timeseries.Panel:
-    """Lines over time, thresholds dashed; ``stacked`` are areas that add up; the axis goes from
-    ``low`` to ``high``.
+    """Lines over time, thresholds dashed; ``stacked`` are areas that add up.
 
-    A ``compact`` legend has several names in a line, each with its latest value only.
+    The axis goes from ``low`` to ``high``. A ``compact`` legend has several names in a line, each
+    with its latest value only.
     """
-    mode = (
-        common_models.LegendDisplayMode.LIST if compact else common_models.LegendDisplayMode.TABLE
-    )
+    modes = common_models.LegendDisplayMode
+    mode = modes.LIST if compact else modes.TABLE
     legend = common.VizLegendOptions().display_mode(mode).show_legend(True)
     shown = ["lastNotNull"] if compact else ["lastNotNull", "min", "max"]
+
     panel = (
         described(timeseries.Panel(), title, read, do)
         .unit(unit)
@@ -143,22 +142,26 @@ def over_time(
             .sort(common_models.SortOrder.DESCENDING)
         )
     )
+
     if low is not None:
         panel.min(low)
     if high is not None:
         panel.max(high)
     if stacked:
         panel.stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL).group("A"))
+
     for index, query in enumerate(queries):
         panel.with_target(target(index, query.expr, query.legend))
         if query.line is not Line.PLAIN or query.color:
             panel.override_by_query(chr(ord("A") + index), _drawn(query))
+
     if any(query.legend.endswith(TEMPERATURE) for query in queries):
         for bucket, color in _RAMP:
             fixed = models.DynamicConfigValue(
                 id_val="color", value={"mode": "fixed", "fixedColor": color}
             )
             panel.override_by_regexp(f"/(^| )T {bucket}$/", [fixed])
+
     return panel
 
 
@@ -189,8 +192,9 @@ def figure(
     otherwise: str = "text",
     empty: str = "-",
 ) -> stat.Panel:
-    """One figure, as of now, or several side by side; a legend is the name above it. ``empty``
-    stands for no data.
+    """One figure, as of now, or several side by side; a legend is the name above it.
+
+    ``empty`` stands for no data.
 
     With ``values`` those are words on a ground of their colour; ``otherwise`` is the colour of any
     other value.

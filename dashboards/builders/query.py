@@ -8,11 +8,8 @@ import re
 
 from sidecar.export.metrics import METRICS
 
-OPTIONAL = (
-    "cluster",
-    "namespace",
-    "pod",
-)  # labels of a scrape that a site may lack; "All" matches then, too
+# Labels of a scrape that a site may lack; "All" matches then, too.
+OPTIONAL = ("cluster", "namespace", "pod")
 _SCRAPE = ("cluster", "namespace", "job", "instance", "pod")
 SIDECAR = ", ".join(_SCRAPE)
 POD = f"{SIDECAR}, model_name"  # one model on one server
@@ -40,7 +37,10 @@ def series(metric: str, *matchers: str, suffix: str = "") -> str:
 
 
 def recorded(name: str, by: str = "model", *matchers: str) -> str:
-    """The selector of a series that a recording rule makes, named without ``model:specdec_`` or what it is ``by``."""
+    """The selector of a series that a recording rule makes.
+
+    ``name`` lacks the prefix, ``model:specdec_``, in which ``by`` takes the place of ``model``.
+    """
     labels = (POD if by == "pod" else MODEL).split(", ")
     return _selector(
         f"{by}:specdec_{name}", (*(f'{label}=~"${label}"' for label in labels), *matchers)
@@ -48,19 +48,25 @@ def recorded(name: str, by: str = "model", *matchers: str) -> str:
 
 
 def lately(selector: str) -> str:
-    """Its last value, for three minutes as the rules have it: neither a failed scrape nor a pod's end ends it."""
+    """Its last value, for three minutes as the rules have it.
+
+    Neither a failed scrape nor the end of a pod ends it sooner.
+    """
     return f"last_over_time({selector}[3m])"
 
 
 def missing(by: str, selector: str, *, at_once: bool = False) -> str:
-    """1 for what had a series within the last hour and has none now, or lately unless ``at_once``."""
+    """1 for what had a series within the last hour and has none lately, or ``at_once`` none now."""
     here = selector if at_once else lately(selector)
     # Grouped only at the end: to group hundreds of pods at each point costs more than all the rest.
     return f"(group by ({by}) (last_over_time({selector}[1h]) unless on ({by}) {here}))"
 
 
 def missing_phrase(count: str) -> str:
-    """1 with the number as a phrase in the label ``missing``, which is empty where nothing is missing."""
+    """1 with the number as a phrase in the label ``missing``.
+
+    The label is empty where nothing is missing.
+    """
     none = relabelled(f'count_values("missing", {count})', "missing", "", "missing", "0")
     one = relabelled(none, "missing", ", 1 pod missing", "missing", "1")
     return relabelled(one, "missing", ", $1 pods missing", "missing", "([0-9]+)")
@@ -77,7 +83,10 @@ def at_end(expression: str) -> str:
 
 
 def first(count: int, expression: str, *, lowest: bool = False) -> str:
-    """The ``count`` highest or lowest series, by their value at the end of the time range: the same at all times."""
+    """The ``count`` highest or lowest series, by their value at the end of the time range.
+
+    They are the same series at all times.
+    """
     choose = "bottomk" if lowest else "topk"
     return f"({expression}) and {choose}({count}, {at_end(expression)})"
 
@@ -103,7 +112,10 @@ def labelled(expression: str, label: str, text: str) -> str:
 
 
 def reached() -> str:
-    """``up`` of every target that was a sidecar within the last hours: one that is gone has nothing else left."""
+    """``up`` of every target that was a sidecar within the last six hours.
+
+    A sidecar that is gone has no other series left.
+    """
     seen = f"max_over_time({series('build_info')}[6h])"
     return f"({_of_any_job('up')} and on ({SIDECAR}) {seen})"
 
@@ -114,7 +126,10 @@ def of_process(name: str, form: str = "{}") -> str:
 
 
 def _of_any_job(name: str) -> str:
-    """The selector of a metric that every target has: with all jobs selected it finds other programs' too."""
+    """The selector of a metric that every target has.
+
+    With all jobs selected it finds other programs' series, too.
+    """
     return _selector(name, tuple(f'{label}=~"${label}"' for label in _SCRAPE))
 
 
@@ -149,12 +164,18 @@ def least(by: str, expression: str) -> str:
 
 
 def ratio(by: str, part: str, whole: str, *matchers: str) -> str:
-    """Summed growth over summed growth; groups whose ``whole`` did not grow have no value rather than NaN."""
+    """Summed growth over summed growth.
+
+    Groups whose ``whole`` did not grow have no value rather than NaN.
+    """
     return f"{total(by, part, *matchers)} / ({total(by, whole, *matchers)} > 0)"
 
 
 def quantile(share: float, by: str, histogram: str, *matchers: str) -> str:
-    """A quantile over a histogram's latest observations; none, rather than NaN, where there are none."""
+    """A quantile over a histogram's latest observations.
+
+    Without observations it has no value rather than NaN.
+    """
     labels = f"le, {by}" if by else "le"
     return (
         f"histogram_quantile({share:g}, sum by ({labels})"

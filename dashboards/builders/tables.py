@@ -15,9 +15,8 @@ from dashboards.builders.page import OPERATOR, SOURCE
 from dashboards.builders.panels import COUNT, SMOOTH, Mapping, mapped, target
 
 RUNBOOKS: Final = "${runbooks}"
-ALERT_RUNBOOK: Final = (
-    f"{RUNBOOKS}/SpecDecode${{__value.text}}.md"  # the tables' names of alerts lack the prefix
-)
+# The tables' names of alerts lack the prefix.
+ALERT_RUNBOOK: Final = f"{RUNBOOKS}/SpecDecode${{__value.text}}.md"
 
 # Not the panel's own, which says why the whole table is empty.
 _EMPTY_CELL: Final = [models.DynamicConfigValue(id_val="noValue", value="-")]
@@ -25,11 +24,11 @@ _EMPTY_CELL: Final = [models.DynamicConfigValue(id_val="noValue", value="-")]
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A column with a label, under the label's own name (links refer to it) or a title; ``link`` is
-    where it leads.
+    """A column with a label, under the label's own name or a title; ``link`` is where it leads.
 
-    ``width`` is in pixels, 0 for a share of what others leave; Grafana's least is 150. A ``hidden``
-    one is for links. ``words`` are shown in place of its values.
+    Links refer to the label's own name. ``width`` is in pixels, 0 for a share of what others leave;
+    Grafana's least is 150. A ``hidden`` one is for links. ``words`` are shown in place of its
+    values.
     """
 
     name: str
@@ -42,7 +41,10 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A column with the value of a query that keeps the table's labels; without a title there is no column."""
+    """A column with the value of a query that keeps the table's labels.
+
+    Without a title there is no column.
+    """
 
     expr: str
     title: str = ""
@@ -72,8 +74,9 @@ def rows(
     order: Sequence[str] = (),
     empty: str = "-",
 ) -> table.Panel:
-    """A table sorted by the column with the title ``sort``; ``description`` is how to read it and
-    what to do.
+    """A table sorted by the column with the title ``sort``.
+
+    ``description`` says how to read it and what to do.
 
     Equal rows are sorted by the column ``then``. The columns are in this ``order``, else labels
     before values.
@@ -112,7 +115,10 @@ def matrix(
     unit: str,
     high: float,
 ) -> table.Panel:
-    """A table of one query with a row and a column for each value of two labels, coloured from 0 to ``high``."""
+    """A table of one query with a row and a column for each value of two labels.
+
+    Its cells are coloured from 0 to ``high``.
+    """
     panel = (
         table.Panel()
         .title(title)
@@ -126,8 +132,8 @@ def matrix(
     panel.description(f"**Read:** {description[0]}\n\n**Do:** {description[1]}")
     panel.with_target(target(0, expr).instant().format(PromQueryFormat.TABLE))
     grouped = {"rowField": row, "columnField": column, "valueField": "Value"}
-    # Both in the order of their names: columns come in that of the rows, which Prometheus gives in
-    # any.
+    # Both in the order of their names: columns come in that of the rows, and Prometheus gives rows
+    # in any order.
     panel.with_transformation(
         models.DataTransformerConfig(id_val="sortBy", options={"sort": [{"field": column}]})
     )
@@ -154,18 +160,22 @@ def _shaded() -> list[models.DynamicConfigValue]:
 def _columns(
     labels: Sequence[Label], values: Sequence[Value], order: Sequence[str]
 ) -> dict[str, object]:
-    """The options of ``organize``: merged queries name their values ``Value #A`` and so on, a single one ``Value``."""
+    """The options of ``organize``.
+
+    Merged queries name their values ``Value #A`` and so on, a single one names its value ``Value``.
+    """
     fields = [label.name for label in labels]
-    single = len(values) == 1
-    fields += [
-        "Value" if single else f"Value #{chr(ord('A') + index)}" for index in range(len(values))
-    ]
+    if len(values) == 1:
+        fields.append("Value")
+    else:
+        fields += [f"Value #{chr(ord('A') + index)}" for index in range(len(values))]
+
     titles = [*(label.title or label.name for label in labels), *(value.title for value in values)]
     named = dict(zip(fields, titles, strict=True))
+    untitled = {field: True for field, title in named.items() if not title}
+
     return {
-        "excludeByName": (
-            {"Time": True} | {field: True for field, title in named.items() if not title}
-        ),
+        "excludeByName": {"Time": True} | untitled,
         "indexByName": {
             field: order.index(title) if title in order else at
             for at, (field, title) in enumerate(named.items())

@@ -1,5 +1,6 @@
-"""Proposers for method custom (``custom_class`` in vLLM): ``lab/serve custom --proposer
-lab_proposer.Proposer``.
+"""Proposers for method custom (``custom_class`` in vLLM).
+
+Run one with ``lab/serve custom --proposer lab_proposer.Proposer``.
 
 ``Proposer`` sees one request at a time. Those below know the chain by what they saw of all
 requests; two draft wrong tokens for some of them, as the lab's drafts, which look at the last token
@@ -13,7 +14,10 @@ from typing import Any
 
 
 class Proposer:
-    """Drafts the most frequent follower of the request's last token; at every third call of a request, nothing."""
+    """Drafts the most frequent follower of the request's last token.
+
+    At every third call of a request it drafts nothing.
+    """
 
     def __init__(self, vllm_config: Any) -> None:
         self._tokens = vllm_config.speculative_config.num_speculative_tokens
@@ -31,14 +35,11 @@ class Proposer:
     ) -> list[list[int]]:
         """The draft for each request of the batch."""
         self._calls += 1
-        return [
-            (
-                self._draft(token_ids_cpu[place, : num_tokens_no_spec[place]].tolist(), place)
-                if sampled
-                else []
-            )
-            for place, sampled in enumerate(sampled_token_ids)
-        ]
+        drafts: list[list[int]] = []
+        for place, sampled in enumerate(sampled_token_ids):
+            tokens = token_ids_cpu[place, : num_tokens_no_spec[place]]
+            drafts.append(self._draft(tokens.tolist(), place) if sampled else [])
+        return drafts
 
     def _draft(self, tokens: list[int], place: int) -> list[int]:
         if (self._calls + place) % 3 == 0:
@@ -54,7 +55,10 @@ class Proposer:
 
 
 class Knowing(Proposer):
-    """Drafts the most frequent follower in all requests so far, or, where ``_is_weak``, a token that seldom follows."""
+    """Drafts the most frequent follower in all requests so far.
+
+    Where ``_is_weak``, it drafts a token that seldom follows.
+    """
 
     def __init__(self, vllm_config: Any) -> None:
         super().__init__(vllm_config)
@@ -67,12 +71,12 @@ class Knowing(Proposer):
 
     def _draft(self, tokens: list[int], place: int) -> list[int]:
         known = self._seen.get(place, 0)
-        new = (
-            tokens[max(known - 1, 0) :] if known < len(tokens) else tokens
-        )  # a shorter one is another request
+        # a shorter one is another request
+        new = tokens[max(known - 1, 0) :] if known < len(tokens) else tokens
         self._seen[place] = len(tokens)
         for token, follower in pairwise(new):
             self._followers[token][follower] += 1
+
         draft, last = list[int](), tokens[-1]
         while len(draft) < self._tokens and self._followers[last]:
             common = self._followers[last].most_common()

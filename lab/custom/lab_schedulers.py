@@ -29,7 +29,10 @@ class ByHelper(Scheduler):
 
 
 class Replacing(Scheduler):
-    """Stands for a scheduler with an implementation of its own: it bypasses what a plug-in wrapped around vLLM's."""
+    """Stands for a scheduler with an implementation of its own.
+
+    It bypasses what a plug-in wrapped around vLLM's.
+    """
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Calls vLLM's method, unwrapped."""

@@ -1,5 +1,6 @@
-"""A plug-in for vLLM 0.27 and later on a CPU: its rejection sampler sees each request's own
-temperature.
+"""A plug-in for vLLM 0.27 and later on a CPU.
+
+With it, vLLM's rejection sampler sees each request's own temperature.
 
 Without Triton, vLLM expands values from requests to draft tokens with a kernel that casts
 temperatures to integers, so every sampled request runs at a wrong one. This registers a kernel that
@@ -16,9 +17,8 @@ def register() -> None:
     import vllm.utils.cpu_triton_utils as kernels  # noqa: PLC0415 - vLLM's other processes need not load it
 
     kernels._expand_kernel_impl = expand  # noqa: SLF001 - vLLM has no other way
-    if wrapper := getattr(
-        kernels, "expand_kernel", None
-    ):  # older releases, such as 0.27.1, take it from there
+    # older releases, such as 0.27.1, take it from there
+    if wrapper := getattr(kernels, "expand_kernel", None):
         wrapper.func = expand
 
 
@@ -30,7 +30,10 @@ def expand(
     replace_to: Any,
     MAX_NUM_TOKENS: int | None = None,  # noqa: N803 - vLLM's name
 ) -> None:
-    """Writes each request's value once for each of its draft tokens; ``draft_ends`` are where these end."""
+    """Writes each request's value once for each of its draft tokens.
+
+    ``draft_ends`` are where these end.
+    """
     counts = torch.diff(draft_ends.to(torch.int64), prepend=torch.zeros(1, dtype=torch.int64))
     replaced = torch.where(values == replace_from, torch.full_like(values, replace_to), values)
     output.copy_(torch.repeat_interleave(replaced, counts)[: output.shape[0]].to(output.dtype))

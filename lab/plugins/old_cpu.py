@@ -77,7 +77,10 @@ def _allow_speculation() -> None:
 
 
 def _mend_structured_output() -> None:
-    """0.12 and 0.14 pin the index tensor of a grammar's bit mask, for which they need CUDA; 0.12 needs float32, too."""
+    """Lets 0.12 and 0.14 apply a grammar's bit mask without CUDA.
+
+    Both pin its index tensor, for which they need CUDA; 0.12 needs float32, too.
+    """
     make_tensor, xgrammar = torch.tensor, import_module("xgrammar")
     apply = xgrammar.apply_token_bitmask_inplace
 
@@ -89,9 +92,8 @@ def _mend_structured_output() -> None:
         logits: Any, bitmask: Any, *arguments: Any, indices: Any = None, **named: Any
     ) -> None:
         listed = indices.tolist() if isinstance(indices, torch.Tensor) else indices
-        scores = (
-            logits.float()
-        )  # itself if it is float32, the only type that the CPU's kernel takes
+        # itself if it is float32, the only type that the CPU's kernel takes
+        scores = logits.float()
         apply(scores, bitmask, *arguments, indices=listed, **named)
         logits.copy_(scores)
 
@@ -171,7 +173,10 @@ def _expand(
 
 
 def _recovery(*, inverted: bool) -> Callable[..., None]:
-    """The kernel that samples in place of a rejected token; ``inverted``: it gets 1 / q instead of q."""
+    """The kernel that samples in place of a rejected token.
+
+    ``inverted``: it gets 1 / q instead of q.
+    """
 
     def sample(
         out: Any,

@@ -1,4 +1,7 @@
-"""What the direct push alerts on, without Prometheus: the shipped rules, and a table over the report's judgements."""
+"""What the direct push alerts on, without Prometheus.
+
+These are the shipped rules, and a table over the report's judgements.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +27,10 @@ _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One alert; its condition must hold for ``wait`` seconds, and the alert outlasts it by ``keep`` seconds."""
+    """One alert.
+
+    Its condition must hold for ``wait`` seconds, and the alert outlasts it by ``keep`` seconds.
+    """
 
     name: str
     labels: Mapping[str, str]
@@ -63,10 +69,10 @@ def _seconds(duration: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A rule's condition that holds: its labels, the value that the alert's text quotes, and the
-    annotation context.
+    """A rule's condition that holds.
 
-    ``rule`` is a key of ``load_rules``.
+    It has its labels, the value that the alert's text quotes, and the annotation context. ``rule``
+    is a key of ``load_rules``.
     """
 
     rule: str
@@ -76,14 +82,13 @@ class Condition:
 
 
 def conditions(report: Report) -> Iterator[Condition]:
-    """Every condition that holds: on vLLM as a whole, on a model, or on one of a model's temperatures."""
-    if not report.scrape.up and (
-        report.scrape.last_scrape or report.scrape.last_error
-    ):  # else no poll has ended yet
-        rule = (
-            "SpecDecodeVLLMNeverUp" if report.scrape.last_scrape is None else "SpecDecodeVLLMDown"
-        )
+    """Every condition that holds: on vLLM as a whole, on a model, or on one of its temperatures."""
+    scrape = report.scrape
+    # Without either, no poll has ended yet.
+    if not scrape.up and (scrape.last_scrape or scrape.last_error):
+        rule = "SpecDecodeVLLMNeverUp" if scrape.last_scrape is None else "SpecDecodeVLLMDown"
         yield Condition(rule, {}, context=_page_answer(report))
+
     for model in report.models:
         context = _context(report, model)
         for rule, labels, value in _table(model):
@@ -95,6 +100,7 @@ def _table(model: ModelReport) -> Iterator[tuple[str, Mapping[str, str], float |
     """Each rule with its additional labels and its value; None if its condition does not hold."""
     whole, breaches = model.judgement, model.breaches
     codes = {finding.code for finding in model.findings}
+
     yield "SpecDecodeAcceptanceLow", {}, _low(whole, loses=True)
     yield "SpecDecodeAcceptanceLow/info", {}, _low(whole, loses=False)
     yield "SpecDecodeAcceptanceCollapsed", {}, whole.acceptance if whole.has_collapsed else None
@@ -103,41 +109,38 @@ def _table(model: ModelReport) -> Iterator[tuple[str, Mapping[str, str], float |
     yield "SpecDecodeAcceptanceP10Low", {}, breaches.acceptance_p10
     yield "SpecDecodeLatencyGapWide", {}, breaches.latency_gap_growth
     yield "SpecDecodeKVCachePressure", {}, breaches.kv_cache_usage
+
     for temperature in model.temperatures:
-        labels = {"temperature": temperature.temperature}
-        yield (
-            "SpecDecodeAcceptanceLowAtTemperature",
-            labels,
-            _low(temperature.judgement, loses=True),
-        )
-        yield "SpecDecodeSlowerThanPlainAtTemperature", labels, _slower(temperature.judgement)
+        labels, judgement = {"temperature": temperature.temperature}, temperature.judgement
+        yield "SpecDecodeAcceptanceLowAtTemperature", labels, _low(judgement, loses=True)
+        yield "SpecDecodeSlowerThanPlainAtTemperature", labels, _slower(judgement)
 
 
 def _low(judgement: Judgement, *, loses: bool) -> float | None:
-    """The acceptance rate if it is low and the verdict in force is net negative or, without ``loses``, is not."""
-    return (
-        judgement.acceptance
-        if judgement.is_low and (judgement.verdict is Verdict.NET_NEGATIVE) == loses
-        else None
-    )
+    """The acceptance rate if it is low and the verdict in force is net negative, else None.
+
+    Without ``loses``, the verdict in force must not be net negative.
+    """
+    is_net_negative = judgement.verdict is Verdict.NET_NEGATIVE
+    return judgement.acceptance if judgement.is_low and is_net_negative == loses else None
 
 
 def _slower(judgement: Judgement) -> float | None:
     speedup = judgement.evidence.speedup
-    return (
-        speedup.ratio
-        if speedup is not None and judgement.by_speedup is Verdict.NET_NEGATIVE
-        else None
-    )
+    if speedup is None or judgement.by_speedup is not Verdict.NET_NEGATIVE:
+        return None
+    return speedup.ratio
 
 
 def _context(report: Report, model: ModelReport) -> str:
-    """What the page says of a model: the answer, why, and one line for each note that is not in it already."""
+    """What the page says of a model: the answer, why, and the notes.
+
+    Each note that is not in the answer already has a line.
+    """
     answered = _page_answer(replace(report, models=(model,)))
     why = [f"Why: {finding.what} {finding.remedy}" for finding in explanations(model)[:1]]
-    return "\n".join(
-        (answered, *why, *(note for note in model_notes(model) if note not in answered))
-    )
+    notes = [note for note in model_notes(model) if note not in answered]
+    return "\n".join((answered, *why, *notes))
 
 
 def _page_answer(report: Report) -> str:
@@ -152,11 +155,11 @@ _RESOLVED_SECONDS: Final = 900.0  # how long a resolved alert is kept, as in Pro
 
 @dataclass(slots=True)
 class Course:
-    """One alert over time. It fires from ``started`` until ``ended``, Unix seconds; each is None
-    until then.
+    """One alert over time.
 
-    ``since`` and ``held`` are in monotonic seconds: when the condition began to hold, and when it
-    last held; once the alert has ended, ``held`` is when it ended.
+    It fires from ``started`` until ``ended``, Unix seconds; each is None until then. ``since`` and
+    ``held`` are in monotonic seconds: when the condition began to hold, and when it last held; once
+    the alert has ended, ``held`` is when it ended.
     """
 
     rule: Rule
@@ -177,19 +180,20 @@ class Tracker:
         self._courses: dict[Key, Course] = {}
 
     def update(self, conditions: Iterable[Condition], now: float, wall: float) -> dict[Key, Course]:
-        """Takes in the conditions that hold at ``now`` (monotonic seconds; ``wall`` is the same in
-        Unix seconds).
+        """Takes in the conditions that hold at ``now``; returns the alerts that fire or have fired.
 
-        Returns the alerts that fire or have fired.
+        ``now`` is in monotonic seconds; ``wall`` is the same in Unix seconds.
         """
         current = {
             (condition.rule, frozenset(condition.labels.items())): condition
             for condition in conditions
         }
+
         for key in self._courses.keys() - current.keys():
             self._fails(key, self._courses[key], now, wall)
         for key, condition in current.items():
             self._holds(key, condition, now, wall)
+
         return {key: course for key, course in self._courses.items() if course.started is not None}
 
     def _holds(self, key: Key, condition: Condition, now: float, wall: float) -> None:

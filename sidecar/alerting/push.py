@@ -1,4 +1,7 @@
-"""Sends alerts directly to Alertmanager (API v2), for sites without Prometheus: the judgements as the rules' alerts."""
+"""Sends alerts directly to Alertmanager (API v2), for sites without Prometheus.
+
+It sends the judgements as the rules' alerts.
+"""
 
 import asyncio
 import socket
@@ -26,11 +29,11 @@ OUTCOMES: Final = ("accepted", "rejected", "failed")
 
 
 class Push:
-    """Evaluates the alerts at every interval and sends them to every replica; ``run`` is one
-    supervised task.
+    """Evaluates the alerts at every interval and sends them to every replica.
 
-    It sends all of them each time, even if there are none, so that a wrong URL shows before the
-    first alert. ``sent`` counts them by replica (its address without credentials) and outcome.
+    ``run`` is one supervised task. It sends all of them each time, even if there are none, so that
+    a wrong URL shows before the first alert. ``sent`` counts them by replica (its address without
+    credentials) and outcome.
     """
 
     def __init__(
@@ -103,25 +106,23 @@ class Push:
         """One alert as the API expects it, at ``wall``, Unix seconds. It includes its own end."""
         rule, condition = course.rule, course.condition
         labels = {**self._labels, "alertname": rule.name, **rule.labels, **condition.labels}
+        details = f"Details: specdec-sidecar report --url {self._own_page}"
         annotations = {
             "summary": rule.text(rule.summary, labels, condition.value),
             "description": rule.text(rule.description, labels, condition.value),
-            "context": (
-                f"{condition.context}\nDetails: specdec-sidecar report --url {self._own_page}"
-            ),
+            "context": f"{condition.context}\n{details}",
             "runbook_url": f"{self._runbooks}/{rule.name}.md",
         }
+
         if self._alerting.dashboards:
-            variables = {
-                f"var-{name}": value for name, value in {**self._labels, **condition.labels}.items()
-            }
-            annotations["dashboard_url"] = (
-                f"{self._alerting.dashboards}{_DASHBOARD}&{urlencode(variables)}"
-            )
+            known = {**self._labels, **condition.labels}
+            query = urlencode({f"var-{name}": value for name, value in known.items()})
+            annotations["dashboard_url"] = f"{self._alerting.dashboards}{_DASHBOARD}&{query}"
+
         end = wall + self._life if course.ended is None else min(course.ended, wall)
-        start = min(
-            course.started or wall, wall, end
-        )  # even if the clock was set back; otherwise it is rejected
+        # Even if the clock was set back; otherwise it is rejected.
+        start = min(course.started or wall, wall, end)
+
         return {
             "labels": labels,
             "annotations": annotations,
@@ -140,10 +141,9 @@ def alert_session(seconds: float) -> aiohttp.ClientSession:
 async def post_alerts(
     session: aiohttp.ClientSession, url: str, alerts: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[str, str]:
-    """Sends alerts to the Alertmanager at the base ``url``; returns the outcome (see ``OUTCOMES``)
-    and the reason.
+    """Sends alerts to the Alertmanager at the base ``url``; returns the outcome and the reason.
 
-    An empty list tests whether it would accept alerts.
+    ``OUTCOMES`` has the outcomes. An empty list tests whether it would accept alerts.
     """
     try:
         async with session.post(

@@ -1,9 +1,8 @@
-"""How many tokens to speculate: by time per token if that is known, else by acceptance rate
-(docs/speedup.md).
+"""How many tokens to speculate: by time per token if that is known, else by acceptance rate.
 
-The step time with k draft tokens is assumed to be S0 + k (S - S0) / K, a line from the plain step
-to the one measured with K. This spreads the fixed cost of drafting over the draft tokens, so it
-slightly favours few of them.
+See docs/speedup.md. The step time with k draft tokens is assumed to be S0 + k (S - S0) / K, a line
+from the plain step to the one measured with K. This spreads the fixed cost of drafting over the
+draft tokens, so it slightly favours few of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,12 +42,12 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokensAdvice:
-    """What to change about the number of draft tokens, now ``now``; ``best`` would be better, None
-    if unknown.
+    """What to change about the number of draft tokens.
 
-    By time: a token takes ``best_seconds`` with ``best`` and ``now_seconds`` with ``now``.
-    Otherwise by ``acceptance``, the acceptance rate, and ``next_rate``, that of the first position
-    that is not worth drafting, if known.
+    It is ``now``; ``best`` would be better, None if unknown. By time: a token takes
+    ``best_seconds`` with ``best`` and ``now_seconds`` with ``now``. Otherwise by ``acceptance``,
+    the acceptance rate, and ``next_rate``, that of the first position that is not worth drafting,
+    if known.
     """
 
     direction: Direction
@@ -62,8 +61,7 @@ class TokensAdvice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """How many tokens to draft: one number for all loads, and a number for each load if that
-    varies.
+    """How many tokens to draft: one number for all loads, and one for each load if that varies.
 
     ``schedule`` is vLLM's ``num_speculative_tokens_per_batch_size``: first and last number of
     running requests, and draft tokens.
@@ -113,17 +111,19 @@ class Finding:
 
 
 def advise(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> Advice:
-    """Advises by time per token if step times are known, else by acceptance; only on the schedule
-    if there is one.
+    """Advises by time per token if step times are known, else by acceptance.
 
-    The step times are of the recent window, so what was accepted in them is, too.
+    If there is a schedule, advises on that only. The step times are of the recent window, so what
+    was accepted in them is, too.
     """
     if not evidence.is_ruled:
         return Advice()
+
     rates, acceptance = judged.position_rates, judged.rate or 0.0
     loads = evidence.costs_by_load if evidence.can_schedule and evidence.costs is not None else {}
     entries = tuple(schedule(rates, loads, varies=evidence.has_schedule))
     fewer, more = thresholds.acceptance_fewer_tokens, thresholds.acceptance_more_tokens
+
     tokens = None
     if not evidence.has_schedule:
         recent = evidence.window.position_rates
@@ -131,6 +131,7 @@ def advise(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> Ad
         tokens = tokens or tokens_advice(
             acceptance, rates, fewer=fewer if evidence.costs is None else 0.0, more=more
         )
+
     return Advice(tokens=tokens, schedule=entries, can_schedule=evidence.can_schedule)
 
 
@@ -180,12 +181,12 @@ def timed_advice(rates: Sequence[float], costs: StepCosts) -> TokensAdvice | Non
 def schedule(
     rates: Sequence[float], loads: Mapping[int, StepCosts], *, varies: bool = False
 ) -> list[tuple[int, int, int]]:
-    """The best number of draft tokens for ranges of running requests, as vLLM's
-    num_speculative_tokens_per_batch_size.
+    """The best number of draft tokens for ranges of running requests.
 
-    ``loads`` has costs by the highest number of running requests that they apply to, ascending.
-    Empty if nothing is known or one number is best for all loads. ``varies``: a schedule is in
-    force, and ``rates`` are out of the drafts that had a token at the position.
+    It has the form of vLLM's num_speculative_tokens_per_batch_size. ``loads`` has costs by the
+    highest number of running requests that they apply to, ascending. Empty if nothing is known or
+    one number is best for all loads. ``varies``: a schedule is in force, and ``rates`` are out of
+    the drafts that had a token at the position.
     """
     entries: list[tuple[int, int, int]] = []
     for highest, costs in loads.items():
@@ -197,4 +198,5 @@ def schedule(
             entries[-1] = (entries[-1][0], highest, tokens)
         else:
             entries.append((entries[-1][1] + 1 if entries else 1, highest, tokens))
+
     return entries if len(entries) > 1 else []

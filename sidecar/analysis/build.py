@@ -108,17 +108,22 @@ def model_report(
     at, fresh, min_requests = moment.at, moment.fresh, moment.thresholds.min_requests
     states = engines.of(model.name)
     shown = [state for state in states if fresh and state.seen_at == at]
-    whole, speed = (
-        judged.whole,
-        _speed(model, [state for state in shown if state.speculates], plugin),
-    )
+    speed = _speed(model, [state for state in shown if state.speculates], plugin)
     splits, loads = _splits(model, plugin), model.speed.loads.report(model.speed.curve)
-    compares = fresh and splits
-    found = (
-        {by: differences(cells.sums, min_requests) for by, cells in model.strata.items()}
-        if compares
-        else {}
-    )
+
+    found: Mapping[str, Mapping[str, Difference]] = {}
+    if fresh and splits:
+        found = {by: differences(cells.sums, min_requests) for by, cells in model.strata.items()}
+    groups = group_reports(model.tallies, found, min_requests, fresh=fresh) if splits else ()
+
+    no_split = None
+    if not splits:
+        no_split = plugin.withheld(model.name) or NoSplit(NoSplitReason.NOT_CONNECTED)
+
+    whole, advice = judged.whole, None
+    if whole.judged is not None:
+        advice = advise(whole.evidence, whole.judged, moment.thresholds)
+
     report = ModelReport(
         model_name=model.name,
         engines=tuple(
@@ -133,34 +138,25 @@ def model_report(
             for state in states
         ),
         temperatures=tuple(_temperatures(model, judged, moment)) if splits else (),
-        groups=(
-            tuple(group_reports(model.tallies, found, min_requests, fresh=fresh)) if splits else ()
-        ),
+        groups=tuple(groups),
         judgement=whole,
         speed=speed,
         loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
         acceptance_p10=model.acceptance_p10(at, min_requests) if splits and fresh else None,
-        no_split=(
-            None if splits else plugin.withheld(model.name) or NoSplit(NoSplitReason.NOT_CONNECTED)
-        ),
-        advice=(
-            advise(whole.evidence, whole.judged, moment.thresholds)
-            if whole.judged is not None
-            else None
-        ),
+        no_split=no_split,
+        advice=advice,
         plain_cache=model.plain_cache,
         plain_steps=model.speed.curve,
         plain_latencies=model.plain_latencies,
         rejected=model.rejected if splits and fresh else {},
         breaches=judged.breaches,
     )
+    if not fresh:
+        return report
+
     sampling = model.strata[Table.SAMPLING].sums if splits else {}
     forbidden = model.counts.sums.get(STRUCTURED, 0)
-    return (
-        replace(report, findings=findings(report, sampling, forbidden, moment.thresholds))
-        if fresh
-        else report
-    )
+    return replace(report, findings=findings(report, sampling, forbidden, moment.thresholds))
 
 
 def _engine_report(
@@ -172,9 +168,13 @@ def _engine_report(
     *,
     difference: Difference | None,
 ) -> EngineReport:
-    """The engine as of the last good poll; includes current values only if it was on that page and that is fresh."""
+    """The engine as of the last good poll.
+
+    Includes current values only if the engine was on that poll's page and the poll is fresh.
+    """
     latest = state.latest if moment.fresh and state.seen_at == moment.at else None
     window, hello = state.window if latest else NO_DRAFTS, plugin.hello(state.key)
+
     return EngineReport(
         key=state.key,
         counters=state.held.counters if state.held is not None else {},
@@ -203,10 +203,9 @@ def _engine_report(
 def _temperatures(
     model: ModelState, judged: ModelJudgement, moment: Moment
 ) -> Iterable[TemperatureReport]:
-    windows, has_baseline = (
-        model.windows()[0] if moment.fresh else {},
-        model.speed.curve is not None,
-    )
+    windows = model.windows()[0] if moment.fresh else {}
+    has_baseline = model.speed.curve is not None
+
     for label in (name for by, name in model.tallies if by is Table.TEMPERATURE):
         state = model.temperatures[label]
         judgement, window = judged.temperatures.get(label, Judgement()), windows.get(label)
@@ -215,6 +214,7 @@ def _temperatures(
             recent.ordered() if window is not None else Ordered(())
             for recent in (state.recent_acceptances, state.recent_ttft, state.recent_tpot)
         )
+
         yield TemperatureReport(
             temperature=label,
             tally=model.tallies[Table.TEMPERATURE, label].total,
@@ -249,14 +249,8 @@ def _splits(model: ModelState, plugin: Lives) -> bool:
 
 def _speculation(shown: Iterable[EngineState], plugin: Lives) -> Speculation | None:
     """How the model's engines draft; all of them are configured alike."""
-    return next(
-        (
-            speculation
-            for state in shown
-            if (speculation := plugin.speculation(state.key)) is not None
-        ),
-        None,
-    )
+    known = (plugin.speculation(state.key) for state in shown)
+    return next((speculation for speculation in known if speculation is not None), None)
 
 
 def _speed(model: ModelState, speculating: list[EngineState], plugin: Lives) -> EngineSpeed | None:
@@ -273,13 +267,13 @@ def _engine_speed(model: ModelState, state: EngineState, plugin: Lives) -> Engin
 
 
 def _honest(speed: EngineSpeed, speculation: Speculation | None) -> EngineSpeed:
-    """Removes the break-even acceptance rate if vLLM's counters include draft tokens that were never verified."""
+    """Removes the break-even acceptance rate if vLLM counts draft tokens that it never verified."""
     adaptive = speculation is not None and speculation.adaptive_verification
     return replace(speed, break_even_acceptance=None) if adaptive else speed
 
 
 def _at_positions(window: Acceptance, temperatures: Iterable[Acceptance]) -> Acceptance:
-    """The window with the plug-in's counts by position, which include the tokens drafted at each."""
+    """The window with the plug-in's counts by position, including the tokens drafted at each."""
     split = sum_windows(list(temperatures))
     if not any(split.drafted_per_position):
         return window

@@ -1,4 +1,7 @@
-"""Distributions of observations: fixed buckets since the start, narrow bins over a sliding window, quantiles."""
+"""Distributions of observations, and quantiles.
+
+Observations are in fixed buckets since the start, or in narrow bins over a sliding window.
+"""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -24,10 +27,10 @@ Value = TypeVar("Value", bound=Summable)
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Observations by bucket since the start: ``counts[i]`` were at most ``edges[i]``, the last
-    count is all of them.
+    """Observations by bucket since the start.
 
-    So ``counts`` is one longer than ``edges``, which has no +Inf.
+    ``counts[i]`` were at most ``edges[i]``, the last count is all of them. So ``counts`` is one
+    longer than ``edges``, which has no +Inf.
     """
 
     edges: tuple[float, ...]
@@ -100,10 +103,10 @@ class Ordered:
 
 
 class SlidingSums(Generic[Key, Value]):
-    """Sums by key over a sliding window. Memory is bounded by the number of keys, whatever the
-    rate.
+    """Sums by key over a sliding window.
 
-    What is added leaves the window with the last of its slice, so at most one slice late.
+    The number of keys bounds the memory, whatever the rate. What is added leaves the window with
+    the last of its slice, so at most one slice late.
     """
 
     def __init__(self, window: float, slices: int = 60) -> None:
@@ -111,20 +114,21 @@ class SlidingSums(Generic[Key, Value]):
         self._window = window
         self._slice_seconds = window / slices
         self._slices: deque[_Slice[Key, Value]] = deque()  # the oldest first
-        self.sums: dict[
-            Key, Value
-        ] = {}  # over the window that ended at the last ``drop`` or ``add``
+        # over the window that ended at the last ``drop`` or ``add``
+        self.sums: dict[Key, Value] = {}
 
     def add(self, at: float, growth: Mapping[Key, Value]) -> None:
-        """Adds ``growth`` of the time ``at``, none of it 0. After a clock was set back, the window is empty before."""
-        if (
-            not self._slices
-            or not self._slices[-1].end <= at < self._slices[-1].start + self._slice_seconds
-        ):
+        """Adds ``growth`` of the time ``at``, none of it 0.
+
+        If the clock was set back, empties the window first.
+        """
+        latest = self._slices[-1] if self._slices else None
+        if latest is None or not latest.end <= at < latest.start + self._slice_seconds:
             self.drop(at)
-            self._slices.append(_Slice(at, at, {}))
-        latest = self._slices[-1]
+            latest = _Slice(at, at, {})
+            self._slices.append(latest)
         latest.end = at
+
         for sums in (latest.sums, self.sums):
             for key, value in growth.items():
                 sums[key] = sums[key] + value if key in sums else value
@@ -178,28 +182,33 @@ class Recent:
 
 
 def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | None:
-    """The quantile (above 0, at most 1) of a cumulative histogram, in the unit of its edges; None
-    without observations.
+    """The quantile (above 0, at most 1) of a cumulative histogram; None without observations.
 
-    Interpolates linearly within a bucket; edges are above 0, and the first bucket starts at 0. If
-    the quantile lies beyond the highest finite edge, the result is that edge. The formula is
-    Prometheus's ``bucketQuantile`` (``promql/quantile.go``), so the results equal those of
-    ``histogram_quantile()`` over the same buckets.
+    It is in the unit of the histogram's edges. Interpolates linearly within a bucket; edges are
+    above 0, and the first bucket starts at 0. If the quantile lies beyond the highest finite edge,
+    the result is that edge. The formula is Prometheus's ``bucketQuantile``
+    (``promql/quantile.go``), so the results equal those of ``histogram_quantile()`` over the same
+    buckets.
     """
     edges, counts = histogram.edges, histogram.counts
     if len(edges) < 2 or counts[-1] <= 0:
         return None
+
     rank = quantile * counts[-1]
     bucket = bisect_left(counts, rank, hi=len(counts) - 1)
     if bucket == len(counts) - 1:
         return edges[-2]
+
     start, below = (edges[bucket - 1], counts[bucket - 1]) if bucket else (0.0, 0.0)
     within = counts[bucket] - below
     return start + (edges[bucket] - start) * ((rank - below) / within)
 
 
 def quantile(ordered: Sequence[float] | Ordered, share: float) -> float | None:
-    """The value below which ``share`` (0 to 1) of the ordered values lie, interpolated; None without values."""
+    """The value below which ``share`` (0 to 1) of the ordered values lie; None without values.
+
+    It is interpolated between two of them.
+    """
     if not ordered:
         return None
     place = share * (len(ordered) - 1)

@@ -10,9 +10,8 @@ from sidecar.engine.merge import sum_by_position
 from sidecar.engine.methods import drafts_by_token, follows_a_schedule
 from sidecar.requests.messages import Speculation
 
-CONFIDENCE: Final = (
-    2.0  # standard errors, about 95 %: a difference that is claimed is larger, and ± shows as many
-)
+# standard errors, about 95 %: a difference that is claimed is larger, and ± shows as many
+CONFIDENCE: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +66,18 @@ NO_DRAFTS: Final = Acceptance()
 
 
 def sum_windows(acceptances: Sequence[Acceptance]) -> Acceptance:
-    """Merges windows that end at the same moment: takes the longest ``seconds``, sums the rest, averages nothing."""
-    requests = [part.requests for part in acceptances]
+    """Merges windows that end at the same moment.
+
+    Takes the longest ``seconds``, sums the rest, averages nothing.
+    """
+    counts = [part.requests for part in acceptances]
+    requests = None
+    if counts and None not in counts:
+        requests = sum(count for count in counts if count is not None)
+
     return Acceptance(
         seconds=max((part.seconds for part in acceptances), default=0.0),
-        requests=(
-            sum(part for part in requests if part is not None)
-            if requests and None not in requests
-            else None
-        ),
+        requests=requests,
         drafts=sum(part.drafts for part in acceptances),
         draft_tokens=sum(part.draft_tokens for part in acceptances),
         accepted_tokens=sum(part.accepted_tokens for part in acceptances),
@@ -119,7 +121,10 @@ class Evidence:
 
     @property
     def is_ruled(self) -> bool:
-        """Whether the rule of thumb on the acceptance rate applies, as it does if nothing is known of the method."""
+        """Whether the rule of thumb on the acceptance rate applies.
+
+        It does if nothing is known of the method.
+        """
         return self.speculation is None or is_ruled(self.speculation)
 
     @property
@@ -130,20 +135,19 @@ class Evidence:
 
 
 def is_ruled(speculation: Speculation) -> bool:
-    """Whether the rule of thumb on the acceptance rate applies to engines that speculate like this."""
+    """Whether the rule of thumb on the acceptance rate applies to this way of speculating."""
     by_token = drafts_by_token(speculation.method, in_parallel=speculation.parallel_drafting)
     return by_token and not speculation.adaptive_verification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEvidence:
-    """What is known about one model: over all its engines, by engine, and by temperature if the
-    plug-in is connected.
+    """What is known about one model: over all its engines, by engine, and by temperature.
 
-    ``temperatures`` is empty while the split is withheld. ``acceptance_p10`` is of single requests;
-    ``latency_gap_growth`` is P99 - P50 of the time per output token / the baseline's, of the engine
-    where it is widest; ``kv_cache_peak`` is the fullest engine's of those where requests wait for
-    capacity; each is None if unknown.
+    The last is known only if the plug-in is connected; ``temperatures`` is empty while the split is
+    withheld. ``acceptance_p10`` is of single requests; ``latency_gap_growth`` is P99 - P50 of the
+    time per output token / the baseline's, of the engine where it is widest; ``kv_cache_peak`` is
+    the fullest engine's of those where requests wait for capacity; each is None if unknown.
     """
 
     model_name: str

@@ -1,4 +1,7 @@
-"""The state of one model: its speed and, where the plug-in is connected, its requests by temperature and group."""
+"""The state of one model: its speed, and its requests by temperature and group.
+
+Requests are known only where the plug-in is connected.
+"""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -36,14 +39,8 @@ from sidecar.requests.tally import NOTHING, Outcome
 from sidecar.settings import Settings
 from sidecar.settings.groups import MOST_MIN_REQUESTS
 
-LENGTH_EDGES: Final = (
-    1.5,
-    2.0,
-    2.5,
-    3.0,
-    4.0,
-    6.0,
-)  # few: each edge costs a series per temperature
+# few: each edge costs a series per temperature
+LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0)
 TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 DURATION_EDGES: Final = (2.5, 10.0, 60.0, 300.0)
@@ -64,11 +61,15 @@ class RequestNumbers(NamedTuple):
 
 
 def request_numbers(request: FinishedRequest) -> RequestNumbers:
-    """The numbers of a request. A failed one has no times; one whose client left has the times until then."""
+    """The numbers of a request.
+
+    A failed one has no times; one whose client left has the times until then.
+    """
     arrival, first, last = request.arrival, request.first_token, request.last_token
     failed = request.outcome is Outcome.ERROR
     decoded = request.output_tokens - 1
     decoding = None if failed or decoded < 1 else _between(first, last)
+
     return RequestNumbers(
         acceptance=request.accepted_tokens / request.draft_tokens if request.draft_tokens else None,
         length=1 + request.accepted_tokens / request.drafts if request.drafts else None,
@@ -91,10 +92,8 @@ class TemperatureState:
         self.ttft, self.tpot = Histogram(TTFT_EDGES), Histogram(TPOT_EDGES)
         self.durations = Histogram(DURATION_EDGES)
         self.recent_acceptances = Recent(window, acceptance_bin)
-        self.recent_ttft, self.recent_tpot = (
-            Recent(window, duration_bin),
-            Recent(window, duration_bin),
-        )
+        self.recent_ttft = Recent(window, duration_bin)
+        self.recent_tpot = Recent(window, duration_bin)
 
     def drop(self, at: float) -> None:
         """Forgets what has left the window that ends at ``at``."""
@@ -126,14 +125,14 @@ class ModelState:
         self._settings = settings
         self._buckets = TemperatureBuckets(settings.temperature_buckets)
         window, measured = settings.latency_window, settings.measured
-        self.plain_latencies, self.plain_cache = (
-            measured.latencies(name),
-            measured.plain_cache.get(name),
-        )
+
+        self.plain_latencies = measured.latencies(name)
+        self.plain_cache = measured.plain_cache.get(name)
         missing = Withheld.OTHER_MODEL if measured.plain_steps else Withheld.NO_REFERENCE
         self.speed = ModelSpeed(
             measured.plain_steps.get(name), missing, window=window, history=settings.history
         )
+
         self.temperatures = {
             label: TemperatureState(window) for label in (*self._buckets.labels, OTHER)
         }
@@ -142,6 +141,7 @@ class ModelState:
         # What was drafted at each temperature and in each group.
         self.tallies = {key: LiveTally(window) for key in known}
         self._marked = 0.0  # the last good poll's time
+
         # Finished requests of the window by stratum and group, for each way of grouping them.
         self.strata = {
             by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*GROUPED, ENGINE)
@@ -149,14 +149,13 @@ class ModelState:
         # Finished requests, those with each parameter of REJECTED, and the tokens of structured
         # ones without drafts.
         self.counts = SlidingSums[str, int](settings.latency_window)
+
         self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
-        self._taken: dict[
-            str, tuple[Cut, Tallies]
-        ] = {}  # each life's cut and its tallies by label, by ``start``
+        # each life's cut and its tallies by label, by ``start``
+        self._taken: dict[str, tuple[Cut, Tallies]] = {}
         self._acceptances = Recent(settings.latency_window, acceptance_bin)
-        self._latest: deque[tuple[float, float]] = deque(
-            maxlen=MOST_MIN_REQUESTS
-        )  # for a slow hour
+        # for a slow hour
+        self._latest: deque[tuple[float, float]] = deque(maxlen=MOST_MIN_REQUESTS)
 
     def count(self, at: float, lives: Sequence[Life]) -> int:
         """Takes in the confirmed cuts of the model's lives by ``at``, a good poll's time.
@@ -168,6 +167,7 @@ class ModelState:
         before, self._taken = self._taken, {}
         if lives and not before:
             self._begin(at, lives)
+
         for life in lives:
             start, cut = life.hello.start, life.confirmed
             if cut is None or life.first is None:
@@ -181,13 +181,14 @@ class ModelState:
                     if not tally.has_fallen(earlier := known.get(label, NOTHING)):
                         self._tally(label).grow(tally - earlier)
             self._taken[start] = (cut, tallies)
+
         totals = sum_by_label(tallies for _, tallies in self._taken.values())
-        for label in [
-            label for label in self.tallies if label[0] is Table.ADAPTER and label not in totals
-        ]:
+        gone = [one for one in self.tallies if one[0] is Table.ADAPTER and one not in totals]
+        for label in gone:
             del self.tallies[label]  # of a process of vLLM that has ended
         for label in {*self.tallies, *totals}:
             self._tally(label).total = totals.get(label, NOTHING)
+
         return max(self._labels.overflowed - overflowed, 0)
 
     def _begin(self, at: float, lives: Sequence[Life]) -> None:
@@ -213,18 +214,18 @@ class ModelState:
         early: Iterable[FinishedRequest],
         recent: Iterable[FinishedRequest],
     ) -> None:
-        """Takes in an engine's requests that finished since the last poll, after that poll's
-        ``speed.polled``.
+        """Takes in an engine's requests that finished since the last poll.
 
-        ``early`` ones did before this sidecar listened, at any time: they are in no window, as in
-        no tally's.
+        Comes after the same poll's ``speed.polled``. ``early`` ones finished before this sidecar
+        listened, at any time: they are in no window, as in no tally's.
         """
         for label, ended in self._by_temperature(early).items():
-            self.temperatures[label].finished(
-                at, [request_numbers(request) for request in ended], are_recent=False
-            )
+            numbers = [request_numbers(request) for request in ended]
+            self.temperatures[label].finished(at, numbers, are_recent=False)
+
         if self._latest and at < self._latest[-1][0]:  # the clock was set back
             self._latest.clear()
+
         by_temperature = self._by_temperature(recent)
         for label, ended in by_temperature.items():
             numbers = [request_numbers(request) for request in ended]
@@ -233,6 +234,7 @@ class ModelState:
             self._acceptances.add(at, acceptances)
             self._latest.extend((at, acceptance) for acceptance in acceptances)
             self._compare(at, engine, label, ended)
+
             counts = {
                 name: sum(name in request.parameters for request in ended) for name in REJECTED
             }
@@ -241,6 +243,7 @@ class ModelState:
             )
             counts |= {_ALL: len(ended), STRUCTURED: undrafted}
             self.counts.add(at, {name: count for name, count in counts.items() if count})
+
         self.speed.finished(by_temperature)
 
     def _by_temperature(
@@ -254,13 +257,16 @@ class ModelState:
     def _compare(
         self, at: float, engine: str, temperature: str, requests: Sequence[FinishedRequest]
     ) -> None:
-        """Adds requests to the cells in which they are compared, between engines also at one prompt length."""
-        alike: dict[
-            tuple[str, ...], list[FinishedRequest]
-        ] = {}  # summed at once, since they are in the same cells
+        """Adds requests to the cells in which they are compared.
+
+        Between engines, they are compared also at one prompt length.
+        """
+        # summed at once, since they are in the same cells
+        alike: dict[tuple[str, ...], list[FinishedRequest]] = {}
         for request in requests:
             if request.draft_tokens:  # else it says nothing
                 alike.setdefault(self._groups(request), []).append(request)
+
         for groups, same in alike.items():
             sums = Sums.of(
                 [one.draft_tokens for one in same], [one.accepted_tokens for one in same]
@@ -270,7 +276,10 @@ class ModelState:
             self.strata[ENGINE].add(at, {((temperature, groups[0]), engine): sums})
 
     def _groups(self, request: FinishedRequest) -> tuple[str, ...]:
-        """A request's group in each of the tables ``GROUPED``, without that of adapters unless they are named."""
+        """A request's group in each of the tables ``GROUPED``.
+
+        The table of adapters is left out unless they are named.
+        """
         prompt = prompt_label(max(request.prompt_tokens - 1, 0).bit_length())
         groups = (prompt, STRUCTURED if request.structured else "free", request.sampling or "plain")
         if self._settings.plugin.adapters:
@@ -292,12 +301,15 @@ class ModelState:
 
     @property
     def rejected(self) -> dict[str, float]:
-        """The share of the window's finished requests with each parameter of ``REJECTED``; without those not used."""
+        """The share of the window's finished requests with each parameter of ``REJECTED``.
+
+        Parameters that none used are missing.
+        """
         sums = self.counts.sums
         return {name: sums[name] / sums[_ALL] for name in REJECTED if name in sums}
 
     def windows(self) -> tuple[dict[str, Acceptance], dict[str, Acceptance]]:
-        """Every temperature over the sliding window, and over the last hour, each with its share."""
+        """Every temperature over the sliding window and over the last hour, each with its share."""
         tallies = {
             label: tally for (by, label), tally in self.tallies.items() if by is Table.TEMPERATURE
         }
@@ -305,7 +317,10 @@ class ModelState:
         return _shared(short), _shared({label: tally.hour for label, tally in tallies.items()})
 
     def acceptance_p10(self, now: float, needed: int) -> float | None:
-        """The 10th percentile of single requests' acceptance; see ``ModelReport``. None with fewer than ``needed``."""
+        """The 10th percentile of single requests' acceptance; see ``ModelReport``.
+
+        None with fewer than ``needed`` requests.
+        """
         rates: Sequence[float] | Ordered = self._acceptances.ordered()
         if len(rates) < needed:
             rates = sorted([rate for at, rate in self._latest if 0 <= now - at <= _HOUR][-needed:])

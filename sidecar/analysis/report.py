@@ -1,5 +1,6 @@
-"""Everything known and judged at one poll, as one immutable tree: all that the sidecar shows or
-sends comes from it.
+"""Everything known and judged at one poll, as one immutable tree.
+
+All that the sidecar shows or sends comes from it.
 
 Report → models → engines, temperatures, groups. Times are Unix seconds or seconds, ratios from 0 to
 1. Unknown values are None or missing, never 0. Totals fall only when their engine, vLLM or the
@@ -26,29 +27,26 @@ from sidecar.requests.messages import Configuration, Speculation
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainStepTimes
 
-Quantiles = Mapping[
-    float, float | None
-]  # of single requests over the sliding window; None without requests
+# of single requests over the sliding window; None without requests
+Quantiles = Mapping[float, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReport:
-    """One engine. Every field after ``judgement`` is a current value: empty or None unless the last
-    poll is fresh.
+    """One engine.
 
+    Every field after ``judgement`` is a current value: empty or None unless the last poll is fresh.
     The exception is ``speculation``, which does not come from polls.
     """
 
     key: EngineKey
     counters: Mapping[Counter, float]  # vLLM's; they start again at 0 when it restarts
     accepted_per_position: tuple[float, ...]
-    kv_cache_usages: (
-        Distribution  # one observation per poll; without any, vLLM does not export its usage
-    )
+    # one observation per poll; without any, vLLM does not export its usage
+    kv_cache_usages: Distribution
     window_acceptances: Distribution  # one observation per poll with drafts
-    loads: tuple[
-        LoadReport, ...
-    ]  # by vLLM's own counters or the plug-in's; empty if neither times steps
+    # by vLLM's own counters or the plug-in's; empty if neither times steps
+    loads: tuple[LoadReport, ...]
     judgement: Judgement  # unknown if it does not speculate; see Judge.held for how long it stays
     gauges: Mapping[Gauge, float]
     kv_cache_peak: float | None
@@ -56,22 +54,18 @@ class EngineReport:
     kv_cache_block_tokens: int  # 0 if unknown
     cache: CacheWindow
     latencies: Mapping[Phase, Latency]  # over latency_window
-    acceptance: (
-        Acceptance | None
-    )  # over latency_window, by vLLM's counters; None if nothing was drafted
+    # over latency_window, by vLLM's counters; None if nothing was drafted
+    acceptance: Acceptance | None
     limitations: frozenset[Limitation]
     speed: EngineSpeed | None  # None if it does not speculate
     speculation: Speculation | None  # as the plug-in reports it
     configuration: Configuration  # likewise
-    difference: (
-        Difference | None
-    )  # of its acceptance from the other engines', at the same temperatures and lengths
-    undrafted_tokens: (
-        float  # generated over latency_window while nothing was drafted; 0 if anything was
-    )
-    coverage: (
-        float | None
-    )  # the plug-in's draft tokens / vLLM's, both since the engine started; 0 if not usable
+    # of its acceptance from the other engines', at the same temperatures and lengths
+    difference: Difference | None
+    # generated over latency_window while nothing was drafted; 0 if anything was
+    undrafted_tokens: float
+    # the plug-in's draft tokens / vLLM's, both since the engine started; 0 if not usable
+    coverage: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,27 +87,25 @@ class TemperatureReport:
     durations: Distribution
     window: Acceptance
     acceptance_quantiles: Quantiles  # at 0.1, 0.5 and 0.9
-    acceptance_bins: tuple[
-        int, ...
-    ]  # finished requests of the window by acceptance, in ten equal bins from 0 to 1
+    # finished requests of the window by acceptance, in ten equal bins from 0 to 1
+    acceptance_bins: tuple[int, ...]
     ttft_quantiles: Quantiles  # at 0.5, 0.95 and 0.99
     tpot_quantiles: Quantiles  # the same
     judgement: Judgement
     speedup: Speedup | None
-    saved_seconds: (
-        float | None
-    )  # request-seconds saved against plain decoding; None without a baseline
+    # request-seconds saved against plain decoding; None without a baseline
+    saved_seconds: float | None
     lost_seconds: float | None  # likewise, but lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReport:
-    """One model: all its engines together. Temperatures (coldest first) and groups are empty while
-    there is no split.
+    """One model: all its engines together.
 
-    ``speed`` is None if the model does not speculate or the last poll is not fresh; its
-    ``withheld`` says why there is no speedup. ``acceptance_p10`` is of single requests, over
-    latency_window or over an hour's latest min_requests.
+    Temperatures (coldest first) and groups are empty while there is no split. ``speed`` is None if
+    the model does not speculate or the last poll is not fresh; its ``withheld`` says why there is
+    no speedup. ``acceptance_p10`` is of single requests, over latency_window or over an hour's
+    latest min_requests.
     """
 
     model_name: str
@@ -122,24 +114,20 @@ class ModelReport:
     groups: tuple[GroupReport, ...]
     judgement: Judgement
     speed: EngineSpeed | None
-    loads: tuple[
-        LoadReport, ...
-    ]  # all speculating engines together; every load at which anything is known
+    # all speculating engines together; every load at which anything is known
+    loads: tuple[LoadReport, ...]
     acceptance_p10: float | None
     no_split: NoSplit | None  # why there are no temperatures; None if there are
     advice: Advice | None  # on the number of draft tokens; None below the gates
     plain_cache: PlainCache | None = None  # this and the next two are the baseline's
     plain_steps: PlainStepTimes | None = None
-    plain_latencies: Mapping[str, Mapping[float, float]] = field(
-        default_factory=dict
-    )  # by phase and quantile
-    rejected: Mapping[str, float] = field(
-        default_factory=dict
-    )  # share of the requests by parameter: see REJECTED
+    # by phase and quantile
+    plain_latencies: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
+    # share of the requests by parameter: see REJECTED
+    rejected: Mapping[str, float] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()  # why speculation loses, the most expensive first
-    breaches: Breaches = field(
-        default_factory=Breaches
-    )  # as of the last good poll, like the judgement
+    # as of the last good poll, like the judgement
+    breaches: Breaches = field(default_factory=Breaches)
 
     @property
     def kv_cache_capacity_tokens(self) -> int | None:
@@ -152,21 +140,21 @@ class OwnReport:
     """What the sidecar counts about itself."""
 
     failures: Mapping[str, int] = field(default_factory=dict)  # by part of the program
-    reloads: Mapping[str, int] = field(
-        default_factory=dict
-    )  # of settings and certificates, by outcome
+    # of settings and certificates, by outcome
+    reloads: Mapping[str, int] = field(default_factory=dict)
     http_refusals: Mapping[str, int] = field(default_factory=dict)  # by reason
-    alerts_sent: Mapping[tuple[str, str], int] = field(
-        default_factory=dict
-    )  # by Alertmanager and outcome
-    label_overflow: Mapping[str, int] = field(
-        default_factory=dict
-    )  # values that became "other", by label
+    # by Alertmanager and outcome
+    alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    # values that became "other", by label
+    label_overflow: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The whole tree at ``at``; ``models`` are those on vLLM's page, kept for a while after they leave it."""
+    """The whole tree at ``at``.
+
+    ``models`` are those on vLLM's page, kept for a while after they leave it.
+    """
 
     at: float
     scrape: ScrapeReport

@@ -1,4 +1,7 @@
-"""The state of one vLLM: takes in its pages and what the plug-in sends, and gives the report of the last poll."""
+"""The state of one vLLM: takes in its pages and what the plug-in sends.
+
+It gives the report of the last poll.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -25,11 +28,10 @@ _NO_OWN: Final = OwnReport()
 
 
 class State:
-    """A scrape sink; ``plugin`` is the sink for what plug-ins send. Bounded whatever vLLM and the
-    traffic do.
+    """A scrape sink; ``plugin`` is the sink for what plug-ins send.
 
-    Everything that plug-ins sent before a poll is taken in with that poll, so the report describes
-    one moment.
+    Bounded whatever vLLM and the traffic do. Everything that plug-ins sent before a poll is taken
+    in with that poll, so the report describes one moment.
     """
 
     def __init__(self, settings: Settings, listening_since: float) -> None:
@@ -108,14 +110,15 @@ class State:
         )
 
     def _forget_other_speculation(self, at: float) -> None:
-        """Judges a model from now on by what its engines do since they speculate in another way, as after a restart."""
+        """Forgets a model whose engines speculate in another way, as after a restart.
+
+        From now on, the model is judged by what its engines do since then.
+        """
         before, self._speculation = self._speculation, {}
         for name in [*self._models]:
             engines = self._engines.of(name)
-            now = next(
-                filter(None, (self.plugin.speculation(state.key) for state in engines)),
-                before.get(name),
-            )
+            known = (self.plugin.speculation(state.key) for state in engines)
+            now = next(filter(None, known), before.get(name))
             if now is not None:
                 self._speculation[name] = now
                 if now != before.get(name, now):
@@ -124,19 +127,26 @@ class State:
                         state.judge_from(at)
 
     def _keep_models(self, *, has_restarted: bool) -> None:
-        """Keeps a state for each model with an engine; drops it with the last one, a while after that left the page."""
+        """Keeps a state for each model with an engine.
+
+        Drops it with the last engine, a while after that left the page.
+        """
         known, self._models = self._models, {}
         for key in self._engines.states:
             name = key.model_name
             model = known.get(name) or self._models.get(name)
             self._models[name] = model or ModelState(name, self._settings)
+
         for model in self._models.values():
             model.speed.forget_all_but(self._engines.states.keys())
             if has_restarted:  # it may speculate in another way
                 model.speed.loads = LoadTotals()
 
     def _take_counts(self, at: float) -> Mapping[EngineKey, StepTally]:
-        """Passes what the plug-ins have counted on to the models; returns the growth of their steps, by engine."""
+        """Passes what the plug-ins have counted on to the models.
+
+        Returns the growth of the plug-ins' steps, by engine.
+        """
         steps: dict[EngineKey, StepTally] = {}
         for model in self._models.values():
             lives = self.plugin.counting(model.name)
@@ -146,7 +156,10 @@ class State:
         return steps
 
     def _take_steps(self, start: float, at: float, reported: Mapping[EngineKey, StepTally]) -> None:
-        """Takes in what each engine decoded since the last poll: by vLLM's counters, else by the plug-in's reports."""
+        """Takes in what each engine decoded since the last poll.
+
+        It is by vLLM's counters, else by the plug-in's reports.
+        """
         speculating: dict[str, dict[EngineKey, Steps]] = {name: {} for name in self._models}
         for key, state in self._engines.states.items():
             if key == OTHER or state.seen_at != at:
@@ -159,5 +172,6 @@ class State:
             state.loads.add(steps)
             if state.speculates:
                 speculating[key.model_name][key] = steps
+
         for name, decoded in speculating.items():
             self._models[name].speed.polled(start, at, decoded)

@@ -1,9 +1,8 @@
-"""Whether speculation pays. Only this module judges: a model as a whole, its temperatures and its
-engines.
+"""Whether speculation pays, for a model as a whole, its temperatures and its engines.
 
-The page, the report, the JSON, the metrics, the pod's alerts and the direct push read a
-``Judgement`` and decide nothing. ``Breaches`` are for the direct push alone: Prometheus compares
-these values over longer times.
+Only this module judges. The page, the report, the JSON, the metrics, the pod's alerts and the
+direct push read a ``Judgement`` and decide nothing. ``Breaches`` are for the direct push alone:
+Prometheus compares these values over longer times.
 """
 
 import math
@@ -16,9 +15,8 @@ from sidecar.analysis.evidence import CONFIDENCE, Acceptance, Evidence, ModelEvi
 from sidecar.settings.groups import Thresholds
 
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
-_KEPT: Final = (
-    0.5  # a window that was judged stays so until its traffic falls below this share of the gates
-)
+# a window that was judged stays so until its traffic falls below this share of the gates
+_KEPT: Final = 0.5
 _COLLAPSED: Final = 0.05  # acceptance rate below which almost nothing is accepted
 HELD: Final = 60.0  # seconds that judgements stay in force while polls fail
 
@@ -92,7 +90,10 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breaches:
-    """Those of a model's other values that are past the threshold of the same name; None for all others."""
+    """Those of a model's other values that are past the threshold of the same name.
+
+    All others are None.
+    """
 
     acceptance_p10: float | None = None
     latency_gap_growth: float | None = None
@@ -110,7 +111,10 @@ class ModelJudgement:
 
 
 class Judge:
-    """Judges the models poll by poll; remembers the last verdicts, so that none flaps near a threshold."""
+    """Judges the models poll by poll.
+
+    Remembers the last verdicts, so that none flaps near a threshold.
+    """
 
     def __init__(self, thresholds: Thresholds, window: float) -> None:
         """``window`` is the sliding window in seconds."""
@@ -121,29 +125,36 @@ class Judge:
         self._judged_at = -math.inf
 
     def apply(self, thresholds: Thresholds) -> None:
-        """Judges by these thresholds from now on; if they are new, no verdict depends on an earlier one."""
+        """Judges by these thresholds from now on.
+
+        If they are new, no verdict depends on an earlier one.
+        """
         if thresholds != self._thresholds:
             self._thresholds = thresholds
             self._last.clear()
 
     def judge(self, models: Iterable[ModelEvidence], at: float) -> None:
-        """Judges all present models at ``at``, Unix seconds; a model that is not among them is forgotten."""
+        """Judges all present models at ``at``, Unix seconds.
+
+        Forgets a model that is not among them.
+        """
         before, self._last = self._last, {}
         self._judged = {model.model_name: self._model(model, before) for model in models}
         self._judged_at = at
 
     def held(self, now: float, *, fresh: bool) -> Mapping[str, ModelJudgement]:
-        """The last judgements, by model; without a ``fresh`` poll, empty if they are more than a minute old."""
+        """The last judgements, by model.
+
+        Without a ``fresh`` poll, empty if they are more than a minute old.
+        """
         return self._judged if fresh or 0 <= now - self._judged_at <= HELD else {}
 
     def _model(
         self, model: ModelEvidence, before: Mapping[tuple[str, str, str], Judgement]
     ) -> ModelJudgement:
         def judged(kind: str, name: str, evidence: Evidence) -> Judgement:
-            key, last = (
-                (model.model_name, kind, name),
-                before.get((model.model_name, kind, name), _NOTHING),
-            )
+            key = (model.model_name, kind, name)
+            last = before.get(key, _NOTHING)
             self._last[key] = judge(evidence, self._thresholds, self._window, before=last)
             return self._last[key]
 
@@ -151,9 +162,11 @@ class Judge:
             name: judged("temperature", name, found) for name, found in model.temperatures.items()
         }
         engines = {name: judged("engine", name, found) for name, found in model.engines.items()}
+
         whole = judged("", "", model.whole)
         spared = any((part.acceptance or 0) >= _COLLAPSED for part in temperatures.values())
         whole = replace(whole, has_collapsed=_has_collapsed(whole) and not spared)
+
         breaches = _breaches(model, whole, self._thresholds)
         return ModelJudgement(
             whole=whole, breaches=breaches, temperatures=temperatures, engines=engines
@@ -165,11 +178,11 @@ def _breaches(model: ModelEvidence, whole: Judgement, thresholds: Thresholds) ->
     is_judged, peak = whole.judged is not None, model.kv_cache_peak
     p10 = model.acceptance_p10 if is_judged and model.whole.is_ruled else None
     growth = model.latency_gap_growth if is_judged else None
+    has_grown = growth is not None and growth > thresholds.latency_gap_growth
+
     return Breaches(
         acceptance_p10=p10 if p10 is not None and p10 < thresholds.acceptance_p10 else None,
-        latency_gap_growth=(
-            growth if growth is not None and growth > thresholds.latency_gap_growth else None
-        ),
+        latency_gap_growth=growth if has_grown else None,
         kv_cache_usage=peak if peak is not None and peak > thresholds.kv_cache_usage else None,
     )
 
@@ -184,16 +197,17 @@ def judge(
     *,
     before: Judgement = _NOTHING,
 ) -> Judgement:
-    """The judgement on ``evidence``, following ``before``; requires ``min_drafts_per_second`` over
-    ``window`` seconds.
+    """The judgement on ``evidence``, following ``before``.
 
-    The sliding window decides or, if it has too little traffic, the last hour. A verdict falls as
-    soon as a threshold is crossed, and rises once the value is clearly above it.
+    Requires ``min_drafts_per_second`` over ``window`` seconds. The sliding window decides or, if it
+    has too little traffic, the last hour. A verdict falls as soon as a threshold is crossed, and
+    rises once the value is clearly above it.
     """
     judged = _with_enough_traffic(evidence, thresholds, window, before)
     if judged is None or judged.rate is None:
         gate = _gate(evidence.window, thresholds, window) if evidence.window.draft_tokens else None
         return Judgement(evidence=evidence, is_known=True, gate=gate)
+
     by_acceptance, by_speedup, held_below = Verdict.INSUFFICIENT_DATA, None, None
     if evidence.is_ruled:
         lines = (thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
@@ -202,6 +216,7 @@ def judge(
         lines = (thresholds.speedup_net_negative, thresholds.speedup_net_positive)
         ratio, error = evidence.speedup.ratio, evidence.speedup.error
         by_speedup, held_below = _ruled(before.by_speedup, ratio, error, lines)
+
     stays_low = by_speedup is None and by_acceptance is Verdict.NET_NEGATIVE
     return Judgement(
         evidence=evidence,
@@ -217,10 +232,10 @@ def judge(
 def _with_enough_traffic(
     evidence: Evidence, thresholds: Thresholds, window: float, before: Judgement
 ) -> Acceptance | None:
-    """The window to judge. The hour needs as many drafts and requests as the sliding window, and
-    drafts within that.
+    """The window to judge; None if none has enough traffic.
 
-    The one that was judged before needs only ``_KEPT`` of them, so that the choice does not flap.
+    The hour needs as many drafts and requests as the sliding window, and drafts within that. The
+    one that was judged before needs only ``_KEPT`` of them, so that the choice does not flap.
     """
 
     def is_enough(found: Acceptance, judged_before: Acceptance) -> bool:
@@ -236,7 +251,10 @@ def _with_enough_traffic(
 def _gate(
     acceptance: Acceptance, thresholds: Thresholds, window: float, part: float = 1.0
 ) -> Gate | None:
-    """The first threshold of which ``acceptance`` does not reach ``part``; None if it reaches all."""
+    """The first threshold of which ``acceptance`` does not reach ``part``.
+
+    None if it reaches all.
+    """
     gates = {
         "min_requests": (acceptance.requests or 0, thresholds.min_requests),
         "min_drafts_per_second": (acceptance.drafts, thresholds.min_drafts_per_second * window),
@@ -256,11 +274,10 @@ def _has_collapsed(judgement: Judgement) -> bool:
 def _ruled(
     before: Verdict | None, value: float, error: float, lines: tuple[float, float]
 ) -> tuple[Verdict, float | None]:
-    """The verdict on ``value``, which loses below the first of the ``lines`` and wins from the
-    second on.
+    """The verdict on ``value``, and the line that holds it, if any.
 
-    With it the line that holds the verdict although the value is above it again, by less than the
-    margin.
+    The value loses below the first of the ``lines`` and wins from the second on. A line holds the
+    verdict although the value is above it again, by less than the margin.
     """
     now = _plain(value, error, lines)
     if before not in _RISING:

@@ -1,6 +1,5 @@
-"""One module per subcommand, named after it, and what several of them share; no subcommand imports
-another.
+"""One module per subcommand, named after it, and what several of them share.
 
-Each has ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments, settings) -> exit
-code``.
+Each has ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments, settings)``, which
+returns the exit code. No subcommand imports another.
 """

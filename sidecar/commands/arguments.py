@@ -1,4 +1,7 @@
-"""Types for command-line arguments; on an error argparse names the argument, prints the message and exits with 2."""
+"""Types for command-line arguments.
+
+On an error argparse names the argument, prints the message and exits with 2.
+"""
 
 import argparse
 import math
@@ -16,7 +19,7 @@ _Value = TypeVar("_Value")
 
 
 def duration(text: str) -> float:
-    """Parses a value such as ``500ms``, ``10m`` or ``1h`` into seconds; at least 100 ms and at most a day."""
+    """Parses a time such as ``500ms``, ``10m`` or ``1h`` into seconds: from 100 ms to a day."""
     try:
         return parse_duration(text, 0.1, _LONGEST)
     except ValueError as error:
@@ -44,7 +47,10 @@ def whole(most: int) -> Callable[[str], int]:
 
 
 def number_up_to(most: float, expected: str, *, above: float = 0.0) -> Callable[[str], float]:
-    """A type for numbers ``above`` a bound and at most ``most``; ``expected`` describes them in error messages."""
+    """A type for numbers ``above`` a bound and at most ``most``.
+
+    ``expected`` describes them in error messages.
+    """
 
     def read(text: str) -> float:
         try:
@@ -70,14 +76,17 @@ def share_of_one(text: str) -> float:
 
 
 def file_to_write(text: str) -> Path:
-    """A file that can be written, as far as one can tell, so that no measurement is wasted on one that cannot."""
+    """A file that can be written, as far as one can tell beforehand.
+
+    So no measurement is wasted on one that cannot.
+    """
     path, folder = Path(text), Path(text).absolute().parent
     if not folder.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: no such directory")
-    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise argparse.ArgumentTypeError(
-            f"{text}: {'is a directory' if path.is_dir() else 'not writable'}"
-        )
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: is a directory")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text}: not writable")
     return path
 
 
@@ -98,7 +107,10 @@ def read_input(path: Path, most: int) -> bytes:
 
 
 def written(argument: str, path: Path, content: bytes) -> bool:
-    """Whether ``content`` was written to the file; if not, prints why. The caller must then print the result."""
+    """Whether ``content`` was written to the file; if not, prints why.
+
+    The caller must then print the result.
+    """
     try:
         path.write_bytes(content)
     except OSError as error:

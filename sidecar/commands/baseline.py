@@ -1,4 +1,7 @@
-"""``baseline``: measure a healthy vLLM's latencies and plain step times, for the sidecar to compare with later."""
+"""``baseline``: measure a healthy vLLM's latencies and plain step times.
+
+The sidecar compares with them later.
+"""
 
 import argparse
 import asyncio
@@ -41,16 +44,14 @@ from sidecar.settings.baselines import PlainStepTimes
 from sidecar.settings.groups import Limits
 
 HELP = (
-    "measure the latencies of a healthy vLLM and its step times without speculation, and write them"
-    " as a baseline"
+    "measure the latencies of a healthy vLLM and its step times without speculation, "
+    "and write them as a baseline"
 )
 _DIGITS: Final = 6
-_REACHED: Final = (
-    0.7  # share of a level that the step times must reach: while requests end, fewer run
-)
-_ROUNDS: Final = (
-    3  # of all levels, so that a drifting machine does not look like one that slows down under load
-)
+# Share of a level that the step times must reach: while requests end, fewer run.
+_REACHED: Final = 0.7
+# Of all levels, so that a drifting machine does not look like one that slows down under load.
+_ROUNDS: Final = 3
 _TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperature
 _AFTER_FAILURE: Final = 0.5  # seconds
 
@@ -77,21 +78,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 if a baseline was written or printed, 1 if there is nothing to write, 2 if the file
-    cannot be written.
+    """Returns 0 if it wrote or printed a baseline.
+
+    Returns 1 if there is nothing to write, 2 if the file cannot be written.
 
     Raises:
         InputError: ``--prompts`` cannot be used.
         MeasurementError: vLLM's page cannot be read, it speculates despite ``--load``, or it
-        answers no request. SettingsError: the API key cannot be used.
+            answers no request.
+        SettingsError: the API key cannot be used.
     """
     url = arguments.url or settings.vllm_url
     seconds: float = arguments.duration or (300.0 if arguments.load else 60.0)
     options = request_options(arguments, settings)
+
     print(f"{'measuring' if arguments.load else 'watching'} for {seconds:g} s", file=sys.stderr)
     measured = asyncio.run(measure(url, settings, seconds, arguments.load, options))
     histograms, curves = measured.histograms(), measured.curves()
     _warn(histograms.keys() - curves.keys(), measured.drafted, curves, arguments.load)
+
     document = {
         "baseline": {
             model: phases
@@ -102,14 +107,17 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         "plain_cache": measured.caches(),
     }
     document = {name: models for name, models in document.items() if models}
+
     if not document:
         print(
             "no requests finished, so there is nothing to write; watch longer, or send traffic",
             file=sys.stderr,
         )
         return 1
+
     text = f"# Measured over {measured.until - measured.began:.0f} s.\n"
     text += yaml.safe_dump(document, sort_keys=False, default_flow_style=None)
+
     out: Path | None = arguments.out
     if out is None or not written("--out", out, text.encode()):
         print(text, end="")  # do not lose what took so long to measure
@@ -159,7 +167,10 @@ class BaselineRun:
         return {model: merge(engines).histograms for model, engines in models.items()}
 
     def caches(self) -> dict[str, dict[str, float]]:
-        """The KV cache by model, as in ``PlainCache``, without models that speculated or got no requests."""
+        """The KV cache by model, as in ``PlainCache``.
+
+        Without models that speculated or got no requests.
+        """
         models = {key.model_name for key in self._engines.states} - self.drafted
         caches = {model: _plain_cache(self._engines.of(model)) for model in sorted(models)}
         return {
@@ -181,36 +192,38 @@ class BaselineRun:
 async def measure(
     url: str, settings: Settings, seconds: float, loads: Sequence[int], options: RequestOptions
 ) -> BaselineRun:
-    """Polls the vLLM at ``url`` for ``seconds``, divided equally among the ``loads`` (concurrent
-    requests), if any.
+    """Polls the vLLM at ``url`` for ``seconds``.
+
+    The ``loads`` (concurrent requests), if any, share this time equally.
 
     Raises:
         MeasurementError: vLLM's first page cannot be read, vLLM speculates although ``loads``
             measure plain decoding, or it does not answer requests.
     """
     measured = BaselineRun()
-    async with page_source(
-        settings.model_copy(update={"vllm_url": url}), settings.limits
-    ) as source:
+    scrape = settings.model_copy(update={"vllm_url": url})
+    async with page_source(scrape, settings.limits) as source:
         try:  # before it waits or sends requests in vain
             page = await source.next()
         except ScrapeError as error:
             fault = f"cannot read vLLM's metrics at {redacted(url)} ({error.reason}: {error})"
             remedy = f"`SPECDEC_VLLM_URL={redacted(url)} specdec-sidecar check` shows why"
             raise MeasurementError(f"{fault}; {remedy}") from None
+
         if loads and any(engine.speculates for engine in page.engines):
             raise MeasurementError(f"{redacted(url)} speculates: --load needs a vLLM that does not")
+
         poller = Poller(source, settings, measured)
         polls = asyncio.create_task(poller.run())
         try:
             work = _send(url, seconds, loads, options) if loads else asyncio.sleep(seconds)
-            await unless_stopped(
-                work, stop_on_signals()
-            )  # then what was measured so far is written
+            # After a signal, what was measured so far is written.
+            await unless_stopped(work, stop_on_signals())
         finally:
             polls.cancel()
             with suppress(asyncio.CancelledError):
                 await polls  # an error that ended them is raised here
+
         await poller.poll()  # once more, at the very end
     return measured
 
@@ -251,13 +264,14 @@ def _warn(
     curves: Mapping[str, PlainStepTimes],
     loads: Sequence[int],
 ) -> None:
-    """Prints why models are ``without`` plain step times, and at which of the ``loads`` others have none."""
+    """Prints which plain step times are missing.
+
+    For models ``without`` any, it says why; for others, at which of the ``loads`` they have none.
+    """
     for model in sorted(without):
-        why = (
-            "it speculates"
-            if model in drafted
-            else "not enough tokens, or vLLM exports no step times"
-        )
+        why = "not enough tokens, or vLLM exports no step times"
+        if model in drafted:
+            why = "it speculates"
         print(f"{model}: no plain step times ({why})", file=sys.stderr)
     for model, curve in curves.items():
         low, high = _REACHED * curve.running[0], curve.running[-1] / _REACHED
@@ -271,18 +285,21 @@ def _warn(
 def _phases(
     model: str, histograms: Mapping[Phase, HistogramReading]
 ) -> dict[str, dict[str, float]]:
-    """The latencies of a model's phases, in seconds; prints the phases that vLLM's buckets are too coarse for."""
+    """The latencies of a model's phases, in seconds.
+
+    Prints the phases for which vLLM's buckets are too coarse.
+    """
     latencies = {
         str(phase): known
         for phase, reading in histograms.items()
         if (known := latency(reading)) is not None
     }
-    if coarse := ", ".join(
-        phase for phase, known in latencies.items() if known.gap_seconds is None
-    ):
-        print(
-            f"{model}: {coarse}: interpolated, since P99 is in vLLM's first bucket", file=sys.stderr
-        )
+
+    coarse = [phase for phase, known in latencies.items() if known.gap_seconds is None]
+    if coarse:
+        where = f"{model}: {', '.join(coarse)}"
+        print(f"{where}: interpolated, since P99 is in vLLM's first bucket", file=sys.stderr)
+
     return {
         phase: {
             f"p{quantile * 100:.0f}": round(value, _DIGITS)

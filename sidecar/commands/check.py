@@ -25,8 +25,8 @@ from sidecar.wording.notes import LIMITATIONS
 from sidecar.wording.plugin import plugin_sentence
 
 HELP = (
-    "print what the sidecar would see: settings, vLLM's engines, speculation, the plug-in,"
-    " limitations"
+    "print what the sidecar would see: "
+    "settings, vLLM's engines, speculation, the plug-in, limitations"
 )
 _LISTEN: Final = 2.0  # seconds: while requests run, a disconnected plug-in retries once a second
 _PAUSE: Final = 0.1
@@ -46,11 +46,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     Failures: the page is unusable, a plug-in failed, its socket cannot be opened, an Alertmanager
     takes no alerts. A plug-in that is not heard is none, as only the split by temperature needs it.
     """
-    source = (
-        f"{arguments.config} and environment variables"
-        if arguments.config
-        else "environment variables, no file"
-    )
+    source = "environment variables, no file"
+    if arguments.config:
+        source = f"{arguments.config} and environment variables"
     print(f"settings: valid ({source})")
     return asyncio.run(_check(settings))
 
@@ -60,30 +58,30 @@ async def _check(settings: Settings) -> int:
     async with page_source(settings, settings.limits) as source:
         await Poller(source, settings, state).poll()
     report = state.report(time.time())
+
     print(f"\nvLLM: {redacted(settings.vllm_url)}")
     for line in _page(report, settings):
         print(f"  {line}")
+
     plugin = await _running(settings)
     if plugin is None and report.scrape.last_error is None:
         plugin = await _listen(state, settings)
     failed, text = plugin or (False, "not checked, because vLLM's metrics cannot be read")
     print(f"\nplug-in: {text}")
+
     code = 0 if report.scrape.last_error is None and not failed else 1
-    return max(
-        [
-            code,
-            *[await _check_alertmanager(url, settings) for url in settings.alerting.alertmanagers],
-        ]
-    )
+    for url in settings.alerting.alertmanagers:
+        code = max(code, await _check_alertmanager(url, settings))
+    return code
 
 
 async def _running(settings: Settings) -> tuple[bool, str] | None:
-    """Whether the plug-in failed, and its text, from a sidecar that already runs here and has the
-    socket.
+    """Whether the plug-in failed, and its text, according to a sidecar that already runs here.
 
-    None without one.
+    Such a sidecar has the socket. None if there is none.
     """
     url = own_url(settings)
+
     try:
         status = await sidecar_status(url, tls=False)
         plugin = status["plugin"]
@@ -92,19 +90,19 @@ async def _running(settings: Settings) -> tuple[bool, str] | None:
     except Unreachable:
         return None
     except (ScrapeError, LookupError, TypeError) as error:
-        problem = (
-            str(error)
-            if isinstance(error, ScrapeError)
-            else "it is not from a specdec-sidecar of this version"
-        )
+        problem = "it is not from a specdec-sidecar of this version"
+        if isinstance(error, ScrapeError):
+            problem = str(error)
         return False, f"unknown: cannot read the status at {url} ({problem})"
 
 
 async def _listen(state: State, settings: Settings) -> tuple[bool, str]:
-    """The same from the socket: listens for two seconds, or until a plug-in is bad or all engines have said hello."""
-    silent = structlog.wrap_logger(
-        structlog.ReturnLogger(), processors=[]
-    )  # ``check`` prints what it finds
+    """The same from the socket.
+
+    Listens for two seconds, or until a plug-in is bad or all engines have said hello.
+    """
+    # ``check`` itself prints what it finds.
+    silent = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
     receiver = PluginReceiver(settings.plugin.socket, state.plugin.receive, silent)
     async with receiver:
         for _ in range(round(_LISTEN / _PAUSE)):
@@ -113,6 +111,7 @@ async def _listen(state: State, settings: Settings) -> tuple[bool, str]:
             if failed or (plugin.heard and len(plugin.engines) >= plugin.expected):
                 return failed, plugin_sentence(plugin)
             await asyncio.sleep(_PAUSE)
+
         listened = "" if plugin.heard else f" (listened for {_LISTEN:.0f} s)"
         return False, f"{plugin_sentence(plugin)}{listened}"
 
@@ -123,6 +122,7 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
         yield f"no usable metrics ({error.reason}): {error}"
         yield _remedy(error, settings.vllm_url)
         return
+
     if report.scrape.malformed_lines:
         yield f"skipped {report.scrape.malformed_lines} malformed lines or histograms"
     for engine in (engine for model in report.models for engine in model.engines):
@@ -132,8 +132,8 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
             yield f"  KV cache: {engine.kv_cache_capacity_tokens:,} tokens"
         if others := ", ".join(settings.measured.others(engine.key.model_name)):
             yield (
-                f"  baseline: of other models ({others}), so this model has no speedup and no"
-                " prices"
+                f"  baseline: of other models ({others}), "
+                "so this model has no speedup and no prices"
             )
         for limitation in sorted(engine.limitations):
             yield f"  limitation ({limitation}): {LIMITATIONS[limitation]}"
@@ -142,8 +142,8 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
 def _remedy(error: ScrapeError, url: str) -> str:
     if isinstance(error.__cause__, aiohttp.ClientSSLError):
         return (
-            "Does vLLM serve TLS there? If not, use http. If it does, is the CA of its certificate"
-            " in vllm_ca_file?"
+            "Does vLLM serve TLS there? If not, use http. "
+            "If it does, is the CA of its certificate in vllm_ca_file?"
         )
     if error.reason == "status" and url.rstrip("/").endswith("/v1"):
         return "vLLM's /metrics is not under /v1: remove /v1 from the URL."
@@ -156,13 +156,11 @@ def _speculation(engine: EngineReport) -> str:
         return "no usable counters"
     if not drafted:
         return "on, nothing drafted yet"
-    accepted, positions = (
-        engine.counters.get(Counter.ACCEPTED_TOKENS, 0.0),
-        len(engine.accepted_per_position),
-    )
+    accepted = engine.counters.get(Counter.ACCEPTED_TOKENS, 0.0)
+    positions = len(engine.accepted_per_position)
     return (
-        f"on, {positions} draft positions; {accepted / drafted:.1%} of {drafted:,.0f} draft tokens"
-        " accepted so far"
+        f"on, {positions} draft positions; "
+        f"{accepted / drafted:.1%} of {drafted:,.0f} draft tokens accepted so far"
     )
 
 

@@ -43,27 +43,17 @@ HELP = (
 )
 _CONFIDENCE: Final = 0.95  # probability that none of the claimed differences is spurious
 _MOST_BATCHES: Final = 20
-_SMALLEST: Final = (
-    0.03  # relative; smaller ones are not claimed, since a machine may drift between two sweeps
-)
+# Relative; smaller differences are not claimed, since a machine may drift between two sweeps.
+_SMALLEST: Final = 0.03
 
 _TOKENS: Final = "tokens/s"
 _MEDIANS: Final = ("TTFT P50", "TPOT P50", _TOKENS)
 _SPEEDS: Final = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", _TOKENS)
 _ACCEPTED: Final = ("acceptance", "length")
-_BALANCE: Final = (
-    "requests/s",
-    "cache hit ratio",
-    "preemptions/request",
-)  # comparable only under the same requests
-_SENT: Final = (
-    "prompts",
-    "requests",
-    "endpoint",
-    "extra_body",
-    "max_tokens",
-    "rounds",
-)  # arguments of ``sweep``
+# Comparable only under the same requests.
+_BALANCE: Final = ("requests/s", "cache hit ratio", "preemptions/request")
+# Arguments of ``sweep``.
+_SENT: Final = ("prompts", "requests", "endpoint", "extra_body", "max_tokens", "rounds")
 _LONG: Final = 80  # characters; two digests of prompts have more
 _COMPARED: Final = (*_ACCEPTED, *_SPEEDS, "requests/s", *CACHE)
 
@@ -101,15 +91,16 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
     """
     names = (str(arguments.before), str(arguments.after))
     comparison = compare(read_saved(arguments.before), read_saved(arguments.after), names=names)
-    print(
-        json.dumps(asdict(comparison), indent=2, allow_nan=False)
-        if arguments.json
-        else "\n".join(_text(comparison))
-    )
+    if arguments.json:
+        print(json.dumps(asdict(comparison), indent=2, allow_nan=False))
+    else:
+        print("\n".join(_text(comparison)))
+
     if not comparison.changes:
         return 2
     if arguments.fail_if_slower is None:
         return 0
+
     code, lines = _gate(comparison, arguments.fail_if_slower)
     print("\n".join((f"--fail-if-slower: {_OUTCOMES[code]}", *lines)), file=sys.stderr)
     return code
@@ -117,14 +108,13 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """One metric at one level: seconds, ratios, tokens or requests per second, counts; None if not
-    measured.
+    """One metric at one level: seconds, ratios, tokens or requests per second, or counts.
 
-    ``change`` is after / before - 1, without an error if there are too few requests, None if the
-    two cannot be compared; ``difference`` is after - before, None without an error. ``effect`` is
-    None unless the change is larger than its error, and than a drift of the machine could explain,
-    and the difference larger than its own: a ratio hides how uncertain a large number is that it
-    divides by.
+    ``before`` and ``after`` are None if not measured. ``change`` is after / before - 1, without an
+    error if there are too few requests, None if the two cannot be compared. ``difference`` is after
+    minus before, None without an error. ``effect`` is None unless the change is larger than its
+    error, and than a drift of the machine could explain, and the difference larger than its own: a
+    ratio hides how uncertain a large number is that it divides by.
     """
 
     level: SweepLevel
@@ -138,12 +128,12 @@ class MetricChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The comparison of the sweep named ``after`` with the one named ``before``; ``notes`` are its
-    caveats.
+    """The comparison of the sweep named ``after`` with the one named ``before``.
 
     ``gains_from`` is the number of output tokens from which on a request gains time, with its
     range, by level; a level is absent where requests gain or lose at any length, and where that is
-    not clear. ``left_out`` names the levels that only one of the two measured.
+    not clear. ``left_out`` names the levels that only one of the two measured. ``notes`` are the
+    caveats.
     """
 
     before: str
@@ -157,18 +147,22 @@ class Comparison:
 
 
 def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) -> Comparison:
-    """Compares the levels that both have; the confidence holds for all changes with an error together (Bonferroni)."""
-    first, second = (
-        {one.level: one for one in sweep.levels if one.whole.samples} for sweep in (before, after)
-    )
+    """Compares the levels that both have.
+
+    The confidence holds for all changes with an error together (Bonferroni).
+    """
+    first = {one.level: one for one in before.levels if one.whole.samples}
+    second = {one.level: one for one in after.levels if one.whole.samples}
     pairs = [(level, second[key]) for key, level in first.items() if key in second]
     unlike = _BALANCE if any(_other_requests(before, after)) else ()
+
     uncertain = [
         one
         for one in _changes(pairs, unlike, _CONFIDENCE)
         if one.change is not None and one.change.error
     ]
     changes = tuple(_changes(pairs, unlike, 1 - (1 - _CONFIDENCE) / max(1, len(uncertain))))
+
     gains = {level: gains_from(token, first) for level, token, first in _times(changes)}
     return Comparison(
         before=names[0],
@@ -212,9 +206,8 @@ def _changes(
 def _effect(metric: str, change: Interval | None, gap: Interval | None) -> Effect | None:
     if gap is None or not gap.is_clear:
         return None
-    if change is not None and (
-        not change.is_clear or abs(change.value) <= _SMALLEST
-    ):  # None: it was 0 before
+    # ``change`` is None if the value was 0 before.
+    if change is not None and (not change.is_clear or abs(change.value) <= _SMALLEST):
         return None
     if metric in _SPEEDS:
         return "faster" if (gap.value > 0) == (metric == _TOKENS) else "slower"
@@ -243,7 +236,10 @@ def _positions(level: LevelResult) -> int:
 
 
 def _times(changes: Iterable[MetricChange]) -> Iterator[tuple[str, Interval, Interval]]:
-    """Each level whose differences in median time per token and to the first token have errors, with these two."""
+    """Each level with its differences in median time per token and to the first token.
+
+    Only levels where both have errors.
+    """
     gaps = {(str(one.level), one.metric): one.difference for one in changes}
     for level in dict.fromkeys(level for level, _ in gaps):
         token, first = gaps[level, "TPOT P50"], gaps[level, "TTFT P50"]
@@ -286,15 +282,15 @@ def _notes(
     tokens = [{_positions(side) for side in pair} for pair in pairs]
     if any(0 not in numbers and len(numbers) > 1 for numbers in tokens):
         yield (
-            "the numbers of speculative tokens differ, which changes the acceptance rate: compare"
-            " length and TPOT"
+            "the numbers of speculative tokens differ, which changes the acceptance rate: "
+            "compare length and TPOT"
         )
     if any(side.whole.others for pair in pairs for side in pair):
         yield "vLLM served other clients during a sweep, which affects its times"
     if min(before.rounds, after.rounds) < LEAST_BATCHES:
         yield (
-            f"fewer than {LEAST_BATCHES} rounds are not enough to compare speed: run both with"
-            " `sweep --rounds 8`"
+            f"fewer than {LEAST_BATCHES} rounds are not enough to compare speed: "
+            "run both with `sweep --rounds 8`"
         )
 
 
@@ -302,6 +298,7 @@ def _text(comparison: Comparison) -> Iterator[str]:
     """A table of both sides with the changes, and the verdict; times in milliseconds."""
     yield f"{comparison.after} (after) against {comparison.before} (before); times in milliseconds"
     yield ""
+
     if not comparison.changes:
         yield "the two sweeps have no level in common"
     else:
@@ -310,22 +307,17 @@ def _text(comparison: Comparison) -> Iterator[str]:
             rows += [(level, "", "", "", "", ""), *map(_row, changes)]
         yield from aligned(("", "before", "after", "change", "error", "clearly"), rows, left=(0, 5))
         yield ""
-        yield (
-            "verdict:"
-            f" {_VERDICTS[comparison.result].format(before=comparison.before, after=comparison.after)}"
-        )
+        verdict = _VERDICTS[comparison.result]
+        yield f"verdict: {verdict.format(before=comparison.before, after=comparison.after)}"
         yield from _balance(comparison) if comparison.same_requests else ()
     yield from (f"note: {note}" for note in (*comparison.notes, *comparison.left_out))
 
 
 def _balance(comparison: Comparison) -> Iterator[str]:
     for level, token, first in _times(comparison.changes):
-        gain = comparison.gains_from.get(level)
-        least = (
-            ""
-            if gain is None
-            else "; a request gains time from {} output tokens on ({} to {})".format(*gain)
-        )
+        gain, least = comparison.gains_from.get(level), ""
+        if gain is not None:
+            least = "; a request gains time from {} output tokens on ({} to {})".format(*gain)
         yield f"{level}: {_time(token, 'per token')}, {_time(first, 'to the first token')}{least}"
 
 
@@ -337,42 +329,35 @@ def _time(change: Interval, per: str) -> str:
 
 
 def _row(one: MetricChange) -> Sequence[str]:
-    sides = (
-        METRICS[one.metric].shown(side.value if side is not None else None)
-        for side in (one.before, one.after)
-    )
+    shown = METRICS[one.metric].shown
+    sides = (shown(None if side is None else side.value) for side in (one.before, one.after))
     change = "-" if one.change is None else f"{one.change.value:+.1%}"
     error = "-" if one.change is None or one.change.error is None else f"±{one.change.error:.1%}"
     return (f"  {one.metric}", *sides, change, error, one.effect or "")
 
 
 def _gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
-    """The exit code, and why: a level is clearly slower by ``limit`` or more, or that cannot be
-    ruled out.
+    """The exit code, and the reasons for it.
 
-    Checks medians and throughput, whose errors need the fewest requests.
+    A reason is a level that is clearly slower by ``limit`` or more, or one where that cannot be
+    ruled out. Checks medians and throughput, whose errors need the fewest requests.
     """
     failed: list[str] = []
-    undecided = (
-        []
-        if comparison.same_requests
-        else ["the sweeps did not send the same requests, or some failed"]
-    )
+    undecided: list[str] = []
+    if not comparison.same_requests:
+        undecided.append("the sweeps did not send the same requests, or some failed")
     undecided += comparison.left_out
     for one in comparison.changes:
         if one.change is None or one.metric not in _MEDIANS:
             continue
-        slowdown, where = (
-            one.change.value * (-1 if one.metric == _TOKENS else 1),
-            f"{one.metric} at {one.level}",
-        )
+        slowdown = one.change.value * (-1 if one.metric == _TOKENS else 1)
+        where = f"{one.metric} at {one.level}"
         if one.effect == "slower" and slowdown >= limit:
             failed.append(f"{where} is slower by {slowdown:.1%}; the limit is {limit:.1%}")
         elif one.change.error is None or slowdown + one.change.error >= limit:
-            bound = (
-                "unknown"
-                if one.change.error is None
-                else f"up to {slowdown + one.change.error:.1%}"
-            )
+            bound = "unknown"
+            if one.change.error is not None:
+                bound = f"up to {slowdown + one.change.error:.1%}"
             undecided.append(f"{where}: a slowdown of {limit:.1%} cannot be ruled out ({bound})")
+
     return (1, failed) if failed else (3 if undecided else 0, undecided)

@@ -100,11 +100,13 @@ async def _run(
 
 
 def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
-    """What a baseline of the simulated vLLM without speculation would measure, calculated from its options."""
+    """What a baseline of the simulated vLLM without speculation would measure.
+
+    Calculated from its options.
+    """
     running = (1.0, float(options.max_num_seqs))
-    waiting = (
-        _PROMPT_SHARE * options.prefill_seconds_per_token
-    )  # for the prompts of each other request
+    # For the prompts of each other request.
+    waiting = _PROMPT_SHARE * options.prefill_seconds_per_token
     return PlainStepTimes(
         running=running,
         seconds=tuple(

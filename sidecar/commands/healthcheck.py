@@ -27,6 +27,7 @@ def run(_arguments: argparse.Namespace, settings: Settings) -> int:
         connection = http.client.HTTPSConnection(
             local.host, local.port, timeout=_TIMEOUT, context=context
         )
+
     try:
         connection.connect()
         if tls is not None and tls.verify_mode is ssl.CERT_REQUIRED:
@@ -36,13 +37,14 @@ def run(_arguments: argparse.Namespace, settings: Settings) -> int:
     except (OSError, http.client.HTTPException) as error:
         fault = type(error).__name__
         print(
-            f"no answer at {settings.listen}: {fault}; is the sidecar up, with this"
-            " SPECDEC_LISTEN?",
+            f"no answer at {settings.listen}: {fault}; "
+            "is the sidecar up, with this SPECDEC_LISTEN?",
             file=sys.stderr,
         )
         return 1
     finally:
         connection.close()
+
     if status != 200:
         print(f"status {status} at {settings.listen}", file=sys.stderr)
     return 0 if status == 200 else 1

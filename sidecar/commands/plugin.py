@@ -1,4 +1,4 @@
-"""``plugin``: writes the plug-in for vLLM to a folder, as a Python package that is installed there."""
+"""``plugin``: writes the plug-in for vLLM to a folder, as a Python package installed there."""
 
 import argparse
 import os
@@ -79,10 +79,10 @@ To check the setup, run in vLLM's container: python -m {_DOCTOR}""")
 
 
 def write_plugin(folder: Path) -> tuple[Path, ...]:
-    """Writes the plug-in into the folder, readable by any user; a process that imports it finds all
-    of it or none.
+    """Writes the plug-in into the folder, readable by any user, and returns the files.
 
-    Returns the files. If the folder has another project's ``pyproject.toml``, nothing is written.
+    A process that imports it finds all of it or none. If the folder has another project's
+    ``pyproject.toml``, nothing is written.
 
     Raises:
         InputError: the folder cannot be written or belongs to another project.
@@ -102,10 +102,12 @@ def write_plugin(folder: Path) -> tuple[Path, ...]:
             raise InputError(
                 f"{project} belongs to another project; use a separate directory for the plug-in"
             )
+
         _make(folder)
         _make(package)
         for path, text in files.items():
             _write(path, text)
+
         for other in folder.glob(f"{MODULE}-*.dist-info"):
             if other != package:  # another version's: vLLM would find the plug-in twice
                 shutil.rmtree(other)
@@ -115,12 +117,10 @@ def write_plugin(folder: Path) -> tuple[Path, ...]:
 
 
 def _make(folder: Path) -> None:
-    folder.mkdir(
-        0o755, parents=True, exist_ok=True
-    )  # for vLLM to trust it, nobody else may write there
-    with suppress(
-        PermissionError
-    ):  # another user's folder, such as a volume; writing to it may still be allowed
+    # For vLLM to trust it, nobody else may write there.
+    folder.mkdir(0o755, parents=True, exist_ok=True)
+    # In another user's folder, such as a volume, writing may still be allowed.
+    with suppress(PermissionError):
         folder.chmod(folder.stat().st_mode | 0o555)
 
 

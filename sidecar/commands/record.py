@@ -36,6 +36,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """
     # A recording holds whole pages only; pacing still keeps polling below its share of vLLM's CPU.
     whole = settings.model_copy(update={"scrape_filtered": False})
+
     try:
         recorder = Recorder(
             arguments.out, max_bytes=_MOST_BYTES, log=structlog.get_logger("sidecar")
@@ -45,18 +46,19 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         for name in ("scrapes", "plugin"):  # or the next attempt would find a recording there
             (arguments.out / f"{name}.jsonl.gz").unlink(missing_ok=True)
         hint = (
-            "if a sidecar is running here, stop it first: only one process can listen for the"
-            " plug-in"
+            "if a sidecar is running here, stop it first: "
+            "only one process can listen for the plug-in"
         )
         raise ListenError(f"{error}; {hint}") from error
     except OSError as error:
         raise InputError(
             f"--out={arguments.out}: {error.strerror or error}; choose a writable directory"
         ) from error
+
     print(
         f"recorded {counted(recorder.requests, 'request')} and {counted(recorder.scrapes, 'poll')}"
-        f" in {arguments.out}, {recorder.written:,} bytes; to analyse them: specdec-sidecar replay"
-        f" {arguments.out}"
+        f" in {arguments.out}, {recorder.written:,} bytes; "
+        f"to analyse them: specdec-sidecar replay {arguments.out}"
     )
     return 0
 

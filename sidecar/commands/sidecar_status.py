@@ -1,4 +1,7 @@
-"""A running sidecar's JSON: asks for it, and shows it as text or Markdown, with its verdicts. It computes none."""
+"""A running sidecar's JSON: asks for it, and shows it as text or Markdown.
+
+It shows the sidecar's verdicts and computes none.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,13 +50,15 @@ def status_lines(status: _Json, origin: str, *, is_markdown: bool = False) -> It
     table: _Table = markdown if is_markdown else aligned
     heading, item = ("### ", "- ") if is_markdown else ("", "  ")
     scrape, why, plugin = status["scrape"], status["answer"]["why"], status["plugin"]["text"]
+
     yield f"{heading}Does speculation pay? {status['answer']['text']}"
     yield ""
     yield from (why, plugin) if plugin not in why else (why,)
     yield (
-        f"specdec-sidecar {status['version']}, {origin}; times in milliseconds; ± is the 95 %"
-        " confidence interval"
+        f"specdec-sidecar {status['version']}, {origin}; "
+        "times in milliseconds; ± is the 95 % confidence interval"
     )
+
     if scrape["up"]:
         for model in status["models"]:
             yield from _model(model, table, item, f"{why} {plugin}")
@@ -98,7 +103,6 @@ def _speedup(model: _Json) -> str:
     text = f"speedup {speedup['ratio']:.3f} ± {CONFIDENCE * speedup['error']:.3f}"
     if break_even is None:
         return text
-    return (
-        f"{text};"
-        f" {f'break-even acceptance rate {ratio(break_even)}' if break_even <= 1 else 'no rate breaks even'}"
-    )
+    if break_even <= 1:
+        return f"{text}; break-even acceptance rate {ratio(break_even)}"
+    return f"{text}; no rate breaks even"

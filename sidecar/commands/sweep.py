@@ -41,23 +41,24 @@ from sidecar.wording.numbers import aligned
 
 HELP = "measure the times and the acceptance of a vLLM by temperature and load, for `compare`"
 _MOST: Final = 10_000
-_TEMPERATURE: Final = number_up_to(
-    10.0, "temperatures from 0 to 10", above=-math.ulp(0)
-)  # 0 included
+# The bound is just below 0, so that 0 is included.
+_TEMPERATURE: Final = number_up_to(10.0, "temperatures from 0 to 10", above=-math.ulp(0))
 
 _RULE: Final = (
-    "Verdicts go by the acceptance rate, not by time: a rule of thumb for drafts made token by"
-    " token (net_positive from {:g}, net_negative below {:g})."
+    "Verdicts go by the acceptance rate, not by time: "
+    "a rule of thumb for drafts made token by token "
+    "(net_positive from {:g}, net_negative below {:g})."
 )
 _HOW_TO_TELL: Final = (
-    "To find out whether it pays: `sweep --rounds 8 --save FILE` with and without speculation, then"
-    " `specdec-sidecar compare WITHOUT.json WITH.json`."
+    "To find out whether it pays: `sweep --rounds 8 --save FILE` with and without speculation, "
+    "then `specdec-sidecar compare WITHOUT.json WITH.json`."
 )
 _NO_DRAFTS: Final = "neither the replies nor vLLM's counters show any drafts"
 _OTHERS: Final = "vLLM also served other clients, which affects the times"
 _OTHERS_DRAFTED: Final = (
-    "the acceptance is unknown, since vLLM's counters include the drafts of other clients (measure"
-    " without them, or start vLLM 0.29 or later with --per-request-spec-decode-metrics summary)"
+    "the acceptance is unknown, since vLLM's counters include the drafts of other clients "
+    "(measure without them, or start vLLM 0.29 or later with "
+    "--per-request-spec-decode-metrics summary)"
 )
 
 
@@ -122,15 +123,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             name: getattr(result, name)
             for name in ("model", "max_tokens", "rounds", "complete", "fault")
         }
-        print(
-            json.dumps(
-                {**about, "levels": [asdict(level) for level in summaries]},
-                indent=2,
-                allow_nan=False,
-            )
-        )
+        document = {**about, "levels": [asdict(level) for level in summaries]}
+        print(json.dumps(document, indent=2, allow_nan=False))
     else:
         print("\n".join(text(result, summaries, settings.thresholds)))
+
     saved = arguments.save is None or written("--save", arguments.save, encode(result))
     return 0 if saved and result.complete else 1
 
@@ -148,10 +145,10 @@ async def _run(options: SweepOptions) -> SweepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelSummary:
-    """One level's metrics, with the verdict on its acceptance and the ``advice`` on the number of
-    tokens.
+    """One level's metrics, with the verdict on its acceptance.
 
-    ``acceptance_from`` is the source: the ``replies`` themselves or vLLM's ``counters``.
+    ``acceptance_from`` is the source: the ``replies`` themselves or vLLM's ``counters``. ``advice``
+    is on the number of tokens.
     """
 
     level: SweepLevel
@@ -164,19 +161,17 @@ class LevelSummary:
 
 
 def summarize(result: LevelResult, thresholds: Thresholds) -> LevelSummary:
-    """Judges a level by the rule of thumb on the acceptance rate, as live traffic without a
-    baseline is judged.
+    """Judges a level by the rule of thumb on the acceptance rate.
 
-    Of the volume thresholds only ``min_requests`` applies, since the sweep itself decides how much
-    is drafted.
+    The sidecar judges live traffic without a baseline in the same way. Of the volume thresholds
+    only ``min_requests`` applies, since the sweep itself decides how much is drafted.
     """
     measured = result.whole
     judgement = judge(Evidence(window=measured.acceptance), thresholds)
-    advice = (
-        advise(judgement.evidence, judgement.judged, thresholds)
-        if judgement.judged is not None
-        else None
-    )
+    advice = None
+    if judgement.judged is not None:
+        advice = advise(judgement.evidence, judgement.judged, thresholds)
+
     return LevelSummary(
         level=result.level,
         acceptance_from=measured.source,
@@ -190,11 +185,8 @@ def summarize(result: LevelResult, thresholds: Thresholds) -> LevelSummary:
 
 def _caveats(measured: Measurement, judgement: Judgement) -> Iterator[str]:
     if measured.samples and measured.source == "none":
-        yield (
-            _OTHERS_DRAFTED
-            if measured.counted is not None and measured.counted.draft_tokens
-            else _NO_DRAFTS
-        )
+        others_drafted = measured.counted is not None and measured.counted.draft_tokens
+        yield _OTHERS_DRAFTED if others_drafted else _NO_DRAFTS
     if judgement.gate is not None:
         yield f"no verdict from fewer than {judgement.gate.value:g} requests (raise --requests)"
     if measured.others:
@@ -204,11 +196,15 @@ def _caveats(measured: Measurement, judgement: Judgement) -> Iterator[str]:
 def text(
     result: SweepResult, summaries: Sequence[LevelSummary], thresholds: Thresholds
 ) -> Iterator[str]:
-    """A table of times in milliseconds, one of acceptance with the verdicts, the advice and the caveats."""
+    """A table of times in milliseconds, and one of acceptance with the verdicts.
+
+    After them come the advice and the caveats.
+    """
     yield f"model {result.model or 'unknown'}; times in milliseconds"
     yield ""
     yield from _table(summaries, tuple(TIMES))
     yield ""
+
     if any(one.acceptance_from != "none" for one in summaries):
         yield from _table(summaries, (*ACCEPTANCE, "source", "verdict"))
         yield ""
@@ -219,15 +215,17 @@ def text(
 
 
 def _table(summaries: Sequence[LevelSummary], columns: Sequence[str]) -> list[str]:
-    """The levels with these columns; a column name that starts like the one before is cut to its last word."""
+    """The levels with these columns.
+
+    A column name that starts like the one before is cut to its last word.
+    """
     columns = ("temperature", "concurrency", *columns)
     shown = [
         name.split()[-1] if name[:4] == before[:4] else name
         for before, name in pairwise(("", *columns))
     ]
-    return aligned(
-        shown, [[cells[column] for column in columns] for cells in map(_cells, summaries)]
-    )
+    rows = [[cells[column] for column in columns] for cells in map(_cells, summaries)]
+    return aligned(shown, rows)
 
 
 def _cells(one: LevelSummary) -> Mapping[str, str]:

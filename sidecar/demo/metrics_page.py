@@ -1,4 +1,7 @@
-"""The simulated vLLM's ``/metrics``: what the sidecar reads of vLLM 0.32's, and request_success; no help texts."""
+"""The simulated vLLM's ``/metrics``.
+
+It has what the sidecar reads of vLLM 0.32's, and request_success, without help texts.
+"""
 
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -10,39 +13,10 @@ from sidecar.demo.scheduler import Scheduler, SimulatorOptions, StepReport
 
 _SECONDS: Final = (1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _TOKEN: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, *_SECONDS)
-_FIRST: Final = (
-    0.001,
-    0.005,
-    0.01,
-    0.02,
-    0.04,
-    0.06,
-    0.08,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    *_SECONDS,
-    160.0,
-    640.0,
-    2560.0,
-)
-_MINUTES: Final = (
-    10.0,
-    15.0,
-    20.0,
-    30.0,
-    40.0,
-    50.0,
-    60.0,
-    120.0,
-    240.0,
-    480.0,
-    960.0,
-    1920.0,
-    7680.0,
-)
-_REQUEST: Final = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, *_MINUTES)
+_BELOW_ONE: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75)
+_FIRST: Final = (*_BELOW_ONE, *_SECONDS, 160.0, 640.0, 2560.0)
+_MINUTE: Final = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0)
+_REQUEST: Final = (*_MINUTE, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0)
 _PER_POSITION: Final = "spec_decode_num_accepted_tokens_per_pos"
 _SPECULATION: Final = (
     "spec_decode_num_drafts",
@@ -60,37 +34,36 @@ _HISTOGRAMS: Final = {
 
 
 class MetricsPage:
-    """One simulated server's families, in their own registry, from its start at ``started`` (Unix seconds)."""
+    """One simulated server's families, in their own registry.
+
+    The server started at ``started``, in Unix seconds.
+    """
 
     def __init__(self, options: SimulatorOptions, *, started: float) -> None:
         self.registry = CollectorRegistry()
         self._labels = {"model_name": options.model_name, "engine": options.engine}
-        self._series: dict[
-            tuple[str, str], Any
-        ] = {}  # by name and value of the additional label, if any
+        # By name and value of the additional label, if any.
+        self._series: dict[tuple[str, str], Any] = {}
+
         Gauge("process_start_time_seconds", "", registry=self.registry).set(started)
         if options.num_speculative_tokens:
+            positions = tuple(map(str, range(options.num_speculative_tokens)))
             self._add(Counter, *_SPECULATION)
-            self._add(
-                Counter,
-                _PER_POSITION,
-                position=tuple(map(str, range(options.num_speculative_tokens))),
-            )
+            self._add(Counter, _PER_POSITION, position=positions)
         self._add(Gauge, "num_requests_running", "num_requests_waiting")
         self._add(Gauge, "num_requests_waiting_by_reason", reason=("capacity", "deferred"))
         self._add(Gauge, "kv_cache_usage_perc")
         self._add(Counter, "prefix_cache_queries", "prefix_cache_hits", "num_preemptions")
         self._add(Counter, "prompt_tokens", "generation_tokens")
-        self._add(
-            Counter,
-            "request_success",
-            finished_reason=("stop", "length", "abort", "error", "repetition"),
-        )
+        reasons = ("stop", "length", "abort", "error", "repetition")
+        self._add(Counter, "request_success", finished_reason=reasons)
+
         for name, edges in _HISTOGRAMS.items():
             family = Histogram(
                 f"vllm:{name}", "", self._labels, buckets=edges, registry=self.registry
             )
             self._series[name, ""] = family.labels(**self._labels)
+
         cache = {
             "block_size": str(options.block_size),
             "engine": options.engine,
@@ -135,7 +108,10 @@ class MetricsPage:
         self.record_load(scheduler)
 
     def record_load(self, scheduler: Scheduler) -> None:
-        """Sets the gauges. An aborted request changes nothing else, because vLLM 0.32 does not count it either."""
+        """Sets the gauges.
+
+        An aborted request changes nothing else, because vLLM 0.32 does not count it either.
+        """
         self._series["num_requests_running", ""].set(len(scheduler.running))
         self._series["num_requests_waiting", ""].set(len(scheduler.waiting))
         self._series["num_requests_waiting_by_reason", "capacity"].set(len(scheduler.waiting))

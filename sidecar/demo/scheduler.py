@@ -1,7 +1,7 @@
-"""The simulated engine's scheduler and its requests: continuous batching in steps, without a clock
-or loop of its own.
+"""The simulated engine's scheduler and its requests.
 
-All have the names, methods and attributes of vLLM's own that the plug-in wraps and reads.
+It batches continuously, in steps, without a clock or loop of its own. All have the names, methods
+and attributes of vLLM's own that the plug-in wraps and reads.
 """
 
 from collections import deque
@@ -21,20 +21,16 @@ class SimulatorOptions:
     speed: float = 1.0  # factor on engine speed; above about 10 the event loop is the limit
 
     num_speculative_tokens: int = 3  # draft tokens per verification step; 0: no speculation
-    cold_acceptance: float = (
-        0.975  # probability at temperature 0 that a draft token is accepted if all before it were
-    )
+    # Probability at temperature 0 that a draft token is accepted if all before it were.
+    cold_acceptance: float = 0.975
     hot_acceptance: float = 0.56  # the same from hot_temperature on; linear between the two
-    hot_temperature: float = (
-        1.2  # with these defaults 95 % of the draft tokens are accepted at 0, 35 % at 1.2
-    )
-    draft_sample_method: str = (
-        "greedy"  # what the plug-in reads; hot_acceptance does not follow from it
-    )
+    # With these defaults 95 % of the draft tokens are accepted at 0, 35 % at 1.2.
+    hot_temperature: float = 1.2
+    # What the plug-in reads; hot_acceptance does not follow from it.
+    draft_sample_method: str = "greedy"
     structured_acceptance: float = 1.0  # factor on that probability for structured output
-    prefix_hits: float = (
-        0.25  # share of requests that find half of their prompt in the prefix cache (0-1)
-    )
+    # Share of requests that find half of their prompt in the prefix cache (0-1).
+    prefix_hits: float = 0.25
 
     max_num_seqs: int = 16  # requests that run concurrently
     block_size: int = 16  # tokens per KV-cache block
@@ -43,13 +39,15 @@ class SimulatorOptions:
     step_seconds: float = 0.014  # an empty engine step
     step_seconds_per_request: float = 0.0002  # added for every running request
     prefill_seconds_per_token: float = 0.00002  # added for every prompt token computed
-    draft_seconds_per_token: float = (
-        0.0  # added for each draft position, since drafting is sequential
-    )
+    # Added for each draft position, since drafting is sequential.
+    draft_seconds_per_token: float = 0.0
 
 
 class RequestStatus(StrEnum):
-    """The states of vLLM's requests that occur here; the values are those of its label ``finished_reason``."""
+    """The states of vLLM's requests that occur here.
+
+    The values are those of its label ``finished_reason``.
+    """
 
     RUNNING = ""  # or waiting
     FINISHED_LENGTH_CAPPED = "length"
@@ -65,7 +63,10 @@ class SamplingParams:
 
 @dataclass(eq=False)  # no slots: the plug-in adds an attribute of its own
 class Request:
-    """One sequence to generate. ``arrival_time`` is in Unix seconds, the other times are the engine's."""
+    """One sequence to generate.
+
+    ``arrival_time`` is in Unix seconds, the other times are the engine's.
+    """
 
     request_id: str
     sampling_params: SamplingParams
@@ -82,9 +83,8 @@ class Request:
     scheduled: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0
-    lengths: list[int] = field(
-        default_factory=list
-    )  # [j]: verification steps that accepted j tokens
+    # [j]: verification steps that accepted j tokens
+    lengths: list[int] = field(default_factory=list)
 
     @property
     def time_per_output_token(self) -> float:
@@ -114,7 +114,10 @@ class SpecDecodingStats:
 
 @dataclass(frozen=True, slots=True)
 class NewTokens:
-    """The tokens that one step generated for one request; ``finish_reason`` is None if the request goes on."""
+    """The tokens that one step generated for one request.
+
+    ``finish_reason`` is None if the request goes on.
+    """
 
     request_id: str
     new_token_ids: list[int]
@@ -184,7 +187,10 @@ class Scheduler:
         self.waiting.append(request)
 
     def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
-        """Ends requests from outside, such as when their clients disconnect; ignores those that have ended."""
+        """Ends requests from outside, such as when their clients disconnect.
+
+        Ignores those that have ended.
+        """
         for request_id in request_ids:
             if (request := self.requests.get(request_id)) is not None:
                 self._end(request, finished_status)
@@ -209,45 +215,54 @@ class Scheduler:
         return output
 
     def duration(self, output: SchedulerOutput) -> float:
-        """The planned step's duration in seconds; each prompt is computed in one step, in which it drafts nothing."""
+        """The planned step's duration in seconds.
+
+        Each prompt is computed in one step, in which it drafts nothing.
+        """
         options = self._options
         prompts = sum(output.num_scheduled_tokens[new.req_id] for new in output.scheduled_new_reqs)
         drafts = self.num_spec_tokens if output.scheduled_spec_decode_tokens else 0
-        seconds = options.step_seconds + options.step_seconds_per_request * len(
-            output.num_scheduled_tokens
-        )
+        requests = len(output.num_scheduled_tokens)
         return (
-            seconds
+            options.step_seconds
+            + options.step_seconds_per_request * requests
             + options.prefill_seconds_per_token * prompts
             + options.draft_seconds_per_token * drafts
         )
 
     def execute(self, output: SchedulerOutput) -> SimpleNamespace:
-        """Like vLLM's ``ModelRunnerOutput``: for each request, as many tokens as it accepts and one more."""
+        """Samples tokens: for each request, as many as it accepts and one more.
+
+        The result is like vLLM's ``ModelRunnerOutput``.
+        """
         sampled = []
         for request_id in output.num_scheduled_tokens:
             request, accepted = self.requests.get(request_id), 0
             drafted = len(output.scheduled_spec_decode_tokens.get(request_id, ()))
             if request is not None and drafted:
                 chance = acceptance(request.sampling_params.temperature, self._options)
-                chance *= (
-                    self._options.structured_acceptance if request.use_structured_output else 1.0
-                )
+                if request.use_structured_output:
+                    chance *= self._options.structured_acceptance
                 while accepted < drafted and request.random.random() < chance:
                     accepted += 1
             sampled.append([0] * (1 + accepted))
+
         order = {request_id: index for index, request_id in enumerate(output.num_scheduled_tokens)}
         return SimpleNamespace(req_id_to_index=order, sampled_token_ids=sampled)
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: SimpleNamespace
     ) -> dict[int, StepReport]:
-        """Completes the planned step: finishes requests that are done, and reports by client, as vLLM does."""
+        """Completes the planned step: finishes requests that are done, and reports by client.
+
+        It does so as vLLM does.
+        """
         report = StepReport()
         for request_id, index in model_runner_output.req_id_to_index.items():
             request = self.requests.get(request_id)
             if request is None:  # aborted while the step ran
                 continue
+
             tokens = model_runner_output.sampled_token_ids[index]
             if draft := scheduler_output.scheduled_spec_decode_tokens.get(request_id):
                 request.lengths[len(tokens) - 1] += 1
@@ -269,9 +284,8 @@ class Scheduler:
         """Adds one request's verification to the step's statistics."""
         stats = spec_decoding_stats or SpecDecodingStats([0] * self.num_spec_tokens)
         stats.num_drafts += 1
-        stats.num_draft_tokens += num_draft_tokens - (num_invalid_spec_tokens or {}).get(
-            request_id, 0
-        )
+        invalid = (num_invalid_spec_tokens or {}).get(request_id, 0)
+        stats.num_draft_tokens += num_draft_tokens - invalid
         stats.num_accepted_tokens += num_accepted_tokens
         for position in range(num_accepted_tokens):
             stats.num_accepted_tokens_per_pos[position] += 1
@@ -306,6 +320,9 @@ class Scheduler:
 
 
 def acceptance(temperature: float, options: SimulatorOptions) -> float:
-    """The probability that a draft token is accepted if all before it were: falls linearly, then stays flat."""
+    """The probability that a draft token is accepted if all before it were.
+
+    It falls linearly with the temperature, then stays flat.
+    """
     heat = min(max(temperature, 0.0) / options.hot_temperature, 1.0)
     return options.cold_acceptance + heat * (options.hot_acceptance - options.cold_acceptance)

@@ -34,12 +34,16 @@ class Engine:
         self._task = asyncio.create_task(self._run(), name="simulated engine")
 
     async def stop(self) -> None:
-        """Stops as if its process ended: breaks off all requests in flight and closes the plug-in's connection."""
+        """Stops as if its process ended.
+
+        Breaks off all requests in flight and closes the plug-in's connection.
+        """
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
         observer = getattr(self.scheduler, "_specdec", None)
         if observer is not None and observer.socket is not None:
             observer.socket.close()
@@ -89,11 +93,10 @@ class Engine:
 
 
 class SimulatedVllm:
-    """Serves on 127.0.0.1 inside ``async with``; with port 0, on a free port, which is then part of
-    ``url``.
+    """Serves on 127.0.0.1 inside ``async with``.
 
-    ``engine`` takes requests directly. It loads the plug-in, which sends to ``plugin_socket``,
-    unless that is None.
+    With port 0 it serves on a free port, which is then part of ``url``. ``engine`` takes requests
+    directly. It loads the plug-in, which sends to ``plugin_socket``, unless that is None.
     """
 
     def __init__(
@@ -136,9 +139,8 @@ class SimulatedVllm:
         await self._runner.cleanup()
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        body, headers = self.page.render(
-            request.rel_url.raw_query_string if request.path.endswith("/") else ""
-        )
+        query = request.rel_url.raw_query_string if request.path.endswith("/") else ""
+        body, headers = self.page.render(query)
         return web.Response(body=body, headers=headers)
 
 

@@ -56,7 +56,10 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """Where a page with this number of ``lines`` has its wanted samples: ``keys[i]`` in line ``places[i]``."""
+    """Where a page with this number of ``lines`` has its wanted samples.
+
+    ``keys[i]`` is in line ``places[i]``.
+    """
 
     lines: int
     places: tuple[int, ...]
@@ -83,13 +86,10 @@ class PageReader:
         """
         if len(body) > self._limits.page_bytes:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
-        if (
-            self._memory is None
-            or not body.endswith(b"\n")
-            or (values := _values(body, self._memory)) is None
-        ):
-            return self._learn(body)
-        return Page(self._series, values, 0)
+        values = None
+        if self._memory is not None and body.endswith(b"\n"):
+            values = _values(body, self._memory)
+        return self._learn(body) if values is None else Page(self._series, values, 0)
 
     def _learn(self, body: bytes) -> Page:
         """Reads the page line by line and remembers its shape. Raises what ``read`` raises."""
@@ -105,19 +105,20 @@ class PageReader:
 
 
 def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | None:
-    """The page's shape; None if a page of that shape could be misread: with malformed lines, or white space in keys."""
+    """The page's shape; None if a page of that shape could be misread.
+
+    That is so with malformed lines, or white space in keys.
+    """
     if page.malformed or not places:
         return None
+
     lines = body.split(b"\n")
     keys = b"\n".join([lines[place] for place in places]).split()[::2]
     memory = _Memory(len(lines), places, keys)
     values = _values(body, memory)
     # Compared as text, since NaN differs from NaN.
-    return (
-        memory
-        if values is not None and list(map(repr, values)) == list(map(repr, page.values))
-        else None
-    )
+    agrees = values is not None and list(map(repr, values)) == list(map(repr, page.values))
+    return memory if agrees else None
 
 
 def _values(body: bytes, memory: _Memory) -> list[float] | None:
@@ -171,7 +172,10 @@ def read_lines(
 
 
 def read_sample(line: bytes) -> tuple[Series, float] | None:
-    """The series and value of a line of any name; None for a malformed one, a comment or an empty line."""
+    """The series and value of a line of any name.
+
+    None for a malformed line, a comment or an empty line.
+    """
     name = _NAME.match(line)
     return None if name is None else _sample(line, name.end())
 

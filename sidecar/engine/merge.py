@@ -1,4 +1,7 @@
-"""Makes one snapshot of an engine from two or more: of several engines, or of one engine's past and present."""
+"""Makes one snapshot of an engine from two or more.
+
+They are of several engines, or of one engine's past and present.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +17,7 @@ _Quantity = TypeVar("_Quantity", Counter, Gauge)
 
 
 def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSnapshot:
-    """The quantities of one or more engines under one key: sums, or the highest value for ratios."""
+    """The quantities of one or more engines under one key: sums; for ratios, the highest value."""
     capacities = [engine.kv_cache_capacity_tokens for engine in engines]
     known = [capacity for capacity in capacities if capacity is not None]
     return EngineSnapshot(
@@ -38,10 +41,10 @@ def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSn
 
 
 def sum_by_position(parts: Sequence[tuple[float | None, Sequence[float]]]) -> tuple[float, ...]:
-    """The tokens per position, summed over the parts; a part is its drafts and its tokens per
-    position.
+    """The tokens per position, summed over the parts.
 
-    Empty if a part with drafts has no positions, since the sum would be too low.
+    A part is its drafts and its tokens per position. Empty if a part with drafts has no positions,
+    since the sum would be too low.
     """
     if any(drafts and not tokens for drafts, tokens in parts):
         return ()
@@ -49,30 +52,27 @@ def sum_by_position(parts: Sequence[tuple[float | None, Sequence[float]]]) -> tu
 
 
 def held(before: EngineSnapshot, now: EngineSnapshot) -> EngineSnapshot:
-    """The engine as ``now``, in the same vLLM process as ``before``: a counter that fell or is
-    missing is held.
+    """The engine as ``now``, in the same vLLM process as ``before``.
 
-    So within one process of vLLM, a counter never falls.
+    A counter that fell or is missing is held. So within one process of vLLM, a counter never falls.
     """
     counters = {
         counter: max(before.counters.get(counter, 0), value)
         for counter, value in now.counters.items()
     }
-    histograms = {
-        phase: (
-            HistogramReading(
-                reading.edges, _highest(before.histograms[phase].counts, reading.counts)
-            )
-            if phase in before.histograms and before.histograms[phase].edges == reading.edges
-            else reading
-        )
-        for phase, reading in now.histograms.items()
-    }
+
+    histograms = {**before.histograms, **now.histograms}
+    for phase, reading in now.histograms.items():
+        old = before.histograms.get(phase)
+        if old is not None and old.edges == reading.edges:
+            counts = _highest(old.counts, reading.counts)
+            histograms[phase] = HistogramReading(reading.edges, counts)
+
     return replace(
         now,
         counters={**before.counters, **counters},
         accepted_per_position=_highest(before.accepted_per_position, now.accepted_per_position),
-        histograms={**before.histograms, **histograms},
+        histograms=histograms,
     )
 
 

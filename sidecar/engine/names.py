@@ -12,7 +12,6 @@ from typing import Self
 # agent does.
 PREFIXES = ("vllm:", "ray_vllm:", "ray_vllm_", "kserve_vllm:")
 
-
 # Up to 0.11 vLLM called the time between output events "time per output token".
 _ITL = ("inter_token_latency_seconds", "time_per_output_token_seconds")
 
@@ -56,14 +55,10 @@ class Counter(_Quantity):
     # intervals: one per request and engine step, whatever it accepted.
     DECODE_SECONDS = "decode_seconds", *(f"{name}_sum" for name in _ITL)
     DECODE_STEPS = "decode_steps", *(f"{name}_count" for name in _ITL)
-    FIRST_TOKENS = (
-        "first_tokens",
-        "time_to_first_token_seconds_count",
-    )  # requests whose prefill ended
-    TTFT_SECONDS = (
-        "ttft_seconds",
-        "time_to_first_token_seconds_sum",
-    )  # from their arrival until then, summed over them
+    # Requests whose prefill ended.
+    FIRST_TOKENS = "first_tokens", "time_to_first_token_seconds_count"
+    # From their arrival until then, summed over them.
+    TTFT_SECONDS = "ttft_seconds", "time_to_first_token_seconds_sum"
 
 
 class Gauge(_Quantity):
@@ -71,9 +66,8 @@ class Gauge(_Quantity):
 
     REQUESTS_RUNNING = "requests_running", "num_requests_running"
     REQUESTS_WAITING = "requests_waiting", "num_requests_waiting"
-    WAITING_FOR_CAPACITY = (  # requests that a larger engine would run; see WAITING_BY_REASON
-        "waiting_for_capacity"
-    )
+    # Requests that a larger engine would run; see WAITING_BY_REASON.
+    WAITING_FOR_CAPACITY = "waiting_for_capacity"
     KV_CACHE_USAGE = "kv_cache_usage", "kv_cache_usage_perc", "gpu_cache_usage_perc"  # 0 to 1
 
 
@@ -81,14 +75,10 @@ class Phase(_Quantity):
     """A latency, in seconds, for which vLLM exports a histogram."""
 
     TTFT = "ttft", "time_to_first_token_seconds"
-    ITL = (
-        "itl",
-        *_ITL,
-    )  # between two output events of a request: one per engine step, not one per token
-    TPOT = (
-        "tpot",
-        "request_time_per_output_token_seconds",
-    )  # per output token, one observation per finished request
+    # Between two output events of a request: one per engine step, not one per token.
+    ITL = "itl", *_ITL
+    # Per output token, one observation per finished request.
+    TPOT = "tpot", "request_time_per_output_token_seconds"
     E2E = "e2e", "e2e_request_latency_seconds"  # arrival to last token
     QUEUE = "queue", "request_queue_time_seconds"  # waiting to be scheduled
 
@@ -102,22 +92,23 @@ class Trait(StrEnum):
 
 SPECULATION = (Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)
 ACCEPTED_PER_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
-WAITING_BY_REASON = (  # by ``reason``; "deferred" requests wait for something else
-    "num_requests_waiting_by_reason"
-)
+# By ``reason``; "deferred" requests wait for something else.
+WAITING_BY_REASON = "num_requests_waiting_by_reason"
 CAPACITY = "capacity"
 CACHE_CONFIG = "cache_config_info"  # a gauge of 1 whose labels are the settings of the KV cache
-DIFFUSION = (  # replaces spec_decode_* for diffusion models (0.25 on)
-    "diffusion_num_denoising_steps_total"
-)
-PROCESS_START = "process_start_time_seconds"  # no prefix; single-process pages only
-CREATED = (  # as well; the same but for a second, where Dynamo leaves out the former
-    "generation_tokens_created"
-)
+# Replaces spec_decode_* for diffusion models (0.25 on).
+DIFFUSION = "diffusion_num_denoising_steps_total"
+# Without a prefix; on single-process pages only.
+PROCESS_START = "process_start_time_seconds"
+# On single-process pages only, too; the same but for a second, where Dynamo leaves out the former.
+CREATED = "generation_tokens_created"
 
 
 def wanted() -> frozenset[bytes]:
-    """The full names of the samples in use, with every prefix; for most histograms, only the buckets."""
+    """The full names of the samples in use, with every prefix.
+
+    For most histograms, only the buckets.
+    """
     names = {name for quantity in (*Counter, *Gauge) for name in quantity.candidates}
     names |= {f"{name}_bucket" for phase in Phase for name in phase.candidates}
     names |= {ACCEPTED_PER_POSITION, WAITING_BY_REASON, CACHE_CONFIG, DIFFUSION, CREATED}

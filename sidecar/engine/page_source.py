@@ -66,7 +66,8 @@ class Fetcher:
             Unreachable: no connection.
             TimedOut: the body was not complete in time.
             BadStatus: a status other than 200; redirects are not followed, as they could lead
-            anywhere. Interrupted: the response was cut off or was not valid HTTP.
+                anywhere.
+            Interrupted: the response was cut off or was not valid HTTP.
             PageTooLarge: more bytes than the limit; the rest is not read.
         """
         try:
@@ -121,8 +122,7 @@ def _reason(error: Exception) -> str:
 
 
 WHOLE_PAGE = "/metrics"
-# filtered polls between two whole pages, so that a family that appears later is found within ten
-# polls
+# Filtered polls between two whole pages: a family that appears later is found within ten polls.
 RECHECK = 9
 REFUSALS = 5  # consecutive pages of an older process, after which it is accepted
 RETRY = 600  # whole pages before a filter that failed is tried again
@@ -157,9 +157,8 @@ class PageSource:
         self._allowed = filtered
         self._all, self._part = _Pages(limits), _Pages(limits)
         self._filter = ""  # the path of the filtered page; empty while filtering is not in use
-        self._expected: frozenset[Series] = (
-            frozenset()
-        )  # on the whole page that the filter was made from
+        # On the whole page that the filter was made from.
+        self._expected: frozenset[Series] = frozenset()
         self._proven: tuple[Series, ...] = ()
         self._process_start: float | None = None  # on the last whole page
         self._newest: float | None = None  # the start of the newest process that answered
@@ -172,7 +171,7 @@ class PageSource:
 
         Raises:
             ScrapeError: from ``Fetcher.get``, ``PageReader.read`` or ``SnapshotReader.read``, or
-            ``AnotherServer``.
+                ``AnotherServer``.
         """
         try:
             snapshot = await self._filtered() or await self._whole()
@@ -183,11 +182,10 @@ class PageSource:
         return snapshot
 
     def _same_server(self, started: float | None) -> None:
-        """Refuses the page of an older process: two servers behind a load balancer would look like
-        restarts.
+        """Refuses the page of an older process.
 
-        An older process that keeps responding is accepted: the clock was set back, or the newer
-        process is gone.
+        Two servers behind a load balancer would look like restarts. An older process that keeps
+        responding is accepted: the clock was set back, or the newer process is gone.
         """
         if (
             started is None
@@ -197,20 +195,22 @@ class PageSource:
         ):
             self._newest, self._refused = started, 0
             return
+
         self._refused += 1
         raise AnotherServer(
             "several vLLM servers answer at this address; the sidecar needs one of its own"
         )
 
     async def _filtered(self) -> PageSnapshot | None:
-        """A filtered page with the expected series; None if it has others, is unavailable, or the
-        whole page is due.
+        """A filtered page with the expected series.
 
-        A server that ignores the filter sends the whole page, which is just as good.
+        None if it has others or is unavailable, or if the whole page is due. A server that ignores
+        the filter sends the whole page, which is just as good.
         """
         if not self._filter or self._filtered_left <= 0:
             return None
         self._filtered_left -= 1
+
         try:
             series, snapshot = await asyncio.to_thread(
                 self._part.read, await self._fetcher.get(self._filter)
@@ -222,12 +222,14 @@ class PageSource:
             if self._proven:
                 raise  # vLLM is slow or down
             works = False  # something in front of vLLM does not forward the query
+
         if not works:
             # If the filter worked before, a different page means that vLLM changed; else, that
             # filters do not work.
             self._whole_left = 0 if self._proven else RETRY
             self._filter, self._proven = "", ()
             return None
+
         self._proven = series
         if snapshot.process_start != self._process_start:
             self._filtered_left = 0  # another process may have families that the filter leaves out
@@ -244,18 +246,23 @@ class PageSource:
         return snapshot
 
     def _expect(self, series: tuple[Series, ...]) -> None:
-        """From now on, requests only the names on this page, whose process start shows that it is of one process."""
+        """From now on, requests only the names on this page.
+
+        Its process start shows that it is of one process.
+        """
         # vLLM logs the whole query at every poll, so it names only what is on this page.
         self._expected = frozenset(series)
-        query = "&".join(
-            f"name%5B%5D={quote(name)}" for name in sorted({sample.name for sample in series})
-        )
+        wanted = sorted({sample.name for sample in series})
+        query = "&".join(f"name%5B%5D={quote(name)}" for name in wanted)
         self._filter = f"{WHOLE_PAGE}/?{query}"
         self._filtered_left = RECHECK
 
 
 class _Pages:
-    """Reads pages of one kind: in a thread, so that the event loop stays responsive whatever they contain."""
+    """Reads pages of one kind.
+
+    In a thread, so that the event loop stays responsive whatever they contain.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._pages, self._snapshots = PageReader(names.wanted(), limits), SnapshotReader()

@@ -1,4 +1,7 @@
-"""Where each engine's quantities are on a page: computed once per page shape, applied at every poll."""
+"""Where each engine's quantities are on a page.
+
+Computed once per page shape, applied at every poll.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,9 +13,8 @@ from sidecar.engine.exposition import Series
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.errors import PageTooLarge
 
-_MOST_ENGINES = (
-    256  # pairs of model and engine on a page; four times the maximum of ``limits.engines``
-)
+# Pairs of model and engine on a page; four times the maximum of ``limits.engines``.
+_MOST_ENGINES = 256
 _DIGITS = 15  # at most; Python refuses to parse integers of several thousand digits
 _NO_ENGINE = "0"  # V0 and the first V1 versions have one engine and no label for it
 
@@ -26,14 +28,20 @@ class EngineKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HistogramPlan:
-    """``buckets[i]`` are the indices whose values add up to the count at ``edges[i]``; the last edge is +Inf."""
+    """``buckets[i]`` are the indices whose values add up to the count at ``edges[i]``.
+
+    The last edge is +Inf.
+    """
 
     edges: tuple[float, ...]
     buckets: tuple[tuple[int, ...], ...]
 
 
 class KvCache(NamedTuple):
-    """The KV cache's size and that of a block of it, in tokens; None and 0 where vLLM does not export them."""
+    """The KV cache's size and that of a block of it, in tokens.
+
+    None and 0 where vLLM does not export them.
+    """
 
     capacity: int | None = None
     block: int = 0
@@ -87,20 +95,24 @@ def engine_plans(page: Sequence[Series]) -> tuple[EnginePlan, ...]:
 
 
 def process_start(page: Sequence[Series]) -> int | None:
-    """The index of the process start time, or else of the time at which it created a counter; None
-    if there is none.
+    """The index of the process start time, or else of the time at which it created a counter.
 
-    Pages of several processes have neither.
+    None if there is neither, as on pages of several processes.
     """
     starts = [index for index, series in enumerate(page) if series.name == names.PROCESS_START]
     created = [
         index for index, series in enumerate(page) if names.split(series.name)[1] == names.CREATED
     ]
-    return starts[0] if len(starts) == 1 else created[0] if created and not starts else None
+    if len(starts) == 1:
+        return starts[0]
+    return created[0] if created and not starts else None
 
 
 def _agreed(caches: set[KvCache] | None) -> KvCache:
-    """The KV cache, if all agree: if they differ, nothing on the page says which model each belongs to."""
+    """The KV cache, if all agree; else an unknown one.
+
+    If they differ, nothing on the page says which model each belongs to.
+    """
     return next(iter(caches)) if caches is not None and len(caches) == 1 else KvCache()
 
 
@@ -141,7 +153,10 @@ def _indices(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) ->
 def _gauge_indices(
     samples: Mapping[str, list[_Sample]], candidates: tuple[str, ...]
 ) -> tuple[int, ...]:
-    """Like ``_indices``, but prefers a candidate without ``pid``: most with one are stale (0.9.2 to 0.11.0)."""
+    """Like ``_indices``, but prefers a candidate without ``pid``.
+
+    Most with one are stale (0.9.2 to 0.11.0).
+    """
     shared = [
         name for name in candidates if name in samples and "pid" not in samples[name][0].labels
     ]
@@ -154,10 +169,10 @@ def _positions(samples: list[_Sample]) -> tuple[tuple[int, ...], ...]:
         position = _whole(sample.labels.get("position", ""))
         if position is not None:
             by_position[position].append(sample.index)
-    complete = sorted(by_position) == list(range(len(by_position)))
-    return (
-        tuple(tuple(by_position[position]) for position in sorted(by_position)) if complete else ()
-    )
+    positions = sorted(by_position)
+    if positions != list(range(len(positions))):
+        return ()
+    return tuple(tuple(by_position[position]) for position in positions)
 
 
 def _histogram(
@@ -177,11 +192,10 @@ def _histogram(
 
 
 def _kv_cache(config: Mapping[str, str]) -> KvCache:
-    """The capacity is exported since 0.32; before that, it is the number of blocks times the size of one."""
-    tokens, blocks, size = (
-        _whole(config.get(name, ""))
-        for name in ("kv_cache_size_tokens", "num_gpu_blocks", "block_size")
-    )
+    """The capacity is exported since 0.32; before, it is the number of blocks times their size."""
+    tokens = _whole(config.get("kv_cache_size_tokens", ""))
+    blocks = _whole(config.get("num_gpu_blocks", ""))
+    size = _whole(config.get("block_size", ""))
     if tokens is None and blocks is not None and size is not None:
         tokens = blocks * size
     return KvCache(tokens, size or 0)

@@ -25,7 +25,10 @@ class ScrapeSink(Protocol):
 
 
 class Pacing:
-    """Decides the seconds between the starts of two polls: the configured interval, unless that costs vLLM too much."""
+    """Decides the seconds between the starts of two polls.
+
+    The configured interval, unless that costs vLLM too much.
+    """
 
     def __init__(self, scrape: Scrape) -> None:
         self._scrape = scrape
@@ -35,10 +38,10 @@ class Pacing:
     def arrived(self, duration: float) -> None:
         """Records that a page, usable or not, took ``duration`` seconds."""
         self._durations.append(duration)
-        # A sidecar that starts while vLLM is busy must not slow down because its first poll had to
-        # wait.
+        # A sidecar that starts while vLLM is busy must not slow down because its first poll waited.
         cost = min(self._durations) if len(self._durations) == _RECENT else 0.0
         affordable = cost / self._scrape.scrape_cpu_share
+
         # A configured interval above the maximum is kept.
         longest = max(self._scrape.scrape_max_interval, self._scrape.scrape_interval)
         self.interval = min(max(self._scrape.scrape_interval, affordable), longest)

@@ -15,7 +15,10 @@ _LARGEST = 1e18  # far above any real count; sums of larger values would eventua
 
 @dataclass(frozen=True, slots=True)
 class HistogramReading:
-    """A cumulative histogram: ``counts[i]`` observations were at most ``edges[i]``; the last edge is +Inf."""
+    """A cumulative histogram: ``counts[i]`` observations were at most ``edges[i]``.
+
+    The last edge is +Inf.
+    """
 
     edges: tuple[float, ...]
     counts: tuple[float, ...]
@@ -28,11 +31,10 @@ class HistogramReading:
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """One engine's quantities at one moment. What its vLLM version does not export is absent, never
-    0.
+    """One engine's quantities at one moment.
 
-    ``accepted_per_position[p]`` counts accepted draft tokens at position p, from 0; empty if not
-    exported.
+    What its vLLM version does not export is absent, never 0. ``accepted_per_position[p]`` counts
+    accepted draft tokens at position p, from 0; empty if not exported.
     """
 
     key: EngineKey
@@ -46,7 +48,10 @@ class EngineSnapshot:
 
     @property
     def speculates(self) -> bool:
-        """Whether vLLM exports speculation counters, usable or not; one that speculates does so from the start."""
+        """Whether vLLM exports speculation counters, usable or not.
+
+        One that speculates does so from the start.
+        """
         return Trait.OVERCOUNTED in self.traits or any(
             counter in self.counters for counter in SPECULATION
         )
@@ -54,7 +59,10 @@ class EngineSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PageSnapshot:
-    """One page of ``/metrics``: ``process_start`` is Unix seconds, None on a page of several processes."""
+    """One page of ``/metrics``.
+
+    ``process_start`` is in Unix seconds, None on a page of several processes.
+    """
 
     engines: tuple[EngineSnapshot, ...]
     process_start: float | None

@@ -1,7 +1,7 @@
-"""How much totals that never decrease have grown over a sliding window, however many polls fall
-into it.
+"""How much totals that never decrease have grown over a sliding window.
 
-Of any totals, of an engine's counters, and of its latency histograms.
+Of any totals, of an engine's counters, and of its latency histograms, however many polls fall into
+the window.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from sidecar.engine.snapshot import HistogramReading
 
 HOUR: Final = 3600.0  # seconds: the longer of the two windows that are judged
 _PARTS: Final = 60  # the window's start is accurate to a sixtieth of its length
-# the longest span of a window with an outage, in window lengths; polls may be one length apart
+# The longest span of a window with an outage, in window lengths; polls may be one length apart.
 _LONGEST: Final = 1.5
 
 Row = tuple[float, ...]
@@ -23,7 +23,10 @@ Reading = TypeVar("Reading")
 
 
 class GrowthWindow(Generic[Reading]):
-    """Keeps a bounded number of readings of totals: the latest, and about sixty from the window's start on."""
+    """Keeps a bounded number of readings of totals.
+
+    The latest, and about sixty from the window's start on.
+    """
 
     def __init__(self, seconds: float, subtract: Callable[[Reading, Reading], Reading]) -> None:
         """``seconds`` is the length of the window, by the clock that gives ``at``.
@@ -61,9 +64,9 @@ class GrowthWindow(Generic[Reading]):
     @property
     def growth(self) -> Reading | None:
         """The growth over the window that ends at the last reading; None if there is none."""
-        return (
-            self._subtract(self._latest[1], self._kept[0][1]) if self._latest is not None else None
-        )
+        if self._latest is None:
+            return None
+        return self._subtract(self._latest[1], self._kept[0][1])
 
     def readings(self) -> list[tuple[float, Reading]]:
         """The kept readings, each with its time: about sixty, including the latest."""
@@ -73,12 +76,18 @@ class GrowthWindow(Generic[Reading]):
 
 
 def subtract(after: Sequence[float], before: Sequence[float]) -> Row:
-    """The growth of a row of totals; if it has become longer, its additional totals were 0 until then."""
+    """The growth of a row of totals.
+
+    If it has become longer, its additional totals were 0 until then.
+    """
     return tuple(new - old for old, new in zip_longest(before, after, fillvalue=0.0))
 
 
 class CounterWindow(GrowthWindow[Row]):
-    """Readings of an engine's counters, which start again at 0 when its vLLM restarts; NaN where one is not known."""
+    """Readings of an engine's counters, which start again at 0 when its vLLM restarts.
+
+    NaN where one is not known.
+    """
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds, subtract)
@@ -86,9 +95,13 @@ class CounterWindow(GrowthWindow[Row]):
         self._known: Row = ()  # the last value of each counter
 
     def count(self, at: float, counters: Row, *, has_restarted: bool) -> None:
-        """Adds a reading; with ``has_restarted``, the counters have started again at 0 since the last one."""
+        """Adds a reading.
+
+        With ``has_restarted``, the counters have started again at 0 since the last one.
+        """
         if has_restarted:
             self._carried, self._known = _added(self._carried, self._known), ()
+
         self._known = tuple(
             old if isnan(new) else new
             for old, new in zip_longest(self._known, counters, fillvalue=0.0)
@@ -102,20 +115,23 @@ class HistogramWindow:
     def __init__(self, seconds: float) -> None:
         """``seconds`` is the length of the window, by the clock that gives ``at``."""
         self._seconds = seconds
-        self._windows: dict[
-            Phase, tuple[tuple[float, ...], CounterWindow]
-        ] = {}  # with the buckets' edges
+        # With the buckets' edges.
+        self._windows: dict[Phase, tuple[tuple[float, ...], CounterWindow]] = {}
         self._latest: Mapping[Phase, HistogramReading] = {}
 
     def append(
         self, at: float, histograms: Mapping[Phase, HistogramReading], *, has_restarted: bool
     ) -> None:
-        """Adds a page's readings; different buckets restart a window, since they come from another vLLM version."""
+        """Adds a page's readings.
+
+        Different buckets restart a window, since they come from another vLLM version.
+        """
         self._latest = histograms
         if has_restarted:  # a histogram that is not on the page starts again unseen
             self._windows = {
                 phase: window for phase, window in self._windows.items() if phase in histograms
             }
+
         for phase, reading in histograms.items():
             if phase not in self._windows or self._windows[phase][0] != reading.edges:
                 self._windows[phase] = (reading.edges, CounterWindow(self._seconds))
@@ -123,10 +139,10 @@ class HistogramWindow:
 
     @property
     def growth(self) -> dict[Phase, HistogramReading]:
-        """The observations in the window that ends at the last reading, or in the whole history if
-        that is shorter.
+        """The observations in the window that ends at the last reading.
 
-        Of the histograms that the last page has, without those of which there is only one reading.
+        Or in the whole history, if that is shorter. Of the histograms that the last page has,
+        without those of which there is only one reading.
         """
         grown = {}
         for phase in self._latest:

@@ -1,10 +1,9 @@
-"""How a metric is declared: its name, type, help and labels, and where its value is in the report
-tree.
+"""How a metric is declared: name, type, help and labels, and where the report has its value.
 
-A level of the tree defines the labels that its metrics share, and lists its nodes. A metric adds
-where a node has its value: its place, such as ``speed.speedup.ratio``, or a function. A value is a
-number, a distribution, a mapping from the values of additional labels to numbers, or None if it is
-absent.
+The report is a tree. A level of the tree defines the labels that its metrics share, and lists its
+nodes. A metric adds where a node has its value: its place, such as ``speed.speedup.ratio``, or a
+function. A value is a number, a distribution, a mapping from the values of additional labels to
+numbers, or None if it is absent.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,9 +19,8 @@ from sidecar.engine.merge import OTHER
 from sidecar.settings import Settings
 
 Labels = tuple[str, ...]  # values, in the order of the label names
-Values = (
-    float | Distribution | None | Mapping[Any, float | None]
-)  # a mapping's keys are strings or tuples of these
+# A mapping's keys are strings or tuples of these.
+Values = float | Distribution | None | Mapping[Any, float | None]
 Kind = Literal["counter", "gauge", "histogram"]  # as in ``# TYPE``
 Node = TypeVar("Node")
 
@@ -40,7 +38,10 @@ Sample = tuple[Labels, float | Distribution]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric; ``name`` includes a counter's ``_total``, ``samples`` yields its samples on a page."""
+    """One metric.
+
+    ``name`` includes a counter's ``_total``, ``samples`` yields its samples on a page.
+    """
 
     name: str
     kind: Kind
@@ -51,13 +52,19 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Level(Generic[Node]):
-    """A kind of node in the tree; ``nodes`` yields each node with the values of ``labels`` that identify it."""
+    """A kind of node in the tree.
+
+    ``nodes`` yields each node with the values of ``labels`` that identify it.
+    """
 
     labels: tuple[str, ...]
     nodes: Callable[[Shown], Iterable[tuple[Labels, Node]]]
 
     def gauge(self, name: str, value: str | Callable[[Node], Values], *labels: str) -> Metric:
-        """A gauge for each node; ``labels`` are the labels whose values are the keys of ``value``'s mapping."""
+        """A gauge for each node.
+
+        ``labels`` are the labels whose values are the keys of ``value``'s mapping.
+        """
         return self._metric(f"specdec_{name}", "gauge", value, labels)
 
     def counter(self, name: str, value: str | Callable[[Node], Values], *labels: str) -> Metric:
@@ -69,7 +76,7 @@ class Level(Generic[Node]):
         return self._metric(f"specdec_{name}", "histogram", value, ())
 
     def by_position(self, name: str, place: str) -> Metric:
-        """A counter for each draft position, from 0; those past the limit are summed as ``other``."""
+        """A counter for each draft position, from 0; those past the limit are summed: ``other``."""
         read = _reader(place)
 
         def samples(shown: Shown) -> Iterator[Sample]:
@@ -92,9 +99,8 @@ class Level(Generic[Node]):
         def samples(shown: Shown) -> Iterator[Sample]:
             for outer, node in self.nodes(shown):
                 values = read(node)
-                for inner, item in (
-                    values.items() if isinstance(values, Mapping) else (((), values),)
-                ):
+                by_key = values.items() if isinstance(values, Mapping) else [((), values)]
+                for inner, item in by_key:
                     if item is not None:
                         yield outer + ((inner,) if isinstance(inner, str) else inner), item
 
@@ -102,7 +108,10 @@ class Level(Generic[Node]):
 
 
 def _reader(place: str) -> Callable[[Any], Any]:
-    """Reads what a node has at a place in the tree below it; None where a part of the way there is None."""
+    """Reads what a node has at a place in the tree below it.
+
+    That is None where a part of the way there is None.
+    """
     names = place.split(".")
 
     def read(node: Any) -> Any:
@@ -127,9 +136,8 @@ MODEL: Final[Level[ModelReport]] = Level(
     ("model_name",), lambda shown: (((model.model_name,), model) for model in shown.report.models)
 )
 ENGINE: Final = Level(("model_name", "engine"), _engines)
-SINGLE_ENGINE: Final = Level(
-    ("model_name", "engine"), _single_engines
-)  # for what merged engines do not have
+# For what merged engines do not have.
+SINGLE_ENGINE: Final = Level(("model_name", "engine"), _single_engines)
 LOAD: Final[Level[LoadReport]] = Level(
     ("model_name", "engine", "running"),
     lambda shown: (

@@ -1,4 +1,7 @@
-"""The sidecar's ``/metrics`` page in the requested format, with vLLM's own series where they are re-exported."""
+"""The sidecar's ``/metrics`` page in the requested format.
+
+Where vLLM's own series are re-exported, it has them, too.
+"""
 
 import gzip
 import math
@@ -105,7 +108,8 @@ def _add(family: Family, name: str, labels: dict[str, str], value: float | Distr
         family.add_sample(name, labels, value)
         return
     for edge, count in zip((*value.edges, math.inf), value.counts, strict=True):
-        le = floatToGoString(edge)  # type: ignore[no-untyped-call]  # prometheus_client leaves it untyped
+        # prometheus_client leaves it untyped.
+        le = floatToGoString(edge)  # type: ignore[no-untyped-call]
         family.add_sample(f"{name}_bucket", labels | {"le": le}, count)
     family.add_sample(f"{name}_count", labels, value.count)
     family.add_sample(f"{name}_sum", labels, value.sum)

@@ -21,16 +21,14 @@ STATIC = {"style.css": "text/css", "live.js": "text/javascript"}
 
 
 def plugin_line(plugin: PluginReport, said: str) -> str:
-    """The state of the plug-in, unless ``said`` already contains it, and the versions that are connected."""
+    """The state of the plug-in, unless ``said`` already contains it, and the connected versions."""
     versions = ", ".join(
         dict.fromkeys(f"plug-in {one.version} in vLLM {one.vllm_version}" for one in plugin.engines)
     )
     small = f" <small>{escape(versions)}</small>" if versions else ""
     sentence = plugin_sentence(plugin)
-    return (
-        '<p class="plugin'
-        f' {plugin.state}">{marked(sentence) if sentence not in said else ""}{small}</p>'
-    )
+    state = "" if sentence in said else marked(sentence)
+    return f'<p class="plugin {plugin.state}">{state}{small}</p>'
 
 
 def hints_section(report: Report) -> str:
@@ -49,32 +47,35 @@ def page(shown: Shown) -> str:
     """The whole page."""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Does speculation pay?</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="stylesheet" href="static/style.css">
-<noscript><meta http-equiv="refresh" content="5"></noscript><script src="static/live.js" defer></script></head><body>
+<meta name="viewport" content="width=device-width, initial-scale=1">\
+<link rel="stylesheet" href="static/style.css">
+<noscript><meta http-equiv="refresh" content="5"></noscript>\
+<script src="static/live.js" defer></script></head><body>
 <header><h1>specdec-sidecar <small>{__version__}</small></h1>
-<nav><a href="metrics">metrics</a> · <a href="api/v1/status">status</a> · <a href="runbooks">runbooks</a></nav>
+<nav><a href="metrics">metrics</a> · <a href="api/v1/status">status</a> · \
+<a href="runbooks">runbooks</a></nav>
 </header><main id="content">{content(shown)}</main></body></html>
 """
 
 
 def content(shown: Shown) -> str:
-    """The part of the page that changes: the answer, then each model with its engines, then hints."""
+    """The part of the page that changes: the answer, each model with its engines, then hints."""
     report, settings = shown.report, shown.settings
     said = answer(report)
     parts = [
-        (
-            f'<p class="answer {said.tone}">{marked(said.text)}</p><p'
-            f' class="why">{marked(said.why)}</p>'
-        ),
+        f'<p class="answer {said.tone}">{marked(said.text)}</p>',
+        f'<p class="why">{marked(said.why)}</p>',
         plugin_line(report.plugin, said.why),
     ]
     above = f"{said.why} {plugin_sentence(report.plugin)}"
+
     if report.scrape.up:
         for model in report.models:
             parts.append(model_section(model, settings.thresholds, report.plugin, above))
             parts += [engine_section(engine, model.plain_latencies) for engine in model.engines]
         parts.append('<p class="facts">± is the 95 % confidence interval.</p>')
         parts.append(hints_section(report))
+
     return "".join(parts)
 
 

@@ -1,4 +1,7 @@
-"""The page's sections: one for each model, with its temperatures, groups and times, and one for each engine."""
+"""The page's sections: one for each model, and one for each engine.
+
+A model's section has its temperatures, groups and times.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -33,15 +36,14 @@ _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
 
 def bar(value: float | None, limits: Sequence[float]) -> str:
     """A share from 0 to 1 as a bar, with a mark at each limit."""
-    fill = (
-        ""
-        if value is None
-        else f'<rect class="fill" height="12" width="{value * _WIDTH:.1f}" rx="2"/>'
-    )
+    fill = ""
+    if value is not None:
+        fill = f'<rect class="fill" height="12" width="{value * _WIDTH:.1f}" rx="2"/>'
     marks = "".join(
         f'<line class="limit" x1="{at * _WIDTH:.1f}" x2="{at * _WIDTH:.1f}" y2="12"/>'
         for at in limits
     )
+
     return (
         f'<svg viewBox="0 0 {_WIDTH} 12" preserveAspectRatio="none" height="12" aria-hidden="true">'
         f'<rect class="track" width="{_WIDTH}" height="12" rx="2"/>{fill}{marks}</svg>'
@@ -53,6 +55,7 @@ def distribution(counts: Sequence[int], limit: float) -> str:
     highest = max(counts, default=0)
     if not highest:
         return ""
+
     width = 100 / len(counts)
     bins = "".join(
         f'<rect class="bin{" low" if (index + 1) / len(counts) <= limit else ""}"'
@@ -60,6 +63,7 @@ def distribution(counts: Sequence[int], limit: float) -> str:
         f' y="{28 - 28 * count / highest:.1f}" height="{28 * count / highest:.1f}"/>'
         for index, count in enumerate(counts)
     )
+
     return (
         '<svg viewBox="0 0 100 28" preserveAspectRatio="none" height="28" role="img" '
         f'aria-label="requests by acceptance, 0 to 1">{bins}</svg>'
@@ -67,9 +71,14 @@ def distribution(counts: Sequence[int], limit: float) -> str:
 
 
 def engine_section(engine: EngineReport, baselines: Mapping[str, Mapping[float, float]]) -> str:
-    """Three panels. ``baselines`` are the model's baseline latencies in seconds, by phase and quantile."""
+    """Three panels.
+
+    ``baselines`` are the model's baseline latencies in seconds, by phase and quantile.
+    """
+    key = engine.key
     acceptance = engine.acceptance or NO_DRAFTS
     length = f", {acceptance.length:.2f} tokens per draft" if acceptance.length else ""
+    positions = by_position(acceptance, "out of all drafts")
     load = ", ".join(
         f"{engine.gauges[gauge]:.0f} {what}"
         for gauge, what in _LOAD.items()
@@ -77,18 +86,18 @@ def engine_section(engine: EngineReport, baselines: Mapping[str, Mapping[float, 
     )
     capacity = engine.kv_cache_capacity_tokens
     tokens = "" if capacity is None else f" of {capacity:,} tokens"
+
     return (
-        f"<h2>{escape(engine.key.model_name)} <small>engine"
-        f" {escape(engine.key.engine)}</small></h2>"
+        f"<h2>{escape(key.model_name)} <small>engine {escape(key.engine)}</small></h2>"
         '<div class="panels">'
-        '<div class="panel"><h3>Acceptance rate, all'
-        f" requests</h3>{value(percent(acceptance.rate))}"
-        f'{length}<div class="facts">{by_position(acceptance, "out of all drafts")}</div></div>'
-        '<div class="panel"><h3>KV-cache usage,'
-        f" peak</h3>{value(percent(engine.kv_cache_peak))}{tokens}"
+        '<div class="panel"><h3>Acceptance rate, all requests</h3>'
+        f"{value(percent(acceptance.rate))}{length}"
+        f'<div class="facts">{positions}</div></div>'
+        '<div class="panel"><h3>KV-cache usage, peak</h3>'
+        f"{value(percent(engine.kv_cache_peak))}{tokens}"
         f'<div class="facts">{load}</div></div>'
-        '<div class="panel"><h3>Latency by'
-        f" bucket</h3>{_latencies(engine.latencies, baselines)}</div></div>"
+        '<div class="panel"><h3>Latency by bucket</h3>'
+        f"{_latencies(engine.latencies, baselines)}</div></div>"
     )
 
 
@@ -108,19 +117,16 @@ def _latencies(
         )
         for phase, measured in latencies.items()
     ]
-    return (
-        _table(("", "P50", "P95", "P99", "P99 - P50"), rows)
-        or '<p class="facts">No requests in the window.</p>'
-    )
+    table = _table(("", "P50", "P95", "P99", "P99 - P50"), rows)
+    return table or '<p class="facts">No requests in the window.</p>'
 
 
 def _gap(measured: Latency, baseline: Mapping[float, float]) -> str:
     growth = gap_growth(measured, baseline)
-    gap = (
-        shown_quantiles(measured, latency)[-1]
-        if measured.gap_seconds is None
-        else latency(measured.gap_seconds)
-    )
+    if measured.gap_seconds is None:
+        gap = shown_quantiles(measured, latency)[-1]
+    else:
+        gap = latency(measured.gap_seconds)
     return gap if growth is None else f"{gap} ({growth:.1f} times the baseline)"
 
 
@@ -130,11 +136,11 @@ def model_section(
     """Everything known about one model, across its engines; does not repeat what is in ``said``."""
     judged = model.judgement
     notes = "".join(f"<div class=advice>{marked(note)}</div>" for note in model_notes(model))
-    split = (
-        _split(model, thresholds)
-        if model.no_split is None
-        else _no_split(model.no_split, plugin, said)
-    )
+    if model.no_split is None:
+        split = _split(model, thresholds)
+    else:
+        split = _no_split(model.no_split, plugin, said)
+
     return (
         f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
         f'<div class="buckets"><div class="bucket whole {TONES[judged.verdict]}">'
@@ -147,9 +153,9 @@ def model_section(
 def _why(model: ModelReport) -> str:
     """The findings; empty if there are none."""
     items = "".join(
-        f"<li><strong>{escape(finding.code)}</strong>"
-        f" {marked(finding.what)}<br>{marked(finding.remedy)}<br><small>{marked(finding.expect)} To"
-        f" verify: {marked(finding.verify)}</small></li>"
+        f"<li><strong>{escape(finding.code)}</strong> {marked(finding.what)}"
+        f"<br>{marked(finding.remedy)}"
+        f"<br><small>{marked(finding.expect)} To verify: {marked(finding.verify)}</small></li>"
         for finding in explanations(model)
     )
     return f'<h3>Why</h3><ul class="notes">{items}</ul>' if items else ""
@@ -160,20 +166,21 @@ def _speculates(model: ModelReport) -> str:
     configured = dict.fromkeys(
         engine.speculation for engine in model.engines if engine.speculation is not None
     )
+
     texts = []
     for speculation in configured:
         parts = [
             speculation.method or "unknown method",
             counted(speculation.num_speculative_tokens, "token"),
         ]
-        parts += ["schedule by batch size"] if speculation.per_batch_size else []
-        parts += ["adaptive verification"] if speculation.adaptive_verification else []
-        parts += (
-            [f"sampler {speculation.rejection_sample_method}"]
-            if speculation.rejection_sample_method
-            else []
-        )
+        if speculation.per_batch_size:
+            parts.append("schedule by batch size")
+        if speculation.adaptive_verification:
+            parts.append("adaptive verification")
+        if speculation.rejection_sample_method:
+            parts.append(f"sampler {speculation.rejection_sample_method}")
         texts.append(", ".join(parts))
+
     return "; ".join(texts)
 
 
@@ -186,16 +193,16 @@ def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
     window = seen(judgement)
     if not window.draft_tokens:
         return "No draft tokens in the window."
+
     accepted = f"{percent(window.rate)} of {counted(window.draft_tokens, 'draft token')} accepted"
     length = f", {window.length:.2f} tokens per draft" if window.length else ""
     recent = judgement.evidence.window  # of which the steps are
     span = "" if window == recent else f" in the last {duration(recent.seconds)}"
     steps = f"; {per_step(speed.steps)}{span}" if speed and speed.steps else ""
-    faster = (
-        f"; {times_as_fast(speed.speedup)}, {effect(speed.speedup)}"
-        if speed and speed.speedup
-        else ""
-    )
+    faster = ""
+    if speed and speed.speedup:
+        faster = f"; {times_as_fast(speed.speedup)}, {effect(speed.speedup)}"
+
     return f"{accepted} in the last {duration(window.seconds)}{length}{steps}{faster}"
 
 
@@ -205,16 +212,16 @@ def _split(model: ModelReport, thresholds: Thresholds) -> str:
     rows = "".join(_bucket(one, thresholds, is_explained=bool(model.findings)) for one in shown)
     if not rows:
         return '<p class="facts">No drafts in the window.</p>'
+
     marks = ""
     if any(one.judgement.basis is Basis.ACCEPTANCE for one in shown):
-        low, high = (
-            percent(thresholds.acceptance_net_negative),
-            percent(thresholds.acceptance_break_even),
-        )
+        low = percent(thresholds.acceptance_net_negative)
+        high = percent(thresholds.acceptance_break_even)
         marks = (
             f"Marks, a rule of thumb: below {low} speculation costs more than it saves; at {high}"
             " and above it pays. "
         )
+
     rates = by_position(seen(model.judgement), "out of the tokens drafted there")
     legend = "Histograms: finished requests with drafts, by acceptance rate, 0% to 100%."
     return f'{rows}<p class="facts">{marks}{legend} {rates}</p>'
@@ -228,22 +235,21 @@ def _no_split(no_split: NoSplit, plugin: PluginReport, said: str) -> str:
 def _bucket(bucket: TemperatureReport, thresholds: Thresholds, *, is_explained: bool) -> str:
     judged, low = bucket.judgement, thresholds.acceptance_net_negative
     limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
-    window, p10, share = (
-        seen(judged),
-        bucket.acceptance_quantiles[0.1],
-        percent(bucket.window.share),
-    )
+    window = seen(judged)
+    p10 = bucket.acceptance_quantiles[0.1]
+    share = percent(bucket.window.share)
+    requests = counted(sum(bucket.acceptance_bins), "request")
     note = judgement_note(judged, is_explained=is_explained)
     advice = f'<div class="advice">{escape(note)}</div>' if note else ""
+
     return (
         f'<div class="bucket {TONES[judged.verdict]}">'
-        f'<div class="name">T {marked(bucket.temperature)}<small>{share} of draft'
-        " tokens</small></div>"
+        f'<div class="name">T {marked(bucket.temperature)}'
+        f"<small>{share} of draft tokens</small></div>"
         f"{_verdict(judged)}"
         f'<div class="bar">{value(percent(window.rate))} accepted{bar(window.rate, limits)}</div>'
         f'<div class="spread">{distribution(bucket.acceptance_bins, low)}</div>'
-        '<div class="facts number">P10'
-        f" {percent(p10)}<br>{counted(sum(bucket.acceptance_bins), 'request')}</div>"
+        f'<div class="facts number">P10 {percent(p10)}<br>{requests}</div>'
         f"{_gain(bucket)}{advice}</div>"
     )
 
@@ -261,7 +267,7 @@ def _gain(bucket: TemperatureReport) -> str:
 
 
 def _lower(model: ModelReport) -> str:
-    """The groups that accept clearly less than the model's other requests; empty if there are none."""
+    """The groups that accept clearly less than the model's other requests; may be empty."""
     table = _table(("", *LOWER[1:]), lower_rows(model))
     return table and f"<h3>Requests with a lower acceptance rate</h3>{table}"
 
@@ -270,13 +276,15 @@ def _speed(model: ModelReport) -> str:
     """Times per token by load; empty without a baseline."""
     if model.speed is None or not any(load.plain_seconds for load in model.loads):
         return ""
+
     break_even = model.speed.break_even_acceptance
-    least = (
-        ""
-        if break_even is None
-        else f"Break-even acceptance rate at this load: {percent(break_even)}."
-    )
-    least = least if (break_even or 0) <= 1 else "No acceptance rate breaks even at this load."
+    if break_even is None:
+        least = ""
+    elif break_even <= 1:
+        least = f"Break-even acceptance rate at this load: {percent(break_even)}."
+    else:
+        least = "No acceptance rate breaks even at this load."
+
     rows = [
         (
             load.running,
@@ -312,6 +320,9 @@ def _row(cell: str, texts: Sequence[str]) -> str:
 
 
 def marked(note: str) -> str:
-    """Marks text in backticks as code, and ranges such as 0.7-1, so that no line breaks at their hyphens."""
+    """Marks text in backticks as code, and ranges such as 0.7-1.
+
+    No line breaks at the hyphens of marked ranges.
+    """
     coded = re.sub("`([^`]+)`", r"<code>\1</code>", escape(note))
     return re.sub(r"\d[\w.]*-\d[\w.]*", r"<span class=number>\g<0></span>", coded)

@@ -84,5 +84,7 @@ def _key(key: Any) -> str:
 @cache
 def _names(kind: type) -> tuple[str, ...]:
     """The fields of a dataclass or a named tuple, then its properties."""
-    named = [field.name for field in fields(kind)] if is_dataclass(kind) else kind._fields  # type: ignore[attr-defined]
-    return (*named, *(name for name, item in vars(kind).items() if isinstance(item, property)))
+    properties = [name for name, item in vars(kind).items() if isinstance(item, property)]
+    if is_dataclass(kind):
+        return (*(field.name for field in fields(kind)), *properties)
+    return (*kind._fields, *properties)  # type: ignore[attr-defined]

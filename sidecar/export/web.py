@@ -30,12 +30,12 @@ def make_web(
     vllm_page: Callable[[], bytes] = bytes,
     every: float = 0.0,
 ) -> web.Application:
-    """The application; it accepts no request bodies. ``read`` is called, and each page made, once
-    in ``every`` seconds.
+    """The application; it accepts no request bodies.
 
-    ``is_ready`` is whether vLLM has been polled once, successfully or not: a Pod whose sidecar is
-    not ready gets no traffic, so this does not depend on vLLM. ``vllm_page`` is vLLM's last whole
-    page if it is re-exported, else empty.
+    ``read`` is called, and each page made, once in ``every`` seconds. ``is_ready`` is whether vLLM
+    has been polled once, successfully or not: a Pod whose sidecar is not ready gets no traffic, so
+    this does not depend on vLLM. ``vllm_page`` is vLLM's last whole page if it is re-exported, else
+    empty.
     """
     app = web.Application(client_max_size=0)
     kept = Kept(every, read)
@@ -48,9 +48,8 @@ def make_web(
         form = chosen(accept, request.headers.get("Accept-Encoding", ""))
 
         def make(shown: Shown) -> bytes:
-            own = (
-                theirs if shown.report.scrape.up else b""
-            )  # from this report, so that the page shows one moment
+            # From this report, so that the page shows one moment.
+            own = theirs if shown.report.scrape.up else b""
             return rendered(shown, form, own_series(own, shown.settings.limits.passthrough_series))
 
         return web.Response(body=kept(form, make), headers=form.headers)
@@ -59,17 +58,13 @@ def make_web(
         return web.Response(text="healthy\n")
 
     async def ready(_: web.Request) -> web.Response:
-        return (
-            web.Response(text="ready\n")
-            if is_ready()
-            else web.Response(status=503, text="not ready\n")
-        )
+        status_code, text = (200, "ready\n") if is_ready() else (503, "not ready\n")
+        return web.Response(status=status_code, text=text)
 
     def made(make: Callable[[Shown], str], content_type: str) -> Handler:
         async def send(_: web.Request) -> web.Response:
-            return web.Response(
-                text=kept(make, make), content_type=content_type, headers=_PAGE_HEADERS
-            )
+            text = kept(make, make)
+            return web.Response(text=text, content_type=content_type, headers=_PAGE_HEADERS)
 
         return send
 
@@ -81,19 +76,23 @@ def make_web(
     app.router.add_get("/content", made(page.content, "text/html"))
     for name, content_type in page.STATIC.items():
         app.router.add_get(f"/static/{name}", _file(page.static(name), content_type))
+
     runbooks = {path.name: path.read_bytes() for path in shipped("runbooks").glob("*.md")}
     for path, folder in (("/runbooks", "runbooks/"), ("/runbooks/", "")):
         app.router.add_get(path, _file(_links(folder, sorted(runbooks)).encode(), "text/html"))
     for name, text in runbooks.items():
         app.router.add_get(f"/runbooks/{name}", _file(text, "text/plain"))
+
     return app
 
 
 def _json(shown: Shown) -> str:
-    """The status with vLLM's address, which a recording's lacks: these settings are not those it was recorded with."""
-    return json.dumps(
-        {"vllm_url": redacted(shown.settings.vllm_url), **status(shown)}, allow_nan=False
-    )
+    """The status with vLLM's address.
+
+    A recording's status lacks it: these settings are not those it was recorded with.
+    """
+    whole = {"vllm_url": redacted(shown.settings.vllm_url), **status(shown)}
+    return json.dumps(whole, allow_nan=False)
 
 
 def _links(folder: str, names: Sequence[str]) -> str:
@@ -112,7 +111,10 @@ def _file(body: bytes, content_type: str) -> Handler:
 
 
 class Kept:
-    """Caches what is made from the result of ``read``: each once in ``seconds``, unless very many are requested."""
+    """Caches what is made from the result of ``read``.
+
+    Each is made once in ``seconds``, unless very many are requested.
+    """
 
     def __init__(
         self, seconds: float, read: Callable[[], Shown], clock: Callable[[], float] = time.monotonic

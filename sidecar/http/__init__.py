@@ -1,1 +1,1 @@
-"""The web server of the sidecar's own pages: who may connect, and what it protects itself against."""
+"""The web server of the sidecar's own pages: who may connect, and how it protects itself."""

@@ -1,4 +1,7 @@
-"""The HTTP server of the sidecar's own pages: limits, TLS, passwords, and why a connection is refused or cut short."""
+"""The HTTP server of the sidecar's own pages: limits, TLS and passwords.
+
+It also says why a connection is refused or cut short.
+"""
 
 import asyncio
 import base64
@@ -49,9 +52,8 @@ class Refusal(StrEnum):
     """Why a connection or a request was refused or cut short."""
 
     GAVE_WAY = "gave_way"  # the oldest connection, closed to make room for a new one
-    NOT_ACCEPTED = (  # accepting failed and pauses, for example because no file descriptor is left
-        "not_accepted"
-    )
+    # Accepting failed and pauses, for example because no file descriptor is left.
+    NOT_ACCEPTED = "not_accepted"
     TLS = "tls"  # a handshake failed or took too long
     MALFORMED = "malformed"  # not HTTP
     UNAUTHORIZED = "unauthorized"  # no password, or a wrong one
@@ -75,26 +77,25 @@ class Passwords:
         self._checks = ThreadPoolExecutor(1)
 
     async def is_right(self, authorization: str, users: Mapping[str, str]) -> bool:
-        """Whether the header ``authorization`` has the password of one of ``users``, which maps
-        names to hashes.
+        """Whether the header ``authorization`` has the password of one of ``users``.
 
-        A check that is cancelled before it starts is not made.
+        ``users`` maps names to hashes. A check that is cancelled before it starts is not made.
         """
         user, password = _credentials(authorization)
         if not user:
             return False
-        hashed = users.get(user) or next(
-            iter(users.values())
-        )  # an unknown name costs as much time as a known one
+
+        # An unknown name costs as much time as a known one.
+        hashed = users.get(user) or next(iter(users.values()))
         digest = hmac.digest(self._key, hashed.encode() + password, "sha256")
         if not hmac.compare_digest(self._known.get(user, b""), digest):
             slowest = max(map(_cost, users.values()))
-            if not await asyncio.get_running_loop().run_in_executor(
-                self._checks, _is_match, password, hashed, slowest
-            ):
+            loop = asyncio.get_running_loop()
+            if not await loop.run_in_executor(self._checks, _is_match, password, hashed, slowest):
                 return False
             if user in users:
                 self._known[user] = digest
+
         return user in users
 
 
@@ -104,7 +105,11 @@ def _cost(hashed: str) -> int:
 
 
 def _is_match(password: bytes, hashed: str, slowest: int) -> bool:
-    """A wrong password takes as long as with a hash of the cost ``slowest``, so the time does not tell user names."""
+    """Whether the password matches the hash.
+
+    A wrong one takes as long as with a hash of the cost ``slowest``, so the time does not tell user
+    names.
+    """
     import bcrypt  # noqa: PLC0415 - saves memory: basic auth is off by default
 
     began = time.monotonic()
@@ -112,6 +117,7 @@ def _is_match(password: bytes, hashed: str, slowest: int) -> bool:
         matches = bcrypt.checkpw(password, hashed.encode())
     except ValueError:  # over 72 bytes or with a NUL: bcrypt cannot hash it
         matches = False
+
     if not matches:
         check = time.monotonic() - began
         time.sleep((_REST + 1) * check * 2 ** (slowest - _cost(hashed)) - check)
@@ -129,10 +135,10 @@ def _credentials(authorization: str) -> tuple[str, bytes]:
 
 
 class Connection(web.RequestHandler):
-    """A connection, which aiohttp from 3.14.4 on closes if no complete request head arrives within
-    ``idle_seconds``.
+    """A connection, which aiohttp closes if no complete request head arrives in ``idle_seconds``.
 
-    That time starts with the connection, and again with each response.
+    aiohttp does so from 3.14.4 on. That time starts with the connection, and again with each
+    response.
     """
 
     def __init__(self, server: web.Server, guard: "GuardedServer", client: socket.socket) -> None:
@@ -140,15 +146,15 @@ class Connection(web.RequestHandler):
             server,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=guard.options.idle_seconds,
-            access_log=None,  # type: ignore[arg-type]  # aiohttp's documentation says that None turns it off
+            # aiohttp's documentation says that None turns it off.
+            access_log=None,  # type: ignore[arg-type]
             auto_decompress=False,
             lingering_time=0,  # a body is not read: the connection closes after the response
         )
         self._client = client
         self._guard = guard
-        self._wire: asyncio.WriteTransport | None = (
-            None  # aiohttp drops its own reference on closing
-        )
+        # aiohttp drops its own reference on closing.
+        self._wire: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake is complete."""
@@ -161,7 +167,10 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def cut(self) -> None:
-        """Aborts the connection or its handshake, even if the client does not read; it no longer counts."""
+        """Aborts the connection or its handshake, even if the client does not read.
+
+        It no longer counts.
+        """
         self._guard.open.pop(self, None)
         if self._wire is not None:
             self._wire.abort()  # a shutdown would go unnoticed while aiohttp does not read
@@ -182,6 +191,7 @@ class Connection(web.RequestHandler):
         else:
             self._guard.refusals[Refusal.INTERNAL] += 1
             self._guard.faults.fault("handler", "request handler failed", reason=type(exc).__name__)
+
         response = web.Response(
             status=status, text=f"{status} {HTTPStatus(status).phrase}\n", headers=HEADERS
         )
@@ -215,9 +225,9 @@ class GuardedServer:
         self.open: dict[Connection, None] = {}  # those open or in their handshake, the oldest first
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
-        self._opening: set[asyncio.Task[None]] = (
-            set()
-        )  # they set up accepted connections, including TLS handshakes
+        # They set up accepted connections, including TLS handshakes.
+        self._opening: set[asyncio.Task[None]] = set()
+
         app.middlewares.insert(0, self._authorized)
         app.on_response_prepare.append(_add_headers)
         # A handler ends with its connection, so the limit on connections also bounds the queue of
@@ -227,8 +237,9 @@ class GuardedServer:
         )
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listens on every address of ``host`` and returns the first as bound; ``::`` accepts IPv4
-        too.
+        """Listens on every address of ``host`` and returns the first as bound.
+
+        ``::`` accepts IPv4 too.
 
         Raises:
             OSError: an address cannot be bound; ``stop`` closes the others.
@@ -241,8 +252,10 @@ class GuardedServer:
             self._listeners.append(
                 socket.create_server(address, family=family, backlog=128, dualstack_ipv6=dual)
             )
+
         if self._runner.server is None:
             raise RuntimeError("stopped")
+
         server = self._runner.server
         self._accepting = [
             loop.create_task(self._accept(listener, server)) for listener in self._listeners
@@ -296,18 +309,16 @@ class GuardedServer:
             error.__traceback__ = None
             client.close()
             connection.connection_lost(error)
-            if not isinstance(
-                error, ConnectionResetError | BrokenPipeError
-            ):  # the client disconnected
+            has_client_left = isinstance(error, ConnectionResetError | BrokenPipeError)
+            if not has_client_left:
                 self.refusals[Refusal.TLS] += 1
 
     @web.middleware
     async def _authorized(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         users = {} if self.web_config is None else self.web_config.users
         is_open = not users or request.path in self.options.open_paths
-        if is_open or await self._passwords.is_right(
-            request.headers.get("Authorization", ""), users
-        ):
+        authorization = request.headers.get("Authorization", "")
+        if is_open or await self._passwords.is_right(authorization, users):
             return await handler(request)
         self.refusals[Refusal.UNAUTHORIZED] += 1
         return web.Response(status=401, text="unauthorized\n", headers=_CHALLENGE)

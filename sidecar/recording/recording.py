@@ -63,7 +63,10 @@ class Scrape:
 
 @dataclass(frozen=True, slots=True)
 class PluginLine:
-    """A plug-in's message, received ``at``. No message: the connection ended. Connection 0: only marks a time."""
+    """A plug-in's message, received ``at``.
+
+    No message: the connection ended. Connection 0: only marks a time.
+    """
 
     at: UnixSeconds
     connection: Annotated[int, Field(ge=0)] = 0
@@ -127,7 +130,11 @@ class Recorder:
         self._plugin.close()
 
     def page(self, start: float, end: float, body: bytes) -> None:
-        """Records a poll, after the messages before it: Unix seconds before and after the call, and the whole page."""
+        """Records a poll, after the messages before it.
+
+        ``start`` and ``end`` are Unix seconds before and after the call, ``body`` is the whole
+        page.
+        """
         if self._stopped:
             return
         self._flush()
@@ -264,8 +271,7 @@ def _poll(text: str) -> tuple[float, float, str]:
 
 
 def replay(directory: Path, settings: Settings) -> Report:
-    """The report at the recording's last poll, as from a sidecar whose windows span the whole
-    recording.
+    """The report at the recording's last poll, with windows that span the whole recording.
 
     Raises:
         InputError: the recording cannot be read, or has no poll.
@@ -273,6 +279,7 @@ def replay(directory: Path, settings: Settings) -> Report:
     scrapes = list(read_scrapes(directory))
     if not scrapes:
         raise InputError(f"{directory}: the recording has no poll")
+
     length = scrapes[-1].at - scrapes[0].at
     windows = {name: max(getattr(settings, name), length) for name in ("latency_window", "history")}
     return replay_events(scrapes, read_plugin(directory), settings.model_copy(update=windows))

@@ -1,5 +1,4 @@
-"""``python -m specdec_doctor``: says what the plug-in needs in vLLM's container in order to work,
-and what is missing.
+"""``python -m specdec_doctor``: says what the plug-in needs in vLLM's container, and what it lacks.
 
 It stands beside the plug-in as ``specdec_doctor.py``, without the sidecar: standard library only.
 vLLM never loads it.
@@ -24,14 +23,18 @@ def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
     has_entry_point = any(
         (point.group, point.name) == ("vllm.general_plugins", "specdec") for point in points
     )
-    allowed = os.environ.get("VLLM_PLUGINS")
+    unfound = "" if has_entry_point else "its folder is not on PYTHONPATH, or lacks its .dist-info"
+
+    allowed, forbidden = os.environ.get("VLLM_PLUGINS"), ""
+    if allowed is not None and "specdec" not in allowed.split(","):
+        forbidden = f"its value is {allowed!r}: add specdec, or unset it"
+
     findings = {
-        "vLLM finds the plug-in": "" if has_entry_point else "its folder is not on PYTHONPATH, or lacks its .dist-info",
-        "VLLM_PLUGINS allows it": "" if allowed is None or "specdec" in allowed.split(",")
-        else f"its value is {allowed!r}: add specdec, or unset it",
+        "vLLM finds the plug-in": unfound,
+        "VLLM_PLUGINS allows it": forbidden,
         "it knows vLLM's Scheduler": _unknown(misfit),
         f"a sidecar listens at {path}": _refused(path),
-    }  # fmt: skip
+    }
     for finding, problem in findings.items():
         print(f"FAIL {finding}: no; {problem}" if problem else f"ok   {finding}")
     return 1 if any(findings.values()) else 0
@@ -57,8 +60,8 @@ def _refused(path: str) -> str:
         except OSError as error:
             reason = error.strerror or str(error)
             return (
-                f"{reason}; start the sidecar, and set SPECDEC_PLUGIN__SOCKET to the same path for"
-                " both"
+                f"{reason}; start the sidecar, "
+                "and set SPECDEC_PLUGIN__SOCKET to the same path for both"
             )
     return ""
 
@@ -74,12 +77,12 @@ def _methods(source: Path) -> dict[str, str]:
 
 
 def _parameters(arguments: ast.arguments) -> list[str]:
-    """The names, each with * that cannot be given both by position and by name, as in the plug-in's own check."""
-    rest = [
-        argument
-        for argument in (arguments.vararg, *arguments.kwonlyargs, arguments.kwarg)
-        if argument
-    ]
+    """The names, each with * that cannot be given both by position and by name.
+
+    As in the plug-in's own check.
+    """
+    others = (arguments.vararg, *arguments.kwonlyargs, arguments.kwarg)
+    rest = [argument for argument in others if argument]
     return (
         [argument.arg + "*" for argument in arguments.posonlyargs]
         + [argument.arg for argument in arguments.args]
@@ -88,6 +91,7 @@ def _parameters(arguments: ast.arguments) -> list[str]:
 
 
 if __name__ == "__main__":
-    from specdec_plugin import SOCKET, misfit  # type: ignore[import-not-found]  # beside this file, where it is written
+    # The command ``plugin`` writes it beside this file.
+    from specdec_plugin import SOCKET, misfit  # type: ignore[import-not-found]
 
     sys.exit(main(misfit, SOCKET))

@@ -40,9 +40,9 @@ class HelloState(StrEnum):
     """What the plug-in does in an engine; ``Hello.reason`` says why if it does not observe."""
 
     OBSERVING = "observing"
-    # the scheduler's class overrides methods; reports begin once a step shows vLLM's are called
+    # The scheduler's class overrides methods; reports begin once a step shows vLLM's are called.
     CHECKING = "checking"
-    # it does not observe: the scheduler's methods are not those that it knows, or not called
+    # It does not observe: the scheduler's methods are not those that it knows, or not called.
     REFUSED = "refused"
     DISABLED = "disabled"  # it failed and disabled itself
 
@@ -75,7 +75,10 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """The rest of the engine's configuration that explains an acceptance rate or a speedup; None if unknown."""
+    """The rest of the engine's configuration that explains an acceptance rate or a speedup.
+
+    None if unknown.
+    """
 
     model_runner_v2: bool | None = None
     async_scheduling: bool | None = None
@@ -90,11 +93,10 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Identifies the sender: the first message of each connection, sent again when the state
-    changes.
+    """Identifies the sender: the first message of each connection.
 
-    ``start`` identifies one life of one scheduler; totals start at 0 in each. ``speculation`` is
-    None if there is none.
+    Sent again when the state changes. ``start`` identifies one life of one scheduler; totals start
+    at 0 in each. ``speculation`` is None if there is none.
     """
 
     plugin: Version
@@ -136,10 +138,10 @@ class FinishedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTally:
-    """Engine steps: ``decodes`` sums the requests that decoded in each, ``tokens`` the tokens that
-    these got.
+    """Engine steps.
 
-    ``request_seconds`` sums the products of the requests and the step's duration.
+    ``decodes`` sums the requests that decoded in each, ``tokens`` the tokens that these got, and
+    ``request_seconds`` the products of the requests and the step's duration.
     """
 
     steps: Count = 0
@@ -174,20 +176,22 @@ class Row(Generic[Key, AnyTally]):
 
 
 class Table(StrEnum):
-    """The tables that tally requests, each by something else; every table sums to the same total."""
+    """The tables that tally requests, each by something else; all sum to the same total."""
 
     TEMPERATURE = "temperature"  # in hundredths, rounded up
     PROMPT_TOKENS = "prompt_tokens"  # key n: more than 2**(n - 1) and at most 2**n prompt tokens
     OUTPUT = "output"  # structured or free
-    SAMPLING = (  # greedy; above temperature 0: penalties, filtered (top-k, top-p, min-p) or plain
-        "sampling"
-    )
+    # Greedy; above temperature 0: penalties, filtered (top-k, top-p, min-p) or plain.
+    SAMPLING = "sampling"
     ADAPTER = "adapter"  # the LoRA adapter's name, "" without one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportEnd:
-    """The total of a report's tables, and how many finished requests could not be sent: the sidecar was away."""
+    """The total of a report's tables.
+
+    ``lost`` is how many finished requests could not be sent, because the sidecar was away.
+    """
 
     total: Tally
     lost: Count
@@ -198,14 +202,13 @@ _Table: Final = Field(max_length=MAX_KEYS + 1, fail_fast=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPart:
-    """One packet of a report: totals since ``Hello.start``, and the requests that finished since
-    the last report.
+    """One packet of a report: totals, and the requests that finished since the last report.
 
-    A report is one cut: all its rows and its total are from the same moment. A row that is missing
-    has not changed since the last report on this connection; the first one has every row. The
-    report is whole once the part with ``end`` has arrived. ``steps`` has a row for each number of
-    decoding requests, a power of two like prompt lengths. No table but ``temperature`` has tokens
-    by position.
+    The totals count from ``Hello.start``. A report is one cut: all its rows and its total are from
+    the same moment. A row that is missing has not changed since the last report on this connection;
+    the first one has every row. The report is whole once the part with ``end`` has arrived.
+    ``steps`` has a row for each number of decoding requests, a power of two like prompt lengths. No
+    table but ``temperature`` has tokens by position.
     """
 
     temperature: Annotated[tuple[Row[Hundredths | Other, Tally], ...], _Table] = ()
@@ -261,10 +264,11 @@ class Dropped:
 
 Message = Hello | ReportPart | Unreadable | Dropped | None
 PluginSink = Callable[[int, Message], None]
-"""Receives the plug-ins' messages on the event loop, each with the number of its connection, which is never reused.
+"""Receives the plug-ins' messages on the event loop, each with the number of its connection.
 
-A connection's messages begin with a Hello or an Unreadable and end with None when it closes. A Dropped may come at any
-time, even before these or without a connection (number 0). Calls are quick, never block and never raise.
+Numbers are never reused. A connection's messages begin with a Hello or an Unreadable and end with
+None when it closes. A Dropped may come at any time, even before these or without a connection
+(number 0). Calls are quick, never block and never raise.
 """
 
 
@@ -277,7 +281,7 @@ def read_packet(text: bytes) -> Packet | Unreadable:
 
     Raises:
         Malformed: a field is missing, of a wrong type or out of range, or the numbers contradict
-        each other.
+            each other.
     """
     try:
         packet = _packets().validate_json(text, strict=True)

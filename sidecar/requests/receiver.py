@@ -26,17 +26,16 @@ from sidecar.requests.messages import (
     read_packet,
 )
 
-MALFORMED: Final = (
-    "malformed"  # not a valid packet, or no hello before it; its sender was disconnected
-)
-TOO_MANY_CONNECTIONS: Final = (
-    "too_many_connections"  # the longest silent one was disconnected to make room for another
-)
-NO_DESCRIPTORS: Final = "no_descriptors"  # accepting is paused; engines wait
+# Not a valid packet, or no hello before it; its sender was disconnected.
+MALFORMED: Final = "malformed"
+# The longest silent one was disconnected to make room for another.
+TOO_MANY_CONNECTIONS: Final = "too_many_connections"
+# Accepting is paused; engines wait.
+NO_DESCRIPTORS: Final = "no_descriptors"
 DROP_REASONS: Final = frozenset({MALFORMED, TOO_MANY_CONNECTIONS, NO_DESCRIPTORS})
 """Every reason that a ``PluginReceiver`` passes to its sink."""
 
-# vLLM usually runs as another user; the boundary is which containers mount the shared volume
+# vLLM usually runs as another user; the boundary is which containers mount the shared volume.
 _MODE: Final = 0o666
 _BACKLOG: Final = 64
 _ACCEPT_PAUSE: Final = 1.0  # seconds
@@ -45,12 +44,11 @@ _LEAST_REST: Final = 0.002  # seconds; shorter ones add up to it first
 
 
 class PluginReceiver:
-    """Listens on a Unix SEQPACKET socket at ``path`` within an ``async with`` block, and delivers
-    to ``sink``.
+    """Listens on a Unix SEQPACKET socket at ``path`` and delivers to ``sink``.
 
-    If it cannot listen, ``problem`` says why, and it tries again every ``retry`` seconds. A
-    connection past ``max_connections`` replaces the one that has been silent longest, whose engine
-    may connect again.
+    It does so within an ``async with`` block. If it cannot listen, ``problem`` says why, and it
+    tries again every ``retry`` seconds. A connection past ``max_connections`` replaces the one that
+    has been silent longest, whose engine may connect again.
     """
 
     def __init__(
@@ -71,9 +69,8 @@ class PluginReceiver:
         self._numbers = count(1)
         self._packets = count(1)
         self._listener: socket.socket | None = None
-        self._last_packet: dict[
-            socket.socket, int
-        ] = {}  # number of each connection's last packet; 0: none yet
+        # The number of each connection's last packet; 0: none yet.
+        self._last_packet: dict[socket.socket, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
         self._owed = 0.0  # seconds of rest
@@ -127,9 +124,8 @@ class PluginReceiver:
             connection, _ = listener.accept()
         except BlockingIOError:
             return
-        except (
-            OSError
-        ) as error:  # connections wait in the backlog, and their packets in socket buffers
+        except OSError as error:
+            # Connections wait in the backlog, and their packets in socket buffers.
             self._faults.fault(
                 "accept", "cannot accept connections", reason=error.strerror or str(error)
             )
@@ -137,6 +133,7 @@ class PluginReceiver:
             asyncio.get_running_loop().remove_reader(listener)
             self._start(self._accept_later(listener))
             return
+
         self._faults.clear("accept", "accepting connections again")
         connection.setblocking(False)  # noqa: FBT003 - the socket's signature
         self._make_room()
@@ -153,12 +150,11 @@ class PluginReceiver:
             silent = min(self._last_packet, key=self._last_packet.__getitem__)
             del self._last_packet[silent]
             with suppress(OSError):
-                silent.shutdown(
-                    socket.SHUT_RDWR
-                )  # its task reads the end and drops what was pending
+                # Its task reads the end and drops what was pending.
+                silent.shutdown(socket.SHUT_RDWR)
 
     async def _read(self, connection: socket.socket) -> None:
-        """Delivers a connection's packets until it closes or sends something that is not a valid packet."""
+        """Delivers a connection's packets until it closes or sends one that is not valid."""
         number, last, loop = next(self._numbers), 0, asyncio.get_running_loop()
         with connection, suppress(OSError):
             while (

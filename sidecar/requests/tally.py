@@ -1,4 +1,7 @@
-"""What requests drafted and accepted, and how those that finished ended: one shape from the packet to the report."""
+"""What requests drafted and accepted, and how those that finished ended.
+
+One shape from the packet to the report.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,9 +14,8 @@ from pydantic import Field
 
 MAX_POSITIONS: Final = 32  # positions per draft; deeper ones are added to the last
 
-Count = Annotated[
-    int, Field(ge=0, le=2**53)
-]  # the largest range of integers that a double holds exactly
+# The largest range of integers that a double holds exactly.
+Count = Annotated[int, Field(ge=0, le=2**53)]
 Positions = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS, fail_fast=True)]
 
 
@@ -29,11 +31,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Finished requests by outcome, drafts (verification steps that had any), and the tokens
-    drafted and accepted.
+    """Finished requests by outcome, drafts, and the tokens drafted and accepted.
 
-    ``drafted_at[p]`` counts the drafts with a token at position p, from 0, and ``accepted_at[p]``
-    those that accepted it; both are empty where nobody counts positions, as in groups.
+    ``drafts`` counts the verification steps that had any. ``drafted_at[p]`` counts the drafts with
+    a token at position p, from 0, and ``accepted_at[p]`` those that accepted it; both are empty
+    where nobody counts positions, as in groups.
     """
 
     stopped: Count = 0
@@ -68,7 +70,10 @@ class Tally:
         return Tally(**numbers, drafted_at=drafted_at, accepted_at=accepted_at)
 
     def has_fallen(self, before: "Tally") -> bool:
-        """Whether any number but those by position is lower than in ``before``: it is not a later tally of the same."""
+        """Whether any number but those by position is lower than in ``before``.
+
+        If so, it is not a later tally of the same.
+        """
         return any(getattr(self, name) < getattr(before, name) for name in _NUMBERS)
 
     @property

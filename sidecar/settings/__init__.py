@@ -1,4 +1,4 @@
-"""The settings: their models, how they are loaded and reloaded, and the messages about invalid ones."""
+"""The settings: models, loading, reloading, and the messages about invalid ones."""
 
 from sidecar.settings.groups import Settings
 from sidecar.settings.load import load_settings

@@ -1,4 +1,4 @@
-"""What healthy latencies and plain step times are: measured beforehand, by ``specdec-sidecar baseline``."""
+"""Healthy latencies and plain step times, measured by ``specdec-sidecar baseline`` beforehand."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,32 +31,29 @@ _Latencies = dict[Literal["ttft", "itl", "tpot", "e2e", "queue"], _Quantiles]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainStepTimes:
-    """How long an engine step takes without speculation, by load, in seconds; interpolated between
-    the loads measured.
+    """How long an engine step takes without speculation, by load, in seconds.
 
-    Constructing it checks nothing; ``problem`` does.
+    Between the loads measured it is interpolated. Constructing it checks nothing; ``problem`` does.
     """
 
-    running: tuple[
-        float, ...
-    ]  # the loads measured, in running requests: 1 to 16, ascending from above 0
+    # The loads measured, in running requests: 1 to 16, ascending from above 0.
+    running: tuple[float, ...]
     seconds: tuple[float, ...]  # step time at each load
     errors: tuple[float, ...]  # standard errors of ``seconds``
-    deviations: tuple[
-        tuple[float, ...], ...
-    ] = ()  # independent parts of each error; empty: errors fully correlated
+    # Independent parts of each error; empty: errors fully correlated.
+    deviations: tuple[tuple[float, ...], ...] = ()
     prompt_share: float = 0.0  # prompt tokens computed per generated token during the measurement
-    first_token_seconds: tuple[
-        float, ...
-    ] = ()  # mean time to first token at each load; empty if unknown
+    # Mean time to first token at each load; empty if unknown.
+    first_token_seconds: tuple[float, ...] = ()
     measured: datetime | None = None  # when
 
     def problem(self) -> str | None:
         """Why these times cannot be used; None if they can."""
         loads = len(self.running)
-        times_possible = all(0 < time <= 3600 for time in self.seconds) and all(
-            0 <= e <= 3600 for e in self.errors
-        )
+        is_rising = all(a < b for a, b in pairwise((0.0, *self.running, inf)))
+        are_seconds_possible = all(0 < time <= 3600 for time in self.seconds)
+        are_errors_possible = all(0 <= error <= 3600 for error in self.errors)
+
         rules = {
             "expected 1 to 16 numbers of running requests": 1 <= loads <= 16,
             "running, seconds and errors differ in length": (
@@ -69,15 +66,16 @@ class PlainStepTimes:
             "expected at most 16 deviations for each load": all(
                 len(row) <= 16 for row in self.deviations
             ),
-            "running must rise, from above 0": all(
-                a < b for a, b in pairwise((0.0, *self.running, inf))
+            "running must rise, from above 0": is_rising,
+            "seconds must be above 0 and errors at least 0, both at most 3600": (
+                are_seconds_possible and are_errors_possible
             ),
-            "seconds must be above 0 and errors at least 0, both at most 3600": times_possible,
             "first_token_seconds must be from 0 to 3600": all(
                 0 <= one <= 3600 for one in self.first_token_seconds
             ),
             "prompt_share must be from 0 to 1000000": 0 <= self.prompt_share <= 1e6,
         }
+
         return next((rule for rule, holds in rules.items() if not holds), None)
 
 
@@ -96,11 +94,9 @@ class PlainCache:
 
 def _given(values: object) -> object:
     """Without keys that have no value, as in a ``Group``."""
-    return (
-        {key: value for key, value in values.items() if value is not None}
-        if isinstance(values, dict)
-        else values
-    )
+    if not isinstance(values, dict):
+        return values
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _usable(times: PlainStepTimes) -> PlainStepTimes:
@@ -110,7 +106,7 @@ def _usable(times: PlainStepTimes) -> PlainStepTimes:
 
 
 class Measured(Group):
-    """What was measured of healthy models: these settings are in no group, or in a file of their own."""
+    """What was measured of healthy models; these settings are in no group, or in their own file."""
 
     baseline: Annotated[
         dict[ModelName, _Latencies], json_text('mapping such as {"MODEL": {"ttft": {"p50": 0.2}}}')
@@ -125,13 +121,15 @@ class Measured(Group):
             'mapping such as {"MODEL": {"running": [1], "seconds": [0.02], "errors": [0.001]}}'
         ),
     ] = Field({}, max_length=64)
-    """how long a step takes without speculation: per model `running`, `seconds`, `errors` and the conditions of the
-    measurement, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
+    """how long a step takes without speculation: per model `running`, `seconds`, `errors` and the
+    conditions of the measurement, as `specdec-sidecar baseline` writes them; excludes
+    `baseline_file`"""
     plain_cache: Annotated[
         dict[ModelName, PlainCache], json_text('mapping such as {"MODEL": {"hit_ratio": 0.8}}')
     ] = Field({}, max_length=64)
-    """the KV cache without speculation: per model `hit_ratio`, `capacity_tokens` (of one engine) and
-    `preemptions_ratio`, all optional, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
+    """the KV cache without speculation: per model `hit_ratio`, `capacity_tokens` (of one engine)
+    and `preemptions_ratio`, all optional, as `specdec-sidecar baseline` writes them; excludes
+    `baseline_file`"""
 
     def latencies(self, model: str) -> dict[str, dict[float, float]]:
         """A model's healthy latencies in seconds, by phase and quantile."""
@@ -152,9 +150,8 @@ def _read_measured(path: str) -> dict[str, Any]:
         values = read_yaml(Path(path))
     except ValueError as error:
         raise ValueError(f"{error}; {remedy}") from None
-    if (
-        values and not values.keys() & Measured.model_fields.keys()
-    ):  # another program's, or a sweep's
+    # It may be another program's, or a sweep's.
+    if values and not values.keys() & Measured.model_fields.keys():
         raise ValueError(f"not a baseline; {remedy}")
     return values
 

@@ -55,7 +55,10 @@ class Group(BaseModel):
 
 
 def from_text(parse: Callable[[str], object]) -> BeforeValidator:
-    """Parses a value that is text, as in the environment; YAML's lists and mappings, and values in code, stay."""
+    """Parses a value that is text, as in the environment.
+
+    YAML's lists and mappings, and values in code, stay.
+    """
     return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
@@ -64,14 +67,15 @@ def _seconds(text: str) -> float:
     if match is None:
         raise ValueError("expected duration, a number of seconds or a number and ms, s, m or h")
     number, unit = float(match[1]), match[2]
-    return (
-        number / 1000 if unit == "ms" else number * _UNITS[unit]
-    )  # times 0.001 would miss some values by a bit
+    if unit == "ms":
+        return number / 1000  # times 0.001 would miss some values by a bit
+    return number * _UNITS[unit]
 
 
 def parse_duration(text: str, low: float, high: float) -> float:
-    """Seconds, ``low`` to ``high`` inclusive, from ``500ms``, ``1s``, ``5m``, ``1h`` or a number of
-    seconds.
+    """Seconds, from ``500ms``, ``1s``, ``5m``, ``1h`` or a number of seconds.
+
+    They must be from ``low`` to ``high``, both inclusive.
 
     Raises:
         ValueError: anything else; the message says what is expected.
@@ -84,14 +88,17 @@ def parse_duration(text: str, low: float, high: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen: a host name or IP address without brackets, and a port; port 0 lets the kernel choose one."""
+    """Where to listen: a host name or IP address without brackets, and a port.
+
+    Port 0 lets the kernel choose one.
+    """
 
     host: str
     port: int
 
     @property
     def local(self) -> "Address":
-        """The address at which a client on this machine reaches it: loopback if it is the wildcard address."""
+        """Where a client on this machine reaches it: loopback if it is the wildcard address."""
         loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared
         return Address(loopback.get(self.host, self.host), self.port)
 
@@ -109,8 +116,9 @@ def _parse_address(value: object) -> Address:
 
 
 def parse_base_url(text: str) -> str:
-    """An http or https URL without a trailing slash or ``/metrics``; a path and user information
-    may be in it.
+    """An http or https URL without a trailing slash or ``/metrics``.
+
+    A path and user information may be in it.
 
     Raises:
         ValueError: anything else; the message says what is expected.
@@ -121,12 +129,13 @@ def parse_base_url(text: str) -> str:
         usable = url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
     except ValueError:
         usable = False
-    if (
-        not usable or not text.isprintable() or set(text) & set(" \\?#")
-    ):  # urlsplit would silently drop some of these
+
+    # Of these characters, urlsplit would silently drop some.
+    if not usable or not text.isprintable() or set(text) & set(" \\?#"):
         raise ValueError(
             "expected http or https URL without query and fragment, such as http://HOST:PORT"
         )
+
     path = url.path.rstrip("/").removesuffix("/metrics")
     return f"{url.scheme}://{url.netloc}{path}"
 

@@ -23,7 +23,10 @@ Stamp = tuple[int, int, int] | None
 
 
 class _Loader(yaml.SafeLoader):
-    """Scalars stay text, as in the environment, so that pydantic reads both alike; duplicate keys are errors."""
+    """Scalars stay text, as in the environment, so that pydantic reads both alike.
+
+    Duplicate keys are errors.
+    """
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own attribute
         first: [(tag, pattern) for tag, pattern in resolvers if tag in _TYPED]
@@ -43,7 +46,10 @@ class _Loader(yaml.SafeLoader):
 
 
 def stamp(path: Path) -> Stamp:
-    """A value that changes with the file, also if a mounted Secret or ConfigMap swaps the link to it; None: no file."""
+    """A value that changes with the file; None: no file.
+
+    It also changes if a mounted Secret or ConfigMap swaps the link to the file.
+    """
     try:
         status = path.stat()
     except OSError:
@@ -61,18 +67,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
         is_short = len(content) <= _MAX_BYTES
-        values = yaml.load(content.decode(), _Loader) if is_short else None  # noqa: S506 - _Loader is a SafeLoader
+        # _Loader is a SafeLoader.
+        values = yaml.load(content.decode(), _Loader) if is_short else None  # noqa: S506 - safe
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ValueError(f"line {line} is not valid YAML: {error.problem}") from None
-    except (
-        UnicodeDecodeError,
-        yaml.YAMLError,
-        RecursionError,
-    ):  # control characters, deeply nested brackets
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        # Also for control characters and deeply nested brackets.
         raise ValueError("not valid YAML in UTF-8") from None
+
     if not is_short or not isinstance(values, dict | None):
         raise ValueError("expected at most 1 MiB, with one setting per line, as key: value")
     return {str(key): value for key, value in (values or {}).items()}
@@ -111,7 +116,10 @@ class _WebFile(Group):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebConfig:
-    """The contents of a file: ``users`` maps names to bcrypt hashes; ``files`` are all that were read, as they were."""
+    """The contents of a file.
+
+    ``users`` maps names to bcrypt hashes; ``files`` are all that were read, as they were.
+    """
 
     files: Mapping[Path, Stamp]
     users: Mapping[str, str] = field(repr=False)
@@ -131,12 +139,13 @@ def read_web_config(path: Path) -> WebConfig:
     try:
         content = _WebFile.model_validate(read_yaml(path))
     except ValidationError as error:
-        raise ValueError(
-            "; ".join(map(_problem, error.errors(include_input=False, include_url=False)))
-        ) from None
+        details = error.errors(include_input=False, include_url=False)
+        raise ValueError("; ".join(map(_problem, details))) from None
+
     tls = content.tls_server_config
     if tls is None and not content.basic_auth_users:
         raise ValueError("neither tls_server_config nor basic_auth_users is set")
+
     named = () if tls is None else (tls.cert_file, tls.key_file, tls.client_ca_file)
     files = {path: before} | {
         file: stamp(file) for file in (path.parent / name for name in named if name is not None)
@@ -146,25 +155,25 @@ def read_web_config(path: Path) -> WebConfig:
 
 
 def _problem(detail: ErrorDetails) -> str:
-    """The line for an error, without the input, which may be a password, and without the hash of a htpasswd line."""
+    """The line for an error, without what may be secret.
+
+    That is the input, which may be a password, and the hash of a htpasswd line.
+    """
     key = ".".join(str(part).partition(":")[0][:80] for part in detail["loc"][:2])
-    return (
-        f"{key}: {_PROBLEMS.get(detail['type']) or detail['msg'][:1].lower() + detail['msg'][1:]}"
-    )
+    problem = _PROBLEMS.get(detail["type"]) or detail["msg"][:1].lower() + detail["msg"][1:]
+    return f"{key}: {problem}"
 
 
 def _context(tls: _TlsServer, folder: Path) -> ssl.SSLContext:
     if (tls.client_ca_file is None) != (tls.client_auth_type == "NoClientCert"):
         raise ValueError("client_ca_file and a client_auth_type that verifies must be set together")
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[tls.min_version]
     context.set_alpn_protocols(["http/1.1"])
+    authorities = [tls.client_ca_file] if tls.client_ca_file else []
     try:
-        for name in (
-            tls.cert_file,
-            tls.key_file,
-            *([tls.client_ca_file] if tls.client_ca_file else ()),
-        ):
+        for name in (tls.cert_file, tls.key_file, *authorities):
             (folder / name).open("rb").close()  # ssl's own error would not name it
         # Without a password OpenSSL would ask the terminal for that of an encrypted key.
         context.load_cert_chain(folder / tls.cert_file, folder / tls.key_file, password="")
@@ -180,6 +189,7 @@ def _context(tls: _TlsServer, folder: Path) -> ssl.SSLContext:
         raise ValueError(
             f"tls_server_config: {error.filename}: cannot be read: {error.strerror}"
         ) from None
+
     context.verify_mode = _VERIFY[tls.client_auth_type]
     return context
 
@@ -192,7 +202,7 @@ WebConfigFile = Annotated[
 
 
 def shipped(name: str) -> Path:
-    """A file or folder of ``alerts/``: inside the installed package, else in the repository around it."""
+    """A file or folder of ``alerts/``: in the installed package, else in the repository around."""
     package = Path(__file__).parent.parent
     packaged = package / "alerts" / name
     return packaged if packaged.exists() else package.parent / "alerts" / name

@@ -46,24 +46,26 @@ class Scrape(Group):
     scrape_timeout: Duration = Field(5.0, ge=0.1, le=300)
     """time allowed for one poll"""
     scrape_cpu_share: float = Field(0.01, ge=0.0001, le=1)
-    """share of one core of vLLM's API process that polling may use; the interval stretches to stay below it"""
+    """share of one core of vLLM's API process that polling may use; the interval stretches to stay
+    below it"""
     scrape_max_interval: Duration = Field(60.0, ge=0.1, le=3600)
     """the interval never stretches beyond this"""
     scrape_filtered: bool = True
     """request only the metric families that are needed, if vLLM supports it"""
 
     def tls(self) -> ssl.SSLContext | bool:
-        """How aiohttp verifies vLLM's certificate: True against the system's CAs, False not at all."""
+        """How aiohttp verifies vLLM's certificate: True by the system's CAs, False not at all."""
         if self.vllm_ca_file is None:
             return self.vllm_tls_verify
         return ssl.create_default_context(cafile=self.vllm_ca_file)
 
 
 class Plugin(Group):
-    """The plug-in that vLLM loads, which reports the drafts and accepted tokens of every request."""
+    """The plug-in that vLLM loads; it reports the drafts and accepted tokens of every request."""
 
     socket: SocketPath = Path("/run/specdec/plugin.sock")
-    """Unix socket on which the sidecar listens for the plug-in, on a volume that both containers mount"""
+    """Unix socket on which the sidecar listens for the plug-in, on a volume that both containers
+    mount"""
     adapters: bool = False
     """export the names of LoRA adapters in `specdec_group_*`; they are often names of tenants"""
 
@@ -80,11 +82,11 @@ class Limits(Group):
     models: int = Field(1, ge=1, le=16)
     """models whose requests have their own label values; further ones become `other`"""
     positions: int = Field(32, ge=1, le=64)
-    """draft positions with their own label values; with more than 4 engines fewer, down to 8; further ones become
-    `other`"""
+    """draft positions with their own label values; with more than 4 engines fewer, down to 8;
+    further ones become `other`"""
     passthrough_series: int = Field(1000, ge=1, le=100_000)
-    """vLLM's own series exported if `reexport` is on; without metrics that are malformed or have a label of more than
-    512 characters"""
+    """vLLM's own series exported if `reexport` is on; without metrics that are malformed or have a
+    label of more than 512 characters"""
 
 
 class Thresholds(Group):
@@ -95,7 +97,8 @@ class Thresholds(Group):
     acceptance_break_even: Share = 0.65
     """acceptance rate above which speculation pays; between the two it roughly breaks even"""
     acceptance_p10: Share = 0.5
-    """10th percentile of requests' acceptance rates below which speculation slows down a part of the traffic"""
+    """10th percentile of requests' acceptance rates below which speculation slows down a part of
+    the traffic"""
     acceptance_regression: Share = 0.05
     """drop of the acceptance rate, compared with its own past, that is worth investigating"""
     acceptance_fewer_tokens: Share = 0.4
@@ -103,7 +106,8 @@ class Thresholds(Group):
     acceptance_more_tokens: Share = 0.8
     """acceptance rate above which the sidecar recommends more speculative tokens"""
     speedup_net_negative: float = Field(0.97, ge=0.1, le=10)
-    """plain time per token divided by the actual one below which speculation costs more than it saves"""
+    """plain time per token divided by the actual one below which speculation costs more than it
+    saves"""
     speedup_net_positive: float = Field(1.05, ge=0.1, le=10)
     """the same, above which speculation pays; between the two it roughly breaks even"""
     latency_gap_growth: float = Field(1.5, ge=1, le=100)
@@ -111,8 +115,8 @@ class Thresholds(Group):
     kv_cache_usage: Share = 0.9
     """share of the KV cache in use above which it is under pressure"""
     coverage: Share = 0.98
-    """draft tokens that the plug-in reported divided by vLLM's count: below it, or above 2 minus it, the sidecar does
-    not export the split by temperature"""
+    """draft tokens that the plug-in reported divided by vLLM's count: below it, or above 2 minus
+    it, the sidecar does not export the split by temperature"""
     min_drafts_per_second: float = Field(1.0, ge=0, le=1_000_000)
     """minimum drafts per second for a verdict"""
     min_requests: int = Field(20, ge=1, le=MOST_MIN_REQUESTS)
@@ -120,12 +124,13 @@ class Thresholds(Group):
     min_bucket_share: Share = 0.1
     """minimum share of all draft tokens for a verdict on one temperature"""
     slowdown: float = Field(1.1, ge=1, le=100)
-    """time per output token of the pods that speculate, divided by that of the model's other pods, above which
-    speculation does not pay"""
+    """time per output token of the pods that speculate, divided by that of the model's other pods,
+    above which speculation does not pay"""
     restarts_per_hour: int = Field(3, ge=1, le=1000)
     """restarts of vLLM within an hour that count as a crash loop"""
     events_dropped: Share = 0.01
-    """share of finished requests lost before the sidecar, above which histograms by temperature are doubtful"""
+    """share of finished requests lost before the sidecar, above which histograms by temperature are
+    doubtful"""
 
 
 class Log(Group):
@@ -138,11 +143,10 @@ class Log(Group):
 
 
 class Alerting(Group):
-    """Addresses that alerts link to, and alerts sent directly to Alertmanager for sites without
-    Prometheus.
+    """Addresses that alerts link to, and alerts sent directly to Alertmanager.
 
-    With Prometheus, use the alert rules; they link to the same addresses, exported as
-    `specdec_links_info`.
+    The direct alerts are for sites without Prometheus. With Prometheus, use the alert rules; they
+    link to the same addresses, exported as `specdec_links_info`.
     """
 
     alertmanagers: Annotated[
@@ -150,8 +154,8 @@ class Alerting(Group):
     ] = Field((), max_length=8, repr=False)  # may hold credentials
     """all replicas of Alertmanager, not a load balancer in front of them; empty: nothing is sent"""
     interval: Duration = Field(15.0, ge=0.1, le=300)
-    """time between two evaluations, each of which sends all alerts; one that is not sent again expires after 4 minutes,
-    or four times this if that is longer"""
+    """time between two evaluations, each of which sends all alerts; one that is not sent again
+    expires after 4 minutes, or four times this if that is longer"""
     timeout: Duration = Field(5.0, ge=0.1, le=60)
     """time allowed for one delivery"""
     instance: str | None = Field(None, max_length=253, pattern=r"^[A-Za-z0-9._:-]+$")
@@ -160,8 +164,8 @@ class Alerting(Group):
         dict[LabelName, Annotated[str, Field(max_length=253)]],
         json_text('mapping such as {"team": "ml"}'),
     ] = Field({}, max_length=16)
-    """more labels for these alerts: `cluster`, `namespace`, `pod`, or what your routes match; the sidecar's own labels
-    take precedence"""
+    """more labels for these alerts: `cluster`, `namespace`, `pod`, or what your routes match; the
+    sidecar's own labels take precedence"""
     runbooks: LinkUrl | None = None
     """base URL of the runbooks; not set: the sidecar itself serves them under `/runbooks`"""
     dashboards: LinkUrl | None = None
@@ -174,17 +178,20 @@ class Settings(Measured, Scrape):
     """All settings. Times are in seconds, sizes in bytes, shares from 0 to 1."""
 
     baseline_file: MeasuredFile | None = None
-    """YAML file with `baseline`, `plain_steps`, `plain_cache` or several, as `specdec-sidecar baseline` writes it"""
+    """YAML file with `baseline`, `plain_steps`, `plain_cache` or several, as `specdec-sidecar
+    baseline` writes it"""
     latency_window: Duration = Field(300.0, ge=10, le=3600)
     """sliding window of latency quantiles"""
     kv_peak_window: Duration = Field(60.0, ge=1, le=3600)
     """sliding window of the KV cache's peak usage"""
     history: Duration = Field(900.0, ge=10, le=7200)
     """how long counter values are kept; at least `latency_window`"""
-    listen: ListenAddress = Address("0.0.0.0", 9911)  # noqa: S104 - Prometheus scrapes from another Pod
+    # Prometheus scrapes from another Pod.
+    listen: ListenAddress = Address("0.0.0.0", 9911)  # noqa: S104 - see above
     """where `/metrics` and the status page are served"""
     web_config_file: WebConfigFile | None = None
-    """TLS and basic auth for `listen`, in the format of Prometheus' exporter-toolkit; see docs/security.md"""
+    """TLS and basic auth for `listen`, in the format of Prometheus' exporter-toolkit; see
+    docs/security.md"""
     temperature_buckets: Edges = (0.0, 0.3, 0.5, 0.7, 1.0)
     """upper edges, inclusive, of the temperature buckets; hotter requests get one more bucket"""
     reexport: bool = False
@@ -219,7 +226,10 @@ def groups() -> dict[str, type[Group]]:
 
 
 def keys() -> list[str]:
-    """Every setting as YAML and messages name it, with its group and a dot if it is in one; first those in none."""
+    """Every setting as YAML and messages name it: with its group and a dot if it is in one.
+
+    Those that are in none come first.
+    """
     known = groups()
     alone = [name for name in Settings.model_fields if name not in known]
     return alone + [

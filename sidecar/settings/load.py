@@ -1,4 +1,4 @@
-"""Loads the settings from a file and an environment, or reports everything that is wrong with them, a line each."""
+"""Loads the settings from a file and an environment, or reports all that is wrong, a line each."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,10 +24,8 @@ _SERVICE_LINK: Final = re.compile(
     r"SPECDEC_(\w+_)?(SERVICE_(HOST|PORT)|PORT_\d+_)\w*=.*|SPECDEC_(\w+_)?PORT=(tcp|udp|sctp)://.*",
     re.ASCII | re.DOTALL,
 )
-_UNKNOWN: Final = {
-    "extra_forbidden",
-    "unexpected_keyword_argument",
-}  # pydantic's names, of models and dataclasses
+# Pydantic's names, of models and dataclasses.
+_UNKNOWN: Final = {"extra_forbidden", "unexpected_keyword_argument"}
 _MAX_CHARACTERS: Final = 80  # of a key or a value in a message
 _ASCENDING: Final = (
     ("scrape_interval", "latency_window"),
@@ -65,17 +63,19 @@ def load_settings(config: Path | None, environ: Mapping[str, str]) -> Settings:
     }
     variables = {key: given[variable(key)] for key in keys() if variable(key) in given}
     sources = _Sources(variables, config)
-    unknown = sorted(
-        given.keys() - map(variable, variables)
-    )  # their values stay out, as they may be secrets
+
+    # Their values stay out, as they may be secrets.
+    unknown = sorted(given.keys() - map(variable, variables))
     problems = [
         f"{_line(name)}: {_advice(name.upper(), map(variable, keys()))}" for name in unknown
     ]
+
     try:
         file = {} if config is None else read_yaml(config)
     except ValueError as error:
         file = None
         problems.append(f"{config}: {error}")
+
     values = _merged(file or {}, variables)
     try:
         settings, invalid = Settings.model_validate(values), set()
@@ -85,6 +85,7 @@ def load_settings(config: Path | None, environ: Mapping[str, str]) -> Settings:
         settings = Settings.model_validate(
             {name: value for name, value in values.items() if name not in invalid}
         )
+
     if file is not None:  # which might resolve a conflict
         problems += sources.conflicts(settings, invalid)
     if problems:
@@ -98,11 +99,14 @@ def is_service_link(name: str, text: str) -> bool:
 
 
 def _merged(file: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-    """Both merged; ``variables`` override. A group that is no mapping in the file stays, to be reported."""
+    """Both merged; ``variables`` override.
+
+    A group that is no mapping in the file stays, to be reported.
+    """
     source = EnvSettingsSource(_Environment)
-    source.env_vars = {
-        variable(key).lower(): text for key, text in variables.items()
-    }  # not those of the process
+    # Not those of the process.
+    source.env_vars = {variable(key).lower(): text for key, text in variables.items()}
+
     merged = dict(file)
     for name, value in source().items():
         below = merged.get(name)
@@ -115,23 +119,27 @@ def _merged(file: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """Where settings come from: ``variables``, by key, override the file ``config``; messages name the source."""
+    """Where settings come from: ``variables``, by key, override the file ``config``.
+
+    Messages name the source.
+    """
 
     variables: Mapping[str, str]
     config: Path | None
 
     def problem(self, detail: ErrorDetails, values: Mapping[str, Any]) -> str:
-        """The line for one of pydantic's errors in ``values``: the name as it was written, the value, what is wrong."""
+        """The line for one of pydantic's errors in ``values``.
+
+        It has the name as it was written, the value, and what is wrong.
+        """
         path = [str(part) for part in detail["loc"]]
         if detail["type"] in _UNKNOWN:  # the value stays out, as it may be a secret
             return f"{self._name(path)}: {_advice('.'.join(path), [*keys(), *groups()])}"
+
         text = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
         written = _written(detail, values)
-        if (
-            isinstance(written, str)
-            and isinstance(detail["input"], float)
-            and "_than_" in detail["type"]
-        ):
+        is_out_of_range = isinstance(detail["input"], float) and "_than_" in detail["type"]
+        if isinstance(written, str) and is_out_of_range:
             text += " seconds"  # only a duration's text is read before its range is checked
         return f"{self._name(path)}={_shown(written)}: {text[:1].lower()}{text[1:]}"
 

@@ -13,11 +13,10 @@ from sidecar.settings.groups import Settings, keys
 
 
 class Reloader:
-    """Reloads the settings and applies what can change live: ``thresholds``, ``log.level`` and the
-    web configuration.
+    """Reloads the settings and applies what can change live.
 
-    Invalid settings are refused as a whole, and the old ones stay in force until a file changes
-    again. ``outcomes`` counts both.
+    That is ``thresholds``, ``log.level`` and the web configuration. Invalid settings are refused as
+    a whole, and the old ones stay in force until a file changes again. ``outcomes`` counts both.
     """
 
     def __init__(
@@ -53,12 +52,14 @@ class Reloader:
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._requested.wait(), self._every)
+
             # Before they are read, so that no change is missed.
             before, stamps = stamps, {file: stamp(file) for file in self._files}
             if not self._requested.is_set() and (stamps == self._files or stamps != before):
                 continue
             self._requested.clear()
             self._files = stamps
+
             try:
                 loaded = await asyncio.to_thread(self._load)
             except SettingsError as error:
@@ -66,9 +67,8 @@ class Reloader:
                 for message in error.messages:
                     self._log.error("settings refused; keeping the old ones", problem=message)
             else:
-                self._files = _files(
-                    loaded, {file: stamps[file] for file in stamps if file == self._config}
-                )
+                config = {file: stamps[file] for file in stamps if file == self._config}
+                self._files = _files(loaded, config)
                 self._apply(loaded, apply)
 
     def _apply(self, loaded: Settings, apply: Callable[[Settings], None]) -> None:
@@ -88,7 +88,10 @@ class Reloader:
 
 
 def _files(settings: Settings, config: dict[Path, Stamp]) -> dict[Path, Stamp]:
-    """The files to watch, as they were when they were read: ``config``, and those of the web configuration."""
+    """The files to watch, as they were when they were read.
+
+    They are ``config`` and those of the web configuration.
+    """
     web = settings.web_config_file
     return config if web is None else config | dict(web.files)
 

@@ -1,4 +1,7 @@
-"""The sentence at the top of the page: does speculation pay? It states the verdicts and computes none."""
+"""The sentence at the top of the page: does speculation pay?
+
+It states the verdicts and computes none.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +19,13 @@ from sidecar.wording.numbers import counted, latency, percent
 from sidecar.wording.plugin import no_split_sentence
 from sidecar.wording.tables import seen
 
+# Worst first.
 TONES: Final = {
     Verdict.NET_NEGATIVE: "bad",
     Verdict.BREAK_EVEN: "even",
     Verdict.NET_POSITIVE: "good",
     Verdict.INSUFFICIENT_DATA: "mute",
-}  # worst first
+}
 _WORST_FIRST: Final = tuple(TONES.values())
 _ALMOST_ALL: Final = 0.95
 _COLLAPSED: Final = (
@@ -53,17 +57,18 @@ def answer(report: Report) -> Answer:
         error = scrape.last_error
         why = f"{error}. {error.remedy}" if error else "No poll has succeeded recently."
         return Answer("The sidecar cannot read vLLM's metrics.", "bad", why)
+
     drafting = [model for model in report.models if model.judgement.evidence.window.draft_tokens]
     if report.models and all(map(is_plain, report.models)):
-        return Answer(
-            "This vLLM does not speculate.", "mute", LIMITATIONS[Limitation.NO_SPECULATION]
-        )
+        why = LIMITATIONS[Limitation.NO_SPECULATION]
+        return Answer("This vLLM does not speculate.", "mute", why)
     if not drafting:
         why = (
             "No draft tokens in the window. A sidecar that has just started needs two polls to see"
             " any."
         )
         return Answer("vLLM is not drafting.", "mute", why)
+
     answers = [(_of(model, report.plugin), model.model_name) for model in drafting]
     worst, name = min(answers, key=lambda pair: _WORST_FIRST.index(pair[0].tone))
     return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
@@ -72,16 +77,17 @@ def answer(report: Report) -> Answer:
 def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     if model.judgement.has_collapsed:
         return Answer("Almost no draft tokens are accepted.", "bad", _COLLAPSED)
+
     split = [
         bucket
         for bucket in model.temperatures
         if bucket.judgement.verdict is not Verdict.INSUFFICIENT_DATA
     ]
     verdict = model.judgement.verdict
-    if all(
-        _is_worse(verdict, bucket.judgement.verdict) for bucket in split
-    ):  # also if there are none
+    # Also if there are none.
+    if all(_is_worse(verdict, bucket.judgement.verdict) for bucket in split):
         return _overall(model, plugin, split)
+
     if all(
         bucket.judgement.by_speedup is not None and bucket.speedup is not None for bucket in split
     ):
@@ -90,10 +96,14 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
 
 
 def _is_worse(verdict: Verdict, than: Verdict) -> bool:
-    """Whether a verdict is worse than another, as that of all requests where a temperature without its own loses."""
-    return Verdict.INSUFFICIENT_DATA is not verdict and list(TONES).index(verdict) < list(
-        TONES
-    ).index(than)
+    """Whether a verdict is worse than another.
+
+    For example, that of all requests is worse where a temperature without its own verdict loses.
+    """
+    if verdict is Verdict.INSUFFICIENT_DATA:
+        return False
+    worst_first = list(TONES)
+    return worst_first.index(verdict) < worst_first.index(than)
 
 
 def _with(split: Split, verdict: Verdict) -> Split:
@@ -102,6 +112,8 @@ def _with(split: Split, verdict: Verdict) -> Split:
 
 def _by_temperature(split: Split, drafted: str) -> Answer:
     losing, even = _with(split, Verdict.NET_NEGATIVE), _with(split, Verdict.BREAK_EVEN)
+    listed = _listed(split)
+
     if losing:
         # All of one window, whichever each was judged over.
         share = percent(sum(bucket.window.share for bucket in losing))
@@ -109,18 +121,14 @@ def _by_temperature(split: Split, drafted: str) -> Answer:
             f"Speculation does not pay at {_temperatures(losing)} ({share} of the draft"
             f" tokens){drafted}."
         )
-        return Answer(text, "bad", _listed(split))
+        return Answer(text, "bad", listed)
+
     if even:
-        return Answer(
-            f"Speculation roughly breaks even at {_temperatures(even)}{drafted}.",
-            "even",
-            _listed(split),
-        )
-    return Answer(
-        f"Speculation pays at every temperature with enough traffic{drafted}.",
-        "good",
-        _listed(split),
-    )
+        text = f"Speculation roughly breaks even at {_temperatures(even)}{drafted}."
+        return Answer(text, "even", listed)
+
+    text = f"Speculation pays at every temperature with enough traffic{drafted}."
+    return Answer(text, "good", listed)
 
 
 def _temperatures(split: Split) -> str:
@@ -130,25 +138,26 @@ def _temperatures(split: Split) -> str:
 
 def _by_time(split: Split, at_load: str) -> Answer:
     """Time saved and lost per token, if plain decoding was measured."""
-    saved, lost, even = (
-        _with(split, verdict)
-        for verdict in (Verdict.NET_POSITIVE, Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN)
-    )
+    saved = _with(split, Verdict.NET_POSITIVE)
+    lost = _with(split, Verdict.NET_NEGATIVE)
+    even = _with(split, Verdict.BREAK_EVEN)
+
     parts = [
         f"{what} {_each(found)}" for what, found in (("saves", saved), ("costs", lost)) if found
     ]
     if even:
         parts.append(f"roughly breaks even at T {', '.join(bucket.temperature for bucket in even)}")
+    text = f"Per token, speculation {'; '.join(parts)}{at_load}."
+
     ratios = ", ".join(
         f"{bucket.speedup.ratio:.2f} at T {bucket.temperature}"
         for bucket in split
         if bucket.speedup
     )
+    why = f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
+
     tone = "bad" if lost else "even" if even else "good"
-    text = f"Per token, speculation {'; '.join(parts)}{at_load}."
-    return Answer(
-        text, tone, f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
-    )
+    return Answer(text, tone, why)
 
 
 def _each(split: Split) -> str:
@@ -162,12 +171,14 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     """The verdict on the model as a whole, where no temperature's is as bad."""
     judged, speedup = model.judgement, model.speed.speedup if model.speed else None
     window, is_ruled, verdict = seen(judged), judged.evidence.is_ruled, judged.verdict
+
     split = "No temperature has enough traffic for a verdict." if is_ruled else ""
     if temperatures:
         split = _listed(temperatures)
     elif model.no_split is not None:
         split = no_split_sentence(model.no_split, plugin)
     why = f"The acceptance rate over all requests is {percent(window.rate)}. {split}".strip()
+
     if verdict is Verdict.INSUFFICIENT_DATA:
         if not is_ruled:
             text = (
@@ -175,15 +186,13 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
                 " known."
             )
             return Answer(text, "mute", why)
-        return Answer(
-            "Not enough traffic for a verdict.",
-            "mute",
-            f"{why} {window.drafts:,.0f} drafts in the window.",
-        )
+        why = f"{why} {window.drafts:,.0f} drafts in the window."
+        return Answer("Not enough traffic for a verdict.", "mute", why)
+
     if judged.by_speedup is None or speedup is None:
-        return Answer(
-            f"Speculation {_ON_AVERAGE[verdict]} on average{_drafted(model)}.", TONES[verdict], why
-        )
+        text = f"Speculation {_ON_AVERAGE[verdict]} on average{_drafted(model)}."
+        return Answer(text, TONES[verdict], why)
+
     what = _ON_AVERAGE[verdict] if verdict is Verdict.BREAK_EVEN else effect(speedup)
     text = f"Speculation {what} on average{_at_load(model)}."
     return Answer(text, TONES[verdict], f"Decoding is {times_as_fast(speedup)}. {why}")
@@ -197,14 +206,15 @@ def _at_load(model: ModelReport) -> str:
 
 
 def _drafted(model: ModelReport) -> str:
-    """For a verdict by acceptance, which is about drafts alone: how many steps have one, unless almost all do."""
+    """How many steps have a draft, unless almost all do.
+
+    This is for a verdict by acceptance, which is about drafts alone.
+    """
     steps = model.speed.steps if model.speed else None
     share = steps.drafted_share if steps else 1.0
-    return (
-        f"; only {percent(share)} of all requests' steps have a draft"
-        if share < _ALMOST_ALL
-        else ""
-    )
+    if share >= _ALMOST_ALL:
+        return ""
+    return f"; only {percent(share)} of all requests' steps have a draft"
 
 
 def per_step(steps: Steps) -> str:

@@ -1,4 +1,7 @@
-"""What a finding means, what to change, what to expect of it, and how to verify it. ``docs/why.md`` says more."""
+"""What a finding means, what to change, what to expect of it, and how to verify it.
+
+``docs/why.md`` says more.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +32,11 @@ _BY_GROUP: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """``what`` is seen, with numbers; ``remedy`` is the change, ``expect`` its likely effect, ``verify`` a command."""
+    """A finding in words.
+
+    ``what`` is seen, with numbers; ``remedy`` is the change, ``expect`` its likely effect,
+    ``verify`` a command.
+    """
 
     code: str = ""
     what: str
@@ -203,17 +210,21 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         (engine for engine in model.engines if engine.speculation is not None), model.engines[0]
     )
     speculation = engine.speculation or Speculation(None, 0)
-    value, other, interval = (
-        finding.value or 0.0,
-        finding.other or 0.0,
-        CONFIDENCE * (finding.error or 0.0),
-    )
-    advice, where, longest = (
-        model.advice or Advice(),
-        ", ".join(finding.where),
-        speculation.draft_max_model_len,
-    )
+    longest = speculation.draft_max_model_len
+
+    value, other = finding.value or 0.0, finding.other or 0.0
+    interval = CONFIDENCE * (finding.error or 0.0)
+    where = ", ".join(finding.where)
+    pressed = [engine for engine in model.engines if engine.key.engine in finding.where]
+    if finding.value is not None:
+        taken = f"It is {percent(finding.value)} smaller than the baseline's."
+    else:
+        taken = f"The draft takes about {percent(other)} of it, by its share of the layers."
+
+    advice = model.advice or Advice()
     schedule = schedule_sentence(advice)
+    is_by_time = advice.tokens is not None and advice.tokens.best_seconds is not None
+
     return {
         "where": where,
         "rate": percent(value),
@@ -227,11 +238,7 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         "memory": _memory(engine.configuration, speculation),
         "advice": tokens_sentence(advice),
         "number": _number(advice.tokens),
-        "basis": (
-            _BY_ACCEPTANCE
-            if advice.tokens is None or advice.tokens.best_seconds is None
-            else _BY_TIME
-        ),
+        "basis": _BY_TIME if is_by_time else _BY_ACCEPTANCE,
         "schedule": schedule,
         "schedule_or_pods": schedule or "Add pods, so that fewer requests run on each.",
         "running": finding.where[-1] if finding.where else "",
@@ -245,14 +252,8 @@ def _facts(finding: Finding, model: ModelReport) -> Mapping[str, str]:
         "count": f"{value:,.0f}",
         "method": speculation.method or "an unknown method",
         "keep": _KEEP if speculation.keeps_last_block is not None else _CANNOT_KEEP,
-        "pressure": _pressure(
-            [engine for engine in model.engines if engine.key.engine in finding.where]
-        ),
-        "taken": (
-            f"It is {percent(finding.value)} smaller than the baseline's."
-            if finding.value is not None
-            else f"The draft takes about {percent(other)} of it, by its share of the layers."
-        ),
+        "pressure": _pressure(pressed),
+        "taken": taken,
     }
 
 
@@ -281,10 +282,8 @@ _PARAMETERS: Final = {
 
 
 def _pressure(engines: Sequence[EngineReport]) -> str:
-    preempted, waiting = (
-        sum_caches(engine.cache for engine in engines).preemptions,
-        sum(map(waiting_for_room, engines)),
-    )
+    preempted = sum_caches(engine.cache for engine in engines).preemptions
+    waiting = sum(map(waiting_for_room, engines))
     seen = [] if isnan(preempted) else [f"{counted(preempted, 'preemption')} in the window"]
     return ", ".join([*seen, f"{counted(waiting, 'request')} waiting for room"])
 
@@ -299,9 +298,11 @@ def _memory(configuration: Configuration, speculation: Speculation) -> str:
             * configuration.vocabulary
         )
         size = f" up to {logits * _LOGIT_BYTES / 2**30:.1f} GiB of"
+
     text = f"The draft's logits take{size} GPU memory."
     if configuration.model_runner_v2:
         return text
+
     return (
         f"{text} On model runner V1, vLLM's memory profiling leaves them out, so lower"
         " --gpu-memory-utilization by as much, and a request's seed no longer makes its output"

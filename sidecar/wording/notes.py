@@ -67,9 +67,8 @@ WITHHELD: Final = {
     ),
     Withheld.TOO_LITTLE: "not enough tokens yet",
 }
-_EXACT_SAMPLERS: Final = frozenset(
-    {None, "standard", "block", "strict", "probabilistic"}
-)  # they keep the distribution
+# They keep the distribution.
+_EXACT_SAMPLERS: Final = frozenset({None, "standard", "block", "strict", "probabilistic"})
 _ADAPTIVE: Final = (
     "Verification is adaptive: vLLM's counters include draft tokens that were never verified, so"
     " the acceptance rate is not meaningful, and only a measured speedup decides."
@@ -101,12 +100,14 @@ def model_notes(model: ModelReport) -> list[str]:
     """What to know about a model as a whole, and to do, most important first."""
     judgement = model.judgement
     note = judgement_note(judgement, is_explained=bool(model.findings))
+
     told = {FindingCode.TOO_MANY_TOKENS, FindingCode.TOO_FEW_TOKENS, FindingCode.LOAD}
+    has_told = any(finding.code in told for finding in model.findings)
+    schedule = "" if model.advice is None or has_told else schedule_sentence(model.advice)
+
     configured = [
         engine.configuration for engine in model.engines if engine.speculation is not None
     ]
-    has_told = any(finding.code in told for finding in model.findings)
-    schedule = "" if model.advice is None or has_told else schedule_sentence(model.advice)
     notes = [
         *filter(None, (note, schedule, _traffic(model))),
         *caveats(judgement.evidence, *configured[:1]),
@@ -122,11 +123,15 @@ def is_plain(model: ModelReport) -> bool:
 
 
 def _traffic(model: ModelReport) -> str:
-    """The traffic of a model that does not speculate, to judge whether it should; empty if it is not known."""
+    """The traffic of a model that does not speculate, to judge whether it should.
+
+    Empty if it is not known.
+    """
     requests = {part.temperature: part.window.requests or 0 for part in model.temperatures}
     total = sum(requests.values())
     if not total or not is_plain(model):
         return ""
+
     shares = ", ".join(
         f"{percent(count / total)} at T {label}" for label, count in requests.items() if count
     )
@@ -136,6 +141,7 @@ def _traffic(model: ModelReport) -> str:
     shaped = groups[Table.SAMPLING, "filtered"] + groups[Table.SAMPLING, "penalties"]
     long = groups[Table.PROMPT_TOKENS, "8k-32k"] + groups[Table.PROMPT_TOKENS, "32k+"]
     seconds = max(part.window.seconds for part in model.temperatures)
+
     text = (
         f"{counted(total, 'request')} in the last {duration(seconds)}: {shares};"
         f" {percent(groups[Table.OUTPUT, 'structured'])} with structured output, {percent(long)}"
@@ -149,19 +155,17 @@ def _traffic(model: ModelReport) -> str:
 
 
 def judgement_note(judgement: Judgement, *, is_explained: bool = False) -> str:
-    """What a verdict is of, what keeps it from being reached or from rising, and what to do where
-    it is net negative.
+    """What a verdict is of, and what keeps it from being reached or from rising.
 
-    ``is_explained``: findings say what to do. Empty if there is nothing to say.
+    Where it is net negative, also what to do, unless ``is_explained``: findings say that. Empty if
+    there is nothing to say.
     """
-    if judgement.gate is not None:
-        return (
-            f"No verdict: below thresholds.{judgement.gate.threshold} ({judgement.gate.value:g})."
-        )
+    if (gate := judgement.gate) is not None:
+        return f"No verdict: below thresholds.{gate.threshold} ({gate.value:g})."
+
     loses = judgement.verdict is Verdict.NET_NEGATIVE and not is_explained
-    return " ".join(
-        filter(None, (_hour(judgement), _held(judgement), _remedy(judgement) if loses else ""))
-    )
+    remedy = _remedy(judgement) if loses else ""
+    return " ".join(filter(None, (_hour(judgement), _held(judgement), remedy)))
 
 
 def _hour(judgement: Judgement) -> str:
@@ -177,12 +181,12 @@ def _held(judgement: Judgement) -> str:
     line = judgement.held_below
     if line is None:
         return ""
-    sign = "plus" if judgement.verdict is Verdict.NET_NEGATIVE else "minus"
-    bound = (
-        "acceptance rate"
-        if judgement.basis is Basis.ACCEPTANCE
-        else f"speedup {sign} {CONFIDENCE:g} standard errors"
-    )
+
+    bound = "acceptance rate"
+    if judgement.basis is not Basis.ACCEPTANCE:
+        sign = "plus" if judgement.verdict is Verdict.NET_NEGATIVE else "minus"
+        bound = f"speedup {sign} {CONFIDENCE:g} standard errors"
+
     return (
         f"The {bound} is back above {line:g}, but the verdict stays"
         f" {judgement.verdict.replace('_', ' ')} below {line + MARGIN:g}, so that it does not flap."
@@ -192,16 +196,15 @@ def _held(judgement: Judgement) -> str:
 def _remedy(judgement: Judgement) -> str:
     evidence, judged = judgement.evidence, judgement.judged
     varies = not evidence.is_ruled or evidence.has_schedule
-    return (
-        _LOSING if varies or (judged is not None and len(judged.position_rates) == 1) else _OR_FEWER
-    )
+    is_one_token = judged is not None and len(judged.position_rates) == 1
+    return _LOSING if varies or is_one_token else _OR_FEWER
 
 
 def advice_sentences(advice: Advice | None) -> str:
     """How many tokens to draft; empty if there is nothing to change."""
-    return (
-        "" if advice is None else f"{tokens_sentence(advice)} {schedule_sentence(advice)}".strip()
-    )
+    if advice is None:
+        return ""
+    return f"{tokens_sentence(advice)} {schedule_sentence(advice)}".strip()
 
 
 def schedule_sentence(advice: Advice) -> str:
@@ -230,6 +233,7 @@ def _by_acceptance(tokens: TokensAdvice) -> str:
         return f"{text} speculate more tokens, as long as latency under load allows."
     if tokens.next_rate is None:
         return f"{text} speculate fewer tokens."
+
     at = f"is accepted only {tokens.next_rate:.0%} of the time"
     if tokens.direction is Direction.NONE:
         return (
@@ -241,14 +245,15 @@ def _by_acceptance(tokens: TokensAdvice) -> str:
 
 
 def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
-    best, now = (
-        f"{1000 * (seconds or 0):.3g} ms" for seconds in (tokens.best_seconds, tokens.now_seconds)
-    )
+    best = f"{1000 * (tokens.best_seconds or 0):.3g} ms"
+    now = f"{1000 * (tokens.now_seconds or 0):.3g} ms"
+
     if tokens.direction is Direction.NONE:
         how = "only at lower loads (num_speculative_tokens_per_batch_size)"
         how = how if advice.can_schedule else "with fewer requests"
         text = f"At this load a token takes {best} without speculation and {now} with it"
         return f"{text}: speculate {how}, or not at all."
+
     return (
         f"Set num_speculative_tokens to {tokens.best} instead of {tokens.now}: about {best} per"
         f" token instead of {now} at this load."
@@ -276,13 +281,13 @@ def caveats(evidence: Evidence, configuration: Configuration = _UNKNOWN) -> Iter
         yield _ADAPTIVE
     elif evidence.speedup is None and not evidence.is_ruled:
         yield _UNRULED.format(method)
+
     if lost := _lost(evidence.speculation, configuration):
-        schedule = (
-            " and a schedule by batch size"
-            if "full CUDA graphs" in lost and evidence.has_schedule
-            else ""
-        )
+        schedule = ""
+        if "full CUDA graphs" in lost and evidence.has_schedule:
+            schedule = " and a schedule by batch size"
         yield _GIVEN_UP.format(f"{method}{schedule}", " and ".join(lost))
+
     if sampler == "synthetic":
         yield _SYNTHETIC
     elif sampler not in _EXACT_SAMPLERS:
@@ -311,11 +316,16 @@ def _grounds(judgement: Judgement) -> str:
 
 
 def hints(model: ModelReport) -> list[str]:
-    """Why a model that speculates has no speedup, which requests get no drafts, and what vLLM's page does not tell."""
+    """What is missing in a model's report, and why.
+
+    That is: why a model that speculates has no speedup, which requests get no drafts, and what
+    vLLM's page does not tell.
+    """
     withheld = model.speed.withheld if model.speed is not None else None
-    speedup = (
-        [] if withheld is None else [f"No speedup for {model.model_name}: {WITHHELD[withheld]}."]
-    )
+    speedup = []
+    if withheld is not None:
+        speedup.append(f"No speedup for {model.model_name}: {WITHHELD[withheld]}.")
+
     quiet = [
         f"No drafts in the window for {group_name(group)}."
         for group in model.groups
@@ -326,4 +336,5 @@ def hints(model: ModelReport) -> list[str]:
         for engine in model.engines
         for limitation in sorted(engine.limitations)
     ]
+
     return [*speedup, *quiet, *dict.fromkeys(limitations)]

@@ -12,7 +12,10 @@ def percent(value: float | None) -> str:
 
 
 def by_position(acceptance: Acceptance, part: str) -> str:
-    """The acceptance rate at each draft position, out of ``part``, as a sentence; empty if unknown."""
+    """The acceptance rate at each draft position, out of ``part``, as a sentence.
+
+    Empty if unknown.
+    """
     rates = ", ".join(map(percent, acceptance.position_rates))
     return f"Acceptance rate by position, {part}: {rates}. " if rates else ""
 
@@ -39,7 +42,10 @@ def counted(count: float, what: str) -> str:
 def aligned(
     header: Sequence[str], rows: Sequence[Sequence[str]], left: Container[int] = (0,)
 ) -> list[str]:
-    """One line per row, two spaces between columns; those numbered in ``left`` are left-aligned, others right."""
+    """One line per row, two spaces between columns.
+
+    Columns numbered in ``left`` are left-aligned, others right.
+    """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     return [
         "  ".join(

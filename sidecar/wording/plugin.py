@@ -1,4 +1,4 @@
-"""What the plug-in's state means, why a model has no split by temperature, and what to do about it."""
+"""What the plug-in's state means, why a model has no split by temperature, and what to do."""
 
 from typing import Final
 

@@ -15,23 +15,12 @@ from sidecar.wording.numbers import count, counted, latency, milliseconds, perce
 
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 _TEMPERATURES: Final = (
-    *(
-        "temperature",
-        "verdict",
-        "speedup",
-        "acceptance",
-        "P10",
-        "P50",
-        "P90",
-        "of draft tokens",
-        "requests",
-        *_TIMES,
-    ),
+    *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90"),
+    *("of draft tokens", "requests", *_TIMES),
 )
 _NO_TIMES: Final = ("-",) * 3
-_BY_BUCKET: Final = tuple(
-    name.replace(" ", " by bucket ") for name in _TIMES
-)  # of vLLM's histograms, not by request
+# Of vLLM's histograms, not by request.
+_BY_BUCKET: Final = tuple(name.replace(" ", " by bucket ") for name in _TIMES)
 _ENGINES: Final = ("engine", "speculation", "acceptance", "coverage", *_BY_BUCKET)
 LOWER: Final = (
     "lower acceptance rate",
@@ -116,8 +105,12 @@ def _engine(engine: EngineReport) -> Row:
 
 
 def shown_quantiles(measured: Latency, show: Callable[[float], str]) -> list[str]:
-    """P50, P95 and P99; in vLLM's first bucket they would be mere interpolation, so only the bucket's edge is shown."""
-    edge, values = measured.resolution, (measured.quantiles[share] for share in (0.5, 0.95, 0.99))
+    """P50, P95 and P99.
+
+    In vLLM's first bucket they would be mere interpolation, so only the bucket's edge is shown.
+    """
+    edge = measured.resolution
+    values = (measured.quantiles[share] for share in (0.5, 0.95, 0.99))
     return [f"<{show(edge)}" if seconds < edge else show(seconds) for seconds in values]
 
 
@@ -127,11 +120,10 @@ def price_rows(model: ModelReport) -> list[Row]:
 
 
 def _cache(model: ModelReport) -> Iterator[Row]:
-    plain, cache = (
-        model.plain_cache or PlainCache(),
-        sum_caches(engine.cache for engine in model.engines),
-    )
+    plain = model.plain_cache or PlainCache()
+    cache = sum_caches(engine.cache for engine in model.engines)
     capacity = model.kv_cache_capacity_tokens
+
     if plain.hit_ratio is not None:
         yield "prefix-cache hits", share(cache.hit_ratio), share(plain.hit_ratio)
     if plain.capacity_tokens is not None and capacity is not None:
@@ -140,11 +132,8 @@ def _cache(model: ModelReport) -> Iterator[Row]:
             fit = count(capacity // each), count(plain.capacity_tokens // each)
             yield f"requests of {each:,.0f} tokens that fit", *fit
     if plain.preemptions_ratio is not None:
-        yield (
-            "preemptions per request",
-            ratio(cache.preemptions_ratio),
-            ratio(plain.preemptions_ratio),
-        )
+        preemptions = ratio(cache.preemptions_ratio), ratio(plain.preemptions_ratio)
+        yield "preemptions per request", *preemptions
 
 
 def _loads(model: ModelReport) -> Iterator[Row]:

@@ -100,15 +100,17 @@ def _near(expr, match):
 
 
 def _another_number(text):
-    return (
-        "1e9"
-        if float(text) == 0
-        else str(float(text) * 2 if float(text) >= 1 else float(text) + 0.25)
-    )
+    number = float(text)
+    if number == 0:
+        return "1e9"
+    return str(number * 2 if number >= 1 else number + 0.25)
 
 
 def _end_of_clause(expr, start):
-    """The end of the clause that begins at ``start``: a set operator, a comma, or its closing parenthesis."""
+    """The end of the clause that begins at ``start``.
+
+    A set operator, a comma, or its closing parenthesis ends it.
+    """
     depth = 0
     for index in range(start, len(expr)):
         depth += {"(": 1, ")": -1, "{": 1, "}": -1}.get(expr[index], 0)
@@ -135,8 +137,9 @@ def survives(rules, mutant):
 
 
 def check(names=(), jobs=2, every=1):
-    """How many changes were made, and what survived; of those of the named rules (none: of all) one
-    in ``every``.
+    """How many changes were made, and what survived.
+
+    It makes one change in ``every``, of those of the named rules (none: of all).
 
     Which ones goes by their own text, so that a change of one rule does not exchange those of all
     the others.
@@ -147,19 +150,19 @@ def check(names=(), jobs=2, every=1):
         made = [mutant for mutant in made if not _shown(rules, mutant).startswith(_UNNOTICED)]
         made = [mutant for mutant in made if crc32(_shown(rules, mutant).encode()) % every == 0]
     with tempfile.TemporaryDirectory() as directory:
-        assert_valid(
-            Path(directory), [mutant.changed for mutant in made]
-        )  # what can't be loaded proves nothing
+        # What can't be loaded proves nothing.
+        assert_valid(Path(directory), [mutant.changed for mutant in made])
+
     touched = [rules[mutant.rule] for mutant in made]
-    for scene in (
-        all_scenes() if names else ()
-    ):  # a scene that fails anyway would seem to notice everything
+    # A scene that fails anyway would seem to notice everything.
+    for scene in all_scenes() if names else ():
         if any(rule in concerned(rules, scene) for rule in touched):
             with tempfile.TemporaryDirectory() as directory:
                 failure = promtool(Path(directory), scene, concerned(rules, scene))
             assert failure is None, (
                 f"scene {scene.name!r} fails without a change; run pytest tests/alerts\n{failure}"
             )
+
     with ThreadPoolExecutor(jobs) as pool:
         survived = list(pool.map(lambda mutant: survives(rules, mutant), made))
     alive = [

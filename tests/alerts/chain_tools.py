@@ -52,15 +52,12 @@ class Receivers:
         return web.Response(status=202 if request.path == "/pagerduty" else 200)
 
     async def until(self, name, status, source):
-        """The first such alert at the webhook; ``source`` is the label of what the sidecar sends."""
+        """The first such alert at the webhook; ``source`` is the label that the sidecar adds."""
+        sought = (name, status, source)
 
         def is_sought(alert):
             labels = alert["labels"]
-            return (labels["alertname"], alert["status"], labels.get("source")) == (
-                name,
-                status,
-                source,
-            )
+            return (labels["alertname"], alert["status"], labels.get("source")) == sought
 
         return await first(self.alerts, is_sought)
 
@@ -74,7 +71,10 @@ async def first(received, is_sought):
 
 @asynccontextmanager
 async def alertmanager(http, directory, receivers_url):
-    """The shipped configuration; its receivers' addresses and secrets are replaced, and its times shortened."""
+    """Runs Alertmanager with the shipped configuration.
+
+    The receivers' addresses and secrets are replaced, and the times are shortened.
+    """
     secret = directory / "secret"
     secret.write_text(SECRET)
     content = yaml.safe_load((RULES / "alertmanager" / "alertmanager.yaml").read_text())
@@ -133,12 +133,14 @@ async def prometheus(http, directory, page_url, alertmanager_url):
 def settings_of(vllm_url, socket, alertmanager_url):
     """The sidecar with short windows and a direct push at the fast pace."""
     alerting = {
-        "RUNBOOKS": RUNBOOKS, "DASHBOARDS": DASHBOARDS, "ALERTMANAGERS": json.dumps([alertmanager_url]),
+        "RUNBOOKS": RUNBOOKS, "DASHBOARDS": DASHBOARDS,
+        "ALERTMANAGERS": json.dumps([alertmanager_url]),
         "INTERVAL": "500ms", "PACE": str(PACE), "INSTANCE": "pod-7",
         "TIMEOUT": "60s",  # a busy machine answers late
     }  # fmt: skip
     environment = {
-        "VLLM_URL": vllm_url, "LISTEN": "127.0.0.1:0", "PLUGIN__SOCKET": str(socket), "SCRAPE_INTERVAL": INTERVAL,
-        "SCRAPE_CPU_SHARE": "1", "LATENCY_WINDOW": "15s", "HISTORY": "60s", "THRESHOLDS__MIN_REQUESTS": "10",
+        "VLLM_URL": vllm_url, "LISTEN": "127.0.0.1:0", "PLUGIN__SOCKET": str(socket),
+        "SCRAPE_INTERVAL": INTERVAL, "SCRAPE_CPU_SHARE": "1", "LATENCY_WINDOW": "15s",
+        "HISTORY": "60s", "THRESHOLDS__MIN_REQUESTS": "10",
     } | {f"ALERTING__{name}": value for name, value in alerting.items()}  # fmt: skip
     return load_settings(None, {f"SPECDEC_{name}": value for name, value in environment.items()})

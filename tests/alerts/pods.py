@@ -1,5 +1,6 @@
-"""Pods for scenes: what Prometheus would have scraped from a sidecar beside a vLLM with a planned
-traffic.
+"""Pods for scenes: what Prometheus would have scraped from a sidecar.
+
+The sidecar runs beside a vLLM with a planned traffic.
 
 From vLLM's page on everything is the sidecar's own code: its parser, its analysis, its metrics. A
 quantity of the traffic is a number or a plan (``vllm_pages.plan``).
@@ -34,10 +35,9 @@ POD = "vllm-7d9c4bf6c5-x2x9z"  # of a Deployment
 
 @dataclass
 class Firing:
-    """An alert that is expected to fire from minute ``since`` to minute ``until``, with the value
-    that its texts quote.
+    """An alert that is expected to fire from minute ``since`` to minute ``until``.
 
-    ``labels`` are without the rule's own.
+    ``value`` is the one that its texts quote. ``labels`` are without the rule's own.
     """
 
     labels: dict
@@ -46,21 +46,22 @@ class Firing:
     severity: str | None = None
     since: float = 0
     until: float = math.inf
-    annotations: dict = field(
-        default_factory=dict
-    )  # those that differ from what the rule and the settings give
+    # Those that differ from what the rule and the settings give.
+    annotations: dict = field(default_factory=dict)
 
 
 class Pod:
-    """One vLLM and its sidecar; each method plans something and returns the pod, so that a scene reads like a list."""
+    """One vLLM and its sidecar.
+
+    Each method plans something and returns the pod, so that a scene reads like a list.
+    """
 
     def __init__(
         self, instance, *, model="m", namespace="prod", minutes=None, start=0, poll=30, **thresholds
     ):
-        """It lives for ``minutes`` from minute ``start`` on, by default until its scene's last
-        check.
+        """It lives for ``minutes`` from minute ``start`` on.
 
-        The sidecar polls every ``poll`` seconds.
+        By default it lives until its scene's last check. The sidecar polls every ``poll`` seconds.
         """
         self.minutes, self.start, self.poll = minutes, start, poll
         self.own = {"namespace": namespace, "job": "vllm", "instance": f"{instance}:9911"}
@@ -95,7 +96,10 @@ class Pod:
         until=math.inf,
         **more,
     ):
-        """The alert on its model fires; ``more`` are further labels, and ``labels`` replaces the model's."""
+        """The alert on its model fires.
+
+        ``more`` are further labels, and ``labels`` replaces the model's.
+        """
         labels = self.own | ({"model_name": self.model} if labels is None else labels) | more
         annotations = {"context": "\n".join(context)} if context else {}
         self.firings.append(Firing(labels, value, alert, severity, since, until, annotations))
@@ -119,8 +123,9 @@ class Pod:
         return self
 
     def bucket(self, temperature, drafts, acceptance):
-        """One temperature's work, with the plug-in: ``drafts`` per second, ten requests finished
-        per minute.
+        """One temperature's work, with the plug-in.
+
+        It has ``drafts`` per second, and ten requests finished per minute.
 
         What the engine drafts is all temperatures together.
         """
@@ -137,7 +142,10 @@ class Pod:
         return self
 
     def finishing(self, acceptance, *, temperature="0", pace=1.0):
-        """What the plug-in tells of each finished request: its acceptance, and its plain time per token / actual."""
+        """What the plug-in tells of each finished request.
+
+        ``acceptance`` is its acceptance, and ``pace`` its plain time per token / actual.
+        """
         self.vllm.finishing[temperature] = planned(acceptance), planned(pace)
         return self
 
@@ -160,7 +168,10 @@ class Pod:
         return self
 
     def timed(self, speedup, *, engine="0", reference=1.0):
-        """A baseline, and steps that make speculation so fast; ``reference``: the baseline's time over plain pods'."""
+        """A baseline, and steps that make speculation so fast.
+
+        ``reference`` is the baseline's time over plain pods'.
+        """
         self.vllm.engine(engine).speedup = planned(speedup)
         curve = {"running": [1, 64], "seconds": [PLAIN_STEP * reference] * 2, "errors": [1e-5] * 2}
         self.environment["SPECDEC_PLAIN_STEPS"] = json.dumps({self.model: curve})
@@ -194,7 +205,10 @@ class Pod:
         return self
 
     def away(self, start, end):
-        """Neither vLLM nor its sidecar are there between two minutes; the sidecar starts anew after it."""
+        """Neither vLLM nor its sidecar is there between two minutes.
+
+        After the gap the sidecar starts anew.
+        """
         self.gap = range(start, end)
         return self
 
@@ -211,7 +225,10 @@ class Pod:
         return self
 
     def series(self, seconds):
-        """By metric and labels, without the scrape's own: the values, one every ``seconds``, as promtool reads them."""
+        """The values, one every ``seconds``, as promtool reads them.
+
+        They are by metric and labels, without the scrape's own labels.
+        """
         with self._building:
             if seconds not in self._series:
                 added = {
@@ -234,7 +251,10 @@ class Pod:
         return scraped
 
     def scrapes(self, seconds=SCRAPE):
-        """The minute, counted from the pod's start, and the sidecar after each poll at which it is scraped."""
+        """The minute and the sidecar after each poll at which the sidecar is scraped.
+
+        The minute counts from the pod's start.
+        """
         self.vllm.lives = 0
         self.vllm.restart()
         sidecar = None
@@ -290,7 +310,10 @@ class Sidecar:
 
 
 def _sampled(phases, grows, seconds):
-    """By scrape: the value of phases of (minutes, value), or what a counter has grown to by so much a minute."""
+    """By scrape, the value of phases of (minutes, value).
+
+    With ``grows``, it is what a counter has grown to by so much a minute.
+    """
     value, samples, total = plan(*phases), {}, 0
     for scrape in range(ceil(sum(minutes for minutes, _ in phases) * 60 / seconds)):
         minute = scrape * seconds / 60
@@ -300,11 +323,13 @@ def _sampled(phases, grows, seconds):
 
 
 def _notation(samples, start):
-    """promtool's, for values by scrape from ``start`` on; stale after the last one, as in Prometheus."""
+    """promtool's, for values by scrape from ``start`` on.
+
+    The series is stale after the last value, as in Prometheus.
+    """
     values = [samples.get(scrape) for scrape in range(max(samples) + 1)]
-    texts = (
-        ["_"] * start + ["_" if value is None else f"{value:.12g}" for value in values] + ["stale"]
-    )
+    numbers = ("_" if value is None else f"{value:.12g}" for value in values)
+    texts = ["_"] * start + [*numbers, "stale"]
     runs = [(text, len(list(run))) for text, run in groupby(texts)]
     return " ".join(
         text if times == 1 else f"_x{times}" if text == "_" else f"{text}x{times - 1}"

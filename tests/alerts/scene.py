@@ -42,10 +42,9 @@ def alone(own):
 
 @dataclass
 class Scene:
-    """At the minutes ``at`` only what the pods and ``fleet`` say fires, and at the first of them
-    nothing.
+    """At the minutes ``at`` only what the pods and ``fleet`` say fires.
 
-    A scene without an alert is about ``records``.
+    At the first of these minutes nothing fires. A scene without an alert is about ``records``.
     """
 
     name: str
@@ -55,9 +54,8 @@ class Scene:
     reads: tuple = ()  # alerts that the alert's expression reads
     needs_prometheus: bool = False  # whether the direct push sees it otherwise
     pods: list = ()
-    records: dict = field(
-        default_factory=dict
-    )  # at the last minute: by name, the (labels, value) of a rule that no alert reads
+    # At the last minute: by name, the (labels, value) of a rule that no alert reads.
+    records: dict = field(default_factory=dict)
 
     def with_pods(self, *pods):
         for pod in pods:
@@ -177,10 +175,10 @@ def recorded(text):
 
 
 def concerned(rules, scene):
-    """The rules that a scene is about, with all that they depend on; the others would only take
-    time.
+    """The rules that a scene is about, with all that they depend on.
 
-    The annotation ``context`` is left out unless the scene expects it.
+    The others would only take time. The annotation ``context`` is left out unless the scene
+    expects it.
     """
     if not any("context" in firing.annotations for firing in scene.firings):
         rules = [_without_context(rule) for rule in rules]
@@ -197,16 +195,18 @@ def concerned(rules, scene):
 
 
 def promtool(directory, scene, rules, **scraped):
-    """The output of promtool if the scene fails under these rules, else None; ``scraped`` as in ``Scene.test``."""
+    """The output of promtool if the scene fails under these rules, else None.
+
+    ``scraped`` is as in ``Scene.test``.
+    """
     text = "\n".join(rule["expr"] + str(rule.get("annotations")) for rule in rules)
     document = {
         "rule_files": ["rules.yaml"],
         "evaluation_interval": "1m",
         "tests": [scene.test(text, **scraped)],
     }
-    (directory / "scenes.yaml").write_text(
-        json.dumps(document)
-    )  # JSON is also YAML, and quick to write
+    # JSON is also YAML, and quick to write.
+    (directory / "scenes.yaml").write_text(json.dumps(document))
     return _run(directory, rules, "test", "rules", "scenes.yaml")
 
 

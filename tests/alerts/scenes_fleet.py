@@ -14,7 +14,10 @@ STOPPED, NET_NEGATIVE = "SpecDecodeStopped", "SpecDecodeNetNegative"
 
 @scenes
 def across_pods():
-    """Pods that lose and are replaced; in another namespace such a pod stays, and fires by itself."""
+    """Pods that lose and are replaced.
+
+    In another namespace such a pod stays, and fires by itself.
+    """
 
     def replaced(instance, acceptance, *, namespace="prod", requests=20, minutes=range(0, 88, 8)):
         """Pods of eight minutes each, that begin at ``minutes``."""
@@ -194,7 +197,7 @@ def net_negative():
 
 @scenes
 def by_plain_pods():
-    """Pods without a reference of their own beside plain pods of the same model at the same load."""
+    """Pods without a reference of their own, beside plain pods of the same model and load."""
 
     def drafting(instance, speedup, acceptance=0.7, **requests):
         return Pod(instance).drafting(5, acceptance, **requests).untimed(speedup)
@@ -249,7 +252,7 @@ def by_plain_pods():
 
 @scenes
 def of_a_model():
-    """What no alert reads: what each model runs and what it gains, for the marks on the dashboards."""
+    """What no alert reads: what each model runs and gains, for the marks on the dashboards."""
     greedy = Speculation(method="eagle3", num_speculative_tokens=3, draft_sample_method="greedy")
     sampled = replace(greedy, draft_sample_method="probabilistic")
     model = {"model_name": "m", "namespace": "prod"}

@@ -7,11 +7,8 @@ from tests.alerts.scenes_judged import LOW, NOT_JUDGED
 from tests.alerts.vllm_pages import plan
 
 DOWN, NEVER_UP, UNSTABLE = "SpecDecodeVLLMDown", "SpecDecodeVLLMNeverUp", "SpecDecodeVLLMUnstable"
-ABSENT, PLUGIN, RULES = (
-    "SpecDecodeSidecarAbsent",
-    "SpecDecodePluginFailing",
-    "SpecDecodeRulesFailing",
-)
+ABSENT = "SpecDecodeSidecarAbsent"
+PLUGIN, RULES = "SpecDecodePluginFailing", "SpecDecodeRulesFailing"
 GAP, KV_CACHE = "SpecDecodeLatencyGapWide", "SpecDecodeKVCachePressure"
 
 
@@ -253,14 +250,19 @@ def sidecar_absent():
 @scenes
 def own():
     def failing(instance, value, until, metric, *labels, **shown):
-        """Counters of which one keeps growing, one ends (its alert fires until then), and one grew once."""
-        often, ended, once = (
-            Pod(f"{instance}-{kind}", minutes=60) for kind in ("often", "ended", "once")
-        )
+        """Three counters: one keeps growing, one ends, and one grew once.
+
+        The alert on the one that ends fires until then.
+        """
+        often = Pod(f"{instance}-often", minutes=60)
+        ended = Pod(f"{instance}-ended", minutes=60)
+        once = Pod(f"{instance}-once", minutes=60)
+
         for label_set in labels:
             often.plain(metric, (60, 1), grows=True, **label_set)
             ended.plain(metric, (20, 1), (40, 0), grows=True, **label_set)
             once.plain(metric, (20, 0), (40, 1), **label_set)
+
         return [
             often.sidecar_fires(value, **shown),
             ended.sidecar_fires(value, until=until, **shown),
@@ -270,9 +272,9 @@ def own():
     part = failing(
         "part", 5, 14, "specdec_internal_errors_total", {"part": "scrape"}, part="scrape"
     )
-    yield Scene("a part that keeps failing", "SpecDecodeSidecarFailing", at=(9, 14, 28)).with_pods(
-        *part
-    )
+    failing_part = Scene("a part that keeps failing", "SpecDecodeSidecarFailing", at=(9, 14, 28))
+    yield failing_part.with_pods(*part)
+
     sent, am = "specdec_alerts_sent_total", {"alertmanager": "am:9093"}
     refused = failing(
         "am", 1, 28, sent, *(am | {"outcome": outcome} for outcome in ("failed", "rejected")), **am
@@ -305,10 +307,9 @@ def rules_failing():
 
 @scenes
 def links():
-    """Without addresses alerts link to a sidecar, that on a dead one to a living one, and no
-    dashboard is made up.
+    """Without addresses alerts link to a sidecar, and no dashboard is made up.
 
-    In a cluster the link is to a forwarded port.
+    The alert on a dead sidecar links to a living one. In a cluster the link is to a forwarded port.
     """
     for alert, address in ((LOW, "low"), (LOW, "localhost"), (ABSENT, "low")):
         low = Pod("low").drafting(5, 0.3)
@@ -322,12 +323,12 @@ def links():
                 f"For the runbook, first: kubectl -n prod port-forward {POD} 9911",
             )
         low.fires(0.3, alert=LOW, context=context)
-        del (
-            low.environment["SPECDEC_ALERTING__RUNBOOKS"],
-            low.environment["SPECDEC_ALERTING__DASHBOARDS"],
-        )
+        del low.environment["SPECDEC_ALERTING__RUNBOOKS"]
+        del low.environment["SPECDEC_ALERTING__DASHBOARDS"]
+
         gone = Pod("gone", minutes=0).plain("specdec_up", (20, 1)).plain("up", (20, 1), (60, 0))
         gone.sidecar_fires(alert=ABSENT)
+
         for firing in (*low.firings, *gone.firings):
             firing.annotations |= {
                 "runbook_url": f"http://{address}:9911/runbooks/{alert}.md",

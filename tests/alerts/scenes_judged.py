@@ -1,4 +1,7 @@
-"""Scenes for the alerts that read the sidecar's verdicts, with values close to each threshold on both sides."""
+"""Scenes for the alerts that read the sidecar's verdicts.
+
+Their values are close to each threshold, on both sides.
+"""
 
 from dataclasses import replace
 
@@ -7,11 +10,8 @@ from tests.alerts.pods import POD, Pod
 from tests.alerts.scene import Scene, scenes
 from tests.alerts.vllm_pages import after, plan
 
-LOW, AT, COLLAPSED = (
-    "SpecDecodeAcceptanceLow",
-    "SpecDecodeAcceptanceLowAtTemperature",
-    "SpecDecodeAcceptanceCollapsed",
-)
+LOW, AT = "SpecDecodeAcceptanceLow", "SpecDecodeAcceptanceLowAtTemperature"
+COLLAPSED = "SpecDecodeAcceptanceCollapsed"
 NOT_SPECULATING = "SpecDecodeNotSpeculating"
 NOT_JUDGED, MIXED = "SpecDecodeNotJudged", "SpecDecodeMixedWorkload"
 SLOWER, SLOWER_AT = "SpecDecodeSlowerThanPlain", "SpecDecodeSlowerThanPlainAtTemperature"
@@ -106,23 +106,25 @@ def by_time():
             Pod("one-pass-slow").drafting(5, 0.2).timed(0.9).speculating(DFLASH)
             .fires(0.2, **page).fires(0.9, alert=SLOWER),
             Pod("adaptive-idle").drafting(0.05, 0.2).speculating(ADAPTIVE),
-            Pod("adaptive-slow").drafting(5, 0.7).timed(0.9).speculating(ADAPTIVE).fires(0.9, alert=SLOWER),
-            better.fires(0.39, until=13, **information).fires(0.492, since=25, until=25, **information),
-            Pod("faster").drafting(5, 0.7).timed(after(20, 0.9, 1.3)).fires(0.9, alert=SLOWER, until=24),
+            Pod("adaptive-slow").drafting(5, 0.7).timed(0.9).speculating(ADAPTIVE)
+            .fires(0.9, alert=SLOWER),
+            better.fires(0.39, until=13, **information)
+            .fires(0.492, since=25, until=25, **information),
+            Pod("faster").drafting(5, 0.7).timed(after(20, 0.9, 1.3))
+            .fires(0.9, alert=SLOWER, until=24),
         ]  # fmt: skip
 
     yield Scene(
         "a low acceptance pages unless time says otherwise", LOW, at=(9, 13, 25, 30)
     ).with_pods(*pods())
-    yield Scene("slower than plain, whatever is accepted", SLOWER, at=(9, 13, 24, 30)).with_pods(
-        *pods()
-    )
+    slower = Scene("slower than plain, whatever is accepted", SLOWER, at=(9, 13, 24, 30))
+    yield slower.with_pods(*pods())
     yield Scene(
         "nothing is judged where only a baseline would tell", NOT_JUDGED, at=(14, 30)
     ).with_pods(*pods())
-    part = (
-        Pod("part").drafting(5, 0.7).timed(0.9).generating(5, engine="1")
-    )  # of the other engine nothing is known
+
+    # Of the other engine nothing is known.
+    part = Pod("part").drafting(5, 0.7).timed(0.9).generating(5, engine="1")
     engines = (
         Pod("engines")
         .drafting(5, 0.7)
@@ -155,7 +157,10 @@ def at_temperature():
 
 @scenes
 def slower_at_temperature():
-    """Requests of which the plug-in tells first and last token; the clock of the steps gives their plain time."""
+    """Requests of which the plug-in tells first and last token.
+
+    The clock of the steps gives their plain time.
+    """
 
     def paced(instance, speedup, acceptance=0.4):
         pod = Pod(instance).bucket("0", 5, 0.8).bucket("1+", 5, acceptance).timed(1.0)
@@ -283,9 +288,8 @@ def context():
     why = "Why (docs/why.md): too_many_tokens."
     several = Pod("several").drafting(5, 0.3).without("specdec_finding")
     several.plain("specdec_finding", (40, 1), finding="adapter", model_name="m")
-    several.plain(
-        "specdec_finding", (34, 1), finding="load", model_name="m"
-    )  # a scrape failed since
+    # A scrape has failed since.
+    several.plain("specdec_finding", (34, 1), finding="load", model_name="m")
     command = f"Details: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report"
     yield Scene(
         "it comes with the pod's rates and speedup, and in Kubernetes with a command that shows all"

@@ -1,4 +1,7 @@
-"""From hot traffic to the notification through real servers, and back: by Prometheus and by the sidecar's own push."""
+"""From hot traffic to the notification through real servers, and back.
+
+It goes by Prometheus and by the sidecar's own push.
+"""
 
 import asyncio
 
@@ -35,7 +38,10 @@ async def test_hot_traffic_pages_through_prometheus_and_by_direct_push(
 
 
 async def through_hot_traffic(vllm, receivers, http, alertmanager_url):
-    """Mixed, hot and cold traffic. Labels and texts of single alerts are the scenes' and the push's own tests'."""
+    """Mixed, hot and cold traffic.
+
+    The scenes and the push's own tests check labels and texts of single alerts.
+    """
 
     async def notified(name, status="firing"):
         for source in SOURCES:

@@ -1,4 +1,7 @@
-"""The direct push finds what the rules find, when they find it: the same scenes, without Prometheus."""
+"""The direct push finds what the rules find, when they find it.
+
+The scenes are the same, without Prometheus.
+"""
 
 import re
 
@@ -135,12 +138,14 @@ def courses(tracker, now, rule=None):
     [
         # It waits, fires, lasts and ends.
         (1, [(0, HOLDS, []), (9, HOLDS, []), (10, HOLDS, [(10, None)]), (20, HOLDS, [(10, None)]),
-             (24, None, [(10, None)]), (25, None, [(10, 25)]), (500, None, [(10, 25)]), (926, None, [])]),
+             (24, None, [(10, None)]), (25, None, [(10, 25)]), (500, None, [(10, 25)]),
+             (926, None, [])]),
         # A break before it fires begins the wait anew.
-        (1, [(0, HOLDS, []), (5, None, []), (6, HOLDS, []), (15, HOLDS, []), (16, HOLDS, [(16, None)])]),
+        (1, [(0, HOLDS, []), (5, None, []), (6, HOLDS, []), (15, HOLDS, []),
+             (16, HOLDS, [(16, None)])]),
         # A short break while it fires is none.
-        (1, [(0, HOLDS, []), (10, HOLDS, [(10, None)]), (12, None, [(10, None)]), (14, HOLDS, [(10, None)]),
-             (18, None, [(10, None)]), (19, None, [(10, 19)])]),
+        (1, [(0, HOLDS, []), (10, HOLDS, [(10, None)]), (12, None, [(10, None)]),
+             (14, HOLDS, [(10, None)]), (18, None, [(10, None)]), (19, None, [(10, 19)])]),
         # What ended and holds again is a new alert.
         (0, [(0, HOLDS, [(0, None)]), (1, None, [(0, 1)]), (2, HOLDS, [(2, None)])]),
         # The pace stretches both times.

@@ -93,8 +93,8 @@ def rendered(directory, status="firing", **labels):
     path.write_text(json.dumps(data))
     text = '{{ template "specdec.title" . }}\n{{ template "specdec.text" . }}'
     done = amtool(
-        "template", "render", f"--template.glob={CONFIG.parent}/templates/*.tmpl", f"--template.text={text}",
-        f"--template.data={path}",
+        "template", "render", f"--template.glob={CONFIG.parent}/templates/*.tmpl",
+        f"--template.text={text}", f"--template.data={path}",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     title, *lines = done.stdout.splitlines()

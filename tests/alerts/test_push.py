@@ -46,7 +46,10 @@ class Replica:
 
 
 class Pushed:
-    """A push whose report and clock the test sets: ``await pushed.evaluate(report, after=seconds)``."""
+    """A push whose report and clock the test sets.
+
+    It does so by ``await pushed.evaluate(report, after=seconds)``.
+    """
 
     def __init__(self, urls, **settings):
         environment = {
@@ -104,10 +107,9 @@ async def test_a_firing_alert_has_its_labels_texts_links_and_times(scene):
         "model_name": "m",
     }
     assert alert["labels"] == labels | {"source": "sidecar", "instance": "pod-7", "cluster": "eu"}
-    annotations, dashboard = (
-        alert["annotations"],
-        "https://g.example/d/specdec-operator?from=now-6h&to=now",
-    )
+    annotations = alert["annotations"]
+    dashboard = "https://g.example/d/specdec-operator?from=now-6h&to=now"
+
     assert annotations["context"].startswith("Speculation does not pay on average.")
     assert annotations["context"].endswith(
         "\nDetails: specdec-sidecar report --url http://pod-7:9911"

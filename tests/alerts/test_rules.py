@@ -62,7 +62,10 @@ def _without_a_namespace(labels):
 
 
 def _by_node_pod_and_replica(labels):
-    """Every pod's instance is its node's, and two Prometheus replicas are read without deduplication."""
+    """Every pod's instance is its node's.
+
+    Two Prometheus replicas are read without deduplication.
+    """
     pod = {"cluster": "eu", "instance": "node-1:9911", "pod": labels["instance"].partition(":")[0]}
     return [labels | pod | {"replica": replica} for replica in "ab"]
 
@@ -124,7 +127,10 @@ def is_silent(directory, name, pods, reads=()):
 
 @pytest.mark.servers
 def test_a_healthy_fleet_is_silent(tmp_path):
-    """Two pods that speculate, one of them restarted and with some failed polls, one that has just begun, one plain."""
+    """Two pods that speculate, one that has just begun, and a plain one.
+
+    One of the two has restarted and has had some failed polls.
+    """
     pods = [Pod("a", minutes=120), Pod("b", minutes=120), Pod("new", minutes=120, start=75)]
     for pod in pods:
         pod.bucket("0", 3, 0.85).bucket("1+", 2, 0.66).generating(2).finishing(0.63)
@@ -154,7 +160,10 @@ def test_without_series_only_the_absence_fires(tmp_path):
 
 
 def test_an_alert_on_a_verdict_says_by_how_much_it_outlasts_its_threshold():
-    """The verdict rises only past the margin; a text that says "below the threshold" would then be wrong."""
+    """The verdict rises only past the margin.
+
+    A text that says "below the threshold" would then be wrong.
+    """
     ends = [
         rule.description
         for rule in load_rules().values()
@@ -168,10 +177,8 @@ def test_an_alert_on_a_verdict_says_by_how_much_it_outlasts_its_threshold():
 
 def test_every_metric_and_threshold_in_a_rule_is_in_the_contract():
     """A rule on a metric that is not exported never fires, which goes unnoticed."""
-    known, thresholds = (
-        {metric.name for metric in METRICS},
-        {*Thresholds.model_fields, "latency_window"},
-    )
+    known = {metric.name for metric in METRICS}
+    thresholds = {*Thresholds.model_fields, "latency_window"}
     for rule in shipped():
         text = rule["expr"] + str(rule.get("annotations", ""))
         assert set(re.findall(r"(?<![\w:/.-])specdec_\w+(?![\w:])", text)) <= known
@@ -190,5 +197,8 @@ def test_every_recorded_series_that_is_read_is_recorded_and_the_other_way_round(
 @pytest.mark.servers
 @pytest.mark.limit(1800)  # promtool runs each change; `make mutations` makes all of them
 def test_no_rule_can_be_changed_unnoticed():
-    """Operators, thresholds, gates, numbers, selectors, aggregations, ``for``: one change in twenty."""
+    """One change in twenty is made.
+
+    Changes are of operators, thresholds, gates, numbers, selectors, aggregations and ``for``.
+    """
     assert alert_mutations.check(every=20)[1] == []

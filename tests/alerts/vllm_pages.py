@@ -1,4 +1,7 @@
-"""A vLLM whose traffic follows a plan: its page at any moment, and the messages of the plug-in in it."""
+"""A vLLM whose traffic follows a plan.
+
+It has its page at any moment, and the messages of the plug-in in it.
+"""
 
 from collections import Counter
 from itertools import accumulate
@@ -19,19 +22,16 @@ STEPS = "iteration_tokens_total"  # a histogram despite its name
 AT_ONCE = 4  # requests in a step
 REQUESTS = 10  # a minute, where a scene wants no other number
 PLAIN_STEP = 0.02  # seconds, of the baseline
-HUNDREDTHS = {
-    "0": 0,
-    "0-0.3": 20,
-    "0.3-0.5": 50,
-    "0.5-0.7": 70,
-    "0.7-1": 100,
-    "1+": 120,
-}  # by bucket
+# A temperature by bucket.
+HUNDREDTHS = {"0": 0, "0-0.3": 20, "0.3-0.5": 50, "0.5-0.7": 70, "0.7-1": 100, "1+": 120}
 COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
 def plan(*phases):
-    """A quantity by minute: phases of (minutes, value), the last of which lasts; None: not on the page."""
+    """A quantity by minute, from phases of (minutes, value), the last of which lasts.
+
+    Where the value is None, the quantity is not on the page.
+    """
 
     def at(minute):
         end = 0
@@ -55,22 +55,21 @@ def after(minutes, before, later):
 
 
 class Engine:
-    """An engine's or a temperature's traffic: drafts a second, acceptance and so on, each a plan; and its totals."""
+    """An engine's or a temperature's traffic, and its totals.
+
+    Drafts a second, acceptance and so on are plans.
+    """
 
     def __init__(self):
         self.drafts = None
-        self.acceptance, self.first, self.k = (
-            planned(0.8),
-            planned(0.8),
-            planned(3),
-        )  # first: of the first position
+        self.acceptance = planned(0.8)
+        self.first = planned(0.8)  # of the first position
+        self.k = planned(3)
         self.requests, self.waiting = planned(REQUESTS), planned(0)
         self.for_capacity = None
         self.plain_tokens = planned(0)  # generated without drafts, a second
-        self.step, self.at_once = (
-            PLAIN_STEP,
-            planned(AT_ONCE),
-        )  # seconds of a step, and requests in one
+        self.step = PLAIN_STEP  # seconds of a step
+        self.at_once = planned(AT_ONCE)  # requests in a step
         self.speedup = None  # against steps of ``PLAIN_STEP``, in place of how long a step takes
         self.tpot = ()  # phases of (minutes, (P50, P99) in seconds)
         self.peak = None
@@ -82,11 +81,14 @@ class Engine:
         k, acceptance = self.k(minute), self.acceptance(minute) or 0
         plain, requests = self.plain_tokens(minute) * seconds, self.requests(minute) / 60 * seconds
         accepted, steps = drafts * k * acceptance, drafts + plain
-        step_seconds = (
-            PLAIN_STEP * (1 + k * acceptance) / self.speedup(minute) if self.speedup else self.step
-        )
+
+        step_seconds = self.step
+        if self.speedup:
+            step_seconds = PLAIN_STEP * (1 + k * acceptance) / self.speedup(minute)
+
         self.counts.update(
-            drafts=drafts, draft_tokens=drafts * k, accepted_tokens=accepted, first=drafts * (self.first(minute) or 0),
+            drafts=drafts, draft_tokens=drafts * k, accepted_tokens=accepted,
+            first=drafts * (self.first(minute) or 0),
             requests=requests, tokens=drafts + accepted + plain + requests, steps=steps,
             step_seconds=steps * step_seconds, engine_steps=steps / self.at_once(minute),
         )  # fmt: skip
@@ -130,7 +132,10 @@ class Engine:
             yield from self._tpot(labels)
 
     def _tpot(self, labels):
-        """A histogram whose quantiles are the plan's, by edges at these, but for a hair that absorbs rounding."""
+        """A histogram whose quantiles are the plan's, by edges at these.
+
+        They are off by a hair, which absorbs rounding.
+        """
         edges = sorted({quantile for _, pair in self.tpot for quantile in pair})
         halves = {pair[0] for _, pair in self.tpot}
         weights = [
@@ -245,7 +250,10 @@ class Vllm:
         )
 
     def _has_drafted(self, request, total):
-        """Whether the totals, without what has been reported of others, have so much; then they have so much less."""
+        """Whether the totals, without what has been reported of others, have so much.
+
+        If so, they then have so much less.
+        """
         reported = self.reported + Counter(
             stopped=1, **{name: getattr(request, name) for name in COUNTS}
         )
@@ -267,9 +275,8 @@ def _rows(tallies):
 
 
 def _tally(counts):
-    requests, drafts, draft_tokens, accepted = (
-        round(counts[name]) for name in ("requests", *COUNTS)
-    )
+    names = ("requests", *COUNTS)
+    requests, drafts, draft_tokens, accepted = (round(counts[name]) for name in names)
     return Tally(
         stopped=requests, drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted,
         drafted_at=(draft_tokens,), accepted_at=(accepted,),

@@ -48,7 +48,10 @@ def snap(engine="0", drafts=0, *, usage=0.5, model="m", traits=(), accepted=None
 
 
 def window(rate, **changes):
-    """A sliding window that accepts ``rate`` of its draft tokens, with enough traffic for a verdict."""
+    """A sliding window that accepts ``rate`` of its draft tokens.
+
+    It has enough traffic for a verdict.
+    """
     values = {
         "seconds": 100.0,
         "requests": 100,
@@ -60,7 +63,10 @@ def window(rate, **changes):
 
 
 def evidence(rate, *, speedup=None, speculation=None, costs=None, **changes):
-    """``speedup`` is a ratio and, if it has one, its standard error; ``changes`` are of the window."""
+    """``speedup`` is a ratio and, if it has one, its standard error.
+
+    ``changes`` are of the window.
+    """
     known = faster(*speedup) if speedup else None
     return Evidence(
         window=window(rate, **changes), speedup=known, speculation=speculation, costs=costs
@@ -121,10 +127,8 @@ class PluginEnd:
 
     def __init__(self, server, connection=1, *, start=None, started=None, engine=0, **hello):
         self.server, self.connection, self.engine = server, connection, engine
-        self.start, self.started = (
-            start or str(connection),
-            server.at if started is None else started,
-        )
+        self.start = start or str(connection)
+        self.started = server.at if started is None else started
         self.total, self.rows, self.since = NOTHING, {}, {}
         self.hello(**hello)
 
@@ -134,7 +138,10 @@ class PluginEnd:
         self.send(Hello(**versions, **life, state=state, reason=reason, speculation=speculation))
 
     def serve(self, temperature=0, *, requests=1, drafts=10, accepted=None, table=None, key=None):
-        """Counts requests, each draft of 3 tokens, 2 of them accepted; a table that is not named has one row."""
+        """Counts requests, each draft of 3 tokens, of which by default 2 are accepted.
+
+        A table that is not named has one row.
+        """
         accepted = 2 * drafts if accepted is None else accepted
         tally = Tally(
             stopped=requests, drafts=drafts, draft_tokens=3 * drafts, accepted_tokens=accepted
@@ -143,11 +150,9 @@ class PluginEnd:
             "drafted_at": (drafts,) * 3,
             "accepted_at": (drafts, max(accepted - drafts, 0), 0),
         }
-        self._add(
-            Table.TEMPERATURE,
-            temperature,
-            replace(tally, **positions) if accepted >= drafts else tally,
-        )
+        split = replace(tally, **positions) if accepted >= drafts else tally
+        self._add(Table.TEMPERATURE, temperature, split)
+
         for by, usual in USUAL.items():
             self._add(by, key if by == table else usual, tally)
         self.total += tally
@@ -158,7 +163,10 @@ class PluginEnd:
         self.since.setdefault((table, key), self.server.at + len(self.since) / 1000)
 
     def tick(self, *, lost=0, steps=(), only=None, finished=()):
-        """Sends a whole report; ``only``: of the temperatures this one alone, since the others have not changed."""
+        """Sends a whole report.
+
+        ``only`` sends this temperature alone, since the others have not changed.
+        """
         sent = [
             (by, key)
             for by, key in self.rows
@@ -223,7 +231,10 @@ class Pod(Server):
 
 
 def finished(temperature=0, at=1000.0, **changes):
-    """A request of 31 tokens in two seconds, half a second after it arrived, that accepted 20 of 30."""
+    """A request of 31 tokens in two seconds, which began half a second after it arrived.
+
+    It accepted 20 of 30 draft tokens.
+    """
     drafted = {"drafts": 10, "draft_tokens": 30, "accepted_tokens": 20}
     times = {"arrival": at - 2.5, "first_token": at - 2.0, "last_token": at}
     rest = {

@@ -19,7 +19,10 @@ DRAFTED = {Counter.DRAFTS: "drafts", Counter.DRAFT_TOKENS: "draft_tokens"}
 
 
 def period(running, step_seconds, *, length=1.0, engine_steps=100.0, prompt_share=0.0, drafted=0.0):
-    """``engine_steps`` steps with ``running`` requests in each; ``drafted`` draft tokens per decode step."""
+    """``engine_steps`` steps with ``running`` requests in each.
+
+    There are ``drafted`` draft tokens per decode step.
+    """
     decode = running * engine_steps
     return Steps(
         seconds=decode * step_seconds,

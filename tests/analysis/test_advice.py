@@ -51,7 +51,10 @@ CHEAP = load(0.012)
 
 
 def rates(table, tokens):
-    """Position rates that give the published lengths; the first two, of which only the sum is known, fall evenly."""
+    """Position rates that give the published lengths.
+
+    The first two, of which only the sum is known, fall evenly.
+    """
     first_two = table[2][0] - 1
     first = (-1 + (1 + 4 * first_two) ** 0.5) / 2  # q + q² = what the first two give
     lengths = [table[k][0] for k in range(2, tokens + 1)]
@@ -111,7 +114,7 @@ def test_a_change_that_saves_little_time_is_not_advised(position_rates):
 
 
 def test_a_number_of_draft_tokens_that_varies_gives_no_advice_by_time():
-    """vLLM divides accepted tokens by position by all drafts, also those that had no such position."""
+    """vLLM divides accepted tokens by position by all drafts, even those without that position."""
     varying = load(0.030, drafted=2.2)
     assert timed_advice([0.6, 0.3, 0.1], varying) is None
     assert schedule([0.6, 0.3, 0.1], {1: varying, 2: CHEAP}) == []
@@ -141,7 +144,10 @@ def test_by_acceptance_tokens_are_advised_as_far_as_positions_are_worth_it(
 
 
 def test_a_schedule_has_an_entry_for_each_stretch_of_loads():
-    """Cheap drafts at light load, dear ones at heavy load; the entries are contiguous, as vLLM wants them."""
+    """Cheap drafts at light load, dear ones at heavy load.
+
+    The entries are contiguous, as vLLM wants them.
+    """
     loads = {1: CHEAP, 2: load(0.013), 8: load(0.026, 0.012), 16: load(0.060, 0.015)}
     assert schedule([0.7, 0.5, 0.35], loads) == [(1, 2, 3), (3, 8, 2), (9, 16, 0)]
 

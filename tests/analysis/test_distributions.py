@@ -1,4 +1,7 @@
-"""Distributions of observations: fixed buckets, bins over a sliding window in bounded memory, and quantiles."""
+"""Distributions of observations: fixed buckets, bins over a sliding window, and quantiles.
+
+The bins take bounded memory.
+"""
 
 import math
 import pickle

@@ -1,4 +1,7 @@
-"""What one engine's page tells: latency quantiles with the gap, the KV cache's peak, and what it does not tell."""
+"""What one engine's page tells, and what it does not tell.
+
+It tells latency quantiles with the gap, and the KV cache's peak.
+"""
 
 import math
 import pickle
@@ -53,18 +56,10 @@ def test_the_prefix_cache_s_window_is_growth_and_counters_that_vllm_lacks_are_un
             {0.5: 1.0, 0.9: 2.0, 0.95: 3.0, 0.99: 3.8},
             (2.8, 3.8),
         ),
-        (
-            (0.3, 0.5),
-            (100.0, 100.0),
-            {0.99: 0.297},
-            (None, None),
-        ),  # all are within the first bucket
-        (
-            (0.0, 1.0),
-            (60.0, 100.0),
-            {0.5: 0.0, 0.99: 0.975},
-            (0.975, None),
-        ),  # a median of zero has no ratio
+        # All are within the first bucket.
+        ((0.3, 0.5), (100.0, 100.0), {0.99: 0.297}, (None, None)),
+        # A median of zero has no ratio.
+        ((0.0, 1.0), (60.0, 100.0), {0.5: 0.0, 0.99: 0.975}, (0.975, None)),
     ],
 )
 def test_latency_has_all_quantiles_and_the_gap(edges, counts, quantiles, gap):

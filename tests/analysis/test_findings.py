@@ -1,4 +1,7 @@
-"""Each finding is first where it is staged, and situations that are healthy or ambiguous have none."""
+"""Each finding is first where it is staged.
+
+Situations that are healthy or ambiguous have no finding.
+"""
 
 from dataclasses import replace
 
@@ -121,11 +124,8 @@ SHORT_PROMPTS = group("prompt_tokens", "0-512", difference=HIGHER)
     ("code", "report", "sampling"),
     [
         ("greedy_drafting", pod(), traffic()),
-        (
-            "greedy_drafting",
-            pod(advice=MANY),
-            traffic(),
-        ),  # the number of draft tokens follows from it
+        # The number of draft tokens follows from it.
+        ("greedy_drafting", pod(advice=MANY), traffic()),
         ("greedy_drafting", pod(groups=low("sampling", "filtered")), traffic()),
         ("too_many_tokens", pod(advice=MANY), {}),
         ("too_few_tokens", pod(advice=MORE, rate=0.9), {}),
@@ -160,7 +160,10 @@ GOOD, BAD = 24, 12  # accepted of 30 draft tokens, two more or fewer
 
 
 def served(*requests, speculation=GREEDY, polls=40):
-    """The codes of what was found once each of ``requests`` finished at each poll, by the numbers of the plug-ins."""
+    """The codes of what was found once each of ``requests`` finished at each poll.
+
+    The numbers are the plug-ins'.
+    """
     server = Server(thresholds={"min_drafts_per_second": 0.1}, plugin={"adapters": True})
     plugins = [
         PluginEnd(server, number, engine=number, speculation=speculation) for number in (0, 1)
@@ -188,7 +191,8 @@ def served(*requests, speculation=GREEDY, polls=40):
         ("one_engine", [{}, {"engine": 1, "accepted_tokens": BAD}]),
         (None, [{}, {"accepted_tokens": GOOD - 1} | ADAPTER]),
         (None, [{}, {"output_tokens": 1} | STRUCTURED]),  # there was nothing to draft
-        (None, [{}, {"output_tokens": 1, "structured": False, "table": Table.OUTPUT, "key": "free"} | UNDRAFTED,
+        (None, [{}, {"output_tokens": 1, "structured": False, "table": Table.OUTPUT, "key": "free"}
+                | UNDRAFTED,
                 {"table": Table.OUTPUT, "key": "structured", "structured": True}]),
         # at no temperature with others
         (None, [{"temperature": 80, "accepted_tokens": BAD} | ADAPTER, {}]),
@@ -221,9 +225,8 @@ def test_an_engine_that_decodes_without_a_draft_is_found_through_the_state(token
     }
     for poll in range(41):
         pod.poll(snap(counters=counters | {Counter.GENERATION_TOKENS: 9.0 + tokens * poll}))
-    assert [finding.code for finding in pod.model().findings] == [
-        FindingCode.NOT_SPECULATING
-    ] * found
+    found_codes = [finding.code for finding in pod.model().findings]
+    assert found_codes == [FindingCode.NOT_SPECULATING] * found
 
 
 def test_greedy_drafting_names_the_temperatures_with_enough_requests():
@@ -234,9 +237,8 @@ def test_greedy_drafting_names_the_temperatures_with_enough_requests():
     few, unknown = {("0.3-0.5", "plain"): sums(0.4, 19)}, {("other", "plain"): sums(0.1, 500)}
     (finding,) = findings(report, traffic() | few | unknown, 0, Thresholds())
     assert (finding.where, finding.other) == ((HOT,), pytest.approx(0.8))
-    assert finding.value == pytest.approx(
-        0.4, abs=0.01
-    )  # not of "other", whose temperatures nobody knows
+    # Not of "other", whose temperatures nobody knows.
+    assert finding.value == pytest.approx(0.4, abs=0.01)
     assert findings(report, traffic(hot=None) | unknown, 0, Thresholds()) == ()
 
 

@@ -1,4 +1,7 @@
-"""What plug-ins report: totals that add up and go on, states, which lives count, and in bounded memory."""
+"""What plug-ins report: totals that add up and go on, states, and which lives count.
+
+All of it takes bounded memory.
+"""
 
 import pickle
 
@@ -67,9 +70,8 @@ def test_a_late_page_of_the_last_process_does_not_end_a_life_of_the_next(server)
 def test_totals_begin_at_0_for_every_temperature_and_grow_while_requests_run(server):
     plugin = PluginEnd(server)
     confirm(server, plugin)
-    assert {row.temperature: row.tally for row in server.model().temperatures} == dict.fromkeys(
-        LABELS, NOTHING
-    )
+    tallies = {row.temperature: row.tally for row in server.model().temperatures}
+    assert tallies == dict.fromkeys(LABELS, NOTHING)
     confirm(server, plugin.serve(80, requests=0, drafts=7, accepted=9))
     hot = server.temperature("0.7-1")
     assert (
@@ -119,7 +121,10 @@ def test_totals_start_again_at_0_when_vllm_does_and_windows_go_on(server):
 
 
 def test_an_engine_that_outlives_its_vllm_does_not_count_in_the_next_one(server):
-    """Its API server died and started again with an engine of its own; the old one never left the socket."""
+    """Its API server died and started again with an engine of its own.
+
+    The old engine never left the socket.
+    """
     old = PluginEnd(server).serve(drafts=100)
     confirm(server, old)
     new = PluginEnd(server, 2).serve(drafts=3)
@@ -137,7 +142,10 @@ def test_an_engine_that_outlives_its_vllm_does_not_count_in_the_next_one(server)
 
 @pytest.mark.parametrize("process", [1.0, None])
 def test_the_drafts_of_an_engine_that_leaves_or_restarts_alone_stay_in_the_sum(server, process):
-    """With ``process``, vLLM's counter of the engine goes on, too; several API servers' page shows none."""
+    """With ``process``, vLLM's counter of the engine goes on, too.
+
+    The page of several API servers shows no process.
+    """
     first, second = PluginEnd(server, 1), PluginEnd(server, 2, engine=1)
     confirm(server, first.serve(drafts=500), second.serve(drafts=70), start=process)
     assert drafts(server) == 570
@@ -158,7 +166,10 @@ def test_the_drafts_of_an_engine_that_leaves_or_restarts_alone_stay_in_the_sum(s
 
 
 def test_after_a_restart_of_the_sidecar_the_split_appears_whole(server):
-    """Not while an engine that has drafted has not reported: Prometheus would take the rest for growth."""
+    """Not while an engine that has drafted has not reported.
+
+    Prometheus would take the rest for growth.
+    """
     first = PluginEnd(server, 1, started=10.0).serve(drafts=500).tick()
     plugin = server.poll(first.counted(), snap("1", drafts=70)).plugin
     assert (plugin.observed, plugin.expected) == (1, 2)
@@ -169,9 +180,8 @@ def test_after_a_restart_of_the_sidecar_the_split_appears_whole(server):
     plugin = confirm(server, first, second).plugin
     assert (plugin.observed, plugin.expected, drafts(server)) == (2, 2, 570)
     engines = server.engines().values()
-    assert [(engine.coverage, engine.speculation.num_speculative_tokens) for engine in engines] == [
-        (1.0, 3)
-    ] * 2
+    known = [(engine.coverage, engine.speculation.num_speculative_tokens) for engine in engines]
+    assert known == [(1.0, 3)] * 2
 
 
 def test_a_report_counts_once_it_is_whole(server):
@@ -273,9 +283,7 @@ def test_two_plugins_that_claim_to_be_the_same_engine_withhold_the_split_until_v
     assert (drafts(server), coverage(server), server.temperature("0").window.drafts) == (3, 1, 3)
 
 
-def test_a_sender_that_once_agreed_with_vllm_disputes_the_engine_even_if_it_contradicts_itself_later(
-    server,
-):
+def test_a_sender_that_once_agreed_disputes_the_engine_even_if_it_contradicts_itself_later(server):
     """As after a restart of the sidecar beside an idle engine, whose own plug-in reports late."""
     liar = PluginEnd(server, 1).serve(drafts=5000)
     confirm(server, liar)
@@ -295,10 +303,8 @@ ONE_MORE = Tally(stopped=2, drafts=21, draft_tokens=63, accepted_tokens=42)
     "forged",
     [
         {(Table.OUTPUT, "free"): ONE_MORE},  # does not sum to the total
-        {
-            (Table.TEMPERATURE, 0): NOTHING,
-            (Table.TEMPERATURE, 150): TWENTY_DRAFTS,
-        },  # one row has fallen
+        # One row has fallen.
+        {(Table.TEMPERATURE, 0): NOTHING, (Table.TEMPERATURE, 150): TWENTY_DRAFTS},
     ],
 )
 def test_a_plugin_that_contradicts_itself_covers_nothing(server, forged):
@@ -491,7 +497,7 @@ def test_finished_requests_that_its_totals_do_not_have_end_the_trust_in_a_life(s
 
 @pytest.mark.parametrize("state", [HelloState.REFUSED, HelloState.CHECKING])
 def test_one_sender_leaves_room_for_the_finished_requests_of_another(server, state):
-    """Neither one that says that it observes nothing, nor one that vLLM's counters never confirm."""
+    """One that says that it observes nothing, or is never confirmed by vLLM, takes no more room."""
     greedy = [PluginEnd(server, 1, state=state), PluginEnd(server, 2).serve(drafts=10**6)]
     for plugin in greedy:
         for _ in range(9000 // 60):

@@ -1,4 +1,7 @@
-"""A model's requests by temperature: windows of live totals, distributions and quantiles of finished requests."""
+"""A model's requests by temperature.
+
+Windows are of live totals; distributions and quantiles are of finished requests.
+"""
 
 import pytest
 
@@ -102,7 +105,10 @@ def test_distributions_and_quantiles_are_of_finished_requests():
 
 @pytest.mark.parametrize(("age", "known"), [(0, 1), (1e6, 0)])
 def test_all_numbers_of_a_window_are_of_the_same_requests(age, known):
-    """Of those before the first poll, unless the plug-in had begun to count before this sidecar listened."""
+    """They include those before the first poll.
+
+    They do not if the plug-in had begun to count before this sidecar listened.
+    """
     server = Server(plugin={"adapters": True})
     plugin = PluginEnd(server, started=server.at - age)
     for ended in range(2):
@@ -115,7 +121,10 @@ def test_all_numbers_of_a_window_are_of_the_same_requests(age, known):
 
 
 def test_quantiles_are_over_the_whole_window_at_any_rate():
-    """7,200 requests, of which the older two thirds accept nothing: no number of last ones stands for the window."""
+    """7,200 requests, of which the older two thirds accept nothing.
+
+    No number of last requests stands for the window.
+    """
     pod = Pod()
     for place in range(30):
         for _ in range(240):

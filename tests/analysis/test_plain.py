@@ -1,4 +1,7 @@
-"""Plain step times: fitted by load, read between the loads measured, and their mean over any stretch of time."""
+"""Plain step times: fitted by load, and read between the loads measured.
+
+Their mean is known over any stretch of time.
+"""
 
 import pickle
 from random import Random
@@ -42,9 +45,8 @@ def test_times_to_first_token_are_means_by_load_and_absent_where_a_load_has_none
         period(load, 0.01)._replace(first_tokens=load, first_token_seconds=0.1 * load**2)
         for load in (6, 8, 10, 32)
     ]
-    assert beside(fit(spread * 20), 6)[1] == pytest.approx(
-        0.6, rel=0.01
-    )  # at the outer end as on the way to it
+    # At the outer end as on the way to it.
+    assert beside(fit(spread * 20), 6)[1] == pytest.approx(0.6, rel=0.01)
     assert beside(curve, 20) == beside(None, 1) == (None, None, None)
 
 
@@ -81,7 +83,7 @@ def test_times_that_no_step_takes_are_no_curve(seconds):
 
 
 def test_neighbouring_periods_that_share_an_error_are_not_taken_as_independent():
-    """A machine that is slow for minutes at a time: ten periods with one error are one observation."""
+    """On a machine that is slow for minutes, ten periods with one error are one observation."""
     random = Random(3)
     slow = [1 + random.gauss(0, 0.1) for _ in range(20)]
     together = [period(8, 0.02 * factor) for factor in slow for _ in range(10)]
@@ -107,7 +109,10 @@ def test_prompts_are_alike_up_to_half_as_many_again_or_if_there_are_hardly_any(
 
 
 def test_blocks_that_eagle_drops_from_the_prefix_cache_do_not_make_other_prompts():
-    """The lab's, for the same prompts: 2.96 prompt tokens computed per generated token, and 1.085 by plain decoding."""
+    """The numbers are the lab's, for the same prompts.
+
+    vLLM computed 2.96 prompt tokens per generated token, and 1.085 by plain decoding.
+    """
     plain, eagle = fit(measured(bent, prompt_share=1.085)), period(1, 0.01, prompt_share=2.96)
     assert not are_prompts_alike(plain, eagle)
     assert are_prompts_alike(plain, eagle._replace(dropped_tokens=0.6 * eagle.prompt_tokens))
@@ -129,7 +134,10 @@ def test_between_two_loads_time_is_linear_and_errors_add_up_by_what_they_have_in
 
 
 def clocked(*polls):
-    """A clock after these polls, one a second from 0 on; of each the engines' steps and plain times."""
+    """A clock after these polls, one a second from 0 on.
+
+    Each poll has the engines' steps and plain times.
+    """
     clock = DecodeClock(900.0)
     for at, engines in enumerate(polls):
         clock.add(float(at), at + 1.0, engines)

@@ -1,4 +1,7 @@
-"""Speed: steps from counters, speedup over the sliding window with honest errors, and one model's, poll by poll."""
+"""Speed: steps from counters, and speedup over the sliding window with honest errors.
+
+One model's speed is checked poll by poll.
+"""
 
 import pytest
 
@@ -15,7 +18,10 @@ from tests.analysis.decoding import KEY, Engine, period, plain
 
 @pytest.mark.parametrize("tokens", [2, 60])
 def test_one_request_at_a_time_is_a_load_of_one_however_short_its_reply(tokens):
-    """The step that ends a prefill gives the first token and is no decode step; it is an engine step all the same."""
+    """The step that ends a prefill gives the first token and is no decode step.
+
+    It is an engine step all the same.
+    """
     decoded = tokens - 1.0
     steps = Steps(
         seconds=1.0,
@@ -101,7 +107,10 @@ CURVE = PlainStepTimes(
 
 
 def times(*polls, seconds=300.0, error=0.0):
-    """A window after polls, one each five seconds: (tokens, actual seconds in all), each token plainly 10 ms."""
+    """A window after polls of (tokens, actual seconds in all), one each five seconds.
+
+    By plain decoding each token takes 10 ms.
+    """
     window = SlidingTimes(seconds)
     for at, (tokens, actual) in enumerate(polls):
         window.add(tokens=tokens, plain=plain(0.01, error), actual=actual)
@@ -151,7 +160,10 @@ def test_an_error_of_the_reference_is_common_to_all_tokens():
 
 
 def test_with_drafts_in_half_of_the_steps_the_break_even_acceptance_is_the_one_at_a_speedup_of_1():
-    """As with n-gram: half of three tokens are accepted in every other step, which takes 1.75 times as long."""
+    """As with n-gram: half of three tokens are accepted in every other step.
+
+    Such a step takes 1.75 times as long.
+    """
     steps = decoding(1.75 * 0.02, length=1.75, drafted=1.5)
     engine = speed(*[steps._replace(drafts=steps.decode_steps / 2)] * 10)
     assert (engine.speedup.ratio, engine.break_even_acceptance) == pytest.approx((1.0, 0.5))

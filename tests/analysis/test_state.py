@@ -81,16 +81,16 @@ def test_a_page_grows_stale_after_two_intervals():
         ),
         ([(None, {"0": 100}), (None, {"0": 120})], 0, {"0": 120}),
         ([(None, {"0": 100}), (None, {"0": 5})], 1, {"0": 5}),
-        (
-            [(None, {"0": 100, "1": 50}), (None, {"0": 120, "1": 5})],
-            0,
-            {"0": 120, "1": 5},
-        ),  # one restarts alone
+        # One restarts alone.
+        ([(None, {"0": 100, "1": 50}), (None, {"0": 120, "1": 5})], 0, {"0": 120, "1": 5}),
         ([(None, {"0": 100, "1": 50}), (None, {"0": 1, "1": 2})], 1, {"0": 1, "1": 2}),
     ],
 )
 def test_a_restart_is_known_by_the_process_or_else_by_counters_that_fell(pages, restarts, counters):
-    """``pages``: the start of the process, None on a page of several processes, and each engine's drafts."""
+    """``pages`` are the start of the process, and each engine's drafts.
+
+    The start is None on a page of several processes.
+    """
     server = Server()
     for start, drafts in pages:
         report = server.poll(*(snap(name, count) for name, count in drafts.items()), start=start)
@@ -289,7 +289,7 @@ def test_an_hour_judges_a_small_pod():
     assert server.model().judgement.evidence.window.requests == 1
 
 
-def test_a_vllm_that_speculates_in_another_way_since_its_restart_is_judged_by_what_it_has_done_since():
+def test_a_vllm_that_speculates_in_another_way_since_a_restart_is_judged_by_what_it_did_since():
     pod = Pod()
     pod.serve((0, 10, 6), polls=30)
     pod.plugin.finish(accepted_tokens=3)

@@ -1,4 +1,7 @@
-"""From vLLM's pages to verdicts by speedup; where the page does not time steps, from the plug-in's."""
+"""From vLLM's pages to verdicts by speedup.
+
+Where the page does not time steps, the times are the plug-in's.
+"""
 
 from dataclasses import replace
 
@@ -19,7 +22,10 @@ GATES = {"min_requests": 1}
 
 
 class Decoding(Server):
-    """A vLLM whose engine decodes with four requests, ``k`` draft tokens a step of which ``accepted`` (0 to 1) are."""
+    """A vLLM whose engine decodes with four requests and ``k`` draft tokens a step.
+
+    Of these tokens, ``accepted`` (0 to 1) are accepted.
+    """
 
     k = 3
 
@@ -78,12 +84,8 @@ class Decoding(Server):
 @pytest.mark.parametrize(
     ("accepted", "step_seconds", "verdict", "by_acceptance"),
     [
-        (
-            0.35,
-            0.025,
-            Verdict.NET_POSITIVE,
-            Verdict.NET_NEGATIVE,
-        ),  # accepts little, and is 1.64 times faster
+        # Accepts little, and is 1.64 times faster.
+        (0.35, 0.025, Verdict.NET_POSITIVE, Verdict.NET_NEGATIVE),
         (0.7, 0.1, Verdict.NET_NEGATIVE, Verdict.NET_POSITIVE),  # accepts much, and is slower
         (0.5, 0.05, Verdict.BREAK_EVEN, Verdict.BREAK_EVEN),
     ],
@@ -137,9 +139,8 @@ def test_first_tokens_and_throughput_stand_beside_plain_decoding_at_the_same_loa
     assert (load.first_token_seconds, load.plain_first_token_seconds) == pytest.approx(
         (0.3, 0.13), rel=0.01
     )
-    assert load.plain_seconds == pytest.approx(
-        0.02605
-    )  # with 4.025 requests, not the 3.5 in the middle of the label
+    # With 4.025 requests, not the 3.5 in the middle of the label.
+    assert load.plain_seconds == pytest.approx(0.02605)
     # Four requests get 2.5 tokens from each of 40 steps a second, and one gets its first.
     assert (load.tokens_per_second, load.plain_tokens_per_second) == pytest.approx(
         (401, 4.025 / 0.02605)

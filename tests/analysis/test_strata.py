@@ -11,7 +11,10 @@ COLD, HOT = "0", "1+"
 
 
 def compared(*cells, requests=60, seed=0, min_requests=5):
-    """``cells``: (temperature, group, rate); each request has one rate of its own and 10 drafts of 3 tokens."""
+    """``cells`` are (temperature, group, rate).
+
+    Each request has one rate of its own and 10 drafts of 3 tokens.
+    """
     random, sums = Random(seed), {}
     for _ in range(requests):
         for temperature, group, rate in cells:
@@ -23,7 +26,7 @@ def compared(*cells, requests=60, seed=0, min_requests=5):
 
 
 def test_a_group_that_is_only_hotter_accepts_no_less():
-    """Simpson's paradox: the adapter's requests are mostly hot, and over all they accept far less."""
+    """Simpson's paradox: the adapter's requests are mostly hot, and in total accept far less."""
     mostly_hot = [(HOT, "adapter", 0.3)] * 5 + [(COLD, "adapter", 0.8)]
     mostly_cold = [(COLD, "none", 0.8)] * 5 + [(HOT, "none", 0.3)]
     found = compared(*mostly_hot, *mostly_cold)["adapter"]
@@ -80,14 +83,10 @@ def counted(**numbers):
         ({"cold_a": 20, "cold_b": 20}, {"a", "b"}),
         ({"cold_a": 20, "cold_b": 19}, set()),  # on either side
         ({"cold_a": 10, "cold_b": 10, "hot_a": 10, "hot_b": 10}, {"a", "b"}),
-        (
-            {"cold_a": 10, "cold_b": 20, "hot_a": 10, "hot_b": 4},
-            set(),
-        ),  # at one of the temperatures
-        (
-            {"cold_a": 20, "cold_b": 20, "hot_a": 21},
-            {"b"},
-        ),  # most of a has nothing to compare it with
+        # At one of the temperatures.
+        ({"cold_a": 10, "cold_b": 20, "hot_a": 10, "hot_b": 4}, set()),
+        # Most of a has nothing to compare it with.
+        ({"cold_a": 20, "cold_b": 20, "hot_a": 21}, {"b"}),
     ],
 )
 def test_few_requests_have_no_difference(numbers, groups):

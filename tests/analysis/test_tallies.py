@@ -17,13 +17,10 @@ def test_a_temperature_falls_into_the_bucket_whose_upper_edge_includes_it():
         100: "0.7-1",
         101: "1+",
     }
-    labels |= {
-        1_000_000: "1+",
-        "other": "other",
-    }  # vLLM raises what is below 0.01, but not 0, to 0.01
-    assert {
-        temperature: TemperatureBuckets().label(temperature) for temperature in labels
-    } == labels
+    # vLLM raises what is below 0.01, but not 0, to 0.01.
+    labels |= {1_000_000: "1+", "other": "other"}
+    found = {temperature: TemperatureBuckets().label(temperature) for temperature in labels}
+    assert found == labels
 
 
 @pytest.mark.parametrize(
@@ -69,9 +66,8 @@ def test_every_group_is_there_from_the_start_and_prompt_lengths_are_powers_of_tw
         "free": 10,
         "greedy": 10,
     }
-    assert [row.by for row in pod.model().groups] == ["prompt_tokens"] * 5 + ["output"] * 2 + [
-        "sampling"
-    ] * 4
+    tables = ["prompt_tokens"] * 5 + ["output"] * 2 + ["sampling"] * 4
+    assert [row.by for row in pod.model().groups] == tables
 
 
 def long_prompts(*accepted, drafts=2, polls=60, **settings):
@@ -99,9 +95,8 @@ def test_a_group_that_accepts_clearly_less_is_named():
     pod = long_prompts(1, 3)
     lower = pod.group("8k-32k").difference
     assert (lower.rate, lower.others) == pytest.approx((2 / 6, 20 / 30))
-    assert lower.error == pytest.approx(
-        (1 / 6) / 59**0.5
-    )  # the long ones differ by a sixth from their mean
+    # The long ones differ by a sixth from their mean.
+    assert lower.error == pytest.approx((1 / 6) / 59**0.5)
     assert [row.group for row in pod.model().groups if row.accepts_less] == ["8k-32k"]
 
 
@@ -152,9 +147,8 @@ def test_adapters_have_names_only_where_asked_for_and_eight_at_most():
     adapters = {row.group: row.tally.drafts for row in named.model().groups if row.by == "adapter"}
     assert (len(adapters), adapters["none"], adapters["other"]) == (10, 20, 110)
     assert named.report().own.label_overflow["group"] == 11
-    assert (
-        named.poll(snap(model="n"), seconds=1e6).own.label_overflow["group"] == 11
-    )  # though the model is forgotten
+    # Though the model is forgotten.
+    assert named.poll(snap(model="n"), seconds=1e6).own.label_overflow["group"] == 11
 
 
 def test_an_adapter_that_becomes_other_takes_no_history_into_others_window():

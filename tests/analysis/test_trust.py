@@ -15,7 +15,10 @@ def tally(draft_tokens):
 
 
 def compared(polls):
-    """After polls, one a second, of (vLLM's counter, the plug-in's total); a total that is another is a new report."""
+    """After polls, one a second, of (vLLM's counter, the plug-in's total).
+
+    A total that differs from the last one is a new report.
+    """
     trust, reports, before = Trust(), 0, None
     for at, (counted, reported) in enumerate(polls):
         reports += reported != before
@@ -44,10 +47,8 @@ def compared(polls):
         ([(303 * n, 300 * n) for n in range(1, 100)], AGREES),  # the tolerance
         ([(1200, 600)] * 20, WAITS),  # a sidecar that started beside an idle engine
         ([(1200, 600)] * 40, DIFFERS),
-        (
-            [(30 * n, min(30 * n, 600)) for n in range(1, 40)],
-            AGREES,
-        ),  # for twenty seconds vLLM alone has counted
+        # For twenty seconds vLLM alone has counted.
+        ([(30 * n, min(30 * n, 600)) for n in range(1, 40)], AGREES),
         ([(30 * n, min(30 * n, 600)) for n in range(1, 60)], DIFFERS),
         ([(30 * n, 30 * n if n == 59 else min(30 * n, 600)) for n in range(1, 60)], AGREES),
     ],

@@ -1,5 +1,6 @@
-"""Engines, plug-ins and liars in any order: what is exported is the engines' own or absent, and
-falls only with them.
+"""Engines, plug-ins and liars in any order.
+
+What is exported is the engines' own or absent, and falls only with them.
 
 More of it: ``python -m tests.analysis.test_trust_machine 2000``.
 """
@@ -28,20 +29,21 @@ ENGINES = ("0", "1")
 engines, liars = st.sampled_from(ENGINES), st.integers(0, 2)
 labels = st.sampled_from(sorted(TEMPERATURES))
 sizes = st.sampled_from([0, 1, 7, 400, 10**6])
-polls = st.sampled_from(
-    [(), (1.0,), (1.0,), (1.0, 1.0), (40.0, 40.0)]
-)  # seconds until each poll that follows
+# Seconds until each poll that follows.
+polls = st.sampled_from([(), (1.0,), (1.0,), (1.0, 1.0), (40.0, 40.0)])
 _numbers = itertools.count(1)
 
 
 class Engine:
-    """A scheduler with the plug-in; ``possible`` are by temperature all sums that its cuts have ever had."""
+    """A scheduler with the plug-in.
+
+    ``possible`` are by temperature all sums that its cuts have ever had.
+    """
 
     def __init__(self, server, name):
         self.server, self.name = server, name
-        self.before = {
-            label: {NOTHING} for label in TEMPERATURES
-        }  # of the engine's lives in this process of vLLM
+        # Of the engine's lives in this process of vLLM.
+        self.before = {label: {NOTHING} for label in TEMPERATURES}
         self.counted = 0  # drafts by vLLM's counters, likewise
         self.restart()
 
@@ -76,11 +78,11 @@ class Liar:
         self.server, self.end, self.engine = server, None, None
 
     def hello(self, engine, **hello):
-        start = (
-            f"liar {next(_numbers)}"
-            if self.end is None or self.engine != engine
-            else self.end.start
-        )
+        if self.end is None or self.engine != engine:
+            start = f"liar {next(_numbers)}"
+        else:
+            start = self.end.start
+
         self.close()
         self.engine = engine
         self.end = PluginEnd(self.server, next(_numbers), start=start, engine=int(engine), **hello)
@@ -88,8 +90,13 @@ class Liar:
     def tell(self, engine, total, rows, requests=()):
         if self.end is None or self.engine != engine:
             self.hello(engine)
-        tables = {table: tuple(Row(key=key, since=0.0, counts=counts) for key, counts in rows.get(table, {}).items())
-                  for table in Table}  # fmt: skip
+        tables = {
+            table: tuple(
+                Row(key=key, since=0.0, counts=counts)
+                for key, counts in rows.get(table, {}).items()
+            )
+            for table in Table
+        }
         steps = (Row(key=0, since=0.0, counts=StepTally(steps=10**6, decodes=10**6, tokens=10**7)),)
         end = ReportEnd(total=total, lost=0)
         self.end.send(ReportPart(**tables, steps=steps, finished=requests, end=end))
@@ -232,7 +239,10 @@ class Trust(RuleBasedStateMachine):
         then=polls,
     )
     def copy(self, *, liar, engine, label, row, requests, then):
-        """All that vLLM has counted, at another temperature, once the engine's own plug-in was confirmed."""
+        """All that vLLM has counted, at another temperature.
+
+        It happens once the engine's own plug-in was confirmed.
+        """
         assume(self._is_known(engine))
         counted = tally(self.engines[engine].counted, 2)
         rows = {
@@ -271,10 +281,8 @@ class Trust(RuleBasedStateMachine):
 
     def _check(self):
         for shown in self.server.model().temperatures:
-            first, second = (
-                engine.possible.get(shown.temperature, {NOTHING})
-                for engine in self.engines.values()
-            )
+            possible = [engine.possible for engine in self.engines.values()]
+            first, second = (sums.get(shown.temperature, {NOTHING}) for sums in possible)
             assert shown.tally in {left + right for left in first for right in second}, (
                 shown.temperature
             )

@@ -1,4 +1,7 @@
-"""Acceptance over a window; verdicts by it and by speedup, what traffic they take; none flaps at a threshold."""
+"""Acceptance over a window; verdicts by it and by speedup, and what traffic they take.
+
+No verdict flaps at a threshold.
+"""
 
 from dataclasses import replace
 
@@ -24,12 +27,8 @@ def drafted(drafts, draft_tokens, accepted_tokens, *by_position):
     ("window", "rate", "length", "position_rates"),
     [
         (drafted(100, 300, 150, 80, 50, 20), 0.5, 2.5, (0.8, 0.5, 0.2)),
-        (
-            drafted(10, 30, 31, 11, 10, 10),
-            1.0,
-            4.1,
-            (1.0, 1.0, 1.0),
-        ),  # of a page between two of vLLM's updates
+        # Of a page between two of vLLM's updates.
+        (drafted(10, 30, 31, 11, 10, 10), 1.0, 4.1, (1.0, 1.0, 1.0)),
         (NO_DRAFTS, None, None, ()),
     ],
 )
@@ -38,7 +37,10 @@ def test_rates_and_lengths_are_of_the_whole_window(window, rate, length, positio
 
 
 def test_position_rates_are_right_under_a_number_of_draft_tokens_that_varies():
-    """Half of the drafts had one token: what was drafted at each position divides what was accepted there."""
+    """Half of the drafts had one token.
+
+    What was drafted at each position divides what was accepted there.
+    """
     window = Acceptance(
         drafts=100, accepted_per_position=(80, 30, 20), drafted_per_position=(100, 50, 50, 0)
     )
@@ -105,10 +107,8 @@ def test_the_first_verdict_goes_by_the_thresholds(rate, expected):
 @pytest.mark.parametrize(
     ("rates", "expected"),
     [
-        (
-            (0.66, 0.6499, 0.4999),
-            [POSITIVE, EVEN, NEGATIVE],
-        ),  # what alerts "below 0.5" has no exceptions
+        # What alerts "below 0.5" has no exceptions.
+        ((0.66, 0.6499, 0.4999), [POSITIVE, EVEN, NEGATIVE]),
         ((0.505, 0.495, 0.515, 0.497, 0.519, 0.49), [EVEN, *[NEGATIVE] * 5]),
         ((0.645, 0.655, 0.645, 0.669), [EVEN] * 4),
         ((0.4, 0.52, 0.67, 0.655), [NEGATIVE, EVEN, POSITIVE, POSITIVE]),
@@ -237,10 +237,8 @@ def test_the_rule_of_thumb_is_for_models_that_draft_token_by_token_and_verify_al
         judgement = judge(evidence(rate, speculation=speculation), THRESHOLDS, SECONDS)
         assert judgement.verdict is judgement.by_acceptance is (expected if is_ruled else NONE)
         assert judgement.basis is (Basis.ACCEPTANCE if is_ruled else Basis.SPEEDUP)
-        assert (judgement.is_low, judgement.acceptance) == (
-            rate < 0.5,
-            pytest.approx(rate),
-        )  # for information
+        # For information.
+        assert (judgement.is_low, judgement.acceptance) == (rate < 0.5, pytest.approx(rate))
     for speedup, expected in ((1.2, POSITIVE), (0.8, NEGATIVE)):
         timed = judge(
             evidence(0.2, speedup=(speedup, 0.01), speculation=speculation), THRESHOLDS, SECONDS

@@ -11,7 +11,10 @@ from tests.page import Page
 
 
 def sidecar_settings(url, **environment):
-    """A sidecar that polls often, at an address that is known before it listens; any machine answers in a minute."""
+    """A sidecar that polls often, at an address that is known before it listens.
+
+    Any machine answers in a minute.
+    """
     given = {
         "VLLM_URL": url,
         "LISTEN": f"127.0.0.1:{free_port()}",

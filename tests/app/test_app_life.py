@@ -1,4 +1,7 @@
-"""The sidecar beside a vLLM that starts late, dies, restarts, answers nonsense; new settings; a clock that is set."""
+"""The sidecar beside a vLLM that starts late, dies, restarts or answers nonsense.
+
+Also new settings, and a clock that is set.
+"""
 
 import asyncio
 import time
@@ -72,7 +75,10 @@ async def test_counters_keep_their_values_while_vllm_is_down_and_fall_only_with_
     [("error_500", "status"), ("html", "not_an_exposition"), ("hang", "timeout")],
 )
 async def test_a_fault_of_vllm_is_counted_logged_once_and_passes(fault, reason, *, vllm, sidecar):
-    """Meanwhile vLLM's own series are gone: repeated, they would show a server that is down as one that works."""
+    """Meanwhile vLLM's own series are gone.
+
+    Repeated, they would show a server that is down as one that works.
+    """
 
     def own(samples):
         return {name for name in samples.names if name.startswith("vllm:")}
@@ -94,9 +100,8 @@ async def test_a_fault_of_vllm_is_counted_logged_once_and_passes(fault, reason, 
     assert {line["reason"] for line in logs if "reason" in line} == {reason}
     events = [line["event"] for line in logs if "vLLM" in line["event"]]
     assert events[:2] == ["cannot read vLLM's metrics", "vLLM responds again"]
-    assert all(
-        event != following for event, following in pairwise(events)
-    )  # a busy machine may time out once more
+    # A busy machine may time out once more.
+    assert all(event != following for event, following in pairwise(events))
 
 
 async def test_stopping_in_the_middle_of_polls_leaves_nothing_behind(vllm, sidecar):

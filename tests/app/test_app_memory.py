@@ -92,7 +92,10 @@ def long_names(engines=8):
     engine = re.compile(r'^(vllm:[^{]*\{)engine="0"(.*)$', re.MULTILINE)
 
     def copies(match):
-        """The others have drafted nothing: nobody reports for them, and the split would be withheld."""
+        """The others have drafted nothing.
+
+        Nobody reports for them, and the split would be withheld.
+        """
         none = re.sub(r" \S+$", " 0.0", match[2]) if "spec_decode" in match[1] else match[2]
         others = [f'{match[1]}engine="{number:0512}"{none}' for number in range(1, engines)]
         return "\n".join([match[0], *others])
@@ -100,10 +103,8 @@ def long_names(engines=8):
     return engine.sub(copies, text.replace(f'"{name}"', f'"{MODEL}"')).encode()
 
 
-MODEL, DRAFTED = (
-    "m" * 512,
-    {"drafts": 472, "draft_tokens": 1378, "accepted_tokens": 866},
-)  # as on the page
+MODEL = "m" * 512
+DRAFTED = {"drafts": 472, "draft_tokens": 1378, "accepted_tokens": 866}  # as on the page
 
 
 def every_row():

@@ -1,4 +1,7 @@
-"""The running sidecar beside a simulated vLLM that the plug-in observes: the split by temperature, end to end."""
+"""The split by temperature, end to end.
+
+The running sidecar is beside a simulated vLLM that the plug-in observes.
+"""
 
 from sidecar.demo.scheduler import SimulatorOptions
 from tests.app.app_tools import work
@@ -18,7 +21,7 @@ def counters(vllm):
     return [vllm.counter(f"spec_decode_num_{name}") for name in COUNTERS]
 
 
-async def test_the_split_is_vllms_own_count_to_the_token_and_restarts_with_vllm_but_not_with_the_sidecar(
+async def test_the_split_is_vllms_own_count_to_the_token_and_restarts_with_vllm_alone(
     vllm, sidecar
 ):
     async with sidecar(vllm.url) as page:

@@ -1,4 +1,7 @@
-"""The sidecar's ports with web configuration files, used by the clients that use them in production."""
+"""The sidecar's ports with web configuration files.
+
+The clients are those that use them in production.
+"""
 
 from contextlib import asynccontextmanager
 
@@ -15,7 +18,10 @@ from tests.waiting import START_SECONDS, until
 
 @pytest.fixture
 def guarded(vllm, socket_path, authority):
-    """Runs a sidecar with such a web configuration: ``async with guarded(users=…) as variables``, of its settings."""
+    """Runs a sidecar with such a web configuration.
+
+    ``async with guarded(users=…) as variables``, of its settings.
+    """
 
     @asynccontextmanager
     async def run(**web):
@@ -29,7 +35,10 @@ def guarded(vllm, socket_path, authority):
 
 @pytest.fixture
 def healthcheck(finished):
-    """Waits until ``healthcheck`` passes; it gives an answer two seconds, and a busy machine may take longer."""
+    """Waits until ``healthcheck`` passes.
+
+    It gives an answer two seconds, and a busy machine may take longer.
+    """
     return lambda variables: until(
         lambda: finished("healthcheck", **variables), (0, "", ""), seconds=START_SECONDS
     )

@@ -112,10 +112,8 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
         submit, lengths = vllm.engine.submit, []
         vllm.engine.submit = lambda request: lengths.append(request.max_tokens) or submit(request)
         argv = ("--url", vllm.url, "--load", "1,4", "--duration", "12s", "--max-tokens", "40")
-        often = {
-            "SPECDEC_SCRAPE_INTERVAL": "150ms",
-            "SPECDEC_SCRAPE_CPU_SHARE": "1",
-        }  # a slow machine polls less
+        # A slow machine polls less.
+        often = {"SPECDEC_SCRAPE_INTERVAL": "150ms", "SPECDEC_SCRAPE_CPU_SHARE": "1"}
         code, out, err = await finished("baseline", *argv, "--out", str(file), **often)
     assert (code, out) == (0, ""), err
     # Clients that began in step with each other would stay so, and nobody would decode while they

@@ -19,7 +19,10 @@ NOWHERE = "http://127.0.0.1:1"
 
 @pytest.fixture
 def checked(capsys, monkeypatch, socket_path):
-    """Runs ``check``, which listens for the plug-in for so many seconds; its exit code and its lines."""
+    """Runs ``check``; gives its exit code and its lines.
+
+    It listens for the plug-in for so many seconds.
+    """
 
     async def run(url, listens=0.1, **environment):
         monkeypatch.setattr(check, "_LISTEN", listens)
@@ -32,9 +35,8 @@ def checked(capsys, monkeypatch, socket_path):
         code = await asyncio.to_thread(command, "check", **given)
         out, err = capsys.readouterr()
         assert err == ""
-        return code, [
-            line for line in out.splitlines() if not line.startswith("20")
-        ]  # a sidecar's log, if one runs
+        # without a sidecar's log, if one runs
+        return code, [line for line in out.splitlines() if not line.startswith("20")]
 
     return run
 
@@ -74,9 +76,8 @@ async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
 )
 async def test_check_listens_for_the_plug_in(socket_path, checked, *, hello, code, text):
     async with HttpVllm() as vllm:
-        checking = asyncio.create_task(
-            checked(vllm.url, listens=120.0)
-        )  # a busy machine may take longer than usual
+        # A busy machine may take longer than usual.
+        checking = asyncio.create_task(checked(vllm.url, listens=120.0))
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as plugin:
             while plugin.connect_ex(str(socket_path)):
                 await asyncio.sleep(0.01)

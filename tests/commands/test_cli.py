@@ -66,9 +66,8 @@ def test_each_command_explains_itself(capsys, name):
 def test_unusable_arguments_are_refused_without_repeating_a_password(
     capsys, monkeypatch, arguments, reason
 ):
-    monkeypatch.setattr(
-        "os.access", lambda path, _mode: str(path) not in {"/dev", "/dev/null"}
-    )  # root may always
+    # Root may always.
+    monkeypatch.setattr("os.access", lambda path, _mode: str(path) not in {"/dev", "/dev/null"})
     with pytest.raises(SystemExit) as ended:
         command(*arguments.split())
     assert ended.value.code == 2

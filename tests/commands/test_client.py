@@ -25,11 +25,10 @@ ACCEPTED = {"speculative_decoding": NUMBERS | {"acceptance_histogram": [1, 0, 0,
 async def read(*events, end=b"data: [DONE]\n"):
     async def lines():
         for event in events:
-            yield (
-                event
-                if isinstance(event, bytes)
-                else b"data: " + json.dumps(event).encode() + b"\n"
-            )
+            if isinstance(event, bytes):
+                yield event
+            else:
+                yield b"data: " + json.dumps(event).encode() + b"\n"
             yield b"\n"
         yield end
 

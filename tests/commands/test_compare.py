@@ -59,16 +59,16 @@ def test_no_difference_is_claimed_between_two_runs_of_one_server():
 
 
 def test_a_ratio_to_a_time_that_varies_more_than_it_is_long_claims_nothing():
-    """Rounds of 10 or 90 ms before, and of 10 ms after: the ratio alone would say that it is faster."""
+    """Rounds of 10 or 90 ms before, and of 10 ms after.
+
+    The ratio alone would say that it is faster.
+    """
     rounds = [part for seed in (1, 2, 3, 4) for part in generated_level(seed, rounds=2).rounds]
-    slow = [
-        (
-            replace(part, samples=tuple(one._replace(tpot=9 * one.tpot) for one in part.samples))
-            if place % 2
-            else part
-        )
-        for place, part in enumerate(rounds)
-    ]
+    slow = list(rounds)
+    for place, part in enumerate(rounds):
+        if place % 2:
+            samples = tuple(one._replace(tpot=9 * one.tpot) for one in part.samples)
+            slow[place] = replace(part, samples=samples)
     before, after = (replace(generated_level(1), rounds=tuple(parts)) for parts in (slow, rounds))
     change = of("TPOT P50", compared(sweep_of(before), sweep_of(after)))
     assert (change.change.is_clear, change.effect) == (True, None)
@@ -140,16 +140,18 @@ def test_both_sides_the_change_and_the_verdict_are_shown(saved, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["before", "after", "change", "error", "clearly"]
     assert lines[3] == "temperature 0, concurrency 4"
-    assert re.fullmatch(
-        r"  acceptance +0\.\d+ +0\.\d+ +[+-]\d\.\d% +±\d\.\d%", lines[4]
-    )  # no clear difference
+    # no clear difference
+    assert re.fullmatch(r"  acceptance +0\.\d+ +0\.\d+ +[+-]\d\.\d% +±\d\.\d%", lines[4])
     (row,) = [line for line in lines if line.startswith("  TPOT P50 ")]
     assert re.fullmatch(r"  TPOT P50 +10\.\d +7\.\d +-3\d\.\d% +±\d\.\d%  faster", row)
     assert f"verdict: {after} is faster than {before}" in lines
 
 
 def with_cache(level, hits, **numbers):
-    """Of 1,000 prompt tokens in each round it found so many in the prefix cache, and one more from round to round."""
+    """Of 1,000 prompt tokens in each round it found so many in the prefix cache.
+
+    From round to round it found one more.
+    """
     given = {"queries": 1000.0, "capacity_tokens": 4000, "preemptions": 0.0} | numbers
     rounds = enumerate(level.rounds)
     return replace(

@@ -23,7 +23,10 @@ ANSWER = "token "  # what the simulated vLLM writes
 
 
 async def covered(folder, requests):
-    """Waits until so many requests were written, and two polls after them: coverage compares with a poll before."""
+    """Waits until so many requests were written, and two polls after them.
+
+    Coverage compares with a poll before.
+    """
     while True:
         with suppress(EOFError, OSError):  # it is being written
             ended = [

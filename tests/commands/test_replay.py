@@ -16,7 +16,10 @@ K3 = str(LEVELS / "k3")
 
 
 def sums():
-    """The truth by temperature, computed independently: vLLM's own numbers for each request, summed."""
+    """The truth by temperature, computed independently.
+
+    It sums vLLM's own numbers for each request.
+    """
     tallies = defaultdict(lambda: [0, 0, 0])
     for line in lines_of(LEVELS / "k3", "requests"):
         numbers = line["speculative_decoding"]
@@ -61,7 +64,10 @@ def test_against_a_baseline_it_has_the_speedup_of_the_clients_times(capsys, monk
 
 
 def test_it_counts_the_whole_recording_and_nothing_from_before_it(tmp_path, capsys):
-    """The engine had drafted 3,000 tokens before; the recording is longer than the window of the settings."""
+    """The engine had drafted 3,000 tokens before.
+
+    The recording is longer than the window of the settings.
+    """
 
     def page(tokens):
         counted = {3: tokens // 3, 9: tokens, 5: tokens // 2}

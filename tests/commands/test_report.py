@@ -183,11 +183,9 @@ def test_no_sidecar_at_the_address(capsys):
 async def test_a_sidecar_that_asks_for_a_password(capsys, served):
     async def handler(request):
         signed_in = request.headers.get("Authorization", "").startswith("Basic ")
-        return (
-            web.json_response(status(shown(report(model()))))
-            if signed_in
-            else web.Response(status=401)
-        )
+        if not signed_in:
+            return web.Response(status=401)
+        return web.json_response(status(shown(report(model()))))
 
     async with served(handler) as url:
         assert await asyncio.to_thread(command, "report", "--url", url) == 1

@@ -58,7 +58,10 @@ async def test_terminated_while_it_starts_it_exits_as_later(program, tmp_path):
 
 @pytest.mark.slow
 async def test_a_changed_settings_file_is_applied_without_a_signal(program, finished, tmp_path):
-    """``tests/settings/test_reload.py`` says what is applied; here it is noticed, within ten seconds."""
+    """Here it is noticed, within ten seconds.
+
+    ``tests/settings/test_reload.py`` says what is applied.
+    """
     file, listen = tmp_path / "config.yaml", f"127.0.0.1:{free_port()}"
     file.write_text("log: {level: warning}")
     variables = {"SPECDEC_VLLM_URL": NOWHERE, "SPECDEC_LISTEN": listen}

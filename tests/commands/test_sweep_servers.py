@@ -84,7 +84,10 @@ def page_of(drafted, generated=0):
 
 
 async def test_counters_that_come_late_are_waited_for(served):
-    """The counters lag behind the answers, as vLLM's engine reports to its API server with a delay."""
+    """The counters lag behind the answers.
+
+    vLLM's engine reports to its API server with such a delay.
+    """
     seen, shown = [], [0.0]
     answer = server(seen)
 
@@ -111,7 +114,10 @@ async def test_counters_that_come_late_are_waited_for(served):
 async def test_counters_with_the_drafts_of_other_clients_tell_no_acceptance_and_no_verdict(
     served, others
 ):
-    """Three tokens are each request's own; the others' requests come and go in between, so that no page shows them."""
+    """Three tokens are each request's own.
+
+    The others' requests come and go in between, so that no page shows them.
+    """
     seen = []
     answer = server(seen)
 

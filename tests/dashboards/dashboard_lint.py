@@ -1,5 +1,6 @@
-"""The rules of Grafana's dashboard-linter, and stricter ones of ours: each yields what is wrong
-with a page.
+"""The rules of Grafana's dashboard-linter, and stricter ones of ours.
+
+Each rule yields what is wrong with a page.
 
 Ours go further: every kind of panel counts, and selectors must use every variable for which the
 metric has a label.
@@ -67,11 +68,10 @@ def _variables(page):
 
 def _panels(page):
     for panel in panels(page):
-        title, description, targets = (
-            panel.get("title"),
-            panel.get("description", ""),
-            panel.get("targets", ()),
-        )
+        title = panel.get("title")
+        description = panel.get("description", "")
+        targets = panel.get("targets", ())
+
         if not title:
             yield "panel-title-rule", panel["id"]
         if not description.startswith("**Read:** ") or "\n\n**Do:** " not in description:

@@ -9,9 +9,8 @@ import promql_parser
 from sidecar.export.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
-PAGES = {
-    path.stem: json.loads(path.read_text()) for path in (ROOT / "dashboards").glob("*.json")
-}  # by uid
+# By uid.
+PAGES = {path.stem: json.loads(path.read_text()) for path in (ROOT / "dashboards").glob("*.json")}
 RATE_INTERVAL = 4321  # seconds; nothing else in a query lasts as long
 RATES = {"rate", "irate", "increase"}
 
@@ -35,7 +34,10 @@ class Query:
 
 @dataclass(frozen=True)
 class Selector:
-    """One selector of a query; ``seconds`` is how far it reaches back, ``call`` the function around it."""
+    """One selector of a query.
+
+    ``seconds`` is how far it reaches back, and ``call`` the function around it.
+    """
 
     name: str
     matchers: frozenset

@@ -25,7 +25,10 @@ STALE = (  # what is not scraped any more ends as if Prometheus had marked it st
 
 
 def pod(name, *, ended=0, forgotten=False, **more):
-    """One that Prometheus knew until so many minutes before now, unless ``forgotten`` still as a target."""
+    """One that Prometheus knew until ``ended`` minutes before now.
+
+    Unless it is ``forgotten``, Prometheus still has it as a target.
+    """
     made = Pod(name, minutes=MINUTES - more.get("start", 0) - ended, **more)
     made.own |= {"pod": name}
     made.forgotten = forgotten
@@ -81,10 +84,10 @@ def _backfill(folder, samples):
 
 
 def reading(page, folder, fleets, *more):
-    """Yields a function that reads a panel with a fleet selected: it calls the method of ``Reader``
-    that it is given.
+    """Yields a function that reads a panel with a fleet selected.
 
-    ``more`` are samples besides those of the fleets' pods.
+    The function calls the method of ``Reader`` that it is given. ``more`` are samples besides those
+    of the fleets' pods.
     """
     pods = chain.from_iterable(_of_fleet(*named) for named in fleets.items())
     _backfill(folder, chain(pods, *more))
@@ -105,7 +108,10 @@ def reading(page, folder, fleets, *more):
 
 
 class Reader:
-    """Reads a page's panels as a Prometheus fills them; ``values`` are those of the page's variables."""
+    """Reads a page's panels as a Prometheus fills them.
+
+    ``values`` are those of the page's variables.
+    """
 
     def __init__(self, page, server, **values):
         self._panels = {panel["title"]: panel for panel in panels(page)}
@@ -124,10 +130,10 @@ class Reader:
         return [(series["metric"], float(series["value"][1])) for series in found]
 
     async def shown(self, title):
-        """What a panel says: a table's rows, else each series' legend and value; without any, what
-        stands for no data.
+        """What a panel says: a table's rows, else each series' legend and value.
 
-        A value is its text, with the colour if it has a meaning.
+        Without any, it is what stands for no data. A value is its text, with the colour if it has a
+        meaning.
         """
         defaults = self._panels[title]["fieldConfig"]["defaults"]
         if self._panels[title]["type"] == "table":

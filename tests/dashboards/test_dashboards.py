@@ -1,4 +1,7 @@
-"""The committed dashboards: the rules of Grafana's linter and ours, and that what they lead to is there."""
+"""The committed dashboards keep the rules of Grafana's linter and ours, and their links are good.
+
+What a link leads to is there.
+"""
 
 import json
 import re

@@ -111,7 +111,10 @@ async def sidecar(folder, speculative_tokens):
 
 @asynccontextmanager
 async def prometheus(http, folder, *addresses):
-    """Scrapes them as the job ``specdec``, each within 4 s, and other programs: itself, and one that is gone."""
+    """Scrapes them as the job ``specdec``, each within 4 s.
+
+    It scrapes other programs, too: itself, and one that is gone.
+    """
     (folder / "rules.yml").write_text(RULES)
     groups = [
         {
@@ -150,8 +153,9 @@ async def over_time(server, expression, seconds=20):
 
 
 async def until(seconds, claims, *arguments):
-    """Waits until all assertions in ``claims`` hold: a scrape that a busy machine misses changes
-    figures for a moment.
+    """Waits until all assertions in ``claims`` hold.
+
+    A scrape that a busy machine misses changes figures for a moment.
 
     Raises:
         AssertionError: the claim that does not hold after ``seconds``.
@@ -202,7 +206,10 @@ async def all_have_data(waiting, server):
 
 
 async def labels_are_there(server):
-    """A label that an aggregation dropped would leave a hole in every legend; one that it kept is a table's column."""
+    """A label that an aggregation dropped would leave a hole in every legend.
+
+    One that it kept is a table's column.
+    """
     columns = {
         (uid, panel["title"]): set(panel["transformations"][-1]["options"].get("indexByName", ()))
         for uid, page in PAGES.items()
@@ -227,10 +234,8 @@ async def annotations_answer(server):
     for page in PAGES.values():
         alerts, *changes = annotations(page)
         names = {labels["alertname"] for labels, _ in await over_time(server, filled_in(alerts))}
-        assert names == {
-            "SpecDecodeAcceptanceLow",
-            "SpecDecodeFleetWide",
-        }  # one has an instance, the other has none
+        # One has an instance, the other has none.
+        assert names == {"SpecDecodeAcceptanceLow", "SpecDecodeFleetWide"}
         for expr in changes:
             assert await over_time(server, filled_in(expr)) == []  # a query, and nothing changed
 

@@ -10,12 +10,8 @@ from tests.dashboards.reading import MINUTES, firing, pod, properties, reading, 
 PAGE = PAGES["specdec-fleet"]
 PANELS = list(panels(PAGE))
 TABLES = [panel for panel in PANELS if panel["type"] == "table"]
-MODELS, LOSING_PODS, UP, ALERTS = (
-    "Models that do not pay",
-    "Pods that do not pay",
-    "Pods up",
-    "Alerts",
-)
+MODELS, LOSING_PODS = "Models that do not pay", "Pods that do not pay"
+UP, ALERTS = "Pods up", "Alerts"
 BAND, ROWS = "Worst verdict by model: which, and since when", "Pods, worst first"
 PURPLE, GREY = "#a352cc", "#6e7079"
 
@@ -160,29 +156,20 @@ def test_the_worst_temperature_is_first_with_the_pods_that_lose(read):
 
 
 def test_acceptance_is_drawn_against_what_the_verdict_is_based_on(read):
-    by_model, by_pod = (
-        "Acceptance above break-even, by model",
-        "Acceptance above break-even, across pods",
-    )
+    by_model = "Acceptance above break-even, by model"
+    by_pod = "Acceptance above break-even, across pods"
+
     lines = read("losing", by_pod, "lines")
-    assert (lines["lowest"], lines["P50"], lines["pays above"]) == (
-        -0.208,
-        0.015,
-        0,
-    )  # below 0: losses are not cut off
-    assert (
-        next(panel for panel in PANELS if panel["title"] == by_pod)["fieldConfig"]["defaults"].get(
-            "min"
-        )
-        is None
-    )
-    assert read("losing", by_model, "lines")[
-        "m prod losing, mean of its pods, measured"
-    ] == pytest.approx(0.015, abs=0.001)
+    # Below 0: losses are not cut off.
+    assert (lines["lowest"], lines["P50"], lines["pays above"]) == (-0.208, 0.015, 0)
+    panel = next(panel for panel in PANELS if panel["title"] == by_pod)
+    assert panel["fieldConfig"]["defaults"].get("min") is None
+
+    losing = read("losing", by_model, "lines")["m prod losing, mean of its pods, measured"]
+    assert losing == pytest.approx(0.015, abs=0.001)
     # 0.6 accepted: above the rule of thumb, which is what judged it.
-    assert read("ruled", by_model, "lines")[
-        "m prod ruled, mean of its pods, by rule of thumb"
-    ] == pytest.approx(0.1, abs=0.001)
+    ruled = read("ruled", by_model, "lines")["m prod ruled, mean of its pods, by rule of thumb"]
+    assert ruled == pytest.approx(0.1, abs=0.001)
 
 
 def test_a_starting_pod_is_in_neither_group(read):

@@ -1,4 +1,7 @@
-"""What a person reads from the operator's page when pods lose, vanish or know little: text, colours, rows, lines."""
+"""What a person reads from the operator's page when pods lose, vanish or know little.
+
+It is text, colours, rows and lines.
+"""
 
 import pytest
 
@@ -11,11 +14,8 @@ pytestmark = pytest.mark.servers
 PAGE = PAGES["specdec-operator"]
 WITH_NAMES = ("stat", "state-timeline", "timeseries")
 PAYS, LIVE = "Does speculation pay?", "Live, and is the split complete?"
-SPEEDUP, ACCEPTANCE, DRAFTS = (
-    "Speedup, worst pod",
-    "Acceptance, worst pod",
-    "What it drafts, worst pod",
-)
+SPEEDUP, ACCEPTANCE = "Speedup, worst pod", "Acceptance, worst pod"
+DRAFTS = "What it drafts, worst pod"
 WHY, SILENT = "Why, and what to change", "Pods that do not answer"
 BANDS, LINES = "Verdict: where, and since when", "Acceptance by temperature, worst pod"
 
@@ -75,18 +75,12 @@ def read(tmp_path_factory):
 @pytest.mark.parametrize(
     ("fleet", "panel", "shown"),
     [
-        (
-            "paying",
-            PAYS,
-            [("2 of 2 pods", "YES", "green")],
-        ),  # one has no verdict, so it is none of the two
+        # One has no verdict, so it is none of the two.
+        ("paying", PAYS, [("2 of 2 pods", "YES", "green")]),
         ("paying", LIVE, [("1 of 3 pods", "live, no plug-in", "blue")]),
         ("paying", SPEEDUP, [("b, by a baseline", "1.2")]),
-        (
-            "paying",
-            ACCEPTANCE,
-            [("b", "0.7"), ("breaks even at", "0.528")],
-        ),  # (1 + 3 * 0.7) / 1.2 steps
+        # (1 + 3 * 0.7) / 1.2 steps
+        ("paying", ACCEPTANCE, [("b", "0.7"), ("breaks even at", "0.528")]),
         ("paying", DRAFTS, [("eagle3, K 3", "1")]),
         ("paying", "Alerts firing", "no alert fires"),
         ("paying", WHY, "nothing found on a pod that answers"),

@@ -1,4 +1,7 @@
-"""HTTP requests to a vLLM on this machine, and what its replies say of themselves: usage and acceptance."""
+"""HTTP requests to a vLLM on this machine.
+
+Also what its replies say of themselves: usage and acceptance.
+"""
 
 import asyncio
 import json
@@ -30,13 +33,15 @@ class Sent:
     failed: int = 0
     completion_tokens: int = 0  # of replies with usage
     by_temperature: Counter = field(default_factory=Counter)  # completed requests; None: none named
-    acceptance: dict = field(
-        default_factory=dict
-    )  # by temperature, a Counter of vLLM's per-request numbers
+    # by temperature, a Counter of vLLM's per-request numbers
+    acceptance: dict = field(default_factory=dict)
 
 
 async def each_sent(requests, send, clients, connector=None):
-    """``send(http, request)`` by so many clients, each of which takes the next of the requests until none is left."""
+    """``send(http, request)`` by so many clients.
+
+    Each takes the next of the requests until none is left.
+    """
     left = iter(requests)
     untimed = aiohttp.ClientTimeout()  # a slow machine takes long
     async with (

@@ -1,4 +1,7 @@
-"""The simulated vLLM with its API of completions, access to its counters, restarts, and faults on ``/metrics``."""
+"""The simulated vLLM with its API of completions.
+
+Also access to its counters, restarts, and faults on ``/metrics``.
+"""
 
 import asyncio
 import json
@@ -56,7 +59,10 @@ class HttpVllm(SimulatedVllm):
         return self.value(f"{name}_total", **labels)
 
     async def restart(self):
-        """Acts like a process that died and restarted: counters at 0, requests broken off, a new start time."""
+        """Acts like a process that died and restarted.
+
+        Counters are at 0, requests are broken off, and the start time is new.
+        """
         before = self.engine
         self.begin()
         self.engine.start()
@@ -83,17 +89,14 @@ class HttpVllm(SimulatedVllm):
                 if not response.prepared:
                     await response.prepare(http)
                 text = "token " * len(new.new_token_ids)
-                content = (
-                    {"delta": {"role": "assistant", "content": text}}
-                    if "chat" in http.path
-                    else {"text": text}
-                )
+                content = {"text": text}
+                if "chat" in http.path:
+                    content = {"delta": {"role": "assistant", "content": text}}
                 await response.write(
                     event(choices=[{"index": 0, **content, "finish_reason": new.finish_reason}])
                 )
-        except (
-            ConnectionResetError
-        ):  # between the client's disconnect and this handler's cancellation
+        except ConnectionResetError:
+            # between the client's disconnect and this handler's cancellation
             return response
         finally:
             engine.close(request)
@@ -104,11 +107,10 @@ class HttpVllm(SimulatedVllm):
         return response
 
     def _request(self, body):
-        prompt = (
-            body["prompt"]
-            if "prompt" in body
-            else "".join(message["content"] for message in body["messages"])
-        )
+        if "prompt" in body:
+            prompt = body["prompt"]
+        else:
+            prompt = "".join(message["content"] for message in body["messages"])
         return Request(
             request_id=secrets.token_hex(8),
             sampling_params=SamplingParams(body.get("temperature", DEFAULT_TEMPERATURE)),

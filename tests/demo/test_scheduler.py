@@ -1,4 +1,7 @@
-"""The simulated scheduler by itself, with an injected clock; ``tests/lab`` compares it with vLLM's own."""
+"""The simulated scheduler by itself, with an injected clock.
+
+``tests/lab`` compares it with vLLM's own.
+"""
 
 from random import Random
 
@@ -15,7 +18,10 @@ from sidecar.demo.scheduler import (
 
 
 def scheduler_with(*requests, **options):
-    """A scheduler with waiting requests, each given as a dict of what it has other than by default."""
+    """A scheduler with waiting requests.
+
+    Each is given as a dict of what it has other than by default.
+    """
     scheduler = Scheduler(SimulatorOptions(**options))
     for number, given in enumerate(requests):
         temperature = given.pop("temperature", 0.0)
@@ -92,9 +98,8 @@ def test_latencies_are_those_of_the_steps():
     scheduler.now = 2.0
     reports = run(scheduler)
     assert request.scheduled - request.arrived == 2.0
-    assert reports[0].first_token_seconds == [
-        5.0
-    ]  # two in the queue, a step and four prompt tokens
+    # two in the queue, a step and four prompt tokens
+    assert reports[0].first_token_seconds == [5.0]
     gaps = [gap for report in reports for gap in report.inter_token_seconds]
     assert gaps == [1.75] * (len(reports) - 1)  # one per output event, not per token
     assert request.time_per_output_token == sum(gaps) / 29

@@ -1,4 +1,7 @@
-"""The simulated vLLM as a server: its page against a recorded one, its counters, restarts; and its traffic."""
+"""The simulated vLLM as a server, and its traffic.
+
+Its page is compared with a recorded one; its counters and restarts.
+"""
 
 import asyncio
 from collections import Counter

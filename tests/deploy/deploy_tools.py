@@ -17,24 +17,19 @@ INTEGRATIONS = DEPLOY / "integrations"
 CHART = DEPLOY / "helm" / "specdec-sidecar"
 SIDECAR = "specdec-sidecar"
 WRITER = "specdec-plugin"
-VERSIONS = (
-    "1.29",
-    "1.33",
-)  # the first with native sidecars switched on, and the first in which they are stable
+# The first with native sidecars switched on, and the first in which they are stable.
+VERSIONS = ("1.29", "1.33")
 PROGRAMS = ROOT / ".venv" / "bin"  # into which scripts/kubectl-helm installs
-_LOADER = getattr(
-    yaml, "CSafeLoader", yaml.SafeLoader
-)  # the same language; in C, for the dashboards are long
+# The same language; in C, for the dashboards are long.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 # By kind: the API, the list that it requires, the fields of what is in it, and others: those that
 # we use, as in prometheus-operator 0.93.0, VictoriaMetrics' operator 0.74, Google's
 # prometheus-engine 0.19 and Dynamo 1.6's operator (deploy/operator/api/v1beta1 of ai-dynamo/dynamo,
 # whose podTemplate is Kubernetes' PodTemplateSpec).
-_OPERATOR, _VICTORIA, _GOOGLE = (
-    "monitoring.coreos.com/v1",
-    "operator.victoriametrics.com/v1beta1",
-    "monitoring.googleapis.com/v1",
-)
+_OPERATOR = "monitoring.coreos.com/v1"
+_VICTORIA = "operator.victoriametrics.com/v1beta1"
+_GOOGLE = "monitoring.googleapis.com/v1"
 _ENDPOINT = {"port", "path", "scheme", "interval", "tlsConfig"}
 _SCRAPE = _ENDPOINT | {"scrapeTimeout", "filterRunning"}
 _RELABELINGS = {"relabelings.sourceLabels", "relabelings.targetLabel"}
@@ -128,7 +123,10 @@ def post_rendered(*objects: dict) -> list[dict]:
 
 @cache
 def plugin_pods() -> dict[str, dict]:
-    """The Pod of everything that runs vLLM with the plug-in in Kubernetes, the chart's aside, by a name for it."""
+    """The Pod of everything that runs vLLM with the plug-in in Kubernetes, by a name for it.
+
+    The chart's is not among them.
+    """
     decode = read(INTEGRATIONS / "llm-d" / "values.yaml")["decode"]
     [engine] = decode["containers"]
     engine = {
@@ -195,7 +193,10 @@ def option(arguments: list[str], name: str) -> str | None:
 
 
 def check_object(obj: dict) -> None:
-    """Raises where the API server of one of ``VERSIONS`` would refuse the object, or an operator not know a field."""
+    """Raises where the API server of one of ``VERSIONS`` would refuse the object.
+
+    It also raises where an operator would not know a field.
+    """
     if obj["kind"] not in _OTHERS_KINDS:
         for version in VERSIONS:
             kubernetes_validate.validate(obj, version, strict=True)

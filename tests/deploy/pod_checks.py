@@ -1,4 +1,7 @@
-"""What must hold of every Pod that runs vLLM with the sidecar and its plug-in, whatever made the Pod."""
+"""What must hold of every Pod that runs vLLM with the sidecar and its plug-in.
+
+It does not matter what made the Pod.
+"""
 
 from sidecar.requests.plugin import SOCKET
 from sidecar.settings import Settings, load_settings

@@ -1,4 +1,7 @@
-"""The compose file: what it mounts is there, what it starts is pinned, and only this machine can reach it."""
+"""The compose file: what it mounts is there, and what it starts is pinned.
+
+Only this machine can reach it.
+"""
 
 import re
 import shutil

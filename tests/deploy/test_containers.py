@@ -69,7 +69,10 @@ def _built(tmp_path_factory):
 
 
 def _make_base(folder):
-    """This release of Debian with Python, which trusts the certificates that this machine trusts."""
+    """This release of Debian with Python.
+
+    It trusts the certificates that this machine trusts.
+    """
     target = "$(REPO_URI) $(CODENAME)"
     indexes = [
         "apt-get",
@@ -101,7 +104,10 @@ def test_the_image_runs_as_kubernetes_would_run_it(image):
 
 
 class Pod:
-    """Runs a Pod's containers by their users, mounts and arguments; its volumes are as a kubelet makes them."""
+    """Runs a Pod's containers by their users, mounts and arguments.
+
+    Its volumes are as a kubelet makes them.
+    """
 
     def __init__(self, spec, folder):
         self._group = spec["securityContext"]["fsGroup"]

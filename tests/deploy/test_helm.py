@@ -77,7 +77,10 @@ def test_both_helms_render_objects_that_kubernetes_knows_and_a_pod_like_every_ot
 
 
 def check_selectors(kinds):
-    """Each selector finds its Pods, and the NetworkPolicy lets in clients, Prometheus and ``helm test``."""
+    """Each selector finds its Pods.
+
+    The NetworkPolicy lets in clients, Prometheus and ``helm test``.
+    """
     [deployment], [policy] = kinds["Deployment"], kinds["NetworkPolicy"]
     specs = [obj["spec"] for kind in MONITORS - {"ServiceMonitor"} for obj in kinds.get(kind, [])]
     selectors = [spec["selector"]["matchLabels"] for spec in (*specs, deployment["spec"])]

@@ -1,4 +1,7 @@
-"""The manifests: Kubernetes accepts them, and what must hold of a Pod with the plug-in holds of each."""
+"""The manifests: Kubernetes accepts them.
+
+What must hold of a Pod with the plug-in holds of each.
+"""
 
 import pytest
 

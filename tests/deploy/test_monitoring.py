@@ -1,4 +1,7 @@
-"""The manifests of the monitoring: the rules and dashboards that scripts/docs generates, and the bound on series."""
+"""The manifests of the monitoring.
+
+The rules and dashboards that scripts/docs generates, and the bound on series.
+"""
 
 import json
 import re

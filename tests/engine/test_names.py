@@ -118,21 +118,24 @@ def test_the_openmetrics_form_of_a_page_gives_the_same(recorded, truth):
 
 
 def test_a_page_of_dynamos_worker_is_read_despite_its_additional_labels(recorded):
-    """A real one (Dynamo 1.6.1, vLLM 0.32.0, the lab): the start is that of its counters, for lack of the process's."""
+    """A real one (Dynamo 1.6.1, vLLM 0.32.0, the lab).
+
+    The start is that of its counters, for lack of the process's.
+    """
     page = snapshot(recorded("extra/dynamo-1.6.1.txt"))
     [engine] = page.engines
     assert (page.process_start, engine.key) == (pytest.approx(1.795490885e9), EngineKey("lab", "0"))
-    counted = {
-        Counter.DRAFTS: 1163,
-        Counter.DRAFT_TOKENS: 3489,
-        Counter.ACCEPTED_TOKENS: 1800,
-    }  # the plug-in's as well
+    # the plug-in's as well
+    counted = {Counter.DRAFTS: 1163, Counter.DRAFT_TOKENS: 3489, Counter.ACCEPTED_TOKENS: 1800}
     assert engine.counters.items() >= counted.items()
     assert set(engine.histograms) == set(Phase)
 
 
 def test_one_reader_reads_the_pages_of_all_versions(truth, recorded):
-    """What was learned from one page must not leak into the next, such as after an upgrade of vLLM."""
+    """What was learned from one page must not leak into the next.
+
+    Versions change, such as after an upgrade of vLLM.
+    """
     pages, snapshots = page_reader(), SnapshotReader()
     for name in (*sorted(truth), *sorted(truth, reverse=True)):
         for _ in range(10):

@@ -1,4 +1,7 @@
-"""Asking vLLM only for what is used: enabled once it is proven to work, disabled when it does not."""
+"""Asking vLLM only for what is used.
+
+It is enabled once it is proven to work, and disabled when it does not.
+"""
 
 import re
 import threading
@@ -15,8 +18,9 @@ from tests.engine.engine_tools import snapshot
 
 
 class FakeVllm:
-    """In a ``Fetcher``'s place: a vLLM's page, and how its ``name[]`` filter behaves; counts whole
-    and filtered polls.
+    """In a ``Fetcher``'s place: a vLLM's page, and how its ``name[]`` filter behaves.
+
+    Counts whole and filtered polls.
 
     ``hangs``: it answers nothing.
     """
@@ -97,8 +101,10 @@ async def test_a_filtered_page_is_used_and_gives_the_same(vllm, source):
     await reads(source, vllm.body, 5)
     assert (vllm.whole, vllm.part) == (1, 4)
     assert {name for name in vllm.asked if name.endswith(("_created", "_sum"))} == {
-        "vllm:generation_tokens_created", "vllm:inter_token_latency_seconds_sum", "vllm:time_to_first_token_seconds_sum"
-    }  # fmt: skip
+        "vllm:generation_tokens_created",
+        "vllm:inter_token_latency_seconds_sum",
+        "vllm:time_to_first_token_seconds_sum",
+    }
     assert len(vllm.filtered()) < len(vllm.body) / 2
 
 
@@ -172,9 +178,8 @@ async def test_another_vllm_at_the_same_address_is_detected_in_the_same_poll(
 async def test_an_older_process_is_refused_until_it_keeps_responding(vllm, source):
     newest, older = vllm.body, restarted(vllm.body, b"1.7e+09")
     await source.next()
-    for _ in range(
-        2 * REFUSALS
-    ):  # two servers that answer in turn: only the newer one's numbers are taken
+    # Two servers that answer in turn: only the newer one's numbers are taken.
+    for _ in range(2 * REFUSALS):
         vllm.body = older
         with pytest.raises(AnotherServer):
             await source.next()

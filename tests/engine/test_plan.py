@@ -1,4 +1,7 @@
-"""From layouts to engines: what belongs to which, what is summed or selected, and what contradicts itself."""
+"""From layouts to engines: what belongs to which.
+
+Also what is summed or selected, and what contradicts itself.
+"""
 
 import pytest
 from hypothesis import given, settings
@@ -223,10 +226,8 @@ START = "process_start_time_seconds"
         ([], None),
         ([f"{START} 1.5e9"], 1.5e9),
         ([f'{START}{{pid="1"}} 1', f'{START}{{pid="2"}} 2'], None),
-        (
-            [f"{START} NaN"],
-            None,
-        ),  # it differs from itself, and would look like a restart at every poll
+        # It differs from itself, and would look like a restart at every poll.
+        ([f"{START} NaN"], None),
         ([f"{START} +Inf"], None),
     ],
 )
@@ -239,8 +240,9 @@ _SAMPLE_VALUES = st.sampled_from(["0", "1", "2.5", "-3", "NaN", "+Inf", "-Inf", 
 _NAMES = st.sampled_from(
     [
         "vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_draft_tokens_total",
-        "vllm:spec_decode_num_accepted_tokens_per_pos_total", "vllm:time_to_first_token_seconds_bucket",
-        "vllm:kv_cache_usage_perc", "vllm:cache_config_info", "vllm:num_requests_running", START,
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+        "vllm:time_to_first_token_seconds_bucket", "vllm:kv_cache_usage_perc",
+        "vllm:cache_config_info", "vllm:num_requests_running", START,
     ]
 )  # fmt: skip
 _LABELS = st.dictionaries(

@@ -1,4 +1,7 @@
-"""The polling loop: never two polls at once, none early, and what an expensive or failed one costs."""
+"""The polling loop: never two polls at once, and none early.
+
+Also what an expensive or failed one costs.
+"""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -63,9 +66,8 @@ async def test_polls_never_overlap_and_their_times_rise(eventually):
     times = [at for at, *_ in sink.pages]
     assert times == sorted(set(times))
     assert [page for *_, page in sink.pages] == list(range(1, len(times) + 1))
-    assert all(
-        duration >= 0.019 for _, duration, *_ in sink.pages
-    )  # asyncio may wake a timer a clock tick early
+    # asyncio may wake a timer a clock tick early.
+    assert all(duration >= 0.019 for _, duration, *_ in sink.pages)
 
 
 async def test_no_poll_comes_before_the_interval_is_over(eventually):
@@ -102,7 +104,10 @@ async def test_an_unusable_page_stretches_the_interval_and_a_failed_poll_does_no
     most=st.floats(0.1, 3600),
 )
 def test_the_quickest_of_the_last_five_pages_keeps_to_the_share(durations, share, interval, most):
-    """Fewer than five do not stretch the interval, which stays within the maximum if it is not set above it."""
+    """Fewer than five do not stretch the interval.
+
+    It stays within the maximum if it is not set above it.
+    """
     options = {"scrape_interval": interval, "scrape_cpu_share": share, "scrape_max_interval": most}
     pacing = Pacing(Scrape.model_construct(**options))
     for number, duration in enumerate(durations, 1):

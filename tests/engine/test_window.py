@@ -31,11 +31,8 @@ def window(*readings, seconds=60.0):
         ([(0, 0), (60.5, 7), (121, 14)], (7,), 60.5),  # polls may be a window apart
         ([(0, 0), (10, 10), (3610, 9000)], (0,), 0),  # an outage
         ([(0, 0), (10, 10), (3610, 9000), (3620, 9008)], (8,), 10),
-        (
-            [(-math.inf, 0), (1000, 7)],
-            (7,),
-            math.inf,
-        ),  # the zero at which totals began is no outage
+        # The zero at which totals began is no outage.
+        ([(-math.inf, 0), (1000, 7)], (7,), math.inf),
     ],
 )
 def test_growth_is_that_of_the_window_or_of_the_history_if_it_is_shorter(readings, growth, seconds):
@@ -140,9 +137,8 @@ def test_merge_keeps_every_trait_and_adds_nothing():
             engine(ttft=(1, 2), edges=(0.5, math.inf)),
         ]
     )
-    assert both == EngineSnapshot(
-        OTHER, {}, (), {}, {}, None, frozenset({Trait.OVERCOUNTED})
-    )  # not of other buckets
+    # not of other buckets
+    assert both == EngineSnapshot(OTHER, {}, (), {}, {}, None, frozenset({Trait.OVERCOUNTED}))
 
 
 def test_merged_positions_are_absent_if_an_engine_with_drafts_has_none():

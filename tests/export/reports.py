@@ -232,8 +232,8 @@ OBSERVING = PluginReport(
     heard=True,
     engines=(
         PluginEngineReport(
-            model_name="demo", engine="0", version="0.1.0", vllm_version="0.32.0", state=PluginState.OBSERVING,
-            reason="",
+            model_name="demo", engine="0", version="0.1.0", vllm_version="0.32.0",
+            state=PluginState.OBSERVING, reason="",
         ),
     ),
     events=40,

@@ -22,7 +22,8 @@ PROMETHEUS_2 = (
 )
 PROMETHEUS_3 = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
-    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,"
+    "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
     "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 )
 
@@ -35,10 +36,8 @@ def everything():
         ),
         reports.engine(STRANGE, "1", coverage=None, speculation=None),
     )
-    cold, hot = (
-        reports.timed("0", Verdict.NET_POSITIVE, 0.7, 30, 20, saved_seconds=12.5),
-        reports.timed("0.7-1", Verdict.NET_NEGATIVE, 0.3, 30, 33, lost_seconds=3.25),
-    )
+    cold = reports.timed("0", Verdict.NET_POSITIVE, 0.7, 30, 20, saved_seconds=12.5)
+    hot = reports.timed("0.7-1", Verdict.NET_NEGATIVE, 0.3, 30, 33, lost_seconds=3.25)
     groups = (reports.group("prompt_tokens", "0-512"), reports.group("output", "structured", 0.2))
     model = reports.timed_model(
         cold, hot, name=STRANGE, engines=engines, groups=groups, findings=(reports.STRUCTURED,)

@@ -88,7 +88,8 @@ def full(engines):
     reported = tuple(
         reports.engine(
             index=index, loads=loads, accepted_per_position=DEEP, gauges=dict.fromkeys(Gauge, 0.5),
-            speed=reports.speed(), limitations=frozenset({Limitation.NO_REQUEST_TPOT, Limitation.SEVERAL_PROCESSES}),
+            speed=reports.speed(),
+            limitations=frozenset({Limitation.NO_REQUEST_TPOT, Limitation.SEVERAL_PROCESSES}),
         )
         for index in engines
     )  # fmt: skip
@@ -134,7 +135,10 @@ def snapshot(key, poll):
 
 @pytest.mark.parametrize("pause", [60.0, 3600.0])
 def test_series_are_bounded_over_a_whole_life(pause):
-    """Forty generations of eight engines whose names never come again, an hour and a minute apart."""
+    """Forty generations of eight engines whose names never come again.
+
+    They are an hour and a minute apart.
+    """
     settings = reports.settings()
     state, at = State(settings, 0.0), 0.0
     for generation in range(40):
@@ -162,7 +166,10 @@ def test_every_metric_shows_when_everything_is_known():
 
 @pytest.mark.servers
 def test_promtool_complains_of_nothing_but_the_quantile_label():
-    """It keeps the label ``quantile`` for summaries, whose quantiles could not be read as plain gauges are."""
+    """It keeps the label ``quantile`` for summaries.
+
+    The quantiles of these could not be read as plain gauges are.
+    """
     page = generate_latest(Families(families(full("0"))))
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=page, capture_output=True, check=False
@@ -229,9 +236,10 @@ def test_findings_are_0_or_1_and_absent_where_nothing_is_speculating_or_the_poll
 def test_a_v0_engine_exports_what_it_has_and_no_zeros():
     old = reports.engine(
         counters={Counter.GENERATION_TOKENS: 7.0}, accepted_per_position=(), gauges={},
-        kv_cache_usages=reports.distribution((1.0,)), kv_cache_peak=None, kv_cache_capacity_tokens=None, latencies={},
-        acceptance=None, limitations=frozenset({Limitation.V0_COUNTERS}), speed=None, speculation=None, coverage=None,
-        loads=(), judgement=Judgement(), cache=CacheWindow(),
+        kv_cache_usages=reports.distribution((1.0,)), kv_cache_peak=None,
+        kv_cache_capacity_tokens=None, latencies={}, acceptance=None,
+        limitations=frozenset({Limitation.V0_COUNTERS}), speed=None, speculation=None,
+        coverage=None, loads=(), judgement=Judgement(), cache=CacheWindow(),
     )  # fmt: skip
     shown = reports.shown(reports.report(reports.model(engines=(old,))))
     seen = {family.name for family in families(shown) if "engine" in family.samples[0].labels}
@@ -243,12 +251,8 @@ def test_a_v0_engine_exports_what_it_has_and_no_zeros():
 
 def test_every_quantity_of_vllm_is_exported_or_left_out_on_purpose():
     """One that is added to names.py and forgotten here would be read and never exported."""
-    internal = {
-        Counter.STEPS,
-        Counter.DECODE_SECONDS,
-        Counter.DECODE_STEPS,
-        Counter.TTFT_SECONDS,
-    }  # others tell these
+    # Others tell these.
+    internal = {Counter.STEPS, Counter.DECODE_SECONDS, Counter.DECODE_STEPS, Counter.TTFT_SECONDS}
     for place, quantity in enumerate([*Counter, *Gauge], start=1000):
         counters = {quantity: place} if quantity in Counter else {}
         gauges = {quantity: place} if quantity in Gauge else {}

@@ -1,5 +1,6 @@
-"""``python -m tests.fuzz TARGET [options of libFuzzer]``: coverage-guided, from the corpus and into
-it. Needs atheris.
+"""``python -m tests.fuzz TARGET [options of libFuzzer]``: coverage-guided.
+
+It goes from the corpus and into it, and needs atheris.
 
 What it finds libFuzzer writes to the working directory as ``crash-…``: make it a file of the
 corpus, and so a test, and mend what it breaks.

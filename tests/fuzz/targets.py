@@ -28,8 +28,9 @@ LIMITS = Limits.model_construct(page_bytes=65_536, series=100)
 
 
 def exposition(data: bytes) -> None:
-    """A page reads the same by a reader that remembers another page, and by one that has just read
-    it.
+    """A page reads the same by two readers.
+
+    One remembers another page, and one has just read this page.
 
     If both pages have as many lines, what is new outside the lines in use is not looked for.
     """
@@ -78,7 +79,10 @@ class Sink:
 
 
 def packets(data: bytes) -> None:
-    """Whatever two packets a sender writes, the receiver delivers what is possible and counts the rest."""
+    """Whatever two packets a sender writes, the receiver delivers what is possible.
+
+    It counts the rest.
+    """
     receiver = PluginReceiver(Path("/nowhere"), Sink(), structlog.get_logger())
     for number, part in enumerate(data[:MAX_PACKET_BYTES].split(b"\0", 1)):
         if not receiver._take(1, part, is_first=number == 0):
@@ -86,7 +90,10 @@ def packets(data: bytes) -> None:
 
 
 def settings(data: bytes) -> None:
-    """A settings file, and a web configuration, are valid or refused with lines that can be printed."""
+    """A settings file, and a web configuration, are valid or refused.
+
+    The lines that refuse them can be printed.
+    """
     with tempfile.NamedTemporaryFile(suffix=".yaml") as file:
         file.write(data)
         file.flush()

@@ -29,15 +29,8 @@ def test_no_input_of_the_corpus_breaks_a_promise(path):
 @pytest.mark.parametrize("name", RUNS)
 def test_no_new_input_breaks_a_promise(name, tmp_path):
     pytest.importorskip("atheris", reason="atheris has no wheel for this platform")
-    command = [
-        sys.executable,
-        "-m",
-        "tests.fuzz",
-        name,
-        f"-runs={RUNS[name]}",
-        "-seed=1",
-        tmp_path,
-    ]  # for new inputs
+    # the last for new inputs
+    command = [sys.executable, "-m", "tests.fuzz", name, f"-runs={RUNS[name]}", "-seed=1", tmp_path]
     environment = os.environ | {"PYTHONHASHSEED": "0"}
     run = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False

@@ -1,4 +1,7 @@
-"""Certificates for real handshakes, made by Debian's openssl, and web configuration files that name them."""
+"""Certificates for real handshakes, made by Debian's openssl.
+
+Also web configuration files that name them.
+"""
 
 import ssl
 import subprocess
@@ -32,7 +35,10 @@ def hashed(password: str, cost: int = 4) -> str:
 
 
 class Authority:
-    """A certificate authority; its certificates are for localhost and 127.0.0.1, for servers and clients."""
+    """A certificate authority.
+
+    Its certificates are for localhost and 127.0.0.1, for servers and clients.
+    """
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self.folder = folder
@@ -59,7 +65,10 @@ class Authority:
         return self._made(name, "-CA", self.certificate, "-CAkey", self._key, *OWN)
 
     def trusting(self, client: str = "") -> ssl.SSLContext:
-        """A client's context that trusts this authority, with a certificate of its own if ``client`` names it."""
+        """A client's context that trusts this authority.
+
+        It has a certificate of its own if ``client`` names it.
+        """
         context = ssl.create_default_context(cafile=self.certificate)
         if client:
             context.load_cert_chain(*self.issue(client))

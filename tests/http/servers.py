@@ -83,7 +83,10 @@ async def guarded(web_config=None, **options):
 
 
 async def ended(reader):
-    """Everything received until the connection ends, however it ends; fails if it does not within ten seconds."""
+    """Everything received until the connection ends, however it ends.
+
+    Fails if it does not within ten seconds.
+    """
     data = b""
     try:
         async with asyncio.timeout(10):

@@ -20,7 +20,10 @@ def descriptors():
 
 
 async def test_a_connection_without_a_whole_request_head_is_closed():
-    """Neither the first one nor one after a response; a busy machine may need a second for the whole one before it."""
+    """Neither the first one nor one after a response.
+
+    A busy machine may need a second for the whole one before it.
+    """
     beginnings = (b"", b"G", b"GET / HTTP/1.1\r\nHost: x\r\nX-A")
     async with guarded(idle_seconds=4.0) as (server, _, connect):
         opened = [
@@ -53,9 +56,8 @@ async def test_a_handler_may_take_longer_than_the_deadline_of_a_request_head():
         reader, _ = await connect(get("/slow"))
         await until(lambda: site.running, 1)
         other, _ = await connect()
-        assert (
-            await ended(other) == b""
-        )  # the deadline has passed for another, so for this one as well
+        # The deadline has passed for another, so for this one as well.
+        assert await ended(other) == b""
         site.go_on.set()
         assert await response(reader) == b"200 slow"
 

@@ -167,14 +167,14 @@ RIGHT = basic("prometheus", "secret")
 async def test_only_the_right_password_of_a_user_is_accepted():
     passwords = Passwords()
     for _ in range(2):  # checked, and remembered
-        assert not await passwords.is_right(
-            RIGHT, {"other": USERS["other"]}
-        )  # the user is no longer there
+        # The user is no longer there.
+        assert not await passwords.is_right(RIGHT, {"other": USERS["other"]})
         assert await passwords.is_right(RIGHT, USERS)
         for header in (
-            "", "Basic", "Basic !", "Bearer secret", "Basic " + base64.b64encode(b"\xff:x").decode(),
-            basic("prometheus", "word"), basic("nobody", "secret"), basic("", "secret"), basic("prometheus", ""),
-            basic("prometheus", "secret\0"), basic("prometheus", "x" * 73),
+            "", "Basic", "Basic !", "Bearer secret",
+            "Basic " + base64.b64encode(b"\xff:x").decode(),
+            basic("prometheus", "word"), basic("nobody", "secret"), basic("", "secret"),
+            basic("prometheus", ""), basic("prometheus", "secret\0"), basic("prometheus", "x" * 73),
         ):  # fmt: skip
             assert not await passwords.is_right(header, USERS), header
 

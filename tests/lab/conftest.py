@@ -36,8 +36,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Lab:
-    """A vLLM server of the lab; it can be killed and restarted on the same port. ``arguments`` are
-    those of lab/serve.
+    """A vLLM server of the lab; it can be killed and restarted on the same port.
+
+    ``arguments`` are those of lab/serve.
 
     With a ``folder`` it loads the plug-in, found ``copies`` times, each time with ``fault`` at the
     end of its text; ``socket`` is where a sidecar must listen.
@@ -72,7 +73,10 @@ class Lab:
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
-        """Starts it and waits until it responds; if it already runs, it may still be busy with what a test aborted."""
+        """Starts it and waits until it responds.
+
+        If it already runs, it may still be busy with what a test aborted.
+        """
         if self._process is not None:
             await counters(self.url)
             return
@@ -103,7 +107,10 @@ class Lab:
 
 
 async def page_until(page: Page, condition: Callable[[Samples], bool]) -> Samples:
-    """Its samples once the condition holds; a real vLLM on a slow machine takes long for what they show."""
+    """Its samples once the condition holds.
+
+    A real vLLM on a slow machine takes long for what they show.
+    """
     return await page.until(condition, seconds=240, pause=0.1)
 
 
@@ -119,7 +126,10 @@ async def idle(url: str) -> Samples:
 
 
 async def counters(url: str) -> tuple[int, ...]:
-    """vLLM's three counters summed over its engines, once it has no request and they have come to rest."""
+    """vLLM's three counters summed over its engines.
+
+    It waits until it has no request and they have come to rest.
+    """
     last, counts = None, ()
     while not counts or counts != last:
         last, page = counts, await idle(url)
@@ -129,13 +139,17 @@ async def counters(url: str) -> tuple[int, ...]:
 
 
 def sidecar(vllm: Lab, **settings: str) -> AbstractAsyncContextManager[Page]:
-    """A sidecar in this process, beside a server with the plug-in, which it reads each second; gives its page."""
+    """A sidecar in this process, beside a server with the plug-in; gives its page.
+
+    It reads the server each second.
+    """
     return running_sidecar(vllm.socket, vllm.url, scrape_interval="1s", **settings)
 
 
 async def settled(vllm: Lab, ours: Page) -> tuple[Samples, Samples]:
-    """Both pages once vLLM has nothing to do and ours has all of it: its counters and, by
-    temperature, the plug-in's.
+    """Both pages once vLLM has nothing to do and ours has all of it.
+
+    That is, vLLM's counters and, by temperature, the plug-in's.
 
     An idle engine notices a new sidecar with its next step, so it is given one.
     """
@@ -162,7 +176,10 @@ async def settled(vllm: Lab, ours: Page) -> tuple[Samples, Samples]:
 
 @pytest.fixture
 def lab(folder: Path) -> Iterator[Callable[..., Lab]]:
-    """Makes lab servers, and kills them at the end, before ``folder`` goes, in which their plug-in may be."""
+    """Makes lab servers, and kills them at the end.
+
+    It does so before ``folder`` goes, in which their plug-in may be.
+    """
     servers: list[Lab] = []
 
     def make(*arguments: str, **plugin: Any) -> Lab:
@@ -176,7 +193,10 @@ def lab(folder: Path) -> Iterator[Callable[..., Lab]]:
 
 @pytest.fixture(scope="session")
 def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """The server with the plug-in that tests share, one after the other; the first to await ``start`` starts it."""
+    """The server with the plug-in that tests share, one after the other.
+
+    The first to await ``start`` starts it.
+    """
     server = Lab("draft_model", folder=tmp_path_factory.mktemp("lab"))
     yield server
     server.kill()

@@ -1,4 +1,7 @@
-"""Every kind of request that vLLM takes, and whether its counters and its plug-in's reports agree to the token."""
+"""Every kind of request that vLLM takes.
+
+Also whether its counters and its plug-in's reports agree to the token.
+"""
 
 from collections import Counter
 
@@ -22,18 +25,20 @@ IGNORE = {"ignore_eos": True}
 
 
 def every_request(temperature):
-    """(path, body, choices that the engine sees, whether the client leaves early) at a temperature."""
+    """Each kind of request at a temperature.
+
+    (path, body, choices that the engine sees, whether the client leaves early)
+    """
     named = {"model": "lab"} | ({} if temperature is None else {"temperature": temperature})
     text = f"draft a few tokens and verify {temperature} of them with the large model"
     chat = named | {"messages": [{"role": "user", "content": text}]}
     prompt = named | {"prompt": text}
-    more = (
-        []
-        if temperature == 0
-        else [("/v1/completions", prompt | IGNORE | {"max_tokens": 24, "n": 2}, 2, False)]
-    )
+    more = []
+    if temperature != 0:  # before vLLM 0.29 a greedy request with n = 2 is refused
+        more = [("/v1/completions", prompt | IGNORE | {"max_tokens": 24, "n": 2}, 2, False)]
+
     return [
-        *more,  # before vLLM 0.29 a greedy request with n = 2 is refused
+        *more,
         ("/v1/chat/completions", chat | IGNORE | {"max_tokens": 40}, 1, False),
         ("/v1/chat/completions", chat | IGNORE | {"max_tokens": 33} | STREAM, 1, False),
         ("/v1/chat/completions", chat | IGNORE | {"max_tokens": 21} | STREAM | USAGE, 1, False),
@@ -82,7 +87,10 @@ class SentRequests:
 
 
 async def traffic(url):
-    """Sends requests of all kinds at all temperatures; returns what was sent, once all of it is answered."""
+    """Sends requests of all kinds at all temperatures.
+
+    Returns what was sent, once all of it is answered.
+    """
     sent = SentRequests(url)
     requests = [
         (temperature, request)
@@ -118,7 +126,10 @@ def compare(receiver, sent, theirs):
 
 
 def row(receiver, sent, theirs, served):
-    """A row of a table in docs/measurements/plugin.md, for ``served``; then a line by temperature and status."""
+    """A row of a table in docs/measurements/plugin.md, for ``served``.
+
+    Then a line by temperature and status.
+    """
     vllm = next(iter(receiver.lives.values())).hello["vllm"]
     numbers = [" · ".join(map(str, counts)) for counts in (theirs, receiver.total)]
     columns = [vllm, served, len(receiver.lives), sent.sent, sum(sent.choices.values()), *numbers]

@@ -1,5 +1,6 @@
-"""Whether speculation changes what vLLM puts out: ``python -m tests.lab.output_distribution 20000
-[SERVER WAY]``.
+"""Whether speculation changes what vLLM puts out.
+
+Run it as ``python -m tests.lab.output_distribution 20000 [SERVER WAY]``.
 
 It prints a row of the table in docs/measurements/why.md for each way of drafting and of sampling,
 from so many tokens. The lab's target is a Markov chain, so its output is what follows each token,

@@ -1,5 +1,6 @@
-"""The real Scheduler of an installed vLLM under the plug-in, fed random model output: no model, no
-server.
+"""The real Scheduler of an installed vLLM under the plug-in, fed random model output.
+
+There is no model and no server.
 
 Run by that vLLM's Python, with the repository, its tests/requests, and the folder that
 `specdec-sidecar plugin` wrote on PYTHONPATH: `VENV/bin/python tests/lab/real_scheduler.py
@@ -66,8 +67,9 @@ def make_scheduler(model, asynchronous):
         "prompt_lookup_min": 1,
     }
     config = EngineArgs(
-        model=model, max_model_len=512, max_num_seqs=8, max_num_batched_tokens=128, enable_chunked_prefill=True,
-        enforce_eager=True, dtype="float32", block_size=16, speculative_config=method,
+        model=model, max_model_len=512, max_num_seqs=8, max_num_batched_tokens=128,
+        enable_chunked_prefill=True, enforce_eager=True, dtype="float32", block_size=16,
+        speculative_config=method,
     ).create_engine_config()  # fmt: skip
     config.cache_config.num_gpu_blocks, config.cache_config.enable_prefix_caching = BLOCKS, False
     config.scheduler_config.async_scheduling = asynchronous
@@ -84,8 +86,10 @@ def make_scheduler(model, asynchronous):
 
         cls = async_scheduler.AsyncScheduler
     known = inspect.signature(scheduler_module.Scheduler.__init__).parameters
-    arguments = {"vllm_config": config, "kv_cache_config": cache, "block_size": 16, "hash_block_size": 16,
-                 "structured_output_manager": StructuredOutputManager(config), "log_stats": True}  # fmt: skip
+    arguments = {
+        "vllm_config": config, "kv_cache_config": cache, "block_size": 16, "hash_block_size": 16,
+        "structured_output_manager": StructuredOutputManager(config), "log_stats": True,
+    }  # fmt: skip
     return cls(**{name: given for name, given in arguments.items() if name in known})
 
 
@@ -110,8 +114,9 @@ def make_request(name, rng):
 
 
 class Engine:
-    """What the engine core and the model do, at random; ``counted`` sums what vLLM's own counters
-    are given.
+    """What the engine core and the model do, at random.
+
+    ``counted`` sums what vLLM's own counters are given.
 
     ``differences`` are the steps, if any, in which the simulated scheduler has done something else.
     """
@@ -158,7 +163,8 @@ class Engine:
         places = {name: place for place, name in enumerate(names)}
         result = call(
             ModelRunnerOutput, req_ids=names, req_id_to_index=places, sampled_token_ids=sampled,
-            spec_token_ids=proposed, logprobs=None, prompt_logprobs_dict={}, pooler_output=[], num_nans_in_logits={},
+            spec_token_ids=proposed, logprobs=None, prompt_logprobs_dict={}, pooler_output=[],
+            num_nans_in_logits={},
         )  # fmt: skip
         outputs = scheduler.update_from_output(output, result)
         clients = outputs.values() if isinstance(outputs, dict) else [outputs]

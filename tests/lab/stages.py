@@ -1,5 +1,6 @@
-"""Stages causes of losses on a real vLLM: ``python -m tests.lab.stages [STAGE ...]``, once ``make
-lab`` has run.
+"""Stages causes of losses on a real vLLM: ``python -m tests.lab.stages [STAGE ...]``.
+
+It needs ``make lab`` to have run.
 
 For each it prints a row of the table in docs/measurements/why.md. It ends with 1 if one shows
 another finding than the cause it stages, or a second one.
@@ -35,7 +36,8 @@ shutil.copytree(source, folder)
 weights = load_file(f"{folder}/model.safetensors")
 head = weights["lm_head.weight"]
 torch.manual_seed(3)
-weights["lm_head.weight"] = head + (noise * head.float().std() * torch.randn(head.shape)).to(head.dtype)
+change = noise * head.float().std() * torch.randn(head.shape)
+weights["lm_head.weight"] = head + change.to(head.dtype)
 save_file(weights, f"{folder}/model.safetensors", {"format": "pt"})
 """
 
@@ -116,7 +118,10 @@ def arguments(stage, folder):
 
 
 async def send(url, stage):
-    """Every body in turn, with a random prompt; with ``long`` ones, both lengths have every body."""
+    """Every body in turn, with a random prompt.
+
+    With ``long`` ones, both lengths have every body.
+    """
     rng = random.Random(0)
 
     async def one(http, number):
@@ -137,7 +142,10 @@ async def send(url, stage):
 
 
 async def staged(name, stage):
-    """Runs one; prints its row, and returns whether it shows the finding that it must, and no other."""
+    """Runs one and prints its row.
+
+    Returns whether it shows the finding that it must, and no other.
+    """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         vllm = Lab(*arguments(stage, folder), folder=folder)

@@ -1,4 +1,7 @@
-"""What needs no vLLM: where an installation is, the command line of each method, what a wheel requires."""
+"""What needs no vLLM.
+
+Where an installation is, the command line of each method, what a wheel requires.
+"""
 
 import json
 import os

@@ -50,7 +50,10 @@ WAIT = 60.0  # seconds: vLLM may be slow on this machine
 
 
 async def equal(receiver, url, sent=None):
-    """Waits until the plug-in's totals are vLLM's counters, and with what was ``sent`` all its tables too."""
+    """Waits until the plug-in's totals are vLLM's counters.
+
+    With what was ``sent``, all its tables must be, too.
+    """
     theirs = await counters(url)
     await asyncio.to_thread(receiver.until, lambda: receiver.total, theirs, WAIT)
     if sent is not None:
@@ -75,7 +78,10 @@ async def replies(url):
 async def test_every_kind_of_request_is_counted_to_the_token_and_answered_as_without_it(
     plugin, lab
 ):
-    """Found twice, it counts once. With ``-s`` it prints a row of the table in docs/measurements/plugin.md."""
+    """Found twice, it counts once.
+
+    With ``-s`` it prints a row of the table in docs/measurements/plugin.md.
+    """
     vllm, receiver = plugin(copies=2)
     await vllm.start()
     sent = await traffic(vllm.url)
@@ -143,9 +149,8 @@ async def test_killed_and_hanging_sidecars_cost_no_request_and_no_total(observed
         await asyncio.sleep(0.3)
     ending.set()
     await sending
-    assert answered(
-        await traffic(observed.url)
-    )  # an idle engine notices a new receiver with its next step
+    # An idle engine notices a new receiver with its next step.
+    assert answered(await traffic(observed.url))
     await equal(receiver, observed.url)
 
     receiver.die()  # while the engine is idle; then one hangs, that accepts and never reads
@@ -167,9 +172,8 @@ STRANGE = (
     packet(report=REPORT),
     packet(hello={**HELLO, "engine": 7}, report=finishing(*[FINISHED] * 64)),
     packet(hello={**HELLO, "model": "another", "start": "60"}, report=REPORT),
-    packet(
-        hello={**HELLO, "model": "lab", "start": "61"}, report=REPORT
-    ),  # it claims to be the engine
+    # It claims to be the engine.
+    packet(hello={**HELLO, "model": "lab", "start": "61"}, report=REPORT),
     packet(hello={**HELLO, "model": "lab", "start": "62", "state": "disabled"}),
 )
 

@@ -1,4 +1,7 @@
-"""The split by temperature of a real vLLM that has loaded the plug-in: exact, live, and at no request's expense."""
+"""The split by temperature of a real vLLM that has loaded the plug-in.
+
+It is exact, live, and at no request's expense.
+"""
 
 import time
 from collections import Counter, defaultdict
@@ -70,11 +73,10 @@ async def test_each_bucket_has_its_own_requests_numbers_which_sum_to_vllms(obser
             ended = grown.sum("specdec_requests_total", outcome="length", temperature=label)
             assert ended == sent.by_temperature[temperature]
         await page_until(ours, lambda page: page.value("specdec_request_coverage_ratio") == 1)
-        await (
-            page_until(  # finished requests follow the totals; one of a single token drafts nothing
-                ours,
-                lambda page: page.since(before).sum("specdec_request_acceptance_ratio_count") == 60,
-            )
+        # Finished requests follow the totals; one of a single token drafts nothing.
+        await page_until(
+            ours,
+            lambda page: page.since(before).sum("specdec_request_acceptance_ratio_count") == 60,
         )
         assert after.value("specdec_plugin_info", state="observing") == 1
 
@@ -87,8 +89,9 @@ ENGINE_TIMES = tuple(
 
 
 async def test_times_by_temperature_are_within_the_clients_and_the_engines(observed):
-    """One request at a time, so that a client waits for nothing but vLLM; how long HTTP takes is
-    the machine's.
+    """One request at a time, so that a client waits for nothing but vLLM.
+
+    How long HTTP takes is the machine's.
 
     vLLM stamps the same steps by the engine's clock, a part of a step after us, which a busy
     machine may stretch.

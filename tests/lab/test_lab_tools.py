@@ -1,4 +1,7 @@
-"""A plain vLLM's traffic and ``sweep`` on a real vLLM, and the page that lab/pages.py writes of it."""
+"""A plain vLLM's traffic and ``sweep`` on a real vLLM.
+
+Also the page that lab/pages.py writes of it.
+"""
 
 import json
 import os
@@ -29,9 +32,8 @@ async def test_the_traffic_of_a_vllm_that_does_not_speculate_is_described(lab, f
     settings = load_settings(None, {f"SPECDEC_{name}": value for name, value in given.items()})
     async with running(settings) as address:
         await vllm.start()
-        await until(
-            partial(_is_up, f"http://{address}"), seconds=60
-        )  # the windows begin at the first poll
+        # The windows begin at the first poll.
+        await until(partial(_is_up, f"http://{address}"), seconds=60)
         await each_sent(range(REQUESTS), partial(_ask, vllm.url), 4)
         await idle(vllm.url)
         note = await until(

@@ -4,11 +4,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROOTS = [
-    ROOT,
-    ROOT / "sidecar",
-    ROOT / "sidecar" / "analysis",
-]  # that docs/architecture.md names paths from
+# that docs/architecture.md names paths from
+ROOTS = [ROOT, ROOT / "sidecar", ROOT / "sidecar" / "analysis"]
 PAGES = {
     path: path.read_text()
     for folder in ("docs", "deploy", "alerts", "lab", "dashboards")

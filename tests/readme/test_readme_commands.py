@@ -44,8 +44,9 @@ def here(line):
 
 @asynccontextmanager
 async def world(tmp_path, folder, *, busy):
-    """Two simulated vLLMs, one without speculation, traffic, and a sidecar: what commands find by
-    their address.
+    """Two simulated vLLMs, one without speculation, traffic, and a sidecar.
+
+    Commands find what they need by the address of these.
 
     Not ``busy``: no traffic. A sweep would wait at every level for counters that others move.
     """

@@ -1,4 +1,7 @@
-"""The recorder by itself, and reading recordings, damaged ones too; tests/commands/test_record.py has the command."""
+"""The recorder by itself, and reading recordings, damaged ones too.
+
+tests/commands/test_record.py has the command.
+"""
 
 import gzip
 import json
@@ -31,10 +34,8 @@ def test_messages_are_passed_on_and_read_back_as_they_were_except_for_adapters(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(module, "time", SimpleNamespace(time=count(1001.0).__next__))
-    messages, passed_on = (
-        (PACKET.hello, PACKET.report, Dropped("malformed"), Unreadable(7), None),
-        [],
-    )
+    messages = (PACKET.hello, PACKET.report, Dropped("malformed"), Unreadable(7), None)
+    passed_on = []
     with recorder(tmp_path) as recording:
         sink = recording.tee_requests(lambda *values: passed_on.append(values))
         for message in messages:

@@ -1,4 +1,7 @@
-"""Speedup from recordings of a real vLLM, against the clients' own times with and without speculation."""
+"""Speedup from recordings of a real vLLM.
+
+It is compared with the clients' own times with and without speculation.
+"""
 
 import math
 from collections import defaultdict
@@ -18,7 +21,10 @@ BUCKETS = TemperatureBuckets()
 
 
 def client_times(name):
-    """[seconds after the first token, tokens after it] by level and bucket, as the clients of streams saw them."""
+    """[seconds after the first token, tokens after it] by level and bucket.
+
+    As the clients of streams saw them.
+    """
     times = defaultdict(lambda: [0.0, 0])
     for request in lines_of(LEVELS / name, "requests"):
         if request["stream"]:
@@ -75,9 +81,8 @@ def test_the_clients_speedup_is_within_the_stated_error(curve, truth):
         assert abs(speedup.ratio - truth[label]) < min(speedup.error, 0.07), label
         assert speedup.error < 0.1
     speed = report.models[0].speed
-    assert speed.break_even_acceptance == pytest.approx(
-        0.495, abs=0.03
-    )  # about what was accepted: it breaks even
+    # about what was accepted: it breaks even
+    assert speed.break_even_acceptance == pytest.approx(0.495, abs=0.03)
 
 
 def halves(periods, random):
@@ -97,7 +102,10 @@ def speedup(plain, speculating):
 
 
 def test_random_halves_differ_as_the_stated_error_predicts():
-    """Half of the data differs from all of it by the half's error / sqrt(2), as its variance is twice as large."""
+    """Half of the data differs from all of it by the half's error / sqrt(2).
+
+    Its variance is twice as large.
+    """
     plain, speculating = (
         watched(read_scrapes(LEVELS / name)).periods["lab"] for name in ("plain", "k3")
     )
@@ -113,7 +121,10 @@ def test_random_halves_differ_as_the_stated_error_predicts():
 
 @pytest.mark.parametrize("every", [2, 5])
 def test_fewer_polls_give_the_same_speedup(every, curve, truth):
-    """The load changes every 20 s here, so a poll of 5 s sees two loads at once every fourth time."""
+    """The load changes every 20 s here.
+
+    So a poll of 5 s sees two loads at once every fourth time.
+    """
     scrapes = list(read_scrapes(LEVELS / "k3"))[::every]
     speedups = speeds(replay_events(scrapes, read_plugin(LEVELS / "k3"), against(curve)))
     assert speedups["all"].ratio == pytest.approx(truth["all"], abs=0.05)

@@ -1,4 +1,7 @@
-"""Shared by the tests of the plug-in's socket: a sink that records messages, and senders of raw packets."""
+"""Shared by the tests of the plug-in's socket.
+
+A sink that records messages, and senders of raw packets.
+"""
 
 import gc
 import json

@@ -4,10 +4,12 @@ import json
 from typing import Any
 
 HELLO: dict[str, Any] = {
-    "plugin": "0.1", "vllm": "0.32.0", "model": "m", "engine": 0, "start": "5f", "started": 1.7e9, "state": "observing",
-    "reason": "", "speculation": {
-        "method": "ngram", "num_speculative_tokens": 3, "per_batch_size": False, "adaptive_verification": False,
-        "rejection_sample_method": None, "schedule": [[1, 4, 3]], "draft_sample_method": "greedy",
+    "plugin": "0.1", "vllm": "0.32.0", "model": "m", "engine": 0, "start": "5f", "started": 1.7e9,
+    "state": "observing", "reason": "",
+    "speculation": {
+        "method": "ngram", "num_speculative_tokens": 3, "per_batch_size": False,
+        "adaptive_verification": False, "rejection_sample_method": None, "schedule": [[1, 4, 3]],
+        "draft_sample_method": "greedy",
     },
     "configuration": {"max_num_seqs": 64, "quantization": "fp8", "model_runner_v2": None},
 }  # fmt: skip
@@ -40,16 +42,18 @@ STEPS: dict[str, Any] = {
 }
 REPORT: dict[str, Any] = {
     "temperature": [
-        row(70, stopped=1, length=2, aborted=3, error=4, drafts=6, draft_tokens=18, accepted_tokens=12,
-            drafted_at=[6, 6, 6], accepted_at=[6, 4, 2]),
+        row(70, stopped=1, length=2, aborted=3, error=4, drafts=6, draft_tokens=18,
+            accepted_tokens=12, drafted_at=[6, 6, 6], accepted_at=[6, 4, 2]),
         row("other", stopped=2, error=1, drafts=4, draft_tokens=12, accepted_tokens=8,
             drafted_at=[4, 4, 4], accepted_at=[4, 3, 1]),
     ],
     "prompt_tokens": [{"key": 7, "since": 1.7e9, "counts": TOTAL}],
     "output": [{"key": "free", "since": 1.7e9, "counts": TOTAL}],
     "sampling": [{"key": "filtered", "since": 1.7e9, "counts": TOTAL}],
-    "adapter": [row("", stopped=3, drafts=2, draft_tokens=6, accepted_tokens=3),
-                row("other", length=2, aborted=3, error=5, drafts=8, draft_tokens=24, accepted_tokens=17)],
+    "adapter": [
+        row("", stopped=3, drafts=2, draft_tokens=6, accepted_tokens=3),
+        row("other", length=2, aborted=3, error=5, drafts=8, draft_tokens=24, accepted_tokens=17),
+    ],
     "steps": [{"key": 3, "since": 1.7e9, "counts": STEPS}],
     "end": END,
 }  # fmt: skip

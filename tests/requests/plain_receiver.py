@@ -1,4 +1,7 @@
-"""A receiver for the plug-in that shares no code with the sidecar's, to check its counts against vLLM's own."""
+"""A receiver for the plug-in that shares no code with the sidecar's.
+
+It checks the plug-in's counts against vLLM's own.
+"""
 
 import json
 import socket
@@ -116,9 +119,8 @@ class PlainReceiver:
                 life.arriving[name][row["key"]] = row["counts"]
                 life.since[name, row["key"]] = row["since"]
         if end := report["end"]:
-            life.reports += (
-                end["total"] != life.total
-            )  # else more finished requests of the same cut
+            # else more finished requests of the same cut
+            life.reports += end["total"] != life.total
             self.fallen += _falls(life.total, end["total"])
             life.total, life.lost = end["total"], end["lost"]
             for name in TABLES:
@@ -129,7 +131,10 @@ class PlainReceiver:
             self.torn += any(life.sums(name)[1:] != life.totals() for name in TABLES[:5])
 
     def die(self):
-        """Ends like a killed sidecar, and leaves no thread that could read from a descriptor reused by another."""
+        """Ends like a killed sidecar.
+
+        It leaves no thread that could read from a descriptor reused by another.
+        """
         for connection, thread in self._reading:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -137,7 +142,10 @@ class PlainReceiver:
         self._reading.clear()
 
     def live_again(self):
-        """Listens again like a restarted sidecar, which would remember nothing; this one keeps what it received."""
+        """Listens again like a restarted sidecar.
+
+        That would remember nothing; this one keeps what it received.
+        """
         self._listen(0o666)
 
     @property
@@ -153,7 +161,10 @@ class PlainReceiver:
         )
 
     def by_temperature(self):
-        """Requests that ended, drafts, draft tokens and accepted tokens by hundredths, over all lives."""
+        """Requests that ended, drafts, draft tokens and accepted tokens by hundredths.
+
+        They are summed over all lives.
+        """
         sums = {}
         for life in self.lives.values():
             for key, row in life.tables["temperature"].items():

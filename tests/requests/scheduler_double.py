@@ -21,14 +21,19 @@ def request(
     **parameters,
 ):
     return Request(
-        request_id=name, sampling_params=SimpleNamespace(temperature=temperature, **parameters), random=Random(0),
-        num_prompt_tokens=prompt, max_tokens=max_tokens, arrival_time=1000.0, use_structured_output=structured,
+        request_id=name, random=Random(0),
+        sampling_params=SimpleNamespace(temperature=temperature, **parameters),
+        num_prompt_tokens=prompt, max_tokens=max_tokens, arrival_time=1000.0,
+        use_structured_output=structured,
         lora_request=None if adapter is None else SimpleNamespace(lora_name=adapter),
     )  # fmt: skip
 
 
 class Scheduler(SimulatedScheduler):
-    """``counted`` is what vLLM's counters would have of its steps: drafts, draft tokens and accepted tokens."""
+    """``counted`` is what vLLM's counters would have of its steps.
+
+    These are drafts, draft tokens and accepted tokens.
+    """
 
     def __init__(self, depth=DEPTH, stages=1):
         super().__init__(SimulatorOptions(model_name="m", engine="2", num_speculative_tokens=depth))
@@ -67,7 +72,10 @@ class Scheduler(SimulatedScheduler):
         return report.speculation, report.outputs
 
     def end(self, *names, status="FINISHED_STOPPED"):
-        """Ends requests between two steps; like vLLM, runs one more step at once, which tells the workers."""
+        """Ends requests between two steps.
+
+        Like vLLM, it runs one more step at once, which tells the workers.
+        """
         self.finish_requests(names, SimpleNamespace(name=status))
         self.step({})
 
@@ -101,7 +109,10 @@ class OldScheduler(Scheduler):
 
 
 def fresh(base):
-    """A new class for each test, since installing changes it; like vLLM's, it defines the methods itself."""
+    """A new class for each test, since installing changes it.
+
+    Like vLLM's, it defines the methods itself.
+    """
     names = ("__init__", "make_spec_decoding_stats", "update_from_output", "_free_request")
     return type("Scheduler", (base,), {name: _copy(getattr(base, name)) for name in names})
 

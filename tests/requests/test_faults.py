@@ -1,4 +1,7 @@
-"""The sidecar dies, hangs and comes back beside an engine that the plug-in observes: all totals are right after it."""
+"""The sidecar dies, hangs and comes back beside an engine that the plug-in observes.
+
+All totals are right after it.
+"""
 
 import asyncio
 import signal

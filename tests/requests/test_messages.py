@@ -123,9 +123,8 @@ WRONG_FINISHED = (
                 ]
             }
         },
-        {
-            "report": {"temperature": [row(70, drafts=1, draft_tokens=3, drafted_at=[1, 1])]}
-        },  # of one row
+        # of one row
+        {"report": {"temperature": [row(70, drafts=1, draft_tokens=3, drafted_at=[1, 1])]}},
     ],
 )
 def test_a_field_out_of_its_type_or_range_refuses_the_packet(parts):

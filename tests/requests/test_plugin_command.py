@@ -15,7 +15,8 @@ from sidecar.requests import plugin
 
 SCHEDULER = """
 class Scheduler:
-    def make_spec_decoding_stats(self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens): pass
+    def make_spec_decoding_stats(self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens):
+        pass
     def update_from_output(self, scheduler_output, model_runner_output): pass
     def _free_request(self, request{more}): pass
 """

@@ -95,9 +95,8 @@ def test_a_step_counts_the_requests_that_decode_and_the_time_since_the_last_step
     scheduler = made(*map(request, "abc"))
     scheduler.step({"a": (0, 1), "b": (0, 1)})
     clock.at += 0.1
-    scheduler.step(
-        {"a": (3, 2), "b": (3, 3), "c": (0, 1)}
-    )  # the first token of c is not one of decoding
+    # The first token of c is not one of decoding.
+    scheduler.step({"a": (3, 2), "b": (3, 3), "c": (0, 1)})
     clock.at += 0.2
     scheduler.step({"a": (3, 1), "b": (3, 1), "c": (3, 4)})
     scheduler.end(*"abc")
@@ -207,11 +206,8 @@ def test_temperatures_are_rounded_up_to_hundredths(temperature, key):
     [
         (0, {"top_k": 20, "presence_penalty": 1.0}, "greedy"),  # vLLM ignores the filters then
         (0.7, {}, "plain"),
-        (
-            0.7,
-            {"top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0},
-            "plain",
-        ),  # vLLM's defaults
+        # vLLM's defaults
+        (0.7, {"top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}, "plain"),
         (0.7, {"top_k": 0}, "plain"),
         (0.7, {"top_k": 20}, "filtered"),
         (0.7, {"top_p": 0.95}, "filtered"),
@@ -241,9 +237,9 @@ UNKNOWN = dict.fromkeys(plugin.SPECULATION)
 def test_hello_identifies_the_plugin_the_engine_and_its_speculation(plain, made):
     made()
     speculation = {
-        "method": "draft_model", "num_speculative_tokens": 3, "per_batch_size": False, "adaptive_verification": False,
-        "rejection_sample_method": "standard", "parallel_drafting": False, "schedule": [],
-        "draft_sample_method": "greedy",
+        "method": "draft_model", "num_speculative_tokens": 3, "per_batch_size": False,
+        "adaptive_verification": False, "rejection_sample_method": "standard",
+        "parallel_drafting": False, "schedule": [], "draft_sample_method": "greedy",
     }  # fmt: skip
     expected = {
         "plugin": __version__,
@@ -271,11 +267,13 @@ class Refusing:
 def test_hello_has_the_configuration_that_explains_a_loss_and_none_where_it_is_unknown():
     draft = SimpleNamespace(quantization="fp8", max_model_len=2048)
     speculative = SimpleNamespace(
-        method="eagle3", num_speculative_tokens=3, num_speculative_tokens_per_batch_size=[[1, 4, 3], [5, 64, 0]],
+        method="eagle3", num_speculative_tokens=3,
+        num_speculative_tokens_per_batch_size=[[1, 4, 3], [5, 64, 0]],
         draft_sample_method="greedy", use_local_argmax_reduction=False, draft_model_config=draft,
     )  # fmt: skip
+    model = SimpleNamespace(served_model_name="m", quantization=object(), hf_text_config=None)
     vllm = SimpleNamespace(
-        model_config=SimpleNamespace(served_model_name="m", quantization=object(), hf_text_config=None),
+        model_config=model,
         parallel_config=SimpleNamespace(data_parallel_index=0), scheduler_config=Refusing(),
         speculative_config=speculative, use_v2_model_runner=True,
     )  # fmt: skip

@@ -1,4 +1,7 @@
-"""How the plug-in sends its reports: over several steps, as one cut, and while the sidecar is away or hangs."""
+"""How the plug-in sends its reports.
+
+Over several steps, as one cut, and while the sidecar is away or hangs.
+"""
 
 import json
 import socket
@@ -17,7 +20,10 @@ TWENTY = [f"r{number}" for number in range(20)]
 
 @pytest.fixture
 def slow_clock(clock):
-    """Like ``clock``, but a report takes so long that a step has only time for one piece of its work."""
+    """Like ``clock``, but a report takes long.
+
+    So long that a step has only time for one piece of its work.
+    """
     clock.perf_counter = count().__next__
     return clock
 
@@ -81,7 +87,10 @@ def test_a_report_ends_though_requests_finish_in_every_step(plain, made, slow_cl
 
 
 def test_a_report_is_one_cut_though_counts_change_while_it_is_sent(plain, made, slow_clock):
-    """Its rows and its total are those of the step in which it began, however many steps its packets take."""
+    """Its rows and its total are those of the step in which it began.
+
+    It does not matter how many steps its packets take.
+    """
     requests = [
         request(f"r{number}", number / 100, adapter=f"tenant {number}") for number in range(40)
     ]
@@ -183,9 +192,8 @@ def test_without_a_descriptor_the_plugin_connects_later(plain, made, clock):
     plain.lives.clear()
     work(scheduler)
     plain.until(lambda: plain.total, (6, 18, 12))
-    plain.until(
-        lambda: set(plain.only.tables["temperature"]), {50, 90}
-    )  # what has not changed since then, too
+    # what has not changed since then, too
+    plain.until(lambda: set(plain.only.tables["temperature"]), {50, 90})
 
 
 @contextmanager
@@ -230,7 +238,10 @@ def test_a_sidecar_that_hangs_costs_no_time_and_loses_no_total(socket_path, made
 def test_when_many_requests_end_at_once_the_totals_do_not_wait_for_all_of_them(
     socket_path, listen, made, clock
 ):
-    """The socket takes some hundred finished requests while nobody reads; an idle engine sends the rest later."""
+    """The socket takes some hundred finished requests while nobody reads.
+
+    An idle engine sends the rest later.
+    """
     names = [f"r{number}" for number in range(1000)]
     with hanging(socket_path) as listener:
         scheduler = made(*map(request, names))

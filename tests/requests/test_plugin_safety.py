@@ -1,4 +1,7 @@
-"""What the plug-in must never do to vLLM: its faults and vLLM's, methods that it does not know, what it keeps."""
+"""What the plug-in must never do to vLLM.
+
+Its faults and vLLM's, methods that it does not know, what it keeps.
+"""
 
 import ast
 import inspect

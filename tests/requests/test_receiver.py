@@ -125,7 +125,10 @@ async def test_silent_connections_keep_no_engine_out(receiving, sink, connect, e
 
 
 async def test_a_flood_does_not_starve_the_event_loop(receiver, sink, connect, eventually):
-    """However much is sent, one packet of each connection is taken at a time: other work goes on between them."""
+    """However much is sent, one packet of each connection is taken at a time.
+
+    Other work goes on between them.
+    """
     senders, taken = [connect() for _ in range(20)], [0]
     for sender in senders:
         sender.send(packet(hello=HELLO))

@@ -1,5 +1,6 @@
-"""A simulated vLLM and the sidecar as processes that can be killed, and Debian's Prometheus, which
-scrapes the sidecar.
+"""A simulated vLLM and the sidecar as processes that can be killed, and Debian's Prometheus.
+
+Prometheus scrapes the sidecar.
 
 How ``increase()`` is measured, so that its own known effects do not count:
 
@@ -40,8 +41,9 @@ BUCKETS = TemperatureBuckets()
 
 @dataclass(frozen=True)
 class Figures:
-    """Drafts by one label's values: the truth and ``increase()``; how often each series fell; the
-    highest ``rate()``.
+    """Drafts by one label's values: the truth and ``increase()``.
+
+    Also how often each series fell, and the highest ``rate()``.
 
     ``rate`` is of all values together, as a multiple of what the engines cannot exceed.
     """
@@ -66,12 +68,10 @@ class Stack:
     """The two programs, and a range of time from ``begin`` to ``end``."""
 
     def __init__(self, http, folder, prometheus, options, settings):
-        self._http, self._folder, self._prometheus, self._options = (
-            http,
-            folder,
-            prometheus,
-            options,
-        )
+        self._http = http
+        self._folder = folder
+        self._prometheus = prometheus
+        self._options = options
         self._programs = {
             "vllm": (command(options), {}),
             "sidecar": ((sys.executable, "-m", "sidecar", "run"), settings),
@@ -152,7 +152,10 @@ class Stack:
             await self.drafted(drafts)
 
     async def begin(self):
-        """Starts everything, and begins the range once requests of all kinds have been counted; traffic goes on."""
+        """Starts everything, and begins the range once requests of all kinds have been counted.
+
+        The traffic goes on.
+        """
         await self.start("vllm", "sidecar")
         await self.request("traffic")
         await self.is_scraped()

@@ -1,5 +1,6 @@
-"""What a real Prometheus makes of the counters when the sidecar, vLLM or one of its engines
-restarts.
+"""What a real Prometheus makes of the counters at restarts.
+
+The sidecar, vLLM or one of its engines restarts.
 
 ``stack.py`` says how it is measured; ``pytest -s tests/restarts`` prints the figures as a table.
 """
@@ -63,8 +64,9 @@ async def engine_left(stack):
 
 @dataclass(frozen=True)
 class Scenario:
-    """``restarts`` of vLLM, in each of which any series may fall once, and of engine 1, in which
-    its own may.
+    """``restarts`` of vLLM, and of engine 1.
+
+    In each of vLLM's any series may fall once; in engine 1's, its own may.
 
     ``forgets``: the one case in which a restart of the sidecar makes sums over engines fall, as
     docs/metrics.md says.

@@ -1,5 +1,6 @@
-"""A simulated vLLM as a process of its own, which a test can kill: ``python -m tests.restarts.vllm
-<Options as JSON>``.
+"""A simulated vLLM as a process of its own, which a test can kill.
+
+Run it as ``python -m tests.restarts.vllm <Options as JSON>``.
 
 Its engines are the demo's, observed by the real plug-in, on one page. GET /truth answers what its
 schedulers counted beneath the plug-in. POST /traffic, /drain, /replace or /leave acts on it; the
@@ -31,22 +32,14 @@ class Options:
     port: int
     socket: str
     engines: int = 1
-    temperatures: tuple[float, ...] = (
-        0.0,
-        0.2,
-        0.4,
-        0.6,
-        0.8,
-        1.0,
-        1.2,
-    )  # in turn, as are the adapters
+    # in turn, as are the adapters
+    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
     adapters: tuple[str, ...] = ()
     concurrency: int = 24  # requests in flight, of all engines
     # several API servers do not: no process_start_time_seconds, and no _created of counters
     shows_start: bool = True
-    keeps_page: bool = (
-        False  # a replaced engine's counters go on, since they belong to the API server
-    )
+    # a replaced engine's counters go on, since they belong to the API server
+    keeps_page: bool = False
 
 
 class Counting(Scheduler):
@@ -96,10 +89,8 @@ class Mixed(Traffic):
                 concurrency=concurrency, max_requests=10**9, min_tokens=16, max_tokens=48
             ),
         )
-        self._temperatures, self._adapters = (
-            cycle(options.temperatures),
-            cycle(options.adapters or (None,)),
-        )
+        self._temperatures = cycle(options.temperatures)
+        self._adapters = cycle(options.adapters or (None,))
 
     def _request(self, mix):
         request, adapter = super()._request({next(self._temperatures): 1}), next(self._adapters)

@@ -144,7 +144,10 @@ def test_the_message_about_an_invalid_baseline_file_names_the_key_in_it(
 
 
 def test_every_yaml_has_every_setting_that_is_neither_a_number_nor_a_flag():
-    """Numbers and flags are read alike, so a new one needs no example; other types need their own way to be written."""
+    """Numbers and flags are read alike, so a new one needs no example.
+
+    Other types need their own way to be written.
+    """
     settings, default = load_settings(EVERY, {}), Settings()
     same = {key for key in keys() if attrgetter(key)(settings) == attrgetter(key)(default)}
     assert {key for key in same if not isinstance(attrgetter(key)(default), int | float)} == FILES

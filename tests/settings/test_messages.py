@@ -25,10 +25,8 @@ MANY = "tuple should have at most 8 items after validation, not 9"
 STEPS = "{running: [1], seconds: [1], errors: [0]}"
 SECONDS = "seconds must be above 0 and errors at least 0, both at most 3600"
 FIRST = "first_token_seconds must be from 0 to 3600"
-VARIABLE, COLON = (
-    "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE",
-    "mapping values are not allowed here",
-)
+VARIABLE = "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE"
+COLON = "mapping values are not allowed here"
 MEASURE = "`specdec-sidecar baseline --out FILE` writes a baseline"
 EXCLUSIVE = "mutually exclusive; keep one of them"
 
@@ -99,11 +97,8 @@ def test_an_invalid_variable_is_named_with_its_value_and_what_is_expected(
             "baseline..[key]",
             "=: string should match pattern '^[^\\x00-\\x1f\\x7f]+$'",
         ),
-        (
-            'baseline: {"m\\ud800": {}}',
-            "baseline.m���.[key]",
-            f"=m\\ud800: {TEXT}",
-        ),  # no page could be written with it
+        # no page could be written with it
+        ('baseline: {"m\\ud800": {}}', "baseline.m���.[key]", f"=m\\ud800: {TEXT}"),
         # Unknown keys, whose values may be secrets.
         (
             "scrape_intervall: 5",

@@ -47,9 +47,8 @@ def attributes(path):
 MODULES = [
     attributes(path) for path in (ROOT / "sidecar").rglob("*.py") if not path.is_relative_to(OWN)
 ]
-DERIVED = {
-    name for file in ("baselines.py", "groups.py") for name in attributes(OWN / file)[0]
-}  # read by the models
+# read by the models
+DERIVED = {name for file in ("baselines.py", "groups.py") for name in attributes(OWN / file)[0]}
 RULES = "".join(path.read_text() for path in (ROOT / "alerts").glob("*.yaml"))
 IN_RULES = set(re.findall(r'specdec_threshold\{name="(\w+)"', RULES))
 

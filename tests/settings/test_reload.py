@@ -63,7 +63,10 @@ async def test_each_invalid_change_is_refused_once_and_the_old_settings_stay_in_
 
 @pytest.fixture
 def mounted(tmp_path):
-    """A ConfigMap's volume as the kubelet writes it: a new directory, then one symbolic link is swapped."""
+    """A ConfigMap's volume as the kubelet writes it.
+
+    It makes a new directory, then swaps one symbolic link.
+    """
     versions = iter(range(100))
 
     def write(text):

@@ -22,12 +22,10 @@ from tests.export.reports import (
     window,
 )
 
-GOOD, EVEN, BAD, NONE = (
-    Verdict.NET_POSITIVE,
-    Verdict.BREAK_EVEN,
-    Verdict.NET_NEGATIVE,
-    Verdict.INSUFFICIENT_DATA,
-)
+GOOD = Verdict.NET_POSITIVE
+EVEN = Verdict.BREAK_EVEN
+BAD = Verdict.NET_NEGATIVE
+NONE = Verdict.INSUFFICIENT_DATA
 WINS = "Speculation pays at every temperature with enough traffic"
 
 
@@ -60,8 +58,10 @@ def test_nothing_is_drafted():
         ([("0", GOOD, 0.8, 0.6), ("0.7-1", EVEN, 0.6, 0.4)],
          ("Speculation roughly breaks even at temperature 0.7-1.", "even")),
         ([("0", GOOD, 0.8, 0.62), ("0.7-1", BAD, 0.4, 0.2), ("1+", BAD, 0.3, 0.18)],
-         ("Speculation does not pay at temperatures 0.7-1 and 1+ (38% of the draft tokens).", "bad")),
-        ([("1+", BAD, 0.3, 1.0)], ("Speculation does not pay at temperature 1+ (100% of the draft tokens).", "bad")),
+         ("Speculation does not pay at temperatures 0.7-1 and 1+ (38% of the draft tokens).",
+          "bad")),
+        ([("1+", BAD, 0.3, 1.0)],
+         ("Speculation does not pay at temperature 1+ (100% of the draft tokens).", "bad")),
     ],
 )  # fmt: skip
 def test_by_acceptance_it_names_the_temperatures_that_lose(temperatures, expected):
@@ -184,6 +184,5 @@ def test_with_adaptive_verification_or_drafts_in_one_pass_acceptance_is_no_answe
         "The acceptance rate does not tell whether speculation pays here, and no speedup is known."
     )
     assert text_and_tone(undecided) == (text, "mute")
-    assert (
-        why(undecided) == "The acceptance rate over all requests is 17%."
-    )  # which is no matter of too little traffic
+    # This is no matter of too little traffic.
+    assert why(undecided) == "The acceptance rate over all requests is 17%."

@@ -90,10 +90,8 @@ def test_a_verdict_that_only_the_margin_keeps_says_when_it_rises(
     [
         (judgement(NEGATIVE, 0.45), OR_FEWER),
         (judgement(NEGATIVE, 0.7, by_speedup=True), OR_FEWER),
-        (
-            judgement(NEGATIVE, 0.45, judged=window(0.45, tokens=1)),
-            f"{HOUR} {ELSEWHERE}",
-        ),  # there are no fewer tokens
+        # There are no fewer tokens.
+        (judgement(NEGATIVE, 0.45, judged=window(0.45, tokens=1)), f"{HOUR} {ELSEWHERE}"),
         (judgement(NEGATIVE, 0.2, speculation=SCHEDULED), ELSEWHERE),
         (judgement(NEGATIVE, 0.2, speculation=ADAPTIVE, by_speedup=True), ELSEWHERE),
         (judgement(EVEN, 0.55), ""),

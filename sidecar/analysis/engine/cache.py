@@ -8,7 +8,10 @@ from sidecar.engine.names import Counter
 
 
 class CacheWindow(NamedTuple):
-    """What the KV cache did over latency_window; NaN: not known. Of ``queries`` in the prefix cache it had ``hits``."""
+    """What the KV cache did over latency_window; NaN: not known.
+
+    Of ``queries`` in the prefix cache it had ``hits``.
+    """
 
     requests: float = math.nan  # that got their first token
     prompt_tokens: float = math.nan
@@ -54,6 +57,9 @@ CACHE: Final = (
 
 
 def mean_capacity(capacities: Iterable[int | None]) -> int | None:
-    """The tokens that an engine's KV cache holds, on average; None if no engine says. vLLM's page may say 0."""
+    """The tokens that an engine's KV cache holds, on average; None if no engine says.
+
+    vLLM's page may say 0, which does not count.
+    """
     known = [capacity for capacity in capacities if capacity]
     return sum(known) // len(known) if known else None

@@ -31,11 +31,10 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One phase's latency over a window: ``quantiles`` in seconds by quantile, over ``count``
-    observations.
+    """One phase's latency over a window.
 
-    Below ``resolution``, the upper edge of the first bucket in seconds, a quantile is mere
-    interpolation.
+    ``quantiles`` are in seconds, by quantile, over ``count`` observations. Below ``resolution``,
+    the upper edge of the first bucket in seconds, a quantile is mere interpolation.
     """
 
     quantiles: Mapping[float, float]
@@ -45,15 +44,16 @@ class Latency:
     @property
     def gap_seconds(self) -> float | None:
         """P99 - P50; None if both are in the first bucket."""
-        return (
-            self.quantiles[0.99] - self.quantiles[0.5]
-            if self.quantiles[0.99] >= self.resolution
-            else None
-        )
+        if self.quantiles[0.99] >= self.resolution:
+            return self.quantiles[0.99] - self.quantiles[0.5]
+        return None
 
     @property
     def gap_ratio(self) -> float | None:
-        """P99 / P50; also None if the median is 0, as TPOT's is if most responses have one token."""
+        """P99 / P50; also None if the median is 0.
+
+        TPOT's median is 0 if most responses have one token.
+        """
         if self.gap_seconds is None or not self.quantiles[0.5]:
             return None
         return self.quantiles[0.99] / self.quantiles[0.5]
@@ -63,21 +63,16 @@ def latency(histogram: HistogramReading) -> Latency | None:
     """The latency from a histogram's growth over a window; None without observations."""
     quantiles = {quantile: histogram_quantile(quantile, histogram) for quantile in QUANTILES}
     known = {quantile: value for quantile, value in quantiles.items() if value is not None}
-    return (
-        Latency(known, histogram.count, histogram.edges[0])
-        if len(known) == len(QUANTILES)
-        else None
-    )
+    if len(known) < len(QUANTILES):
+        return None
+    return Latency(known, histogram.count, histogram.edges[0])
 
 
 def gap_growth(now: Latency, baseline: Mapping[float, float]) -> float | None:
     """The gap P99 - P50 as a multiple of the baseline's; None if either is unknown."""
-    if (
-        now.gap_seconds is None
-        or 0.5 not in baseline
-        or 0.99 not in baseline
-        or baseline[0.99] <= baseline[0.5]
-    ):
+    if now.gap_seconds is None or not baseline.keys() >= {0.5, 0.99}:
+        return None
+    if baseline[0.99] <= baseline[0.5]:
         return None
     return now.gap_seconds / (baseline[0.99] - baseline[0.5])
 
@@ -105,7 +100,10 @@ class KvCacheUsage:
         self.distribution = Histogram(USAGE_EDGES)
 
     def observe(self, at: float, usage: float) -> None:
-        """Adds one poll's usage. If it is not later than the last one, the clock was set back: the window restarts."""
+        """Adds one poll's usage.
+
+        If the poll is not later than the last one, the clock was set back: the window restarts.
+        """
         if self._polls and at <= self._polls[-1][0]:
             self._polls.clear()
         self._polls.append((at, usage))
@@ -135,21 +133,22 @@ class EngineState:
         self._check = StepCheck()
         self.loads = LoadTotals()
         self.is_reported = False  # whether the plug-in has reported steps
-        self._unreported: Mapping[
-            Counter, float
-        ] = {}  # of vLLM's counters, since the last report of steps
-        self.grown: Mapping[Counter, float] | None = (
-            None  # growth of vLLM's counters between the last two polls
-        )
-        self.steps: Steps | None = (
-            None  # between the last two polls; None if the page does not show them
-        )
+        # of vLLM's counters, since the last report of steps
+        self._unreported: Mapping[Counter, float] = {}
+
+        # growth of vLLM's counters between the last two polls
+        self.grown: Mapping[Counter, float] | None = None
+        # between the last two polls; None if the page does not show them
+        self.steps: Steps | None = None
         self.seen_at = 0.0
         self.block_tokens = 0  # the size of a block of its KV cache; 0 if unknown
         self.process_start: float | None = None  # of the process that the last snapshot came from
 
     def restart_windows(self) -> None:
-        """Takes the next snapshot as the first: what it has counted is not growth. Distributions go on."""
+        """Takes the next snapshot as the first: what it has counted is not growth.
+
+        Distributions go on.
+        """
         self._histograms = HistogramWindow(self._window_seconds)
         self._window, self._hour = CounterWindow(self._window_seconds), CounterWindow(HOUR)
         self.held: EngineSnapshot | None = None  # the last snapshot, with counters that never fell
@@ -194,7 +193,10 @@ class EngineState:
         return restarted
 
     def reported(self, grown: Mapping[Counter, float], tally: StepTally) -> Steps | None:
-        """Steps that the plug-in reports anew, with what vLLM has counted since its last report; None without any."""
+        """Steps that the plug-in reports anew; None without any.
+
+        They include what vLLM has counted since the plug-in's last report.
+        """
         if grown.get(Counter.GENERATION_TOKENS, 0.0) > grown.get(Counter.FIRST_TOKENS, 0.0):
             self._unreported = {
                 name: growth + self._unreported.get(name, 0.0) for name, growth in grown.items()
@@ -225,21 +227,25 @@ class EngineState:
     @property
     def idle(self) -> Withheld:
         """Why there may be no steps to show."""
-        return (
-            self.untimed
-            if self.untimed is not None and not self.is_reported
-            else Withheld.TOO_LITTLE
-        )
+        if self.untimed is not None and not self.is_reported:
+            return self.untimed
+        return Withheld.TOO_LITTLE
 
     @property
     def waiting(self) -> float:
-        """Requests that wait for capacity; vLLM before 0.20 does not say for what, so all that wait."""
+        """Requests that wait for capacity.
+
+        vLLM before 0.20 does not say what they wait for, so all that wait.
+        """
         gauges = self.latest.gauges if self.latest is not None else {}
         return gauges.get(Gauge.WAITING_FOR_CAPACITY, gauges.get(Gauge.REQUESTS_WAITING, 0.0))
 
     @property
     def window(self) -> Acceptance:
-        """Over latency_window; requests: at least so many got their first token in it, or are running."""
+        """Over latency_window.
+
+        ``requests``: at least so many got their first token in it, or are running.
+        """
         return self._acceptance(self._window)
 
     @property
@@ -249,12 +255,13 @@ class EngineState:
 
     @property
     def undrafted_tokens(self) -> float:
-        """Tokens decoded over latency_window, if nothing was drafted in it; else, or if unknown, 0."""
+        """Tokens decoded over latency_window, if nothing was drafted in it.
+
+        0 if anything was drafted, or if that is unknown.
+        """
         grown = _counted(self._window)
-        if grown.get(Counter.DRAFTS, 1.0) or not grown.keys() >= {
-            Counter.GENERATION_TOKENS,
-            Counter.FIRST_TOKENS,
-        }:
+        needed = {Counter.GENERATION_TOKENS, Counter.FIRST_TOKENS}
+        if grown.get(Counter.DRAFTS, 1.0) or not grown.keys() >= needed:
             return 0.0
         return max(grown[Counter.GENERATION_TOKENS] - grown[Counter.FIRST_TOKENS], 0.0)
 
@@ -268,17 +275,17 @@ class EngineState:
         grown = _counted(window)
         if not grown.keys() >= set(SPECULATION):
             return NO_DRAFTS
+
         drafts, draft_tokens, accepted_tokens = (grown[counter] for counter in SPECULATION)
-        end = len(_COUNTED) + len(
-            self.held.accepted_per_position if self.held else ()
-        )  # before a restart perhaps more
-        requests, positions = (
-            grown.get(Counter.FIRST_TOKENS),
-            (window.growth or ())[len(_COUNTED) : end],
-        )
-        running = (
-            self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest is not None else 0.0
-        )
+        # before a restart perhaps more
+        shown = len(self.held.accepted_per_position) if self.held else 0
+        positions = (window.growth or ())[len(_COUNTED) : len(_COUNTED) + shown]
+
+        requests = grown.get(Counter.FIRST_TOKENS)
+        running = 0.0
+        if self.latest is not None:
+            running = self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0)
+
         return Acceptance(
             seconds=window.seconds,
             requests=None if requests is None else max(requests, running),
@@ -318,7 +325,10 @@ class EngineState:
 
     @property
     def latencies(self) -> dict[Phase, Latency]:
-        """Quantiles of vLLM's histograms over latency_window; phases without observations are missing."""
+        """Quantiles of vLLM's histograms over latency_window.
+
+        Phases without observations are missing.
+        """
         return {
             phase: known
             for phase, grown in self.histograms.items()
@@ -338,12 +348,10 @@ def _counted(window: CounterWindow) -> dict[Counter, float]:
 
 
 def _row(shown: EngineSnapshot, engine: EngineSnapshot) -> Row:
-    """One row of a window: ``engine``'s counters, but NaN where the page (``shown``) leaves them out."""
-    positions = (
-        engine.accepted_per_position
-        if shown.accepted_per_position
-        else (math.nan,) * len(engine.accepted_per_position)
-    )
+    """One row of a window: ``engine``'s counters, but NaN where the page, ``shown``, omits them."""
+    positions = engine.accepted_per_position
+    if not shown.accepted_per_position:
+        positions = (math.nan,) * len(positions)
     counters = (
         engine.counters[counter] if counter in shown.counters else math.nan for counter in _COUNTED
     )

@@ -1,4 +1,7 @@
-"""How polling goes, and the engines on the pages: up to a limit under their own keys, the rest as ``other``."""
+"""How polling goes, and the engines on the pages.
+
+Up to a limit, engines have their own keys; the rest are ``other``.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +19,10 @@ _FRESH_INTERVALS: Final = 2  # number of intervals for which a poll's data are s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeReport:
-    """Polling vLLM. ``up``: the last poll succeeded and is at most two intervals old; ``interval`` is in force now."""
+    """How polling vLLM goes.
+
+    ``up``: the last poll succeeded and is at most two intervals old. ``interval`` is in force now.
+    """
 
     up: bool = False
     last_scrape: float | None = None  # when the last good poll was; None before the first
@@ -46,10 +52,8 @@ class ScrapeReport:
 
     def at(self, now: float, restarts: int) -> "ScrapeReport":
         """At ``now``; ``restarts`` is how often vLLM has restarted."""
-        is_recent = (
-            self.last_scrape is not None
-            and now - self.last_scrape <= _FRESH_INTERVALS * self.interval
-        )
+        longest = _FRESH_INTERVALS * self.interval
+        is_recent = self.last_scrape is not None and now - self.last_scrape <= longest
         return replace(self, up=is_recent and self.last_error is None, vllm_restarts=restarts)
 
 
@@ -58,7 +62,10 @@ _MOST_OTHERS: Final = 1000  # engines in the sum "other"
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
-    """What started again before a page: vLLM, or, in the same process, the counters of single engines."""
+    """What started again before a page.
+
+    It is vLLM, or, in the same process, the counters of single engines.
+    """
 
     vllm: bool
     engines: frozenset[EngineKey]
@@ -68,7 +75,10 @@ class Engines:
     """Keeps a state for each engine; bounded in engines and in time."""
 
     def __init__(self, settings: Settings) -> None:
-        """The first ``limits.engines`` engines, of at most ``limits.models`` models, have their own keys."""
+        """The first ``limits.engines`` engines have their own keys.
+
+        They are of at most ``limits.models`` models.
+        """
         self._settings = settings
         self._limits = settings.limits
         self.states: dict[EngineKey, EngineState] = {}
@@ -78,9 +88,13 @@ class Engines:
         self.overflowed = 0  # engines that became "other", poll by poll
 
     def observe(self, at: float, page: PageSnapshot) -> Restarts:
-        """Takes in a page's engines, under their own keys or as ``other``; returns what has restarted."""
+        """Takes in a page's engines; returns what has restarted.
+
+        Engines are kept under their own keys or as ``other``.
+        """
         start, self._process_start = self._process_start, page.process_start
         is_another = _differ(start, page.process_start)
+
         reset: set[EngineKey] = set()
         has_held = False  # whether an engine that had counted anything has not started again
         for engine in self._bounded(page, is_same=not is_another):
@@ -89,17 +103,18 @@ class Engines:
             # Compared with its own last page: an engine may appear some polls after its process
             # restarted.
             known = _differ(state.process_start, page.process_start)
-            known = (
-                bool(known) if engine.key == OTHER else known
-            )  # if a sum falls, an engine has left it
+            if engine.key == OTHER:  # if a sum falls, an engine has left it
+                known = bool(known)
             state.process_start = page.process_start
             had_counted = state.has_counted
             if state.observe(at, engine, restarted=known, several=page.process_start is None):
                 reset.add(engine.key)
             else:
                 has_held |= had_counted
+
         has_restarted = bool(reset) and not has_held if is_another is None else is_another
         self.restarts += has_restarted
+
         # If a running vLLM has not shown an engine for a long time, it serves another model now.
         before = at if has_restarted else at - self._settings.history
         self.states = {key: state for key, state in self.states.items() if state.seen_at >= before}
@@ -149,5 +164,8 @@ def _differ(before: float | None, now: float | None) -> bool | None:
 
 
 def shown_positions(settings: Settings, engines: int) -> int:
-    """How many draft positions have label values of their own, such that a pod stays within its number of series."""
+    """How many draft positions have label values of their own.
+
+    So many that a pod stays within its number of series.
+    """
     return min(settings.limits.positions, 7 + 6 * max(8 - engines, 0))

@@ -1,4 +1,7 @@
-"""The speed of one model: plain against actual time, over all its engines and by temperature (docs/speedup.md)."""
+"""The speed of one model: plain against actual time (docs/speedup.md).
+
+It is known over all the model's engines and by temperature.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -22,7 +25,10 @@ _ENOUGH_STEPS: Final = 1000  # decode steps needed to know the step time at a lo
 
 
 class TemperatureSpeed:
-    """One temperature's finished requests: plain and actual seconds of their tokens, by the engine's clock."""
+    """One temperature's finished requests: plain and actual seconds of their tokens.
+
+    Times are by the engine's clock.
+    """
 
     def __init__(self, window: float) -> None:
         self.times = SlidingTimes(window)
@@ -31,7 +37,10 @@ class TemperatureSpeed:
 
 
 class ModelSpeed:
-    """Takes in every poll's steps, then the requests that finished before it; bounded whatever the traffic."""
+    """Takes in every poll's steps, then the requests that finished before it.
+
+    Bounded whatever the traffic.
+    """
 
     def __init__(
         self, curve: PlainStepTimes | None, missing: Withheld, *, window: float, history: float
@@ -49,9 +58,8 @@ class ModelSpeed:
         self._engines: dict[EngineKey, EngineSpeedWindow] = {}
         self._temperatures: dict[str, TemperatureSpeed] = {}
         self._clock = DecodeClock(history)
-        self.whole: EngineSpeed | None = (
-            None  # all engines together at the last good poll; None without steps
-        )
+        # all engines together at the last good poll; None without steps
+        self.whole: EngineSpeed | None = None
         self._read_engines: dict[EngineKey, EngineSpeed | None] = {}
 
     def polled(self, start: float, at: float, steps: Mapping[EngineKey, Steps]) -> None:
@@ -59,10 +67,8 @@ class ModelSpeed:
         clock = []
         for key, found in steps.items():
             plain = plain_step(self.curve, found.running) if self.curve is not None else None
-            for window in (
-                self._whole,
-                self._engines.setdefault(key, EngineSpeedWindow(self._window)),
-            ):
+            engine = self._engines.setdefault(key, EngineSpeedWindow(self._window))
+            for window in (self._whole, engine):
                 window.add(found, plain)
             clock.append((found, plain))
             self.loads.add(found)
@@ -74,21 +80,21 @@ class ModelSpeed:
             return
         steps = self.whole.steps if self.whole is not None else None
         compares = steps is not None and are_prompts_alike(self.curve, steps)
+
         for temperature, ended in requests.items():
             speed = self.temperature(temperature)
             gained = 0.0
             for request in ended:
                 tokens = request.output_tokens - 1
                 begun, end = request.first_token, request.last_token
-                if (
-                    tokens < 1
-                    or begun is None
-                    or end is None
-                    or (plain := self._clock.between(begun, end)) is None
-                ):
+                if tokens < 1 or begun is None or end is None:
+                    continue
+                plain = self._clock.between(begun, end)
+                if plain is None:
                     continue
                 speed.times.add(tokens=tokens, plain=plain, actual=end - begun)
                 gained += tokens * plain.seconds - (end - begun)
+
             if compares:
                 speed.saved += max(gained, 0.0)
                 speed.lost += max(-gained, 0.0)
@@ -120,7 +126,10 @@ class ModelSpeed:
 
 
 def costs_by_load(loads: Sequence[LoadReport]) -> dict[int, StepCosts]:
-    """Step times by a load's highest number of running requests, for each with enough steps and a plain step time."""
+    """Step times by a load's highest number of running requests.
+
+    Has each load with enough steps and a plain step time.
+    """
     return {
         load.highest: StepCosts(
             actual=load.seconds / load.steps, plain=load.plain_seconds, drafted=load.drafted

@@ -1,4 +1,7 @@
-"""Plain decoding: S0(b) fitted from a measured baseline, and how long steps would have taken without speculation."""
+"""Plain decoding: how long steps would have taken without speculation.
+
+S0(b) is fitted from a measured baseline.
+"""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -11,9 +14,8 @@ from typing import Final
 from sidecar.analysis.speed.steps import LOAD_EDGES, LOAD_LABELS, Steps, sum_steps
 from sidecar.settings.baselines import PlainStepTimes
 
-_BEYOND: Final = (
-    1.05  # factor by which the outer segments extend past the lowest and highest measured load
-)
+# factor by which the outer segments extend past the lowest and highest measured load
+_BEYOND: Final = 1.05
 _ALIKE: Final = 1.5  # highest ratio of two prompt shares that count as equal
 _FEW: Final = 0.2  # prompt tokens per generated token up to which prefill is negligible
 
@@ -37,17 +39,20 @@ class PlainStep:
 
 
 def added_up(terms: Iterable[tuple[float, Sequence[float]]]) -> tuple[float, ...]:
-    """The deviations of a sum of times, from each term's count and deviations; missing ones are 0."""
+    """The deviations of a sum of times, from each term's count and deviations.
+
+    Missing deviations are 0.
+    """
     scaled = ([count * one for one in deviations] for count, deviations in terms)
     return tuple(sum(column) for column in zip_longest(*scaled, fillvalue=0.0))
 
 
 def scatter(off: Sequence[float]) -> float:
-    """The standard error of a sum: ``off`` is how far each of its parts, at least two, is from what
-    it should be.
+    """The standard error of a sum.
 
-    For parts a - R b, it is the standard error of the ratio R of the sums of a and b, times the sum
-    of b (Cochran, Sampling Techniques, 2.11).
+    ``off`` is how far each of its parts, at least two, is from what it should be. For parts a - R
+    b, it is the standard error of the ratio R of the sums of a and b, times the sum of b (Cochran,
+    Sampling Techniques, 2.11).
     """
     return sqrt(sum([one**2 for one in off]) * len(off) / (len(off) - 1))
 
@@ -63,7 +68,10 @@ def plain_step(times: PlainStepTimes, running: float) -> PlainStep | None:
 
 
 def line(times: PlainStepTimes, running: float) -> PlainStep:
-    """S0 at any load: straight segments between the measured loads, the outer ones extended as far as needed."""
+    """S0 at any load: straight segments between the measured loads.
+
+    The outer segments extend as far as needed.
+    """
     shares = _shares(running, times.running)
     deviations = times.deviations or tuple((error,) for error in times.errors)
     return PlainStep(
@@ -73,7 +81,7 @@ def line(times: PlainStepTimes, running: float) -> PlainStep:
 
 
 def by_load(times: PlainStepTimes) -> dict[str, float]:
-    """S0 in the middle of each load in ``steps.LOAD_LABELS``, without those that were not measured."""
+    """S0 in the middle of each load in ``steps.LOAD_LABELS``; unmeasured loads are missing."""
     lows = (1, *(edge + 1 for edge in LOAD_EDGES))
     middles = {
         label: (low + high) / 2
@@ -86,7 +94,10 @@ def by_load(times: PlainStepTimes) -> dict[str, float]:
 def beside(
     times: PlainStepTimes | None, running: float
 ) -> tuple[float | None, float | None, float | None]:
-    """Plain decoding at a load: S0, mean seconds to the first token, an engine's tokens per second; None if unknown."""
+    """Plain decoding at a load; None where unknown.
+
+    S0, mean seconds to the first token, and an engine's tokens per second.
+    """
     if times is None or (step := plain_step(times, running)) is None:
         return None, None, None
     return step.seconds, _first_token(times, running), running / step.seconds
@@ -98,7 +109,10 @@ def _first_token(times: PlainStepTimes, running: float) -> float | None:
 
 
 def are_prompts_alike(times: PlainStepTimes, steps: Steps) -> bool:
-    """Whether plain steps with the same prompts would include about as much prefill as those that were measured."""
+    """Whether plain steps with the same prompts would include about as much prefill.
+
+    They are compared with the plain steps that were measured.
+    """
     share = min(max(times.prompt_share, steps.least_prompt_share), steps.prompt_share)
     low, high = sorted((times.prompt_share, share))
     return high <= max(_ALIKE * low, _FEW)
@@ -120,11 +134,10 @@ _Groups = list[list[Steps]]
 
 
 def fit(periods: Sequence[Steps]) -> PlainStepTimes | None:
-    """The curve through short periods of plain decoding, in chronological order; None if they do
-    not determine one.
+    """The curve through short periods of plain decoding; None if they do not determine one.
 
-    At the mean load of each group of periods, it is their seconds / their steps, so it reproduces
-    the measured time.
+    The periods are in chronological order. At the mean load of each group of periods, the curve is
+    their seconds / their steps, so it reproduces the measured time.
     """
     groups = _by_load(periods)
     if not groups:
@@ -140,6 +153,7 @@ def _curve(groups: _Groups, prompt_share: float) -> PlainStepTimes:
         for group in groups
     )
     seconds = tuple(sum_steps(*group).step_seconds for group in groups)
+
     means = PlainStepTimes(running=loads, seconds=seconds, errors=(0.0,) * len(groups))
     errors = [_error(means, group) for group in groups]
     independent = (
@@ -149,14 +163,13 @@ def _curve(groups: _Groups, prompt_share: float) -> PlainStepTimes:
         PlainStep(seconds=one, deviations=row)
         for one, row in zip(seconds, independent, strict=True)
     ]
+
     curve = replace(_through(loads, steps, prompt_share), first_token_seconds=_first_tokens(groups))
     if len(groups) > 1:
         # The outer segments extend to the lowest and the highest measured load.
-        knots = (
-            min(one.running for one in groups[0]),
-            *loads[1:-1],
-            max(one.running for one in groups[-1]),
-        )
+        lowest = min(one.running for one in groups[0])
+        highest = max(one.running for one in groups[-1])
+        knots = (lowest, *loads[1:-1], highest)
         first = [_first_token(curve, load) for load in knots]
         curve = replace(
             _through(knots, [line(curve, load) for load in knots], prompt_share),
@@ -206,7 +219,10 @@ _PRUNE: Final = 64  # minimum number of readings to drop at once
 
 
 class DecodeClock:
-    """Cumulative steps and plain times at each poll, so that a request takes only two look-ups; bounded in time."""
+    """Cumulative steps and plain times at each poll; bounded in time.
+
+    With them, a request takes only two look-ups.
+    """
 
     def __init__(self, history: float) -> None:
         """``history`` is in the clock's seconds."""
@@ -217,20 +233,28 @@ class DecodeClock:
     def add(
         self, start: float, end: float, engines: Sequence[tuple[Steps, PlainStep | None]]
     ) -> None:
-        """Adds what the model's engines decoded between two polls; a gap or a clock set back restarts the history."""
+        """Adds what the model's engines decoded between two polls.
+
+        A gap or a clock set back restarts the history.
+        """
         if not self._times or start != self._times[-1]:
             self._times, self._rows = [start], [(0.0,) * _FIELDS]
+
         # Per running request: each of them took part in this many steps.
         running = sum(steps.running for steps, _ in engines)
         grown = [(steps.decode_steps / running, _row(plain)) for steps, plain in engines]
         self._times.append(end)
         self._rows.append(added_up([(1.0, self._rows[-1]), *grown]))
+
         stale = bisect_right(self._times, end - self._history)
         if stale >= _PRUNE:
             del self._times[:stale], self._rows[:stale]
 
     def between(self, start: float, end: float) -> PlainStep | None:
-        """The mean plain step from ``start`` to ``end``; None if it is unknown for too many of the steps."""
+        """The mean plain step from ``start`` to ``end``.
+
+        None if it is unknown for too many of the steps.
+        """
         if not self._times or start < self._times[0] or end <= start:
             return None
         pairs = zip_longest(self._at(start), self._at(end), fillvalue=0.0)
@@ -252,5 +276,8 @@ _FIELDS: Final = 3
 
 
 def _row(plain: PlainStep | None) -> tuple[float, ...]:
-    """What a decode step adds to the sums: 1 and, if its plain time is known, 1, that time and its deviations."""
+    """What a decode step adds to the sums.
+
+    It is 1 and, if its plain time is known, 1, that time and its deviations.
+    """
     return (1.0,) if plain is None else (1.0, 1.0, plain.seconds, *plain.deviations)

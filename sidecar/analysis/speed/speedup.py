@@ -1,9 +1,8 @@
-"""Whether speculation pays: plain time per token / actual, for an engine and for each temperature
-(docs/speedup.md).
+"""Whether speculation pays: plain time per token / actual (docs/speedup.md).
 
-A request at temperature t gets L_t tokens from a step of S seconds; without speculation it would
-get one in S0(b). Tokens and seconds are summed over the sliding window and then divided, never
-averaged.
+This is computed for an engine and for each temperature. A request at temperature t gets L_t tokens
+from a step of S seconds; without speculation it would get one in S0(b). Tokens and seconds are
+summed over the sliding window and then divided, never averaged.
 """
 
 from dataclasses import dataclass
@@ -50,7 +49,10 @@ class Withheld(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speedup:
-    """Plain time per token / actual, ``ratio`` ± ``error`` (standard error); times are mean seconds per token."""
+    """Plain time per token / actual: ``ratio`` ± ``error``, its standard error.
+
+    Times are mean seconds per token.
+    """
 
     ratio: float
     error: float
@@ -60,7 +62,10 @@ class Speedup:
 
 
 class SlidingTimes:
-    """Plain and actual seconds of the same tokens over a sliding window; the error comes from how its parts differ."""
+    """Plain and actual seconds of the same tokens over a sliding window.
+
+    The error comes from how the window's parts differ.
+    """
 
     def __init__(self, seconds: float) -> None:
         # Tokens, actual and plain seconds, then the plain seconds' deviations.
@@ -69,7 +74,10 @@ class SlidingTimes:
         self.mark(-inf)
 
     def add(self, *, tokens: float, plain: PlainStep, actual: float) -> None:
-        """Adds ``tokens`` that took ``actual`` seconds in total, and would each take a step of ``plain`` seconds."""
+        """Adds ``tokens`` that took ``actual`` seconds in total.
+
+        Each of them would take a step of ``plain`` seconds.
+        """
         each = (plain.seconds, *plain.deviations)
         self._totals = added_up(
             [(1.0, self._totals), (1.0, (tokens, actual)), (tokens, (0.0, 0.0, *each))]
@@ -84,6 +92,7 @@ class SlidingTimes:
         tokens, actual, plain, *deviations = self._window.growth or self._totals
         if tokens <= 0 or actual <= 0:
             return None
+
         ratio = plain / actual
         readings = [row for _, row in self._window.readings()]
         ahead = [row[2] - ratio * row[1] for row in readings]
@@ -94,10 +103,12 @@ class SlidingTimes:
         ]
         if len(off) < _FEWEST:
             return None
+
+        # S0's own errors are common to all tokens
+        error = hypot(scatter(off), *deviations) / actual
         return Speedup(
             ratio=ratio,
-            error=hypot(scatter(off), *deviations)
-            / actual,  # S0's own errors are common to all tokens
+            error=error,
             plain_seconds=plain / tokens,
             actual_seconds=actual / tokens,
             tokens=tokens,
@@ -122,7 +133,10 @@ class EngineSpeed:
 
     @property
     def costs(self) -> StepCosts | None:
-        """Step times over the window; None if the plain step time is unknown or nothing was drafted."""
+        """Step times over the window.
+
+        None if the plain step time is unknown or nothing was drafted.
+        """
         if self.steps is None or not self.break_even_length or not self.steps.drafted:
             return None
         actual = self.steps.step_seconds
@@ -136,12 +150,12 @@ _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What was decoded while ``running`` requests ran (a label: 1, 2, 3-4, …) since the start, a
-    model's since vLLM's.
+    """What was decoded while ``running`` requests ran (a label: 1, 2, 3-4, …).
 
-    ``plain_seconds`` is S0, the time of a step without speculation; None if unknown, as for one
-    engine. It is, like the mean times to first token and the tokens per second of one engine, of
-    the mean load that there was; without any, it is of the middle of the label's loads.
+    It counts since the start, a model's since vLLM's start. ``plain_seconds`` is S0, the time of a
+    step without speculation; None if unknown, as for one engine. It is, like the mean times to
+    first token and the tokens per second of one engine, of the mean load that there was; without
+    any, it is of the middle of the label's loads.
     """
 
     running: str
@@ -220,23 +234,26 @@ class EngineSpeedWindow:
         self._times.mark(at)
 
     def read(self, curve: PlainStepTimes | None, missing: Withheld) -> EngineSpeed | None:
-        """The window that ends at the last poll; None without steps. ``missing`` says why there is no curve."""
+        """The window that ends at the last poll; None without steps.
+
+        ``missing`` says why there is no curve.
+        """
         grown = self._steps.growth or ()
-        if (
-            not grown or min(grown[:4]) <= 0
-        ):  # also if a total is so large that, as a double, it no longer grows
+        # also if a total is so large that, as a double, it no longer grows
+        if not grown or min(grown[:4]) <= 0:
             return None
+
         steps = Steps(*grown)
         if curve is None:
             return EngineSpeed(steps=steps, withheld=missing)
+
         speedup = self._times.read()
         if speedup is None or speedup.tokens < _COVERED * steps.tokens:
-            is_covered = covers(curve, steps.running)
-            return EngineSpeed(
-                steps=steps, withheld=Withheld.TOO_LITTLE if is_covered else Withheld.LOAD
-            )
+            withheld = Withheld.TOO_LITTLE if covers(curve, steps.running) else Withheld.LOAD
+            return EngineSpeed(steps=steps, withheld=withheld)
         if not are_prompts_alike(curve, steps):
             return EngineSpeed(steps=steps, withheld=Withheld.PROMPTS)
+
         length = steps.tokens_per_step / speedup.ratio
         drafted = steps.draft_tokens / steps.decode_steps
         return EngineSpeed(

@@ -1,4 +1,7 @@
-"""Decoding as vLLM's counters or the plug-in time it: seconds and tokens per engine step, by load (docs/speedup.md)."""
+"""Decoding as vLLM's counters or the plug-in time it (docs/speedup.md).
+
+It is in seconds and tokens per engine step, by load.
+"""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -36,12 +39,18 @@ class Steps(NamedTuple):
 
     @property
     def step_seconds(self) -> float:
-        """S: how long a running request waits from one engine step to the next, steps that also prefill included."""
+        """S: how long a running request waits from one engine step to the next.
+
+        This includes steps that also prefill.
+        """
         return self.seconds / self.decode_steps
 
     @property
     def running(self) -> float:
-        """b: requests to which an engine step gave tokens, including those in the step that ends their prefill."""
+        """b: requests to which an engine step gave tokens.
+
+        This includes those in the step that ends their prefill.
+        """
         return (self.decode_steps + self.first_tokens) / self.engine_steps
 
     @property
@@ -71,7 +80,10 @@ class Steps(NamedTuple):
 
     @property
     def least_prompt_share(self) -> float:
-        """The same without ``dropped_tokens``: at least what plain decoding would compute for the same prompts."""
+        """``prompt_share`` without ``dropped_tokens``.
+
+        Plain decoding would compute at least so much for the same prompts.
+        """
         return (self.prompt_tokens - self.dropped_tokens) / (self.tokens + self.first_tokens)
 
 
@@ -80,7 +92,10 @@ NO_DECODING: Final = Steps(*(0.0,) * len(Steps._fields))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
-    """Seconds of an engine step at one load: ``actual`` with ``drafted`` tokens per draft, ``plain`` with none."""
+    """Seconds of an engine step at one load.
+
+    ``actual`` is with ``drafted`` tokens per draft, ``plain`` with none.
+    """
 
     actual: float
     plain: float
@@ -94,7 +109,10 @@ class StepCosts:
 def counter_growth(
     before: Mapping[Counter, float], after: Mapping[Counter, float], *, has_restarted: bool
 ) -> dict[Counter, float]:
-    """The growth of one engine's counters between two polls: since 0, if vLLM has restarted in between."""
+    """The growth of one engine's counters between two polls.
+
+    It is since 0 if vLLM has restarted in between.
+    """
     start = dict.fromkeys(after, 0.0) if has_restarted else before
     return {
         counter: value - start[counter] for counter, value in after.items() if counter in before
@@ -102,16 +120,18 @@ def counter_growth(
 
 
 def counted_steps(grown: Mapping[Counter, float], block: int = 0) -> Steps | None:
-    """What an engine decoded according to vLLM's counters; None if nothing, or if vLLM does not
-    export them.
+    """What an engine decoded according to vLLM's counters.
 
-    ``block`` is the size of a block of its KV cache in tokens, 0 if unknown.
+    None if nothing, or if vLLM does not export them. ``block`` is the size of a block of its KV
+    cache in tokens, 0 if unknown.
     """
     if not grown.keys() >= _NEEDED or grown[Counter.DECODE_STEPS] <= 0 or grown[Counter.STEPS] <= 0:
         return None
+
     first, generated = grown[Counter.FIRST_TOKENS], grown[Counter.GENERATION_TOKENS]
     if generated <= first or grown[Counter.DECODE_SECONDS] <= 0:
         return None
+
     return Steps(
         seconds=grown[Counter.DECODE_SECONDS],
         decode_steps=grown[Counter.DECODE_STEPS],
@@ -126,7 +146,10 @@ def counted_steps(grown: Mapping[Counter, float], block: int = 0) -> Steps | Non
 def reported_steps(
     tally: StepTally, grown: Mapping[Counter, float], block: int = 0
 ) -> Steps | None:
-    """What an engine decoded by the plug-in's count of steps, with vLLM's prompts and drafts; None if nothing."""
+    """What an engine decoded by the plug-in's count of steps; None if nothing.
+
+    The prompts and drafts are vLLM's.
+    """
     if tally.steps <= 0 or tally.decodes <= 0 or tally.request_seconds <= 0 or tally.tokens <= 0:
         return None
     return Steps(
@@ -151,10 +174,9 @@ def _prompts_and_drafts(grown: Mapping[Counter, float], block: int) -> dict[str,
 
 
 class StepCheck:
-    """Decides whether vLLM's inter-token latency has one observation per step, as it should, or one
-    per token.
+    """Decides whether vLLM's inter-token latency has one observation per step or per token.
 
-    If it has one per token, its sum and count do not measure steps.
+    It should have one per step. If it has one per token, its sum and count do not measure steps.
     """
 
     def __init__(self) -> None:
@@ -163,24 +185,28 @@ class StepCheck:
 
     @property
     def trusts_page(self) -> bool:
-        """Whether the page's counters may be taken for steps: once tokens are accepted, only if found to count them."""
+        """Whether the page's counters may be taken for steps.
+
+        Once tokens are accepted, only if the counters were found to count steps.
+        """
         return self.per_token is False or (self.per_token is None and not self._accepted)
 
     def add(self, grown: Mapping[Counter, float]) -> None:
         """Takes in what one engine's counters grew by between two polls."""
         if not grown.keys() >= _NEEDED | {Counter.ACCEPTED_TOKENS, Counter.DRAFTS}:
             return
+
         tokens = grown[Counter.GENERATION_TOKENS] - grown[Counter.FIRST_TOKENS]
         self._tokens += tokens
         self._extra += tokens - grown[Counter.DECODE_STEPS]
         self._accepted += grown[Counter.ACCEPTED_TOKENS]
         self._drafts += grown[Counter.DRAFTS]
+
         if self._accepted >= _TELLING:
             # If each draft's step gave one token because the others were cut off, both ways of
             # counting are the same.
-            self.per_token = (
-                self._extra < _NONE * self._accepted and self._tokens > _CUT_OFF * self._drafts
-            )
+            lacks_extra = self._extra < _NONE * self._accepted
+            self.per_token = lacks_extra and self._tokens > _CUT_OFF * self._drafts
             self._extra = self._accepted = self._drafts = self._tokens = 0.0
 
 

@@ -27,7 +27,10 @@ NO_STEPS: Final = StepTally()
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One whole report: all that a life had counted at one moment. ``steps`` are of all loads together."""
+    """One whole report: all that a life had counted at one moment.
+
+    ``steps`` are of all loads together.
+    """
 
     total: Tally = NOTHING
     tables: Mapping[Table, Rows] = field(default_factory=lambda: {table: {} for table in Table})
@@ -35,15 +38,17 @@ class Cut:
 
 
 class Life:
-    """Takes in a plug-in's reports; bounded whatever is sent: a table has at most ``MAX_KEYS`` keys
-    and "other".
+    """Takes in a plug-in's reports.
 
-    A report's parts are kept apart until the last one has arrived, so that ``latest`` is from one
-    moment.
+    Bounded whatever is sent: a table has at most ``MAX_KEYS`` keys and "other". A report's parts
+    are kept apart until the last one has arrived, so that ``latest`` is from one moment.
     """
 
     def __init__(self, hello: Hello, *, from_start: bool) -> None:
-        """``from_start``: it began while this sidecar was listening, so all that it counted is growth."""
+        """``from_start``: it began while this sidecar was listening.
+
+        All that it counted is growth then.
+        """
         self.hello = hello
         self.from_start = from_start
         self.trust = Trust()
@@ -55,15 +60,13 @@ class Life:
         self._adds_up, self._has_fallen = True, False
         self.lost = 0  # finished requests that could not be sent
         self.reports = 0
-        self.first: Cut | None = (
-            Cut() if from_start else None
-        )  # what it had counted before this sidecar listened
+        # what it had counted before this sidecar listened
+        self.first: Cut | None = Cut() if from_start else None
         self.latest = self.first
         self.confirmed: Cut | None = None  # the latest cut that vLLM's counters confirmed
         self.finished: list[FinishedRequest] = []  # up to the latest cut
-        self.early = (
-            0  # how many of them are in the first cut, so from before this sidecar listened
-        )
+        # how many of them are in the first cut, so from before this sidecar listened
+        self.early = 0
         self._finished_sum = NOTHING  # of all of them
         self._steps: dict[int, StepTally] = {}
         self._taken: Cut | None = None  # of which the steps have been taken
@@ -107,20 +110,23 @@ class Life:
         return dropped
 
     def take_steps(self) -> StepTally:
-        """The growth of the confirmed cut's steps since the last call, or since this sidecar was listening."""
+        """The growth of the confirmed cut's steps since the last call.
+
+        At the first call, it is the growth since this sidecar was listening.
+        """
         before, self._taken = self._taken or self.first, self.confirmed
-        return (
-            NO_STEPS if before is None or self._taken is None else self._taken.steps - before.steps
-        )
+        if before is None or self._taken is None:
+            return NO_STEPS
+        return self._taken.steps - before.steps
 
     def receive(self, part: ReportPart, room: int) -> int:
-        """Takes in a part of a report; returns how many of its rows and finished requests there was
-        no room for.
+        """Takes in a part of a report; returns how many of its rows and requests had no room.
 
-        ``room`` is how many more finished requests may wait.
+        The requests are finished ones; ``room`` is how many more of them may wait.
         """
         dropped = max(len(part.finished) - room, 0)
         self._arriving_finished += part.finished[: max(room, 0)]
+
         known = self.latest.tables if self.latest is not None else Cut().tables
         new = Counter(table for table, key in self._arriving if key not in known[table])
         for table, row in part.rows:
@@ -130,10 +136,12 @@ class Life:
                     continue
                 new[table] += 1
             self._arriving[table, row.key] = row
+
         self._steps.update({row.key: row.counts for row in part.steps})  # at most 65 keys
         if part.end is not None:
             self.lost = max(part.end.lost, self.lost)
             self._complete(part.end.total)
+
         return dropped
 
     def _complete(self, total: Tally) -> None:
@@ -143,23 +151,23 @@ class Life:
         if self._arriving or total != before.total:  # else there are only more finished requests
             tables = self._with_arrived(before.tables)
             self._adds_up = all(_sums_to(total, rows.values()) for rows in tables.values())
-            self._adds_up &= (
-                bool(tables[Table.TEMPERATURE]) or total == NOTHING
-            )  # it is what the split is made of
+            # the table of temperatures is what the split is made of
+            self._adds_up &= bool(tables[Table.TEMPERATURE]) or total == NOTHING
         self._has_fallen |= total.has_fallen(before.total)
+
         self.finished += self._arriving_finished
         self.early = self.early if self.first else len(self.finished)
         self._finished_sum += _sum(self._arriving_finished)
         self.is_consistent = self._adds_up and not (
             self._has_fallen or total.has_fallen(self._finished_sum)
         )
+
         self._arriving.clear()
         self._arriving_finished.clear()
         self.latest = Cut(total, tables, sum(self._steps.values(), NO_STEPS))
         self.first = self.first or self.latest
-        self.reports += (
-            total != before.total
-        )  # else it is of the same moment, with more finished requests
+        # else it is of the same moment, with more finished requests
+        self.reports += total != before.total
 
     def _with_arrived(self, before: Mapping[Table, Rows]) -> Mapping[Table, Rows]:
         tables = {table: dict(rows) for table, rows in before.items()}

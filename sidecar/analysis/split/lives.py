@@ -1,4 +1,7 @@
-"""All lives of the plug-in that this sidecar has heard of, and which of them count: the one place that decides it."""
+"""All lives of the plug-in that this sidecar has heard of, and which of them count.
+
+This is the one place that decides it.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -44,24 +47,21 @@ class Lives:
     """
 
     def __init__(self, listening_since: float, lowest_coverage: float) -> None:
-        """``listening_since`` is in Unix seconds: an engine that started later has been heard from
-        its start.
+        """An engine that started after ``listening_since`` has been heard from its start.
 
-        A life whose coverage is below ``lowest_coverage``, or as far above 1, does not count.
+        ``listening_since`` is in Unix seconds. A life whose coverage is below ``lowest_coverage``,
+        or as far above 1, does not count.
         """
         self.lowest_coverage = lowest_coverage  # may be replaced between two polls
         self._since = listening_since
         self._lives: dict[str, Life] = {}  # by start
         self._connected: dict[int, Life] = {}
-        self._unreadable: dict[
-            int, int
-        ] = {}  # message formats that the sidecar cannot read, by connection
-        self._disputed: set[EngineKey] = (
-            set()
-        )  # engines that several have claimed, until vLLM restarts
-        self._counted: dict[
-            EngineKey, Tally | None
-        ] = {}  # what vLLM counted of each engine on the last page
+        # message formats that the sidecar cannot read, by connection
+        self._unreadable: dict[int, int] = {}
+        # engines that several have claimed, until vLLM restarts
+        self._disputed: set[EngineKey] = set()
+        # what vLLM counted of each engine on the last page
+        self._counted: dict[EngineKey, Tally | None] = {}
         self._dropped = Counter(
             dict.fromkeys((*DROP_REASONS, OTHER_ENGINE, UNCONFIRMED, LOST, OVERFLOW), 0)
         )
@@ -105,13 +105,14 @@ class Lives:
             return
         if life.is_over or self._is_elsewhere(life):
             self._dropped[OTHER_ENGINE] += max(len(part.finished), 1)
-            part = replace(
-                part, finished=()
-            )  # its tables are kept: it may still appear on the page
+            # its tables are kept: it may still appear on the page
+            part = replace(part, finished=())
+
         lost, is_first = life.lost, life.latest is None
         room = _MOST_WAITING - sum(one.waiting for one in self._lives.values())
         share = _MOST_WAITING // len(self._connected) - life.waiting  # no sender takes another's
         self._dropped[OVERFLOW] += life.receive(part, min(room, share))
+
         if life.from_start or not is_first:  # not what was lost before this sidecar was listening
             self._dropped[LOST] += life.lost - lost
 
@@ -122,7 +123,10 @@ class Lives:
             life.connections.discard(connection)
 
     def _make_room(self) -> None:
-        """Forgets a life if there are too many: last one that counts, and never one that is connected."""
+        """Forgets a life if there are too many.
+
+        One that counts goes last, and one that is connected never.
+        """
         gone = [life for life in self._lives.values() if not life.connections]
         if len(self._lives) >= _MOST_LIVES and gone:
             # ``min`` returns the oldest of those that matter least.
@@ -149,6 +153,7 @@ class Lives:
         self._counted = {engine.key: _counted(engine) for engine in page.engines}
         if has_restarted:
             self._disputed.clear()
+
         for life in self._lives.values():
             # What was confirmed before is of the last process; its engine may outlive that, and
             # stay connected. But a page of that process that arrives late confirms a life of the
@@ -158,13 +163,14 @@ class Lives:
                 not life.connections or (life.confirmed is not None and not is_new)
             )
             life.is_before_reset |= life.key in reset and not life.connections
+
         for key, counted in self._counted.items():
             for life in self._current(key):
                 self._judge(life, at, counted, self._of(key))
-            if (
-                sum(map(_has_drafted, self._current(key))) > 1
-            ):  # nobody knows which it is, even if one of them leaves
+            # nobody knows which it is, even if one of them leaves
+            if sum(map(_has_drafted, self._current(key))) > 1:
                 self._disputed.add(key)
+
         if len(self._disputed) > _MOST_LIVES:  # a page that names other engines each time
             self._disputed &= self._counted.keys()
 
@@ -190,7 +196,10 @@ class Lives:
     # What follows from both
 
     def counting(self, model_name: str) -> list[Life]:
-        """The lives of a model that count, in the current process of vLLM, with those that have left."""
+        """The lives of a model that count, in the current process of vLLM.
+
+        Those that have left are among them.
+        """
         return [
             life
             for life in self._lives.values()
@@ -199,7 +208,10 @@ class Lives:
         ]
 
     def take_finished(self) -> list[tuple[EngineKey, list[FinishedRequest], list[FinishedRequest]]]:
-        """The requests that finished since the last call, of lives that count: of the first cut, and after it."""
+        """The requests that finished since the last call, of lives that count.
+
+        For each life: those of the first cut, and those after it.
+        """
         taken = []
         for life in self._lives.values() if self._counted else ():
             if self._is_elsewhere(life):
@@ -211,11 +223,11 @@ class Lives:
             else:
                 continue
             life.finished, life.early = [], 0
+
         current = [life for key in self._counted for life in self._current(key)]
         for life in self._lives.values() if self._counted else ():
-            if life not in current and not self._is_elsewhere(
-                life
-            ):  # its report will not be completed
+            # its report will not be completed
+            if life not in current and not self._is_elsewhere(life):
                 self._dropped[UNCONFIRMED if life.confirmed is None else LOST] += life.abandon()
         return taken
 
@@ -250,16 +262,16 @@ class Lives:
         if not current:
             if any(life.is_over and life.key == key for life in self._lives.values()):
                 return NoSplit(NoSplitReason.RESTARTED_WITHOUT, key.engine)
-            is_missing = (
-                counted is not None and counted.drafts > 0 and self.counting(key.model_name)
-            )
+            has_drafted = counted is not None and counted.drafts > 0
+            is_missing = has_drafted and self.counting(key.model_name)
             return NoSplit(NoSplitReason.NOT_REPORTED, key.engine) if is_missing else None
+
         hello = current[-1].hello
         if not any(life.observes for life in current):
             return NoSplit(NoSplitReason(hello.state), key.engine, hello.reason, hello.vllm or "")
-        differing = next(
-            (life for life in current if life.trust.standing is Standing.DIFFERS), None
-        )
+
+        differ = (life for life in current if life.trust.standing is Standing.DIFFERS)
+        differing = next(differ, None)
         if differing is None:
             return NoSplit(NoSplitReason.NOT_COMPARED, key.engine)
         if not differing.is_consistent:
@@ -267,10 +279,10 @@ class Lives:
         return NoSplit(NoSplitReason.COUNTS_OTHERWISE, key.engine, ratio=differing.trust.ratio)
 
     def coverage(self, key: EngineKey) -> float | None:
-        """The engine's coverage: of the life that counts, else of any that is compared; None if it
-        is unknown.
+        """The engine's coverage; None if it is unknown.
 
-        0 if nothing of it can be used although vLLM's counters do not contradict it.
+        It is that of the life that counts, else of any that is compared. 0 if nothing of it can be
+        used although vLLM's counters do not contradict it.
         """
         current = sorted(
             self._current(key), key=lambda life: life.trust.standing is Standing.DIFFERS
@@ -292,7 +304,7 @@ class Lives:
         return hello.speculation if hello is not None else None
 
     def configuration(self, key: EngineKey) -> Configuration:
-        """The rest of the engine's configuration; everything is unknown if no plug-in is connected."""
+        """The rest of the engine's configuration; all is unknown if no plug-in is connected."""
         hello = self.hello(key)
         return hello.configuration if hello is not None else Configuration()
 
@@ -301,32 +313,37 @@ class Lives:
         return [life for life in self._lives.values() if life.key == key and not life.is_over]
 
     def _current(self, key: EngineKey) -> list[Life]:
-        """Which of them may be the engine's now: the connected ones, and the last confirmed one if none of these is."""
+        """Which of the lives in ``_of`` may be the engine's now.
+
+        These are the connected ones, and the last confirmed one if none of the connected ones is.
+        """
         lives = self._of(key)
         connected = [life for life in lives if life.connections]
         confirmed = [life for life in lives if life.confirmed is not None]
-        return (
-            connected
-            if any(life in connected for life in confirmed)
-            else [*confirmed[-1:], *connected] or lives[-1:]
-        )
+        if any(life in connected for life in confirmed):
+            return connected
+        return [*confirmed[-1:], *connected] or lives[-1:]
 
     def _is_elsewhere(self, life: Life) -> bool:
         """Whether this engine is not on the last page; False before the first one."""
         return bool(self._counted) and life.key not in self._counted
 
     def report(self, problem: str) -> PluginReport:
-        """The current states; ``problem`` says why the socket cannot be opened, empty if it is open."""
+        """The current states.
+
+        ``problem`` says why the socket cannot be opened; it is empty if the socket is open.
+        """
         connected = [life for life in self._lives.values() if life.connections and not life.is_over]
         engines = tuple(life.report for life in connected)
+
         states = [engine.state for engine in engines] or [PluginState.NOT_CONNECTED]
+        state = min(states, key=list(PluginState).index)
         unreadable = next(iter(self._unreadable.values()), None)
+        if unreadable is not None:
+            state = PluginState.OTHER_FORMAT
+
         return PluginReport(
-            state=(
-                min(states, key=list(PluginState).index)
-                if unreadable is None
-                else PluginState.OTHER_FORMAT
-            ),
+            state=state,
             unreadable_format=unreadable,
             problem=problem,
             observed=len({life.key for life in connected if life.observes} & self._counted.keys()),

@@ -1,4 +1,7 @@
-"""The plug-in as a whole: its state in each engine, what it has sent, and why a model may have no split."""
+"""The plug-in as a whole: its state in each engine, and what it has sent.
+
+Also why a model may have no split.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,11 +21,8 @@ class PluginState(StrEnum):
     NOT_CONNECTED = "not_connected"
 
 
-BAD: Final = (
-    PluginState.OTHER_FORMAT,
-    PluginState.DISABLED,
-    PluginState.REFUSED,
-)  # somebody must do something
+# somebody must do something
+BAD: Final = (PluginState.OTHER_FORMAT, PluginState.DISABLED, PluginState.REFUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +39,11 @@ class PluginEngineReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginReport:
-    """The plug-in in all engines: ``observed`` of the ``expected`` engines on the page are
-    observed.
+    """The plug-in in all engines.
 
-    ``state`` is the worst of the engines'. ``unreadable_format`` is a message format that a plug-in
-    uses and the sidecar cannot read. ``problem`` says why the sidecar cannot listen for plug-ins;
-    it is empty if it can.
+    ``observed`` of the ``expected`` engines on the page are observed. ``state`` is the worst of the
+    engines'. ``unreadable_format`` is a message format that a plug-in uses and the sidecar cannot
+    read. ``problem`` says why the sidecar cannot listen for plug-ins; it is empty if it can.
     """
 
     state: PluginState
@@ -61,9 +60,8 @@ class PluginReport:
 class NoSplitReason(StrEnum):
     """Why a model has no split by temperature."""
 
-    NOT_CONNECTED = (  # no plug-in reports the model; ``PluginReport.state`` says more
-        "not_connected"
-    )
+    # no plug-in reports the model; ``PluginReport.state`` says more
+    NOT_CONNECTED = "not_connected"
     NOT_REPORTED = "not_reported"
     NOT_COMPARED = "not_compared"
     CHECKING = "checking"

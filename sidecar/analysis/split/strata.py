@@ -1,4 +1,7 @@
-"""Whether some requests accept less than the others at the same temperatures, from the requests that finished."""
+"""Whether some requests accept less than the others at the same temperatures.
+
+This is judged from the requests that finished.
+"""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from math import sqrt
@@ -10,15 +13,14 @@ from sidecar.analysis.evidence import CONFIDENCE
 
 _FEWEST: Final = 5  # requests on each side for a stratum to be compared
 _CLEARLY: Final = 0.05  # a difference of acceptance rates that matters
-_LEAST_COMPARED: Final = (
-    0.5  # share of the group's draft tokens that must be in strata that can be compared
-)
+# share of the group's draft tokens that must be in strata that can be compared
+_LEAST_COMPARED: Final = 0.5
 
 Cell = tuple[Hashable, str]  # the stratum and the group
 
 
 class Sums(NamedTuple):
-    """Requests, their draft and accepted tokens, and the sums of the squares and products of these two."""
+    """Requests, their draft and accepted tokens, and sums of these two's squares and products."""
 
     requests: int = 0
     drafted: int = 0
@@ -54,7 +56,10 @@ class Sums(NamedTuple):
 
     @property
     def variance(self) -> float:
-        """Of the rate, from how at least two requests differ (ratio estimator; Cochran, Sampling Techniques, 2.11)."""
+        """Of the rate, from how at least two requests differ.
+
+        It is that of a ratio estimator (Cochran, Sampling Techniques, 2.11).
+        """
         rate = self.accepted / self.drafted
         squares = self.accepted_squared - 2 * rate * self.product + rate**2 * self.drafted_squared
         return max(squares, 0.0) / self.drafted**2 * self.requests / (self.requests - 1)
@@ -66,11 +71,11 @@ def total(cells: Iterable[Sums]) -> Sums:
 
 
 class Difference(NamedTuple):
-    """The acceptance ``rate`` of a group's requests, and that of the ``others`` in the same strata,
-    weighted alike.
+    """The acceptance ``rate`` of a group's requests, and that of the ``others``.
 
-    ``error`` is the standard error of their difference, ``needed`` how many of it chance seldom
-    exceeds; ``drafted`` of the group's draft tokens were compared.
+    The others are in the same strata and weighted alike. ``error`` is the standard error of their
+    difference, ``needed`` how many of it chance seldom exceeds; ``drafted`` of the group's draft
+    tokens were compared.
     """
 
     rate: float
@@ -91,20 +96,26 @@ class Difference(NamedTuple):
 
 
 def differences(cells: Mapping[Cell, Sums], min_requests: int) -> Mapping[str, Difference]:
-    """Each group that can be compared with all others: on both sides by at least ``min_requests`` requests."""
+    """Each group that can be compared with all others.
+
+    Both sides need at least ``min_requests`` requests.
+    """
     strata: dict[Hashable, dict[str, Sums]] = {}
     for (stratum, group), sums in cells.items():
         strata.setdefault(stratum, {})[group] = sums
+
     pairs: dict[str, list[tuple[Sums, Sums]]] = {}
     for groups in strata.values():
         everything = total(groups.values())
         for group, sums in groups.items():
             pairs.setdefault(group, []).append((sums, everything - sums))
+
     known = {
         group: difference
         for group in sorted(pairs)
         if (difference := _difference(pairs[group], min_requests))
     }
+
     # Of many groups, some differ by two standard errors by chance (Bonferroni).
     chance = NormalDist().cdf(-CONFIDENCE) / max(len(known) - 1, 1)
     needed = -NormalDist().inv_cdf(chance)
@@ -112,21 +123,22 @@ def differences(cells: Mapping[Cell, Sums], min_requests: int) -> Mapping[str, D
 
 
 def _difference(pairs: Sequence[tuple[Sums, Sums]], min_requests: int) -> Difference | None:
-    """Of a group from the others in each stratum, weighted by the group's draft tokens: only the rates differ then."""
+    """The difference of a group from the others in each stratum.
+
+    It is weighted by the group's draft tokens: only the rates differ then.
+    """
     compared = [
         (mine, rest) for mine, rest in pairs if min(mine.requests, rest.requests) >= _FEWEST
     ]
     drafted = sum(mine.drafted for mine, _ in compared)
+    least = _LEAST_COMPARED * sum(mine.drafted for mine, _ in pairs)
     is_enough = all(
         sum(side.requests for side in sides) >= min_requests
         for sides in zip(*compared, strict=True)
     )
-    if (
-        not compared
-        or not is_enough
-        or drafted < _LEAST_COMPARED * sum(mine.drafted for mine, _ in pairs)
-    ):
+    if not compared or not is_enough or drafted < least:
         return None
+
     rate = sum(mine.accepted for mine, _ in compared) / drafted
     others = sum(mine.drafted * rest.rate for mine, rest in compared) / drafted
     variance = sum(mine.drafted**2 * (mine.variance + rest.variance) for mine, rest in compared)

@@ -1,4 +1,7 @@
-"""The sums of the plug-in's rows by label, how they have grown, and which groups of requests accept less."""
+"""The sums of the plug-in's rows by label, and how they have grown.
+
+Also which groups of requests accept less.
+"""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,32 +48,40 @@ class TemperatureBuckets:
         )
 
     def label(self, hundredths: int | str) -> str:
-        """The bucket of a temperature in hundredths, rounded up; ``other`` for those past the plug-in's limit."""
-        return (
-            OTHER
-            if isinstance(hundredths, str)
-            else self.labels[bisect_left(self._edges, hundredths)]
-        )
+        """The bucket of a temperature in hundredths, rounded up.
+
+        It is ``other`` for those past the plug-in's limit.
+        """
+        if isinstance(hundredths, str):
+            return OTHER
+        return self.labels[bisect_left(self._edges, hundredths)]
 
 
 class Labels:
     """The labels of one model's requests."""
 
     def __init__(self, buckets: TemperatureBuckets, *, names_adapters: bool) -> None:
-        """Without ``names_adapters``, the table of adapters, which may be names of tenants, is left out."""
+        """Without ``names_adapters``, the table of adapters is left out.
+
+        Adapters may be names of tenants.
+        """
         self._buckets = buckets
         self._names_adapters = names_adapters
         self._adapters: frozenset[str] = frozenset()  # those with a label of their own
         self.overflowed = 0  # adapters that are summed as "other"
 
     def name_adapters(self, lives: Iterable[Life]) -> bool:
-        """Gives the adapters that appeared first, by the engines' clock, labels of their own; whether any changed."""
+        """Gives the adapters that appeared first labels of their own; returns whether any changed.
+
+        The engines' clock says which appeared first.
+        """
         since: dict[str, float] = {}
         for life in lives if self._names_adapters else ():
-            for row in (
-                life.confirmed.tables[Table.ADAPTER].values() if life.confirmed is not None else ()
-            ):
+            if life.confirmed is None:
+                continue
+            for row in life.confirmed.tables[Table.ADAPTER].values():
                 since[str(row.key)] = min(row.since, since.get(str(row.key), row.since))
+
         named = frozenset(sorted(since, key=lambda name: (since[name], name))[:MOST_ADAPTERS])
         before, self._adapters, self.overflowed = self._adapters, named, len(since) - len(named)
         return named != before
@@ -104,11 +115,11 @@ def sum_by_label(tallies: Iterable[Tallies]) -> dict[Label, Tally]:
 
 
 class LiveTally:
-    """``total`` is the sum over the lives of the current process of vLLM, so it starts again at 0
-    when vLLM does.
+    """One label's total, and its growth over the windows.
 
-    The windows keep their own growth, which includes nothing from before this sidecar was
-    listening.
+    ``total`` is the sum over the lives of the current process of vLLM, so it starts again at 0 when
+    vLLM does. The windows keep their own growth, which includes nothing from before this sidecar
+    was listening.
     """
 
     def __init__(self, window: float) -> None:
@@ -163,12 +174,12 @@ GROUPED: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
-    """One model's requests in one group: ``by`` is prompt_tokens, output, sampling or adapter;
-    ``tally`` as above.
+    """One model's requests in one group.
 
-    ``difference`` is how far the acceptance of those that finished in the window lies above that of
-    the model's other requests at the same temperatures; None if too few can be compared.
-    ``without_drafts``: vLLM drafted nothing for its requests of the window, but did for others.
+    ``by`` is prompt_tokens, output, sampling or adapter; ``tally`` is as above. ``difference`` is
+    how far the acceptance of those that finished in the window lies above that of the model's other
+    requests at the same temperatures; None if too few can be compared. ``without_drafts``: vLLM
+    drafted nothing for its requests of the window, but did for others.
     """
 
     by: str
@@ -199,14 +210,14 @@ def group_reports(
         groups = {group: tally for (table, group), tally in tallies.items() if table is by}
         windows = {group: tally.window if fresh else NO_DRAFTS for group, tally in groups.items()}
         drafted = sum(window.draft_tokens for window in windows.values())
+
         for group, window in windows.items():
+            is_enough = (window.requests or 0) >= min_requests
             yield GroupReport(
                 by=by,
                 group=group,
                 tally=groups[group].total,
                 window=replace(window, share=window.draft_tokens / drafted if drafted else 0.0),
                 difference=differences.get(by, {}).get(group),
-                without_drafts=(window.requests or 0) >= min_requests
-                and drafted > 0
-                and window.draft_tokens == 0,
+                without_drafts=is_enough and drafted > 0 and window.draft_tokens == 0,
             )

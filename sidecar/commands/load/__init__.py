@@ -1,1 +1,1 @@
-"""Sends requests to a vLLM and measures the replies: shared by ``sweep``, ``compare`` and ``baseline``."""
+"""Sends requests to a vLLM and measures the replies: for ``sweep``, ``compare``, ``baseline``."""

@@ -1,4 +1,7 @@
-"""One server's client: sends requests, reads the streamed replies, keeps times and counts, but never any text."""
+"""One server's client: sends requests and reads the streamed replies.
+
+It keeps times and counts, but never any text.
+"""
 
 import json
 import time
@@ -46,7 +49,10 @@ class BadReply(Exception):
 
 
 class _Event(BaseModel):
-    """The parts of an event that are read; the last events have the number of tokens and vLLM's own acceptance."""
+    """The parts of an event that are read.
+
+    The last events have the number of tokens and vLLM's own acceptance.
+    """
 
     object: str = ""
     error: Any = None
@@ -78,6 +84,7 @@ async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: flo
     first: float | None = None
     tokens: int | None = None
     accepted = last = None
+
     async for line in lines:
         if not line.startswith(_DATA):
             continue
@@ -92,12 +99,13 @@ async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: flo
     if last is None:
         raise BadReply("no stream")
     end, numbers = time.monotonic(), accepted or last
+    tpot: float | None = None
+    if first is not None and tokens is not None and tokens >= 2:
+        tpot = (end - first) / (tokens - 1)
     return Sample(
         temperature=temperature,
         ttft=None if first is None else first - begun,
-        tpot=(
-            None if first is None or tokens is None or tokens < 2 else (end - first) / (tokens - 1)
-        ),
+        tpot=tpot,
         tokens=tokens,
         drafts=numbers.drafts,
         draft_tokens=numbers.draft_tokens,
@@ -140,8 +148,7 @@ class Client:
         await self._session.close()
 
     async def connect(self, prompt: str) -> None:
-        """Finds the model (by default the first that the server names) and requests one token from
-        it.
+        """Finds the model, by default the first that the server names, and requests one token.
 
         Raises:
             MeasurementError: the server cannot be reached or names no model, or the request fails.
@@ -154,30 +161,31 @@ class Client:
 
     async def _first_model(self) -> str:
         try:
-            async with self._session.get(
-                f"{self._url}/v1/models", allow_redirects=False
-            ) as response:
+            url = f"{self._url}/v1/models"
+            async with self._session.get(url, allow_redirects=False) as response:
                 if response.status != 200:
                     raise BadReply(f"status {response.status}")
-                return str(
-                    json.loads(await read_at_most(response, _MOST_MODELS) or b"")["data"][0]["id"]
-                )
+                models = json.loads(await read_at_most(response, _MOST_MODELS) or b"")
+                return str(models["data"][0]["id"])
         except aiohttp.ClientConnectionError as error:
             fault = (
-                f"cannot connect ({type(error).__name__}); is vLLM running, and is this its"
-                " address?"
+                f"cannot connect ({type(error).__name__}); "
+                "is vLLM running, and is this its address?"
             )
         except (*_FAILURES, LookupError, TypeError) as error:
             fault = (
-                f"no model under /v1/models ({_reason(error)}); is this vLLM's address? If so, set"
-                " --model"
+                f"no model under /v1/models ({_reason(error)}); "
+                "is this vLLM's address? If so, set --model"
             )
         raise MeasurementError(f"{self.name}: {fault}")
 
     async def ask(
         self, prompt: str, temperature: float, *, max_tokens: int | None = None
     ) -> Sample | None:
-        """Sends one request and reads its response; None if it failed, with the reason in ``last_fault``."""
+        """Sends one request and reads its response.
+
+        None if it failed; ``last_fault`` has the reason.
+        """
         options = self._options
         body: dict[str, Any] = {
             **options.extra_body,
@@ -187,12 +195,14 @@ class Client:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+
         if max_tokens is not None:
             body.pop("min_tokens", None)  # vLLM refuses a request for more of these
         if options.endpoint == "chat":
             body["messages"] = [{"role": "user", "content": prompt}]
         else:
             body["prompt"] = prompt
+
         url, begun = self._url + ENDPOINTS[options.endpoint], time.monotonic()
         try:
             # Redirects are not followed: prompts go only to the named server.

@@ -1,4 +1,7 @@
-"""Measures a sweep: each round goes through all levels, so that a drift of the machine affects all of them."""
+"""Measures a sweep.
+
+Each round goes through all levels, so that a drift of the machine affects all of them.
+"""
 
 import asyncio
 import json
@@ -26,9 +29,8 @@ from sidecar.settings import Settings
 _AFTER_FAILURE: Final = 0.1  # seconds, so as not to hammer a server that is down
 _BETWEEN_READINGS: Final = 0.2  # seconds
 _MOST_READINGS: Final = 10
-_OTHERS: Final = (
-    0.01  # a larger share of output tokens that are not in the replies is due to other clients
-)
+# A larger share of output tokens that are not in the replies is due to other clients.
+_OTHERS: Final = 0.01
 _WARMING_UP: Final = 8  # concurrent requests
 
 
@@ -52,10 +54,10 @@ class SweepOptions:
 async def measure_sweep(
     options: SweepOptions, stop: asyncio.Event, on_begin: Callable[[int, SweepLevel], None]
 ) -> SweepResult:
-    """Measures all levels, or those it reaches before ``stop`` is set; sets ``stop`` itself after
-    ``options.seconds``.
+    """Measures all levels, or those it reaches before ``stop`` is set.
 
-    ``on_begin`` is called before each round of a level, with the number of those before it.
+    Sets ``stop`` itself after ``options.seconds``. Calls ``on_begin`` before each round of a level,
+    with the number of those before it.
 
     Raises:
         MeasurementError: the server does not answer like an OpenAI-style one, or not at all.
@@ -65,6 +67,7 @@ async def measure_sweep(
         update={"vllm_url": options.url.rstrip("/").removesuffix("/v1")}
     )
     rounds: dict[SweepLevel, list[Measurement]] = defaultdict(list)
+
     try:
         async with (
             Client(options.url, options.requests) as client,
@@ -81,6 +84,7 @@ async def measure_sweep(
             reached_end = not stop.is_set()
     finally:
         timer.cancel()
+
     levels = tuple(LevelResult(level=level, rounds=tuple(parts)) for level, parts in rounds.items())
     sent = options.requests
     return SweepResult(
@@ -107,8 +111,9 @@ class _Sweep:
     stop: asyncio.Event
 
     async def warm_up(self) -> None:
-        """Connects, and sends each prompt once, for one token, so that every level finds the same
-        prefixes cached.
+        """Connects, and sends each prompt once, for one token.
+
+        So every level finds the same prefixes cached.
 
         Raises:
             MeasurementError: the first request fails.

@@ -17,7 +17,10 @@ LEAST_BATCHES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate, and half the width of its confidence interval; ``error`` is None if there are too few values."""
+    """An estimate, and half the width of its confidence interval.
+
+    ``error`` is None if there are too few values.
+    """
 
     value: float
     error: float | None = None
@@ -29,17 +32,19 @@ class Interval:
 
 
 def least_size(share: float | None) -> int:
-    """The smallest batch with, on average, two values beyond the quantile ``share``; 1 if it is not
-    for a quantile.
+    """The smallest batch with, on average, two values beyond the quantile ``share``.
 
-    The quantiles of smaller batches are less extreme and scatter too little to give the error of
-    the whole.
+    1 if ``share`` is None, for a metric that is no quantile. The quantiles of smaller batches are
+    less extreme and scatter too little to give the error of the whole.
     """
     return 1 if share is None else math.ceil(round(2 / min(share, 1 - share), 6))
 
 
 def confidence_factor(confidence: float, degrees: int) -> float:
-    """Student's t for a two-sided interval, by the Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5)."""
+    """Student's t for a two-sided interval.
+
+    By the Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5).
+    """
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
@@ -49,15 +54,17 @@ def confidence_factor(confidence: float, degrees: int) -> float:
 def estimate(
     whole: float | None, parts: Iterable[float | None], confidence: float
 ) -> Interval | None:
-    """``whole`` with the error that follows from the batches' own values, ``parts``; None if it is unknown."""
+    """``whole`` with the error that follows from the batches' own values, ``parts``.
+
+    None if ``whole`` is unknown.
+    """
     if whole is None:
         return None
     known = [part for part in parts if part is not None]
     if len(known) < LEAST_BATCHES:
         return Interval(whole)
-    return Interval(
-        whole, confidence_factor(confidence, len(known) - 1) * stdev(known) / math.sqrt(len(known))
-    )
+    factor = confidence_factor(confidence, len(known) - 1)
+    return Interval(whole, factor * stdev(known) / math.sqrt(len(known)))
 
 
 def relative_change(before: Interval | None, after: Interval | None) -> Interval | None:
@@ -90,7 +97,7 @@ def gains_from(token: Interval, first: Interval) -> tuple[int, int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class SweepMetric:
-    """Its value (None if unknown) and how to show it; ``share``: which quantile it is, if it is one."""
+    """Its value (None if unknown) and how to show it; ``share`` is None unless it is a quantile."""
 
     name: str
     value: Callable[[Measurement], float | None]

@@ -29,15 +29,14 @@ class SweepLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One round of a level, or all of them. ``samples`` are the completed requests, in the order of
-    their ends.
+    """One round of a level, or all of them.
 
-    ``seconds`` is the time from the first request's start to the last one's end. ``others``: vLLM
-    also served other clients, so neither the times nor the growth of the counters are due to these
-    requests alone. The rest is from vLLM's page, None if unknown: ``counted`` is how much its
-    speculation counters grew meanwhile, ``queries`` how many prompt tokens it looked up in the
-    prefix cache and ``hits`` how many it found, both unknown with ``others``, and so are
-    ``preemptions``.
+    ``samples`` are the completed requests, in the order of their ends. ``seconds`` is the time from
+    the first request's start to the last one's end. ``others``: vLLM also served other clients, so
+    neither the times nor the growth of the counters are due to these requests alone. The rest is
+    from vLLM's page, None if unknown: ``counted`` is how much its speculation counters grew
+    meanwhile, ``queries`` how many prompt tokens it looked up in the prefix cache and ``hits`` how
+    many it found, both unknown with ``others``, and so are ``preemptions``.
     """
 
     samples: tuple[Sample, ...]
@@ -57,11 +56,15 @@ class Measurement:
 
     @property
     def acceptance(self) -> Acceptance:
-        """From the replies if they have vLLM's numbers, else from its counters, unless it also served others."""
+        """From the replies if they have vLLM's numbers, else from its counters.
+
+        Not from the counters if vLLM also served others.
+        """
         exact = [sample for sample in self.samples if sample.drafts is not None]
         if not exact:
             known = self.counted if self.samples and not self.others else None
             return replace(known or NO_DRAFTS, requests=len(self.samples))
+
         return Acceptance(
             requests=len(exact),
             drafts=sum(sample.drafts or 0 for sample in exact),
@@ -77,9 +80,8 @@ class Measurement:
         """Where ``acceptance`` comes from."""
         if not self.acceptance.draft_tokens:
             return "none"
-        return (
-            "replies" if any(sample.drafts is not None for sample in self.samples) else "counters"
-        )
+        has_own = any(sample.drafts is not None for sample in self.samples)
+        return "replies" if has_own else "counters"
 
 
 def _total(parts: Sequence[float | None]) -> float | None:
@@ -112,12 +114,12 @@ class LevelResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """``complete`` is False if the sweep was stopped, ran out of time, or a level got no answer at
-    all.
+    """What a sweep sent and measured.
 
-    ``model`` is None if the sweep ended before the server named one. ``fault`` is the last one of a
-    request, None if none failed. The fields from ``prompts``, which is a digest, to ``rounds`` are
-    arguments of ``sweep``: with the same ones, the same requests are sent.
+    ``complete`` is False if the sweep was stopped, ran out of time, or a level got no answer at
+    all. ``model`` is None if the sweep ended before the server named one. ``fault`` is the last one
+    of a request, None if none failed. The fields from ``prompts``, which is a digest, to ``rounds``
+    are arguments of ``sweep``: with the same ones, the same requests are sent.
     """
 
     format: Literal[5] = 5
@@ -146,7 +148,7 @@ def read_saved(path: Path) -> SweepResult:
 
     Raises:
         InputError: it cannot be read, is not a saved sweep of this version, or no request was
-        answered.
+            answered.
     """
     try:
         result = _FILE.validate_json(read_input(path, _MOST_BYTES))

@@ -1,4 +1,4 @@
-"""What a sweep or a baseline sends: prompts and how they are requested, and the arguments for that."""
+"""What a sweep or a baseline sends: prompts, how they are requested, and the arguments for it."""
 
 import argparse
 import json
@@ -18,18 +18,16 @@ from sidecar.settings import Settings
 # request's speed.
 _ARGUMENTS: Final = ("model", "temperature", "max_tokens", "stream", "n")
 MOST_AT_ONCE: Final = 1024
-ENDPOINTS: Final = {
-    "chat": "/v1/chat/completions",
-    "completions": "/v1/completions",
-}  # by name on the command line
+# By name on the command line.
+ENDPOINTS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 _MOST_BYTES: Final = 1024**3  # ShareGPT's file is 670 MB
 _MOST_PROMPTS: Final = 10_000
 _HUMAN: Final = ("human", "user")
 
 BUILT_IN: Final = (
     (
-        "Write a Python function that returns the n-th Fibonacci number, with a docstring and two"
-        " examples."
+        "Write a Python function that returns the n-th Fibonacci number, "
+        "with a docstring and two examples."
     ),
     "Explain to a new colleague how a hash table works and when it is slow.",
     "List ten questions to ask before moving a database to another data centre.",
@@ -54,12 +52,11 @@ BUILT_IN: Final = (
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
-    """The first 10,000 prompts of a file: lines of text, JSON lines (``.jsonl``), or one JSON list
-    (``.json``).
+    """The first 10,000 prompts of a file.
 
-    A JSON value is a string, an object with a ``prompt``, or one with ``conversations`` or
-    ``messages`` (ShareGPT's and OpenAI's formats), whose first human turn is used; values without a
-    prompt are skipped.
+    It has lines of text, JSON lines (``.jsonl``) or one JSON list (``.json``). A JSON value is a
+    string, an object with a ``prompt``, or one with ``conversations`` or ``messages`` (ShareGPT's
+    and OpenAI's formats), whose first human turn is used; values without a prompt are skipped.
 
     Raises:
         InputError: the file cannot be read, is too large, or has no prompts.
@@ -103,9 +100,8 @@ class RequestOptions:
     model: str | None = None  # None: the first that the server names
     endpoint: str = "chat"  # a key of ``ENDPOINTS``
     max_tokens: int = 128
-    extra_body: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # more fields of each request's JSON
+    # More fields of each request's JSON.
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
     api_key: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | bool = True
 
@@ -123,8 +119,8 @@ def add_request_arguments(parser: argparse.ArgumentParser, description: str | No
         help="per request (default: 128)",
     )
     prompts = (
-        "lines of text, .jsonl, or a .json list such as ShareGPT's; the first 10,000 (default: 20"
-        " built in)"
+        "lines of text, .jsonl, or a .json list such as ShareGPT's; "
+        "the first 10,000 (default: 20 built in)"
     )
     group.add_argument("--prompts", type=Path, metavar="FILE", help=prompts)
     extra = "more fields of each request, such as '{\"top_k\": 20}'"

@@ -1,8 +1,8 @@
-"""Every metric that the sidecar exports, declared once: name, type, help, labels and where its
-value is.
+"""Every metric that the sidecar exports, declared once.
 
-They are a contract with rules, dashboards and users (``docs/metrics.md``). Ratios are from 0 to 1,
-times in seconds.
+A declaration has the name, type, help, labels, and where the value is. The metrics are a
+contract with rules, dashboards and users (``docs/metrics.md``). Ratios are from 0 to 1, times in
+seconds.
 """
 
 from dataclasses import replace
@@ -16,6 +16,5 @@ METRICS: Final = tuple(
 )
 """All metrics, in the order of ``/metrics``."""
 
-MOST_SERIES: Final = (
-    1500  # per pod with the default limits; tests/export/test_metrics.py fills each limit
-)
+# Per pod with the default limits; tests/export/test_metrics.py fills each limit.
+MOST_SERIES: Final = 1500

@@ -1,4 +1,4 @@
-"""Metrics of engines: vLLM's own counters, values derived from them, and what the plug-in says about an engine."""
+"""Metrics of engines: vLLM's own counters, values derived from them, and what the plug-in says."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -30,7 +30,10 @@ def _shown_quantiles(by_phase: Mapping[str, Mapping[float, float | None]]) -> Va
 
 
 def _gaps(gap: Callable[[Latency], float | None]) -> Callable[[EngineReport], Values]:
-    """By phase, except for the queue: half of the requests hardly wait there, so it has no gap to speak of."""
+    """By phase, except for the queue.
+
+    Half of the requests hardly wait there, so it has no gap to speak of.
+    """
     return lambda engine: {
         phase: gap(latency)
         for phase, latency in engine.latencies.items()
@@ -48,6 +51,16 @@ def _speculation(engine: EngineReport) -> Values:
 
 def _plain_steps(model: ModelReport) -> Values:
     return {(load.running, "baseline"): load.plain_seconds for load in model.loads}
+
+
+def _plain_throughput(model: ModelReport) -> Values:
+    steps = model.plain_steps
+    return steps.running[-1] / steps.seconds[-1] if steps else None
+
+
+def _plain_measured(model: ModelReport) -> Values:
+    steps = model.plain_steps
+    return steps.measured.timestamp() if steps and steps.measured else None
 
 
 # vLLM's counters under one name for every version.
@@ -95,14 +108,7 @@ METRICS: Final = {
     MODEL.gauge(
         "baseline_preemptions_ratio", "plain_cache.preemptions_ratio"
     ): "Preemptions / requests without speculation, from the baseline.",
-    MODEL.gauge(
-        "baseline_tokens_per_second",
-        lambda model: (
-            model.plain_steps.running[-1] / model.plain_steps.seconds[-1]
-            if model.plain_steps
-            else None
-        ),
-    ): (
+    MODEL.gauge("baseline_tokens_per_second", _plain_throughput): (
         "Tokens that an engine generates per second without speculation, at the highest load of the"
         " baseline."
     ),
@@ -198,12 +204,7 @@ METRICS: Final = {
         " unknown."
     ),
     MODEL.gauge(
-        "baseline_timestamp_seconds",
-        lambda model: (
-            model.plain_steps.measured.timestamp()
-            if model.plain_steps and model.plain_steps.measured
-            else None
-        ),
+        "baseline_timestamp_seconds", _plain_measured
     ): "When the plain step times were measured.",
     ENGINE.gauge("engine_speedup_ratio", "speed.speedup.ratio"): (
         "Plain time per token / actual of all requests over latency_window. Absent without a"

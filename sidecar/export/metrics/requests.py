@@ -1,4 +1,4 @@
-"""Metrics of requests, as vLLM's scheduler counted them, by temperature and by group, and the verdicts."""
+"""Metrics of requests by vLLM's scheduler, by temperature and by group, and the verdicts."""
 
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -27,10 +27,10 @@ _HAS_COLLAPSED: Final = _if_known(lambda judgement: judgement.has_collapsed)
 
 
 def _findings(model: ModelReport) -> Values:
+    if model.speed is None:  # a stale poll has none
+        return None
     codes = {finding.code for finding in model.findings}
-    return (
-        {code: code in codes for code in FindingCode} if model.speed is not None else None
-    )  # a stale poll has none
+    return {code: code in codes for code in FindingCode}
 
 
 METRICS: Final = {

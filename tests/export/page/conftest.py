@@ -93,7 +93,10 @@ class Tab:
 
 
 async def first_tab(session, targets):
-    """The address of the only tab: a second one may hide it at any time, and a hidden page does not renew itself."""
+    """The address of the only tab.
+
+    A second one may hide it at any time, and a hidden page does not renew itself.
+    """
     while True:
         async with session.get(targets) as response:
             for target in await response.json():

@@ -18,12 +18,10 @@ from tests.export import reports
 pytestmark = pytest.mark.servers
 
 TEXT = "document.getElementById('content').innerText"
-GOOD, EVEN, BAD, NONE = (
-    Verdict.NET_POSITIVE,
-    Verdict.BREAK_EVEN,
-    Verdict.NET_NEGATIVE,
-    Verdict.INSUFFICIENT_DATA,
-)
+GOOD = Verdict.NET_POSITIVE
+EVEN = Verdict.BREAK_EVEN
+BAD = Verdict.NET_NEGATIVE
+NONE = Verdict.INSUFFICIENT_DATA
 BUCKETS = ("0", GOOD, 0.82, 0.45), ("0.3-0.5", EVEN, 0.61, 0.17), ("0.7-1", BAD, 0.38, 0.38)
 
 
@@ -145,7 +143,8 @@ LINES_OF_NAMES = r"""
   const lines = [];
   for (let width = 200; width < 420; width += 3) {
     document.body.style.width = `${width}px`;
-    const texts = document.createTreeWalker(document.getElementById('content'), NodeFilter.SHOW_TEXT);
+    const content = document.getElementById('content');
+    const texts = document.createTreeWalker(content, NodeFilter.SHOW_TEXT);
     while (texts.nextNode())
       for (const name of texts.currentNode.data.matchAll(/0\.\d-[\d.]*\d/g)) {
         const range = document.createRange();

@@ -59,8 +59,8 @@ _NEVER_CONNECTED: Final = (
     " and `PYTHONPATH=DIR vllm serve MODEL` loads it."
 )
 _OTHER_FORMAT: Final = (
-    "The plug-in uses message format {}, but this sidecar reads formats {}. Rewrite the plug-in with"
-    " this sidecar (`specdec-sidecar plugin DIR`) and restart vLLM."
+    "The plug-in uses message format {}, but this sidecar reads formats {}. Rewrite the plug-in"
+    " with this sidecar (`specdec-sidecar plugin DIR`) and restart vLLM."
 )
 
 

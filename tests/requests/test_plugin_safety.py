@@ -29,8 +29,8 @@ PARTS = (
     "after_step",
     "follow",
     "end",
-    "settle",
-    "add",
+    "fold",
+    "row",
     "go_on",
     "report",
     "send",
@@ -121,7 +121,8 @@ def test_arguments_that_a_call_omits_have_vllms_own_defaults(socket_path):
     stats = scheduler.make_spec_decoding_stats(None, 3)
     assert scheduler.update_from_output(SchedulerOutput())[0].outputs == []
     counted = (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens)
-    assert scheduler._specdec.total[-3:] == counted == (1, 1, 1)
+    known = scheduler.requests["a"]._specdec
+    assert (known.drafts, known.draft_tokens, known.accepted_tokens) == counted == (1, 1, 1)
 
 
 def test_arguments_and_results_are_passed_on_as_they_are(installed):

@@ -950,7 +950,9 @@ LEAST_SECONDS = 20e-6
 MOST_SECONDS = 500e-6
 FOLD_SECONDS = 10e-6  # what adding one Growth to the tables takes
 PACKET_SECONDS = 15e-6  # the least that a packet takes
-MAX_ROWS = 4  # in a packet, which must stay below 65,536 bytes
+ROW_SECONDS = 10e-6  # what a row takes in one
+LEAST_ROWS = 4
+MOST_ROWS = 32  # a packet must stay below 65,536 bytes
 MAX_FINISHED_SENT = 64
 MAX_BYTES = 60_000
 
@@ -990,6 +992,8 @@ class Observer(Counting):
         since the next step may be far off.
         """
         is_idle = not scheduler.running and not scheduler.get_num_unfinished_requests()
+        if is_idle:  # also in the step that vLLM runs after an abort, to tell its workers
+            self.ends.clear()
         if is_idle or (self.slices is None and self.is_due()):
             self.slices = chain(self.slices or (), self.report(scheduler))
 
@@ -1002,13 +1006,17 @@ class Observer(Counting):
                 return
 
         self.slices = None
-        if is_idle:  # also in the step that vLLM runs after an abort, to tell its workers
-            self.ends.clear()
 
     def is_due(self) -> bool:
         """Whether a report is: after a period, or sooner if the totals have grown much."""
         clock = self.ends[-1]
         return clock >= self.due or (clock >= self.soonest and self.generation_tokens > self.much)
+
+    def rows_allowed(self) -> int:
+        """Rows in the next packet: the more, the fewer packets the sidecar must read."""
+        if not self.ends:  # idle
+            return MOST_ROWS
+        return min(max(int(self.allowance() / ROW_SECONDS), LEAST_ROWS), MOST_ROWS)
 
     def allowance(self) -> float:
         """Seconds that a report may take of this step."""
@@ -1055,7 +1063,7 @@ class Observer(Counting):
         is_told = bool(self.unsent)
         while self.unsent:
             yield PACKET_SECONDS
-            rows = [*islice(self.unsent, MAX_ROWS)]
+            rows = [*islice(self.unsent, self.rows_allowed())]
             is_last = len(rows) == len(self.unsent)
             if not self.send_report(tables=self.packed(rows), end=end if is_last else None):
                 return

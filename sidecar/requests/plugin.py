@@ -18,6 +18,7 @@ It starts no thread, waits for nothing, writes no file, and needs only Python's 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import json
@@ -446,6 +447,19 @@ class TemperatureRow(Row):
         return {**self.counts._asdict(), "drafted_at": drafted_at, "accepted_at": accepted_at}
 
 
+class Cut(NamedTuple):
+    """What has been counted between two moments, of which each report has the later one.
+
+    ``finished`` is the number of finished requests that wait at that moment, with those that were
+    dropped before it: later ones are not of this cut.
+    """
+
+    growth: dict[Key, Growth]
+    steps: dict[StepKey, Steps]
+    endings: dict[str, Totals]
+    finished: int
+
+
 class Request:
     """What is kept of one request, in the attribute ``_specdec`` of vLLM's own."""
 
@@ -815,6 +829,16 @@ class Counting:
         self.ending_growth[ending] = self.ending_growth.get(ending, Totals()).plus(one)
         return ending
 
+    def take(self) -> Cut:
+        """All that has been counted since the last cut; from now on, it is counted anew."""
+        finished = len(self.finished) + self.lost
+        cut = Cut(self.growth, self.step_growth, self.ending_growth, finished)
+        self.cut += 1
+        self.growth = {}
+        self.step_growth = {}
+        self.ending_growth = {}
+        return cut
+
 
 def finished_request(
     request: Any, known: Request, outcome: str, ending: str | None, now: float
@@ -1033,33 +1057,36 @@ class Observer(Counting):
         self.soonest = clock + SHORT_PERIOD
         self.much = self.generation_tokens * MUCH
 
+        self.introduce()
+        if self.state == "checking":
+            return
+
+        end = self.heartbeat(scheduler)
+        cut = self.take()
+        yield from self.fold_cut(cut)
+        end["total"] = self.total._asdict()
+        yield from self.send_cut(cut, end)
+
+    def introduce(self) -> None:
+        """Says hello if the sidecar does not know who reports, or what."""
         if self.process != os.getpid():
             self.leave()
         is_told = self.told == (self.state, self.named_tables())
         if self.socket is None or self.state == "checking" or not is_told:
             self.say(self.state, self.reason)
-        if self.state == "checking":
-            return
 
-        growth = self.growth
-        steps = self.step_growth
-        endings = self.ending_growth
-        self.cut += 1
-        self.growth = {}
-        self.step_growth = {}
-        self.ending_growth = {}
-        last_finished = len(self.finished) + self.lost  # later ones are not of this cut
-        end = self.heartbeat(scheduler)
-
-        for key, grown in growth.items():
+    def fold_cut(self, cut: Cut) -> Iterator[float]:
+        """Adds a cut to the total and the tables."""
+        for key, growth in cut.growth.items():
             yield FOLD_SECONDS
-            self.fold(key, grown)
-        for step_key, grown_steps in steps.items():
-            self.row("steps", step_key, self.now).add(grown_steps)
-        for ending, totals in endings.items():
+            self.fold(key, growth)
+        for step_key, steps in cut.steps.items():
+            self.row("steps", step_key, self.now).add(steps)
+        for ending, totals in cut.endings.items():
             self.row("ending", ending, self.now).add(totals)
-        end["total"] = self.total._asdict()
 
+    def send_cut(self, cut: Cut, end: dict[str, Any]) -> Iterator[float]:
+        """Sends the rows that have changed, and the finished requests of the cut."""
         is_told = bool(self.unsent)
         while self.unsent:
             yield PACKET_SECONDS
@@ -1070,13 +1097,14 @@ class Observer(Counting):
             for row in rows:
                 del self.unsent[row]
 
-        while not is_told or last_finished > self.lost:
+        left = cut.finished
+        while not is_told or left > self.lost:  # some may have been dropped since
             yield PACKET_SECONDS
-            finished = self.packable(last_finished - self.lost)
+            finished = self.packable(left - self.lost)
             if not self.send_report(finished=finished, end=end):
                 return
             is_told = True
-            last_finished -= len(finished)
+            left -= len(finished)
             for _ in finished:
                 self.finished.popleft()
 
@@ -1232,6 +1260,7 @@ SPECULATION = {
     "draft_max_model_len": "draft_model_config.max_model_len",
     "draft_layers": "draft_model_config.hf_text_config.num_hidden_layers",
 }
+MAX_OPTIONS = 4096  # characters of the --speculative-config
 # The same from its whole configuration on.
 CONFIGURATION = {
     "model_runner_v2": "use_v2_model_runner",
@@ -1296,8 +1325,28 @@ def speculation(speculative: Any) -> dict[str, Any] | None:
         "rejection_sample_method": getattr(speculative, "rejection_sample_method", None),
         "parallel_drafting": bool(getattr(speculative, "parallel_drafting", None)),
         "draft_architectures": architectures,
+        "options": options(speculative),
         **{name: setting(speculative, path) for name, path in SPECULATION.items()},
     }
+
+
+def options(speculative: Any) -> str | None:
+    """The --speculative-config as JSON: what differs from vLLM's defaults; None if it is unknown.
+
+    vLLM fills in 0 for some options that it does not need, and takes no 0 for them.
+    """
+    found = {}
+    with suppress(Exception):
+        for field in dataclasses.fields(speculative):
+            value = getattr(speculative, field.name)
+            default = getattr(field.default, "default", field.default)  # of pydantic's FieldInfo
+            is_plain = isinstance(value, (bool, int, float, str, list))
+            is_filled_in = value == 0 and default is None
+            if is_plain and value != default and not is_filled_in:
+                found[field.name] = value
+        text = encode(found)
+        return text if found and len(text) <= MAX_OPTIONS else None
+    return None
 
 
 def setting(source: Any, path: str) -> Any:

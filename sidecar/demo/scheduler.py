@@ -101,11 +101,6 @@ class SchedulerOutput:
     scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
     num_invalid_spec_tokens: dict[str, int] | None = None  # draft tokens that a grammar rejected
 
-    @property
-    def total_num_scheduled_tokens(self) -> int:
-        """The tokens that the step computes, of all requests."""
-        return sum(self.num_scheduled_tokens.values())
-
 
 @dataclass(slots=True)
 class SpecDecodingStats:

@@ -568,8 +568,10 @@ class Counting:
         # The current step.
         self.now = time.time()
         self.length = 0.0  # seconds; 0: unknown
-        self.context: float | None = None  # mean tokens of a decoding request, as last sampled
-        self.context_cut = 0  # the cut since which it has been sampled
+        # The mean tokens of a decoding request as last sampled, since which cut, and their power.
+        self.context = 0
+        self.context_cut = -1
+        self.context_exponent = 0
         # When the last steps ended. Two times with two pipeline stages, since a request is then in
         # every other step.
         stages = getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1)
@@ -659,7 +661,7 @@ class Counting:
             decodes -= len(first_tokens)
             tokens -= sum(first_tokens)
         if decodes > 0:
-            if self.context is None or self.context_cut != self.cut:
+            if self.context_cut != self.cut:
                 self.sample_context(scheduler.requests, outputs)
             if self.length:
                 self.count_step(scheduler_output, decodes, tokens)
@@ -683,18 +685,14 @@ class Counting:
     def count_step(self, scheduler_output: Any, decodes: int, tokens: int) -> None:
         """Counts a step in which requests decoded."""
         drafts = scheduler_output.scheduled_spec_decode_tokens
-        scheduled = getattr(scheduler_output, "total_num_scheduled_tokens", None)
+        scheduled = getattr(scheduler_output, "num_scheduled_tokens", None)
         prefill_tokens = 0
-        if scheduled is not None:
+        if scheduled is not None and len(scheduled) > decodes:  # else all of them decoded
             decoded = decodes + sum(map(len, drafts.values()))
-            prefill_tokens = max(scheduled - decoded, 0)
+            prefill_tokens = max(sum(scheduled.values()) - decoded, 0)
 
-        context = self.context or 0.0
-        key = StepKey(
-            running=exponent(decodes),
-            context=(exponent(ceil(context)) + 1) // 2,
-            is_mixed=None if scheduled is None else prefill_tokens > MIXED,
-        )
+        is_mixed = None if scheduled is None else prefill_tokens > MIXED
+        key = StepKey(exponent(decodes), self.context_exponent, is_mixed)
         steps = self.step_growth.get(key)
         if steps is None:
             steps = Steps()
@@ -705,7 +703,7 @@ class Counting:
         steps.request_seconds += decodes * self.length
         steps.tokens += tokens
         steps.prefill_tokens += prefill_tokens
-        steps.context_tokens += round(decodes * context)
+        steps.context_tokens += decodes * self.context
         steps.drafts += len(drafts)
 
     def sample_context(self, requests: dict[str, Any], outputs: list[Any]) -> None:
@@ -719,7 +717,8 @@ class Counting:
             if request is not None
         ]
         if contexts:
-            self.context = sum(contexts) / len(contexts)
+            self.context = round(sum(contexts) / len(contexts))
+            self.context_exponent = (exponent(self.context) + 1) // 2
 
     def check(self, drafts: dict[str, Any], outputs: list[Any]) -> None:
         """Checks that the class's own methods call vLLM's.

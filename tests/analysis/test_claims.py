@@ -276,3 +276,16 @@ def test_a_life_goes_on_when_vllm_makes_its_engine_s_counters_anew():
     assert None not in shown
     assert (shown, shown[-1]) == (sorted(shown), 1200)
     assert server.engines()[EngineKey("m", "1")].coverage == 1.0
+
+
+def test_a_stranger_that_has_left_is_not_added_to_what_the_engine_s_own_plugin_counts(server):
+    """As after a restart of the sidecar, where the own plug-in connects later."""
+    stranger = PluginEnd(server, 1, started=1.0).serve(80, drafts=30).tick()
+    server.poll(snap(drafts=900))
+    stranger.close()
+    own = PluginEnd(server, 2, started=1.0).serve(drafts=900)
+    for _ in range(40):
+        own.serve(drafts=10).tick()
+        server.poll(own.counted())
+
+    assert (server.model().no_split, drafts(server)) == (None, 1300)

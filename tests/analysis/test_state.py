@@ -150,7 +150,7 @@ def test_engines_past_the_bound_are_summed_as_other():
     assert server.drafts() == {"0": 1, "1": 11, "other": 93}
 
 
-@pytest.mark.parametrize(("engines", "past"), [(1, 0), (6, 5), (8, 17)])
+@pytest.mark.parametrize(("engines", "past"), [(1, 0), (6, 6), (8, 18)])
 def test_positions_beyond_the_series_that_the_engines_leave_are_counted_once(engines, past):
     server, deep = Server(), (1.0,) * 24
     for _ in range(3):

@@ -324,8 +324,8 @@ class Trust:
             return _compared(growth or cut, tolerance, is_known=growth is not None)
         if whole.is_above(tolerance):
             return Standing.DIFFERS, whole
-        if is_succeeded:
-            return Standing.AGREES, whole
+        if is_succeeded:  # it keeps what it has, but this confirms nothing
+            return (Standing.AGREES if self.is_proven else Standing.WAITS), whole
         if self.began_midway and not whole.is_telling_and_within(tolerance):
             return self._find_midway(cut, growth, earlier or {}, tolerance)
         if whole.is_below(tolerance) or growth is None:

@@ -120,6 +120,8 @@ class ModelReport:
     acceptance_p10: float | None
     no_split: NoSplit | None  # why there are no temperatures; None if there are
     advice: Advice | None  # on the number of draft tokens; None below the gates
+    # over the last hour, by the mean context of the requests that decoded (``CONTEXT_LABELS``)
+    contexts: Mapping[str, Speedup] = field(default_factory=dict)
     plain_cache: PlainCache | None = None  # this and the next two are the baseline's
     plain_steps: PlainStepTimes | None = None
     # by phase and quantile

@@ -20,7 +20,7 @@ _INTERRUPTED = 130  # exit code that shells give for Ctrl-C
 
 _COMMANDS = (
     *("run", "plugin", "check", "healthcheck", "plan", "baseline"),
-    *("sweep", "compare", "report", "record", "replay", "demo"),
+    *("sweep", "compare", "fidelity", "report", "record", "replay", "demo"),
 )
 
 

@@ -5,7 +5,8 @@ It keeps times and counts, but never any text.
 
 import json
 import time
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, Self
 
 import aiohttp
@@ -116,6 +117,7 @@ async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: flo
 
 _FAILURES: Final = (BadReply, aiohttp.ClientError, OSError, ValueError, RecursionError)
 _LONGEST_REPLY: Final = 600.0  # seconds
+_MOST_REPLY: Final = 64 * 1024 * 1024  # bytes
 _MOST_MODELS: Final = 1024 * 1024  # bytes of `/v1/models`
 
 
@@ -198,21 +200,49 @@ class Client:
 
         if max_tokens is not None:
             body.pop("min_tokens", None)  # vLLM refuses a request for more of these
-        if options.endpoint == "chat":
-            body["messages"] = [{"role": "user", "content": prompt}]
-        else:
-            body["prompt"] = prompt
 
-        url, begun = self._url + ENDPOINTS[options.endpoint], time.monotonic()
+        begun = time.monotonic()
         try:
-            # Redirects are not followed: prompts go only to the named server.
-            async with self._session.post(url, json=body, allow_redirects=False) as response:
-                if response.status != 200:
-                    raise BadReply(f"status {response.status}")
+            async with self._post(prompt, body) as response:
                 return await read_reply(response.content, temperature, begun)
         except _FAILURES as error:
             self.last_fault = _reason(error)
             return None
+
+    async def complete(self, prompt: str, fields: Mapping[str, Any]) -> Any:
+        """Sends one request with these fields and returns its whole reply, parsed.
+
+        None if it failed; ``last_fault`` has the reason.
+        """
+        body = {**self._options.extra_body, "model": self.model, **fields}
+        try:
+            async with self._post(prompt, body) as response:
+                return json.loads(await read_at_most(response, _MOST_REPLY) or b"")
+        except _FAILURES as error:
+            self.last_fault = _reason(error)
+            return None
+
+    @asynccontextmanager
+    async def _post(
+        self, prompt: str, body: Mapping[str, Any]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Sends a request to the endpoint; gives its response if the status is 200."""
+        asked: dict[str, Any] = {"prompt": prompt}
+        if self.is_chat:
+            asked = {"messages": [{"role": "user", "content": prompt}]}
+        url = self._url + ENDPOINTS[self._options.endpoint]
+        # Redirects are not followed: prompts go only to the named server.
+        async with self._session.post(
+            url, json={**body, **asked}, allow_redirects=False
+        ) as response:
+            if response.status != 200:
+                raise BadReply(f"status {response.status}")
+            yield response
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether requests go to the chat endpoint."""
+        return self._options.endpoint == "chat"
 
 
 def _reason(error: Exception) -> str:

@@ -24,6 +24,7 @@ from sidecar.requests.messages import PluginSink
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
 from sidecar.settings.field_types import Address
+from sidecar.settings.groups import Thresholds
 from sidecar.settings.reload import Reloader
 from sidecar.supervise import Supervisor
 
@@ -75,7 +76,7 @@ class Sidecar:
             requests = recorder.tee_requests(requests)
         self.poller = Poller(pages, settings, scrapes)
         self.receiver = PluginReceiver(settings.plugin.socket, requests, _log())
-        self.push = _push(self._report, settings)
+        self.push = _push(self._report, lambda: self._settings.thresholds, settings)
 
         own_pages = make_web(
             self._shown,
@@ -123,12 +124,14 @@ async def _listening(server: GuardedServer, listen: Address) -> Address:
         raise ListenError(f"cannot bind {listen}: {problem}; {advice}") from error
 
 
-def _push(report: Callable[[], Report], settings: Settings) -> Push | None:
+def _push(
+    report: Callable[[], Report], thresholds: Callable[[], Thresholds], settings: Settings
+) -> Push | None:
     """The direct push; None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
     own_page = f"{settings.scheme}://{_reachable(settings.listen)}"
-    return Push(report, settings.alerting, own_page, StateLog(_log()))
+    return Push(report, settings.alerting, own_page, StateLog(_log()), thresholds=thresholds)
 
 
 def _reachable(listen: Address) -> Address:

@@ -96,6 +96,9 @@ class Thresholds(Group):
 
     acceptance_net_negative: Share = 0.5
     """acceptance rate below which speculation costs more than it saves"""
+    acceptance_low_is_critical: bool = False
+    """page for every acceptance rate below `acceptance_net_negative` while no time says whether it
+    is slower, even if it was never higher"""
     acceptance_break_even: Share = 0.65
     """acceptance rate above which speculation pays; between the two it roughly breaks even"""
     acceptance_p10: Share = 0.5
@@ -132,6 +135,8 @@ class Thresholds(Group):
     above which speculation does not pay"""
     restarts_per_hour: int = Field(3, ge=1, le=1000)
     """restarts of vLLM within an hour that count as a crash loop"""
+    startup_time: Duration = Field(1800.0, ge=60, le=86_400)
+    """time after the sidecar's start within which vLLM has loaded its model"""
     events_dropped: Share = 0.01
     """share of finished requests lost before the sidecar, above which histograms by temperature are
     doubtful"""

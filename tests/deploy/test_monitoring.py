@@ -24,6 +24,13 @@ def test_the_manifests_have_every_rule_and_every_dashboard():
     assert all(page["metadata"]["labels"]["grafana_dashboard"] == "1" for page in maps)
 
 
+def test_a_client_side_apply_can_store_every_dashboard():
+    """It keeps the object in an annotation; Kubernetes allows 262,144 bytes of annotations."""
+    for obj in read_all((KUBERNETES / "monitoring" / "dashboards.yaml").read_text()):
+        stored = json.dumps(obj, separators=(",", ":"), ensure_ascii=False)
+        assert len(stored.encode()) < 250_000, obj["metadata"]["name"]
+
+
 def test_the_mixin_is_the_shipped_rules_and_dashboards():
     parts = "[mixin.prometheusAlerts, mixin.prometheusRules, mixin.grafanaDashboards]"
     text = f"local mixin = import 'mixin.libsonnet'; {parts}"

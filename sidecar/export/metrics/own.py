@@ -48,6 +48,10 @@ METRICS: Final = {
     REPORT.counter(
         "settings_reloads", "own.reloads", "outcome"
     ): "Reloads of the settings, by outcome: applied or refused.",
+    REPORT.gauge("settings_invalid", lambda report: len(report.own.invalid_settings)): (
+        "Problems of the settings as they were read last. What was invalid at the start has its"
+        " default, what was invalid at a reload its old value."
+    ),
     REPORT.counter(
         "alerts_sent", "own.alerts_sent", "alertmanager", "outcome"
     ): "Alerts pushed directly to Alertmanager, repeats included.",

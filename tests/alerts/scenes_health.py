@@ -279,9 +279,9 @@ def own():
     wrong = Pod("wrong", minutes=0).plain(metric, (60, 2)).sidecar_fires(2)
     mended = Pod("mended", minutes=0).plain(metric, (20, 1), (40, 0)).sidecar_fires(1, until=20)
     brief = Pod("brief", minutes=0).plain(metric, (4, 1), (56, 0))
-    yield Scene("settings that are invalid", "SpecDecodeSettingsInvalid", at=(4, 14, 28)).with_pods(
-        wrong, mended, brief, Pod("valid").drafting(5, 0.8)
-    )
+    yield Scene(
+        "settings that are invalid", "SpecDecodeSettingsInvalid", at=(4, 9, 14, 28)
+    ).with_pods(wrong, mended, brief, Pod("valid").drafting(5, 0.8))
 
     sent, am = "specdec_alerts_sent_total", {"alertmanager": "am:9093"}
     refused = failing(

@@ -310,7 +310,9 @@ def test_settings_become_a_file_that_the_sidecar_reads(tmp_path):
 
 def test_the_templates_work_in_another_chart_as_the_readme_shows(tmp_path):
     """The README's own snippet, with what a Deployment needs around it."""
-    [snippet] = re.findall(r"\n\n((?:    .*\n)+)\n`vllm\.port`", (CHART / "README.md").read_text())
+    [snippet] = re.findall(
+        r"\n\n((?:    .*\n)+)\nIn an umbrella", (CHART / "README.md").read_text()
+    )
     head = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: mine}\n"
     head += "spec:\n  selector: {matchLabels: {app: mine}}\n  template:\n"
     body = snippet.replace("      annotations:", "      labels: {app: mine}\n      annotations:")

@@ -6,18 +6,21 @@ import gc
 import os
 import signal
 from pathlib import Path
+from typing import Final
 
 import structlog
 
 from sidecar import __version__
 from sidecar.app import running
 from sidecar.commands.arguments import add_vllm_url, with_vllm_url
-from sidecar.commands.waiting import stop_on_signals
-from sidecar.log import Logger
+from sidecar.commands.waiting import stop_on_signals, stopped
+from sidecar.errors import ListenError
+from sidecar.log import Logger, StateLog
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.reload import Reloader
 
 HELP = "poll vLLM and export its metrics until stopped"
+_RETRY: Final = 5.0  # seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +39,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 after SIGTERM or SIGINT. SIGHUP reloads settings.
 
     Raises:
-        ListenError: it cannot listen on its address.
+        ListenError: it cannot listen on its address; with ``--ignore-invalid-settings`` it tries
+            again until it can.
     """
     config: Path | None = arguments.config
 
@@ -51,11 +55,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         config,
         invalid=arguments.invalid_settings,
     )
-    asyncio.run(_run(reloader, log))
+    asyncio.run(_run(reloader, log, keeps_trying=arguments.ignore_invalid_settings))
     return 0
 
 
-async def _run(reloader: Reloader, log: Logger) -> None:
+async def _run(reloader: Reloader, log: Logger, *, keeps_trying: bool) -> None:
     settings = reloader.settings
     stop = stop_on_signals()
     for problem in reloader.invalid:
@@ -64,6 +68,19 @@ async def _run(reloader: Reloader, log: Logger) -> None:
         log.error("own pages are locked, except for probes, until web_config_file is valid")
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.request)
+    listening = StateLog(log)
+    while not stop.is_set():
+        try:
+            await _serve(reloader, stop, log)
+        except ListenError as error:
+            if not keeps_trying:
+                raise
+            listening.fault("listen", "cannot listen; trying again", problem=str(error))
+            await stopped(stop, _RETRY)
+
+
+async def _serve(reloader: Reloader, stop: asyncio.Event, log: Logger) -> None:
+    settings = reloader.settings
     async with running(settings, reloader=reloader) as address:
         # Otherwise each full collection also walks everything that was imported and stalls the
         # event loop for 20 ms.

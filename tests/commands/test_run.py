@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 
 import pytest
 
@@ -156,3 +157,22 @@ async def test_url_takes_the_place_of_the_settings(program):
 
     assert started["vllm_url"] == "http://127.0.0.1:2"
     assert "changed" not in reloaded
+
+
+async def test_where_vllm_waits_for_it_it_waits_for_a_port_that_is_taken(program):
+    """As of another Pod of the node, with ``hostNetwork``."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        listen = f"127.0.0.1:{other.getsockname()[1]}"
+        variables = {"SPECDEC_VLLM_URL": NOWHERE, "SPECDEC_LISTEN": listen}
+        async with program("run", **variables) as strict:
+            assert await strict.wait() == 1
+
+        async with program("run", "--ignore-invalid-settings", **variables) as process:
+            problem = (await log_line(process, "cannot listen; trying again"))["problem"]
+            other.close()
+            await log_line(process, "sidecar started")
+
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+
+    assert problem.startswith(f"cannot bind {listen}: Address already in use")

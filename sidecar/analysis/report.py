@@ -120,13 +120,15 @@ class ModelReport:
     acceptance_p10: float | None
     no_split: NoSplit | None  # why there are no temperatures; None if there are
     advice: Advice | None  # on the number of draft tokens; None below the gates
+    # over the last hour, by the mean context of the requests that decoded (``CONTEXT_LABELS``)
+    contexts: Mapping[str, Speedup] = field(default_factory=dict)
     plain_cache: PlainCache | None = None  # this and the next two are the baseline's
     plain_steps: PlainStepTimes | None = None
     # by phase and quantile
     plain_latencies: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
     # share of the requests by parameter: see REJECTED
     rejected: Mapping[str, float] = field(default_factory=dict)
-    findings: tuple[Finding, ...] = ()  # why speculation loses, the most expensive first
+    findings: tuple[Finding, ...] = ()  # why speculation loses, what to change first first
     # as of the last good poll, like the judgement
     breaches: Breaches = field(default_factory=Breaches)
 

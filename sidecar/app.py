@@ -103,6 +103,7 @@ class Sidecar:
         own = OwnReport(
             failures=dict(self._supervisor.failures),
             reloads={} if self._reloader is None else dict(self._reloader.outcomes),
+            invalid_settings=() if self._reloader is None else self._reloader.invalid,
             http_refusals=dict(self.server.refusals),
             alerts_sent={} if self.push is None else self.push.sent,
         )
@@ -115,8 +116,12 @@ def _log() -> Logger:
 
 
 async def _listening(server: GuardedServer, listen: Address) -> Address:
+    host = listen.host
+    if listen.is_wildcard:  # as for Prometheus' own exporters
+        host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - what was asked for
+
     try:
-        return Address(*await server.start(listen.host, listen.port))
+        return Address(*await server.start(host, listen.port))
     except OSError as error:
         # socket.create_server adds the address.
         problem, _, _ = (error.strerror or str(error)).partition(" (while")
@@ -136,8 +141,11 @@ def _push(
 
 def _reachable(listen: Address) -> Address:
     """Where others reach ``listen``: at the host's own address if that is the wildcard address."""
-    if listen.local == listen:
+    if not listen.is_wildcard:
         return listen
-    with suppress(OSError):  # in a Pod the host's name resolves to the Pod's address
-        return Address(socket.gethostbyname(socket.gethostname()), listen.port)
-    return Address(socket.gethostname(), listen.port)
+
+    name = socket.gethostname()
+    with suppress(OSError):  # in a Pod the host's name resolves to the Pod's address, IPv4 or IPv6
+        *_, (address, *_) = socket.getaddrinfo(name, listen.port, type=socket.SOCK_STREAM)[0]
+        return Address(str(address), listen.port)
+    return Address(name, listen.port)

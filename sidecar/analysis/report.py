@@ -151,6 +151,9 @@ class OwnReport:
     failures: Mapping[str, int] = field(default_factory=dict)  # by part of the program
     # of settings and certificates, by outcome
     reloads: Mapping[str, int] = field(default_factory=dict)
+    # A line for each problem. Settings that were invalid at the start have their defaults; those of
+    # a reload are not in force.
+    invalid_settings: tuple[str, ...] = ()
     http_refusals: Mapping[str, int] = field(default_factory=dict)  # by reason
     # by Alertmanager and outcome
     alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)

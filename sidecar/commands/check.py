@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -14,6 +15,12 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.report import EngineReport, Report
 from sidecar.analysis.split.plugin_state import BAD
 from sidecar.analysis.state import State
+from sidecar.commands.arguments import (
+    add_sidecar_user,
+    add_vllm_url,
+    with_sidecar_user,
+    with_vllm_url,
+)
 from sidecar.commands.sidecar_status import own_url, sidecar_status
 from sidecar.engine.names import Counter
 from sidecar.engine.page_source import page_source
@@ -37,8 +44,10 @@ _REMEDIES: Final = {
 }
 
 
-def add_arguments(_parser: argparse.ArgumentParser) -> None:
-    """There are none."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``check``."""
+    add_vllm_url(parser)
+    add_sidecar_user(parser)
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -46,15 +55,20 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
     Failures: the page is unusable, a plug-in failed, its socket cannot be opened, an Alertmanager
     takes no alerts. A plug-in that is not heard is none, as only the split by temperature needs it.
+
+    Raises:
+        InputError: the file with the password of a sidecar that runs here cannot be used.
     """
+    settings = with_vllm_url(settings, arguments.vllm_url)
+    own = with_sidecar_user(own_url(settings), arguments.user_file, os.environ)
     source = "environment variables, no file"
     if arguments.config:
         source = f"{arguments.config} and environment variables"
     print(f"settings: valid ({source})")
-    return asyncio.run(_check(settings))
+    return asyncio.run(_check(settings, own))
 
 
-async def _check(settings: Settings) -> int:
+async def _check(settings: Settings, own: str) -> int:
     state = State(settings, time.time())
     async with page_source(settings, settings.limits) as source:
         await Poller(source, settings, state).poll()
@@ -64,7 +78,7 @@ async def _check(settings: Settings) -> int:
     for line in _page(report, settings):
         print(f"  {line}")
 
-    plugin = await _running(settings)
+    plugin = await _running(own)
     if plugin is None and report.scrape.last_error is None:
         plugin = await _listen(state, settings)
     failed, text = plugin or (False, "not checked, because vLLM's metrics cannot be read")
@@ -76,15 +90,15 @@ async def _check(settings: Settings) -> int:
     return code
 
 
-async def _running(settings: Settings) -> tuple[bool, str] | None:
+async def _running(own: str) -> tuple[bool, str] | None:
     """Whether the plug-in failed, and its text, according to a sidecar that already runs here.
 
     Such a sidecar has the socket. None if there is none.
     """
-    url = own_url(settings)
+    url = redacted(own)
 
     try:
-        status = await sidecar_status(url, tls=False)
+        status = await sidecar_status(own, tls=False)
         plugin = status["plugin"]
         watches = f"from the sidecar at {url}, which watches {status['vllm_url']}"
         return bool(plugin["problem"]) or plugin["state"] in BAD, f"{plugin['text']} ({watches})"

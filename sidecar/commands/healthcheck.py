@@ -11,8 +11,10 @@ HELP = "check whether a running sidecar is healthy, for container probes"
 _TIMEOUT = 2.0  # seconds
 
 
-def add_arguments(_parser: argparse.ArgumentParser) -> None:
-    """There are none."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """There are none of its own."""
+    # A sidecar may run with the defaults of invalid settings.
+    parser.set_defaults(ignore_invalid_settings=True)
 
 
 def run(_arguments: argparse.Namespace, settings: Settings) -> int:

@@ -4,6 +4,7 @@ It shows the sidecar's verdicts and computes none.
 """
 
 import json
+import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -23,8 +24,10 @@ def own_url(settings: Settings) -> str:
     return f"{settings.scheme}://{settings.listen.local}"
 
 
-async def sidecar_status(url: str, *, tls: bool) -> dict[str, Any]:
-    """The JSON of the sidecar at ``url``; ``tls``: whether to verify its certificate.
+async def sidecar_status(url: str, *, tls: ssl.SSLContext | bool) -> dict[str, Any]:
+    """The JSON of the sidecar at ``url``.
+
+    ``tls`` verifies its certificate: True by the system's CAs, False not at all.
 
     Raises:
         ScrapeError: there is no answer, or it is not a JSON object.
@@ -58,6 +61,9 @@ def status_lines(status: _Json, origin: str, *, is_markdown: bool = False) -> It
         f"specdec-sidecar {status['version']}, {origin}; "
         "times in milliseconds; ± is the 95 % confidence interval"
     )
+
+    for problem in status["own"]["invalid_settings"]:
+        yield f"{item}invalid setting: {problem}"
 
     if scrape["up"]:
         for model in status["models"]:

@@ -1,5 +1,6 @@
 """The page, and the part of it that the script refreshes every two seconds."""
 
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
@@ -29,6 +30,17 @@ def plugin_line(plugin: PluginReport, said: str) -> str:
     sentence = plugin_sentence(plugin)
     state = "" if sentence in said else marked(sentence)
     return f'<p class="plugin {plugin.state}">{state}{small}</p>'
+
+
+def settings_line(invalid: Sequence[str]) -> str:
+    """What is wrong with the settings; empty if nothing is."""
+    if not invalid:
+        return ""
+    lines = "".join(f"<br>{escape(problem)}" for problem in invalid)
+    return (
+        f'<p class="plugin disabled">{counted(len(invalid), "setting")} invalid, so the default or'
+        f" the previous value is in force:{lines}</p>"
+    )
 
 
 def hints_section(report: Report) -> str:
@@ -66,6 +78,7 @@ def content(shown: Shown) -> str:
         f'<p class="answer {said.tone}">{marked(said.text)}</p>',
         f'<p class="why">{marked(said.why)}</p>',
         plugin_line(report.plugin, said.why),
+        settings_line(report.own.invalid_settings),
     ]
     above = f"{said.why} {plugin_sentence(report.plugin)}"
 

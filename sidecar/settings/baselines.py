@@ -157,5 +157,7 @@ def _read_measured(path: str) -> dict[str, Any]:
 
 
 MeasuredFile = Annotated[
-    Measured, from_text(_read_measured), WithJsonSchema({"format": "path of a file"})
+    Measured,
+    from_text(_read_measured),
+    WithJsonSchema({"type": "string", "format": "path of a file"}),
 ]

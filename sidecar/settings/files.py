@@ -5,7 +5,9 @@ https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuratio
 than those below are refused, never ignored. Paths in it are relative to the file.
 """
 
+import secrets
 import ssl
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +94,7 @@ _VERSIONS: Final = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLS
 _UserName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^:\x00-\x1f\x7f]+$")]
 # A check takes 0.4 s at cost 13, and twice as long for each step above that.
 _Hash = Annotated[str, Field(pattern=r"^\$2[aby]\$(0[4-9]|1[0-3])\$[./A-Za-z0-9]{53}$")]
+_BCRYPT_DIGITS: Final = f"./{string.ascii_letters}{string.digits}"
 _PROBLEMS: Final = {
     "extra_forbidden": "not supported; remove it",
     "missing": "missing",
@@ -119,11 +122,13 @@ class WebConfig:
     """The contents of a file.
 
     ``users`` maps names to bcrypt hashes; ``files`` are all that were read, as they were.
+    ``is_locked``: the file cannot be used, and nobody has a password.
     """
 
     files: Mapping[Path, Stamp]
     users: Mapping[str, str] = field(repr=False)
     tls: ssl.SSLContext | None = field(compare=False)
+    is_locked: bool = False
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.files))
@@ -152,6 +157,19 @@ def read_web_config(path: Path) -> WebConfig:
     }
     context = None if tls is None else _context(tls, path.parent)
     return WebConfig(files=files, users=content.basic_auth_users, tls=context)
+
+
+def locked_web_config(path: Path | None) -> WebConfig:
+    """What takes the place of a web configuration that cannot be used: no password opens a page.
+
+    Without it, an invalid file would open what it was meant to protect. ``path`` is the file, if
+    it is known, to be read again once it changes.
+    """
+    # A hash of no known password: 22 digits are the salt, the last of which has 2 bits.
+    digits = "".join(secrets.choice(_BCRYPT_DIGITS) for _ in range(52))
+    users = {"locked": f"$2b$04${digits[:21]}.{digits[21:]}"}
+    files = {} if path is None else {path: stamp(path)}
+    return WebConfig(files=files, users=users, tls=None, is_locked=True)
 
 
 def _problem(detail: ErrorDetails) -> str:
@@ -197,7 +215,7 @@ def _context(tls: _TlsServer, folder: Path) -> ssl.SSLContext:
 WebConfigFile = Annotated[
     InstanceOf[WebConfig],
     from_text(lambda path: read_web_config(Path(path))),
-    WithJsonSchema({"format": "path of a web configuration file"}),
+    WithJsonSchema({"type": "string", "format": "path of a web configuration file"}),
 ]
 
 

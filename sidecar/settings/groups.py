@@ -26,6 +26,14 @@ from sidecar.settings.field_types import (
 from sidecar.settings.files import WebConfigFile
 
 PREFIX: Final = "SPECDEC_"
+CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
+"""The settings file, where a command has no ``--config``."""
+USER_VARIABLE: Final = f"{PREFIX}USER"
+"""``NAME:PASSWORD`` for the sidecar's own pages, where a command asks for them."""
+USER_FILE_VARIABLE: Final = f"{PREFIX}USER_FILE"
+"""A file with it, where a command has no ``--user-file``."""
+NOT_SETTINGS: Final = frozenset({CONFIG_VARIABLE, USER_VARIABLE, USER_FILE_VARIABLE})
+"""Variables of the command line, which have the prefix of settings."""
 MOST_MIN_REQUESTS: Final = 10_000  # as many single requests are kept for an hour
 
 _KIBIBYTE: Final = 1024
@@ -197,7 +205,8 @@ class Settings(Measured, Scrape):
     """how long counter values are kept; at least `latency_window`"""
     # Prometheus scrapes from another Pod.
     listen: ListenAddress = Address("0.0.0.0", 9911)  # noqa: S104 - see above
-    """where `/metrics` and the status page are served"""
+    """where `/metrics` and the status page are served; `0.0.0.0` and `[::]` both mean every address
+    of the machine, IPv6 too if it has it"""
     web_config_file: WebConfigFile | None = None
     """TLS and basic auth for `listen`, in the format of Prometheus' exporter-toolkit; see
     docs/security.md"""

@@ -312,6 +312,14 @@ def own():
     failing_part = Scene("a part that keeps failing", "SpecDecodeSidecarFailing", at=(9, 14, 28))
     yield failing_part.with_pods(*part)
 
+    metric = "specdec_settings_invalid"
+    wrong = Pod("wrong", minutes=0).plain(metric, (60, 2)).sidecar_fires(2)
+    mended = Pod("mended", minutes=0).plain(metric, (20, 1), (40, 0)).sidecar_fires(1, until=20)
+    brief = Pod("brief", minutes=0).plain(metric, (4, 1), (56, 0))
+    yield Scene(
+        "settings that are invalid", "SpecDecodeSettingsInvalid", at=(4, 9, 14, 28)
+    ).with_pods(wrong, mended, brief, Pod("valid").drafting(5, 0.8))
+
     sent, am = "specdec_alerts_sent_total", {"alertmanager": "am:9093"}
     refused = failing(
         "am", 1, 28, sent, *(am | {"outcome": outcome} for outcome in ("failed", "rejected")), **am

@@ -168,3 +168,24 @@ async def test_check_asks_each_alertmanager_whether_it_would_take_alerts(checked
         lines[-8:]
         == [line for url, text in answers for line in ("", f"Alertmanager: {url}", f"  {text}")][1:]
     )
+
+
+async def test_url_takes_the_place_of_the_settings_and_a_sidecars_password_comes_from_a_file(
+    capsys, authority, socket_path, tmp_path
+):
+    (tmp_path / "user").write_text("me:secret\n")
+    web_config = authority.web_config(tls=False, users={"me": "secret"})
+    listen = f"127.0.0.1:{free_port()}"
+    settings = {"LISTEN": listen, "VLLM_URL": NOWHERE, "SCRAPE_TIMEOUT": "60s"}
+    async with HttpVllm() as vllm:
+        url = vllm.url
+        own = {"listen": listen, "web_config_file": web_config}
+        async with running_sidecar(socket_path, url, **own):
+            arguments = ("check", "--url", url, "--user-file", str(tmp_path / "user"))
+            code = await asyncio.to_thread(command, *arguments, **settings)
+        lines = capsys.readouterr().out.splitlines()
+
+    assert code == 0
+    assert f"vLLM: {url}" in lines
+    [plugin] = [line for line in lines if line.startswith("plug-in: ")]
+    assert plugin.endswith(f"(from the sidecar at http://***@{listen}, which watches {url})")

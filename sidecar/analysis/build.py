@@ -44,7 +44,7 @@ def evidence(
     whole = Evidence(
         window=_at_positions(sum_windows([state.window for state in shown]), short.values()),
         hour=_at_positions(sum_windows([state.hour for state in shown]), hour.values()),
-        speedup=speed.speedup if speed is not None else None,
+        speedup=speed.in_force if speed is not None else None,
         costs=speed.costs if speed is not None else None,
         costs_by_load=costs_by_load(model.speed.loads.report(model.speed.curve)),
         speculation=speculation,
@@ -60,7 +60,7 @@ def evidence(
             label: Evidence(
                 window=window,
                 hour=hour[label],
-                speedup=model.speed.temperature(label).speedup,
+                speedup=model.speed.temperature(label).in_force,
                 speculation=speculation,
             )
             for label, window in short.items()
@@ -69,7 +69,7 @@ def evidence(
             state.key.engine: Evidence(
                 window=state.window,
                 hour=state.hour,
-                speedup=_engine_speed(model, state, plugin).speedup,
+                speedup=_engine_speed(model, state, plugin).in_force,
                 speculation=plugin.speculation(state.key),
             )
             for state in shown
@@ -143,6 +143,7 @@ def model_report(
         judgement=whole,
         speed=speed,
         loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
+        contexts=model.speed.contexts if fresh else {},
         acceptance_p10=model.acceptance_p10(at, min_requests) if splits and fresh else None,
         no_split=no_split,
         advice=advice,
@@ -197,6 +198,7 @@ def _engine_report(
         acceptance=window if window.draft_tokens > 0 else None,
         limitations=state.limitations if latest else frozenset(),
         speed=_engine_speed(model, state, plugin) if latest and state.speculates else None,
+        context_tokens=state.context(moment.at) if latest else None,
         speculation=hello.speculation if hello else None,
         configuration=plugin.configuration(state.key),
         difference=difference if latest else None,
@@ -235,6 +237,7 @@ def _temperatures(
             tpot_quantiles={share: quantile(tpot, share) for share in _TIMES},
             judgement=judgement,
             speedup=speed.speedup if window is not None else None,
+            held=speed.held if window is not None else None,
             saved_seconds=speed.saved if has_baseline else None,
             lost_seconds=speed.lost if has_baseline else None,
         )

@@ -17,7 +17,7 @@ from sidecar.analysis.engine.engine_state import Latency, Limitation
 from sidecar.analysis.engine.engines import ScrapeReport
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.findings.finding import Finding
-from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
+from sidecar.analysis.speed.speedup import EngineSpeed, Held, LoadReport, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
@@ -59,6 +59,7 @@ class EngineReport:
     acceptance: Acceptance | None
     limitations: frozenset[Limitation]
     speed: EngineSpeed | None  # None if it does not speculate
+    context_tokens: float | None  # what a decoding request holds in the KV cache, on average
     speculation: Speculation | None  # as the plug-in reports it
     configuration: Configuration  # likewise
     # of its acceptance from the other engines', at the same temperatures and lengths
@@ -94,6 +95,7 @@ class TemperatureReport:
     tpot_quantiles: Quantiles  # the same
     judgement: Judgement
     speedup: Speedup | None
+    held: Held | None  # what stands in for ``speedup`` while it is withheld
     # request-seconds saved against plain decoding; None without a baseline
     saved_seconds: float | None
     lost_seconds: float | None  # likewise, but lost
@@ -117,6 +119,8 @@ class ModelReport:
     speed: EngineSpeed | None
     # all speculating engines together; every load at which anything is known
     loads: tuple[LoadReport, ...]
+    # over the last hour, by the mean context of the requests that decoded (``CONTEXT_LABELS``)
+    contexts: Mapping[str, Speedup]
     acceptance_p10: float | None
     no_split: NoSplit | None  # why there are no temperatures; None if there are
     advice: Advice | None  # on the number of draft tokens; None below the gates

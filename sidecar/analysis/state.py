@@ -168,8 +168,10 @@ class State:
             steps = state.steps
             if state.untimed is not None and state.grown is not None:
                 steps = state.reported(state.grown, reported.get(key, NO_STEPS))
+            state.sample(at, reported.get(key, NO_STEPS))
             if steps is None:
                 continue
+            steps = steps.holding(state.context(at))
             state.loads.add(steps)
             if state.speculates:
                 speculating[key.model_name][key] = steps

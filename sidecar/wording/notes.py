@@ -10,7 +10,7 @@ from sidecar.analysis.evidence import CONFIDENCE, Evidence
 from sidecar.analysis.findings.load import Load
 from sidecar.analysis.findings.number_of_tokens import NumberOfTokens
 from sidecar.analysis.report import ModelReport
-from sidecar.analysis.speed.speedup import Withheld
+from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.verdict import MARGIN, Basis, Judgement, Verdict
 from sidecar.engine.methods import given_up
 from sidecar.requests.messages import Configuration, Speculation, Table

@@ -59,7 +59,6 @@ class EngineReport:
     acceptance: Acceptance | None
     limitations: frozenset[Limitation]
     speed: EngineSpeed | None  # None if it does not speculate
-    context_tokens: float | None  # what a decoding request holds in the KV cache, on average
     speculation: Speculation | None  # as the plug-in reports it
     configuration: Configuration  # likewise
     # of its acceptance from the other engines', at the same temperatures and lengths
@@ -68,6 +67,8 @@ class EngineReport:
     undrafted_tokens: float
     # the plug-in's draft tokens / vLLM's, both since the engine started; 0 if not usable
     coverage: float | None
+    # what a decoding request holds in the KV cache, on average
+    context_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +96,10 @@ class TemperatureReport:
     tpot_quantiles: Quantiles  # the same
     judgement: Judgement
     speedup: Speedup | None
-    held: Held | None  # what stands in for ``speedup`` while it is withheld
     # request-seconds saved against plain decoding; None without a baseline
     saved_seconds: float | None
     lost_seconds: float | None  # likewise, but lost
+    held: Held | None = None  # what stands in for ``speedup`` while it is withheld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +120,11 @@ class ModelReport:
     speed: EngineSpeed | None
     # all speculating engines together; every load at which anything is known
     loads: tuple[LoadReport, ...]
-    # over the last hour, by the mean context of the requests that decoded (``CONTEXT_LABELS``)
-    contexts: Mapping[str, Speedup]
     acceptance_p10: float | None
     no_split: NoSplit | None  # why there are no temperatures; None if there are
     advice: Advice | None  # on the number of draft tokens; None below the gates
+    # over the last hour, by the mean context of the requests that decoded (``CONTEXT_LABELS``)
+    contexts: Mapping[str, Speedup] = field(default_factory=dict)
     plain_cache: PlainCache | None = None  # this and the next two are the baseline's
     plain_steps: PlainStepTimes | None = None
     # by phase and quantile

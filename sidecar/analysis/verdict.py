@@ -72,6 +72,11 @@ class Judgement:
     has_collapsed: bool = False
 
     @property
+    def leans(self) -> bool:
+        """Whether a speedup is known, but its interval reaches across a threshold."""
+        return self.by_speedup is Verdict.INSUFFICIENT_DATA
+
+    @property
     def verdict(self) -> Verdict:
         """The verdict in force: by speedup if it is known."""
         return self.by_acceptance if self.by_speedup is None else self.by_speedup
@@ -282,13 +287,23 @@ def _ruled(
     now = _plain(value, error, lines)
     if before not in _RISING:
         return now, None
+
     risen = _plain(value - MARGIN, error, lines)
-    verdict = min(now, max(before, risen, key=_RISING.index), key=_RISING.index)
-    return verdict, None if verdict is now else lines[verdict is not Verdict.NET_NEGATIVE]
+    if now in _RISING and risen in _RISING:
+        verdict = min(now, max(before, risen, key=_RISING.index), key=_RISING.index)
+    else:  # uncertain with or without the margin
+        verdict = before if risen is before else now
+    if verdict is now:
+        return verdict, None
+    return verdict, lines[0] if verdict is Verdict.NET_NEGATIVE else lines[1]
 
 
 def _plain(value: float, error: float, lines: tuple[float, float]) -> Verdict:
-    """The verdict alone: break-even between the lines, or if the error reaches across one."""
-    if value + CONFIDENCE * error < lines[0]:
+    """The verdict alone: insufficient data if the interval reaches across a line."""
+    low, high = value - CONFIDENCE * error, value + CONFIDENCE * error
+    if high < lines[0]:
         return Verdict.NET_NEGATIVE
-    return Verdict.NET_POSITIVE if value - CONFIDENCE * error >= lines[1] else Verdict.BREAK_EVEN
+    if low >= lines[1]:
+        return Verdict.NET_POSITIVE
+    is_between = lines[0] <= low and high < lines[1]
+    return Verdict.BREAK_EVEN if is_between else Verdict.INSUFFICIENT_DATA

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from sidecar.analysis.speed.plain import DecodeClock, are_prompts_alike, beside, fit, plain_step
+from sidecar.analysis.speed.clock import DecodeClock
 from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.decoding import period, plain
 

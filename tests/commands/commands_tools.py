@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sidecar.cli import parser, run_command
-from sidecar.commands.baseline import BaselineRun
+from sidecar.commands.plain.measured import BaselineRun
 from sidecar.recording.recording import read_scrapes
 from sidecar.settings import load_settings
 

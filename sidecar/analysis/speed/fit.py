@@ -11,7 +11,15 @@ from itertools import groupby
 from math import ceil, hypot, log2, sqrt
 from typing import Final
 
-from sidecar.analysis.speed.plain import CONTEXT_BEYOND, Prefill, plain_token, prefill
+from sidecar.analysis.speed.plain import (
+    CONTEXT_BEYOND,
+    MIXED,
+    Prefill,
+    knee,
+    plain_token,
+    prefill,
+    prefill_weights,
+)
 from sidecar.analysis.speed.steps import Steps, sum_steps
 from sidecar.requests.messages import StepTally
 from sidecar.settings.baselines import PlainStepTimes
@@ -20,7 +28,7 @@ _SUPPORT: Final = 6  # minimum periods per load
 _BLOCKS: Final = 12  # maximum blocks of adjacent periods per load
 _FEWEST: Final = 4  # minimum blocks per load
 _ROUNDS: Final = 3  # into which a measurement without rounds is divided
-MIXED: Final = 64  # prefill tokens in a step; fewer are hardly noticed
+_MOST_SIZES: Final = 4
 # A column that is so much a combination of others, by the part of its square that is left, cannot
 # be told from them.
 _DISTINCT: Final = 0.02
@@ -35,13 +43,15 @@ _BUSY_MACHINE: Final = 0.05  # relative error for each process per core that was
 class Block:
     """A stretch of plain decoding under one load, context and kind of prompts.
 
-    ``pure`` has those of its steps that prefilled nothing, by the plug-in; None without it.
+    ``pure`` has those of its steps that prefilled nothing, by the plug-in, and ``mixed`` the
+    others; None without it.
     ``number`` is the round that it belongs to. ``wanted`` is the number of requests that were sent
     at once; None if nothing was.
     """
 
     steps: Steps
     pure: StepTally | None = None
+    mixed: StepTally | None = None
     number: int = 0
     wanted: int | None = None
 
@@ -75,18 +85,16 @@ def fit(blocks: Sequence[Block], machine_load: float | None = None) -> PlainStep
     groups: dict[float, list[Block]] = defaultdict(list)
     for block in blocks:
         groups[block.wanted or 2.0 ** round(log2(block.steps.running))].append(block)
-    loads = [
-        found
-        for key in sorted(groups)
-        if len(groups[key]) >= _FEWEST and (found := _Load.of(groups[key])) is not None
-    ]
-    loads = [
-        load for place, load in enumerate(loads) if not place or load.running > loads[place - 1].running
-    ]
+    chunk_tokens = _chunk(blocks)
+    loads: list[_Load] = []
+    for key in sorted(groups):
+        load = _Load.of(groups[key], chunk_tokens) if len(groups[key]) >= _FEWEST else None
+        if load is not None and (not loads or load.running > loads[-1].running):
+            loads.append(load)
     if not loads:
         return None
 
-    times = _together(loads, blocks)
+    times = replace(_together(loads, blocks), chunk_tokens=chunk_tokens)
     drift = hypot(_drift(times, blocks), _BUSY_MACHINE * (machine_load or 0.0))
     times = replace(times, drift=min(drift, 1.0), machine_load=machine_load)
     # Least squares may give an impossible time, such as one below 0.
@@ -114,9 +122,9 @@ class _Load:
     first_token_seconds: float | None
 
     @classmethod
-    def of(cls, blocks: Sequence[Block]) -> "_Load | None":
+    def of(cls, blocks: Sequence[Block], chunk_tokens: float | None) -> "_Load | None":
         total = sum_steps(*(block.steps for block in blocks))
-        design = _Design.of(blocks)
+        design = _Design.of(blocks, chunk_tokens)
         fitted = design.fitted(blocks)
         if fitted is None or fitted[_LEVEL] <= 0:
             return None
@@ -176,16 +184,18 @@ class _Design:
     context: float | None
     contexts: tuple[float, float] | None
     sizes: tuple[float, ...]
+    chunk_tokens: float | None
 
     @classmethod
-    def of(cls, blocks: Sequence[Block]) -> "_Design":
+    def of(cls, blocks: Sequence[Block], chunk_tokens: float | None) -> "_Design":
         known = [block.steps for block in blocks if block.steps.context_steps]
         total = sum_steps(*known) if known else None
         contexts = sorted(one.context or 0.0 for one in known)
         return cls(
             context=total.context if total is not None else None,
             contexts=(contexts[0], contexts[-1]) if contexts else None,
-            sizes=_sizes([prefill(_NO_TIMES, block.steps) for block in blocks]),
+            sizes=_sizes([prefill(block.steps, chunk_tokens) for block in blocks]),
+            chunk_tokens=chunk_tokens,
         )
 
     @property
@@ -196,14 +206,25 @@ class _Design:
     def fitted(self, blocks: Sequence[Block]) -> dict[str, float] | None:
         """The unknowns by name; those that the blocks do not tell apart are missing."""
         names = [_LEVEL, *([_SLOPE] if self.has_slope else []), *map(str, reversed(self.sizes))]
-        return _least_squares([row for block in blocks for row in self._rows(block)], names)
+        found = self._solved(blocks, names, None)
+        # Where prefill is hidden follows from the values, and they from where it is hidden.
+        if found is not None and all(str(size) in found for size in self.sizes[:2]) and self.sizes:
+            hidden = knee(self.sizes, [found.get(str(size), 0.0) for size in self.sizes])
+            found = self._solved(blocks, names, hidden)
+        return found
 
-    def _rows(self, block: Block) -> Iterator[_Row]:
+    def _solved(
+        self, blocks: Sequence[Block], names: Sequence[str], hidden: float | None
+    ) -> dict[str, float] | None:
+        rows = [row for block in blocks for row in self._rows(block, hidden)]
+        return _least_squares(rows, names)
+
+    def _rows(self, block: Block, hidden: float | None) -> Iterator[_Row]:
         steps, pure = block.steps, block.pure
-        work = prefill(_NO_TIMES, steps)
+        work = prefill(steps, self.chunk_tokens)
         yield _Row(
             seconds=steps.engine_seconds / work.steps,
-            parts=self._step(steps.context) | self._prefill(work),
+            parts=self._step(steps.context) | self._prefill(work, hidden),
             weight=work.steps,
         )
         if pure is not None and pure.steps and pure.decodes:
@@ -225,36 +246,24 @@ class _Design:
             parts[_SLOPE] = context - self.context
         return parts
 
-    def _prefill(self, work: Prefill) -> dict[str, float]:
-        """The parts of the values at ``sizes`` in one at ``work.tokens``; the last one extends."""
+    def _prefill(self, work: Prefill, hidden: float | None) -> dict[str, float]:
+        """How the values at ``sizes`` contribute to a mean step."""
         share = work.mixed / work.steps
-        if not self.sizes or not work.tokens:
-            return {}
-        if len(self.sizes) == 1 or work.tokens <= self.sizes[0]:
-            return {str(self.sizes[0]): share * work.tokens / self.sizes[0]}
-        low, high = self.sizes
-        upper = (work.tokens - low) / (high - low)
-        return {str(low): share * (1 - upper), str(high): share * upper}
-
-
-# To count prefills before anything is measured.
-_NO_TIMES: Final = PlainStepTimes(running=(1.0,), seconds=(1.0,), errors=(0.0,))
+        weights = prefill_weights(work.tokens, self.sizes, hidden)
+        return {str(self.sizes[place]): share * weight for place, weight in weights.items()}
 
 
 def _sizes(works: Sequence[Prefill]) -> tuple[float, ...]:
-    """The numbers of tokens at which to measure prefill: one, or two if the prompts differ much."""
-    mixed = [work for work in works if work.tokens >= MIXED]
-    if not mixed:
-        return ()
-    least = min(work.tokens for work in mixed)
-    most = max(work.tokens for work in mixed)
-    middle = sqrt(least * most)
-    if most <= 2 * least:
-        return (_mean_tokens(mixed),)
-    return (
-        _mean_tokens([work for work in mixed if work.tokens < middle]),
-        _mean_tokens([work for work in mixed if work.tokens >= middle]),
-    )
+    """The numbers of tokens at which to measure prefill: one for each length of the prompts."""
+    groups: list[list[Prefill]] = []
+    for work in sorted(works, key=lambda one: one.tokens):
+        if work.tokens < MIXED:
+            continue
+        if groups and (len(groups) == _MOST_SIZES or work.tokens <= 2 * groups[-1][0].tokens):
+            groups[-1].append(work)
+        else:
+            groups.append([work])
+    return tuple(map(_mean_tokens, groups))
 
 
 def _mean_tokens(works: Sequence[Prefill]) -> float:
@@ -339,7 +348,6 @@ def _together(loads: Sequence[_Load], blocks: Sequence[Block]) -> PlainStepTimes
         ),
         prompt_share=sum_steps(*(block.steps for block in blocks)).prompt_share,
         first_token_seconds=tuple(one for one in first if one is not None) if all(first) else (),
-        chunk_tokens=_chunk(blocks),
     )
     return _with_prefill(_with_contexts(times, loads), loads)
 
@@ -351,7 +359,7 @@ def _with_contexts(times: PlainStepTimes, loads: Sequence[_Load]) -> PlainStepTi
         return times
 
     times = replace(times, contexts=tuple(contexts), context_ranges=tuple(ranges))
-    known = [load for load in loads if load.slope is not None]
+    known = [(load.running, load.slope) for load in loads if load.slope is not None]
     if not known:
         return times
 
@@ -368,15 +376,18 @@ def _with_contexts(times: PlainStepTimes, loads: Sequence[_Load]) -> PlainStepTi
     )
 
 
-def _slope(load: _Load, known: Sequence[_Load]) -> _Measured:
-    """A load's own slope, or that of the nearest in proportion to the requests."""
+def _slope(load: _Load, known: Sequence[tuple[float, _Measured]]) -> _Measured:
+    """A load's own slope, or that of the nearest in proportion to the requests.
+
+    ``known`` has loads and their slopes.
+    """
     if load.slope is not None:
         return load.slope
-    nearest = min(known, key=lambda other: abs(log2(other.running / load.running)))
-    assert nearest.slope is not None
-    factor = load.running / nearest.running
-    value = nearest.slope.value * factor
-    return _Measured(value, hypot(nearest.slope.error * factor, _SCALED * value))
+    running, slope = min(known, key=lambda other: abs(log2(other[0] / load.running)))
+    factor = load.running / running
+    return _Measured(
+        slope.value * factor, hypot(slope.error * factor, _SCALED * slope.value * factor)
+    )
 
 
 def _with_prefill(times: PlainStepTimes, loads: Sequence[_Load]) -> PlainStepTimes:
@@ -403,8 +414,17 @@ def _with_prefill(times: PlainStepTimes, loads: Sequence[_Load]) -> PlainStepTim
 
 
 def _chunk(blocks: Sequence[Block]) -> float | None:
-    """The most tokens that a step prefills, where prompts took several steps."""
-    return None
+    """The most tokens that a step prefills, as far as prompts took several steps; else None."""
+    chunks = []
+    for block in blocks:
+        mixed, steps = block.mixed, block.steps
+        if mixed is None or not mixed.steps or not steps.first_tokens:
+            continue
+        prompt = steps.prompt_tokens / steps.first_tokens
+        parts = round(prompt / (mixed.prefill_tokens / mixed.steps))
+        if parts > 1:
+            chunks.append(prompt / parts)
+    return max(chunks, default=None)
 
 
 def _drift(times: PlainStepTimes, blocks: Sequence[Block]) -> float:

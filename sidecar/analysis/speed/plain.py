@@ -20,6 +20,7 @@ _BEYOND: Final = 1.05
 CONTEXT_BEYOND: Final = 1.5
 # As far below the shortest context, in parts of the measured range: a line is safe there.
 _BELOW: Final = 0.5
+MIXED: Final = 64  # prefill tokens in a step; fewer are hardly noticed
 # Prompt tokens per generated token up to which prefill is negligible, where its cost is unknown.
 _FEW: Final = 0.2
 
@@ -86,7 +87,7 @@ class Prefill:
     tokens: float
 
 
-def prefill(times: PlainStepTimes, steps: Steps) -> Prefill:
+def prefill(steps: Steps, chunk_tokens: float | None = None) -> Prefill:
     """How plain decoding would have spread a period's prompts over its steps.
 
     Each of ``running`` requests gets one token from a step. They begin their prompts independently
@@ -100,8 +101,8 @@ def prefill(times: PlainStepTimes, steps: Steps) -> Prefill:
         return Prefill(engine_steps, 0.0, 0.0)
 
     chunks = 1
-    if times.chunk_tokens is not None:
-        chunks = ceil(computed / steps.first_tokens / times.chunk_tokens)
+    if chunk_tokens is not None:
+        chunks = ceil(computed / steps.first_tokens / chunk_tokens)
     share = min(steps.first_tokens * chunks / steps.generated, 1.0)
     mixed = engine_steps * (1 - (1 - share) ** steps.running)
     return Prefill(engine_steps, mixed, computed / mixed)
@@ -130,7 +131,7 @@ def plain_token(times: PlainStepTimes, steps: Steps) -> PlainTime | None:
     """
     if uncovered(times, steps) is not None:
         return None
-    work = prefill(times, steps)
+    work = prefill(steps, times.chunk_tokens)
     step = step_time(times, steps.running, steps.context)
     total = summed([(work.steps, step), (work.mixed, prefill_time(times, steps.running, work))])
     return summed([(steps.running / steps.generated, total)])
@@ -144,7 +145,7 @@ def plain_wait(times: PlainStepTimes, steps: Steps) -> PlainTime | None:
     """
     if uncovered(times, steps) is not None:
         return None
-    work = prefill(times, steps)
+    work = prefill(steps, times.chunk_tokens)
     others = max(1 - 1 / steps.running, 0.0)
     step = step_time(times, steps.running, steps.context)
     extra = prefill_time(times, steps.running, work)
@@ -158,10 +159,10 @@ def covers(times: PlainStepTimes, running: float) -> bool:
 
 def context_range(times: PlainStepTimes, running: float) -> tuple[float, float]:
     """The shortest and the longest context measured at about this load."""
-    shares = _shares(running, times.running)
+    parts = shares(running, times.running)
     ranges = times.context_ranges or tuple((one, one) for one in times.contexts)
-    low = sum(share * ranges[knot][0] for knot, share in shares.items())
-    high = sum(share * ranges[knot][1] for knot, share in shares.items())
+    low = sum(share * ranges[knot][0] for knot, share in parts.items())
+    high = sum(share * ranges[knot][1] for knot, share in parts.items())
     return low, high
 
 
@@ -173,7 +174,7 @@ def step_time(times: PlainStepTimes, running: float, context: float | None = Non
     """
     return summed(
         (share, _at_load(times, knot, context))
-        for knot, share in _shares(running, times.running).items()
+        for knot, share in shares(running, times.running).items()
     )
 
 
@@ -204,26 +205,56 @@ def prefill_time(times: PlainStepTimes, running: float, work: Prefill) -> PlainT
     """What prefill adds to a step that has any; 0 where it was not measured."""
     if not times.prefill_tokens or not work.tokens:
         return PlainTime(seconds=0.0)
-    shares = _shares(running, times.running)
-    return summed((share, _prefill_at(times, knot, work.tokens)) for knot, share in shares.items())
+    parts = shares(running, times.running)
+    return summed((share, _prefill_at(times, knot, work.tokens)) for knot, share in parts.items())
 
 
 def _prefill_at(times: PlainStepTimes, knot: int, tokens: float) -> PlainTime:
-    """Straight segments from 0 through the numbers of tokens measured; the last one extends."""
-    sizes = (0.0, *times.prefill_tokens[knot])
-    if len(sizes) == 1:
-        return PlainTime(seconds=0.0)
-    seconds = (0.0, *times.prefill_seconds[knot])
-    errors = (0.0, *times.prefill_errors[knot])
-    shares = _shares(tokens, sizes)
-    value = sum(share * seconds[place] for place, share in shares.items())
+    sizes, seconds = times.prefill_tokens[knot], times.prefill_seconds[knot]
+    weights = prefill_weights(tokens, sizes, knee(sizes, seconds))
+    value = max(sum(weight * seconds[place] for place, weight in weights.items()), 0.0)
+    errors = times.prefill_errors[knot]
 
     # After the columns of ``_at_load``: one for each load.
     before = 1 + max(map(len, times.deviations), default=1) + len(times.running)
     columns = [0.0] * (before + len(times.running))
-    columns[before + knot] = hypot(*(share * errors[place] for place, share in shares.items()))
+    columns[before + knot] = hypot(*(weight * errors[place] for place, weight in weights.items()))
     columns[0] = times.drift * value
-    return PlainTime(seconds=max(value, 0.0), deviations=tuple(columns))
+    return PlainTime(seconds=value, deviations=tuple(columns))
+
+
+def knee(sizes: Sequence[float], seconds: Sequence[float]) -> float | None:
+    """Up to how many tokens prefill is hidden, as on a GPU that waits for its weights meanwhile.
+
+    It is where the line through the first two sizes meets 0; None if that is below ``MIXED``.
+    """
+    if len(sizes) == 1 or seconds[1] <= seconds[0]:
+        return None
+    found = sizes[0] - seconds[0] * (sizes[1] - sizes[0]) / (seconds[1] - seconds[0])
+    return found if found > MIXED else None
+
+
+def prefill_weights(
+    tokens: float, sizes: Sequence[float], hidden: float | None
+) -> Mapping[int, float]:
+    """The weights of what each of ``sizes`` adds to a step, in what ``tokens`` add.
+
+    Straight segments between the sizes; the last one extends, and so does the first one, downwards
+    to ``MIXED`` or to ``hidden``, below which nothing is added. From ``MIXED`` to 0 it falls to 0.
+    """
+    if not sizes:
+        return {}
+    if len(sizes) == 1:
+        return {0: tokens / sizes[0]}
+    low, high = sizes[0], sizes[1]
+    if tokens >= low:
+        return shares(tokens, sizes)
+    if hidden is not None:
+        return {0: max(tokens - hidden, 0.0) / (low - hidden)}
+
+    further = (low - max(tokens, MIXED)) / (high - low)
+    part = min(tokens / MIXED, 1.0)
+    return {0: part * (1 + further), 1: -part * further}
 
 
 def by_load(times: PlainStepTimes) -> dict[str, float]:
@@ -266,11 +297,11 @@ def first_token(times: PlainStepTimes, running: float) -> float | None:
     """The mean time to the first token at a load; None if it was not measured."""
     if not times.first_token_seconds:
         return None
-    shares = _shares(running, times.running)
-    return sum(share * times.first_token_seconds[knot] for knot, share in shares.items())
+    parts = shares(running, times.running)
+    return sum(share * times.first_token_seconds[knot] for knot, share in parts.items())
 
 
-def _shares(value: float, knots: Sequence[float]) -> Mapping[int, float]:
+def shares(value: float, knots: Sequence[float]) -> Mapping[int, float]:
     """The weights of the knots in a curve's value; their sum is 1."""
     if len(knots) == 1:
         return {0: 1.0}

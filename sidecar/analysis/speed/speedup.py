@@ -6,7 +6,6 @@ Tokens and seconds are summed over the sliding window and then divided, never av
 """
 
 from bisect import bisect_left
-from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from math import hypot, inf
@@ -254,7 +253,8 @@ class EngineSpeedWindow:
         self._total = NO_DECODING
         self._steps = GrowthWindow(seconds, subtract)
         self._times = SlidingTimes(seconds)
-        self._uncovered = Counter[Withheld]()  # tokens whose plain time is unknown, by why
+        # tokens whose plain time is unknown, by why
+        self._uncovered = dict.fromkeys(Withheld, 0.0)
         self._uncovered_window = GrowthWindow(seconds, subtract)
         self._memory = Memory()
         self.mark(-inf)
@@ -271,7 +271,7 @@ class EngineSpeedWindow:
         """Timestamps everything added so far with ``at``, a poll's time."""
         self._steps.append(at, self._total)
         self._times.mark(at)
-        self._uncovered_window.append(at, tuple(self._uncovered[why] for why in Withheld))
+        self._uncovered_window.append(at, tuple(self._uncovered.values()))
 
     def read(self, curve: PlainStepTimes | None, missing: Withheld, at: float) -> EngineSpeed | None:
         """The window that ends at ``at``, the last poll; None without steps.

@@ -8,8 +8,8 @@ from sidecar.analysis.model_state import request_numbers
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.split.tallies import TemperatureBuckets
-from sidecar.commands.plain.measured import BaselineRun
 from sidecar.commands.load.client import Sample
+from sidecar.commands.plain.measured import BaselineRun
 from sidecar.recording.recording import replay_events
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.baselines import PlainStepTimes

@@ -290,9 +290,11 @@ def _ruled(
 
     risen = _plain(value - MARGIN, error, lines)
     if now in _RISING and risen in _RISING:
-        verdict = min(now, max(before, risen, key=_RISING.index), key=_RISING.index)
-    else:  # uncertain with or without the margin
-        verdict = before if risen is before else now
+        verdict: Verdict = min(now, max(before, risen, key=_RISING.index), key=_RISING.index)
+    elif risen is before or (before is Verdict.BREAK_EVEN and now is Verdict.NET_POSITIVE):
+        verdict = before
+    else:
+        verdict = now
     if verdict is now:
         return verdict, None
     return verdict, lines[0] if verdict is Verdict.NET_NEGATIVE else lines[1]

@@ -124,9 +124,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         )
     )
     histograms = measured.histograms()
-    curves = {
-        model: _beside(model, curve, earlier) for model, curve in measured.curves().items()
-    }
+    curves = {model: _beside(model, curve, earlier) for model, curve in measured.curves().items()}
     _warn(histograms.keys() - curves.keys(), measured.drafted, curves, arguments.load)
 
     document: dict[str, Any] = {

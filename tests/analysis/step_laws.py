@@ -102,9 +102,7 @@ class SimulatedServer:
 
     def report(self):
         """What the plug-in would send."""
-        rows = tuple(
-            Row(key=key, since=0.0, counts=tally) for key, tally in self.counted.items()
-        )
+        rows = tuple(Row(key=key, since=0.0, counts=tally) for key, tally in self.counted.items())
         total = Tally()
         return ReportPart(steps=rows, end=ReportEnd(total=total, lost=0, at=self.at))
 

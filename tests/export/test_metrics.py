@@ -14,7 +14,7 @@ from scripts.metrics_reference import metrics_reference
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.findings.catalog import CODES
-from sidecar.analysis.speed.speedup import LoadReport
+from sidecar.analysis.speed.speedup import CONTEXT_LABELS, LoadReport
 from sidecar.analysis.speed.steps import LOAD_LABELS
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.tallies import MOST_ADAPTERS
@@ -73,7 +73,11 @@ DEEP = (1,) * 32
 
 
 STEPS = PlainStepTimes(
-    running=(1.0,), seconds=(0.02,), errors=(0.001,), measured=datetime(2026, 11, 21, tzinfo=UTC)
+    running=(1.0,),
+    seconds=(0.02,),
+    errors=(0.001,),
+    contexts=(100.0,),
+    measured=datetime(2026, 11, 21, tzinfo=UTC),
 )
 BASELINE = {
     "plain_cache": PlainCache(hit_ratio=0.8, capacity_tokens=500_000, preemptions_ratio=0.0),
@@ -88,7 +92,7 @@ def full(engines):
     reported = tuple(
         reports.engine(
             index=index, loads=loads, accepted_per_position=DEEP, gauges=dict.fromkeys(Gauge, 0.5),
-            speed=reports.speed(),
+            speed=reports.speed(), context_tokens=500.0,
             limitations=frozenset({Limitation.NO_REQUEST_TPOT, Limitation.SEVERAL_PROCESSES}),
         )
         for index in engines
@@ -100,7 +104,15 @@ def full(engines):
         for label in TEMPERATURES
     ]
     groups = tuple(reports.group(by, name) for by, name in (*GROUPS, *ADAPTERS))
-    whole = reports.model(*temperatures, engines=reported, groups=groups, loads=loads, **BASELINE)
+    contexts = dict.fromkeys(CONTEXT_LABELS, reports.speedup(30, 20))
+    whole = reports.model(
+        *temperatures,
+        engines=reported,
+        groups=groups,
+        loads=loads,
+        contexts=contexts,
+        **BASELINE,
+    )
     own = {
         "failures": dict.fromkeys(("vllm", "alerts", "settings"), 0),
         "reloads": {"applied": 0, "refused": 0},
@@ -252,7 +264,14 @@ def test_a_v0_engine_exports_what_it_has_and_no_zeros():
 def test_every_quantity_of_vllm_is_exported_or_left_out_on_purpose():
     """One that is added to names.py and forgotten here would be read and never exported."""
     # Others tell these.
-    internal = {Counter.STEPS, Counter.DECODE_SECONDS, Counter.DECODE_STEPS, Counter.TTFT_SECONDS}
+    internal = {
+        Counter.STEPS,
+        Counter.DECODE_SECONDS,
+        Counter.DECODE_STEPS,
+        Counter.TTFT_SECONDS,
+        Counter.PREFILL_SECONDS,
+        Counter.PREFILLED,
+    }
     for place, quantity in enumerate([*Counter, *Gauge], start=1000):
         counters = {quantity: place} if quantity in Counter else {}
         gauges = {quantity: place} if quantity in Gauge else {}

@@ -107,7 +107,8 @@ class ModelSpeed:
         """Takes in the requests that finished since the last poll, by temperature."""
         if self.curve is None:
             return
-        is_known = self.whole is not None and self.whole.speedup is not None
+        # Otherwise it is the clock that does not know the plain times of too many steps.
+        is_known = self.whole is not None and self.whole.withheld is not Withheld.CONTEXT
 
         for temperature, ended in requests.items():
             speed = self.temperature(temperature)

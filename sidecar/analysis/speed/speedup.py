@@ -273,7 +273,9 @@ class EngineSpeedWindow:
         self._times.mark(at)
         self._uncovered_window.append(at, tuple(self._uncovered.values()))
 
-    def read(self, curve: PlainStepTimes | None, missing: Withheld, at: float) -> EngineSpeed | None:
+    def read(
+        self, curve: PlainStepTimes | None, missing: Withheld, at: float
+    ) -> EngineSpeed | None:
         """The window that ends at ``at``, the last poll; None without steps.
 
         ``missing`` says why there is no curve.

@@ -12,8 +12,8 @@ from sidecar.analysis.speed.plain import MIXED
 from sidecar.commands.load.client import Client
 from sidecar.commands.load.workload import RequestOptions
 from sidecar.commands.plain.measured import BaselineRun, Slot
-from sidecar.engine.page_source import PageSource
 from sidecar.engine.names import Counter
+from sidecar.engine.page_source import PageSource
 from sidecar.engine.scrape import Poller
 from sidecar.errors import MeasurementError, ScrapeError
 
@@ -168,9 +168,7 @@ class Traffic:
         return []
 
     async def _stage(self, stage: Stage, seconds: float) -> None:
-        clients = [
-            asyncio.create_task(self._ask(stage, place)) for place in range(stage.at_once)
-        ]
+        clients = [asyncio.create_task(self._ask(stage, place)) for place in range(stage.at_once)]
         try:
             await asyncio.sleep(_SETTLING * seconds)
             await self._poller.poll()

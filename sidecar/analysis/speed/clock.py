@@ -9,7 +9,7 @@ from typing import Final
 from sidecar.analysis.speed.plain import PlainTime, added_up
 from sidecar.analysis.speed.steps import Steps
 
-_COVERED: Final = 0.8  # share of the steps whose plain time must be known
+_COVERED: Final = 0.8  # share of the tokens whose plain time must be known
 _PRUNE: Final = 64  # minimum number of readings to drop at once
 _NOTHING: Final = (0.0,) * 5
 
@@ -27,7 +27,7 @@ class Stretch:
 
 
 class DecodeClock:
-    """Cumulative steps and plain times at each poll; bounded in time.
+    """Cumulative tokens and plain times at each poll; bounded in time.
 
     With them, a request takes only two look-ups.
     """
@@ -48,9 +48,9 @@ class DecodeClock:
         if not self._times or start != self._times[-1]:
             self._times, self._rows = [start], [_NOTHING]
 
-        # Per running request: each of them took part in this many steps.
+        # Per running request: each of them got so many tokens.
         running = sum(steps.running for steps, _ in engines)
-        grown = [(steps.decode_steps / running, _row(steps, plain)) for steps, plain in engines]
+        grown = [(steps.generated / running, _row(steps, plain)) for steps, plain in engines]
         self._times.append(end)
         self._rows.append(added_up([(1.0, self._rows[-1]), *grown]))
 
@@ -64,8 +64,8 @@ class DecodeClock:
             return None
         pairs = zip_longest(self._at(start), self._at(end), fillvalue=0.0)
         grown = [after - before for before, after in pairs]
-        steps, known, plain, doubt, prefill, *deviations = grown
-        if steps <= 0 or known < _COVERED * steps:
+        tokens, known, plain, doubt, prefill, *deviations = grown
+        if tokens <= 0 or known < _COVERED * tokens:
             return None
         return Stretch(
             plain=PlainTime(
@@ -73,7 +73,7 @@ class DecodeClock:
                 deviations=tuple(one / known for one in deviations),
                 doubt=doubt / known,
             ),
-            prefill_seconds=prefill / steps,
+            prefill_seconds=max(prefill / tokens, 0.0),
         )
 
     def _at(self, moment: float) -> tuple[float, ...]:
@@ -86,12 +86,12 @@ class DecodeClock:
 
 
 def _row(steps: Steps, plain: PlainTime | None) -> tuple[float, ...]:
-    """What a decode step adds to the sums.
+    """What a token adds to the sums.
 
-    That is 1 and, if its plain time is known, 1, that time, its doubt, the time in prefill and the
-    deviations.
+    That is 1 and, if its plain time is known, 1, that time and its doubt; then the time in prefill
+    and the deviations.
     """
-    prefill = steps.request_seconds / steps.generated - steps.seconds / steps.tokens
+    prefill = (steps.request_seconds - steps.seconds) / steps.generated
     if plain is None:
-        return (1.0, 0.0, 0.0, 0.0, max(prefill, 0.0))
-    return (1.0, 1.0, plain.seconds, plain.doubt, max(prefill, 0.0), *plain.deviations)
+        return (1.0, 0.0, 0.0, 0.0, prefill)
+    return (1.0, 1.0, plain.seconds, plain.doubt, prefill, *plain.deviations)

@@ -129,7 +129,7 @@ class _Load:
         if fitted is None or fitted[_LEVEL] <= 0:
             return None
 
-        errors = _jackknife(blocks, lambda some: design.fitted(some), fitted)
+        errors = _jackknife(blocks, design.fitted, fitted)
         values = {
             name: _Measured(value, errors[name]) for name, value in fitted.items() if name in errors
         }

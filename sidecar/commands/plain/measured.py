@@ -155,7 +155,7 @@ class BaselineRun:
     def curves(self) -> dict[str, PlainStepTimes]:
         """Plain step times by model, without models that speculated or decoded too little."""
         blocks = self._blocks or {
-            model: blocks_of(periods) for model, periods in self.periods.items()
+            model: blocks_of(self._watched(model)) for model in self.periods
         }
         plain = {
             model: fit(found, self.machine_load)
@@ -167,6 +167,16 @@ class BaselineRun:
             for model, curve in plain.items()
             if curve is not None
         }
+
+    def _watched(self, model: str) -> list[Steps]:
+        """The periods; by the page alone, their context is known only as a mean of all."""
+        periods = self.periods[model]
+        if self._reported.has_contexts:
+            return periods
+        contexts = [state.context(self.until) for state in self._engines.of(model)]
+        known = [context for context in contexts if context is not None]
+        mean = sum(known) / len(known) if known else None
+        return [period.holding(mean) for period in periods]
 
     def _source(self, blocks: Sequence[Block]) -> Literal["page", "plugin"]:
         return "plugin" if any(block.pure is not None for block in blocks) else "page"
@@ -201,6 +211,11 @@ class _Reported:
                     self._latest[connection, row.key] = row.counts
             case _:
                 pass
+
+    @property
+    def has_contexts(self) -> bool:
+        """Whether any plug-in samples contexts."""
+        return any(tally.context_tokens for tally in self._latest.values())
 
     def take(self) -> Mapping[str, tuple[StepTally, StepTally]]:
         """What was counted since the last call."""

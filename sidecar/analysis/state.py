@@ -27,6 +27,11 @@ from sidecar.settings import Settings
 _NO_OWN: Final = OwnReport()
 
 
+def _drops(is_dropped: bool | None) -> float:
+    """The share of hits whose last block an engine computes again: half where nobody knows."""
+    return 0.5 if is_dropped is None else float(is_dropped)
+
+
 class State:
     """A scrape sink; ``plugin`` is the sink for what plug-ins send.
 
@@ -165,6 +170,7 @@ class State:
         for key, state in self._engines.states.items():
             if key == OTHER or state.seen_at != at:
                 continue
+            state.drops_block = _drops(self.plugin.configuration(key).drops_cache_block)
             steps = state.steps
             if state.untimed is not None and state.grown is not None:
                 steps = state.reported(state.grown, reported.get(key, NO_STEPS))

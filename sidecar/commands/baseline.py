@@ -119,8 +119,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             seconds,
             arguments.load,
             options,
-            arguments.context,
-            arguments.plugin_socket,
+            contexts=arguments.context,
+            socket=arguments.plugin_socket,
         )
     )
     histograms = measured.histograms()
@@ -204,6 +204,7 @@ async def measure(
     seconds: float,
     loads: Sequence[int],
     options: RequestOptions,
+    *,
     contexts: Sequence[int] = (),
     socket: Path | None = None,
 ) -> BaselineRun:

@@ -104,8 +104,8 @@ class RooflineLaw:
         return work.drafted * (self.draft_overhead + each) + prompts
 
 
-# The lab's target-large on a CPU, fitted by hand to docs/measurements/speedup.md: plain steps of 17,
-# 21 and 28 ms with 1, 4 and 8 requests of 20 tokens, 36 and 53 ms with 4 and 8 of 1,900.
+# The lab's target-large on a CPU, fitted by hand: plain steps of 17, 21 and 28 ms with 1, 4 and 8
+# requests of 20 tokens, 36 and 53 ms with 4 and 8 of 1,900.
 LAB: Final = LinearLaw(
     step=0.0145,
     per_request=0.0017,

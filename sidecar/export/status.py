@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from sidecar import __version__
-from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.finding import Finding, advised
 from sidecar.analysis.report import ModelReport, Report
 from sidecar.errors import ScrapeError
 from sidecar.export.declaration import Shown
@@ -42,7 +42,10 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
     no_split = [] if model.no_split is None else [no_split_sentence(model.no_split, report.plugin)]
     made = [] if model.plain_steps is None else [baseline_sentence(model.plain_steps, report.at)]
     temperatures = [
-        {**plain(item), "note": judgement_note(item.judgement, is_explained=bool(model.findings))}
+        {
+            **plain(item),
+            "note": judgement_note(item.judgement, is_explained=bool(advised(model.findings))),
+        }
         for item in model.temperatures
     ]
     return {

@@ -26,6 +26,6 @@ def watched(scrapes):
     return measured
 
 
-async def measured_plain(*_):
+async def measured_plain(*_, **__):
     """What ``baseline`` would have measured while the levels without speculation were recorded."""
     return watched(read_scrapes(LEVELS / "plain"))

@@ -111,6 +111,7 @@ def full(engines):
         groups=groups,
         loads=loads,
         contexts=contexts,
+        findings=(reports.STRUCTURED,),
         **BASELINE,
     )
     own = {

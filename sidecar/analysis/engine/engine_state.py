@@ -119,8 +119,6 @@ class KvCacheUsage:
 
 
 _COUNTED: Final = (*SPECULATION, *CACHE)
-# Where neither the plug-in nor the method says whether this vLLM drops a hit's last block.
-_UNKNOWN_DROP: Final = 0.5
 
 
 class EngineState:
@@ -142,7 +140,7 @@ class EngineState:
         self._unreported_seconds = 0.0
 
         # share of the requests with a prefix-cache hit whose last block is computed again
-        self.drops_block = _UNKNOWN_DROP
+        self.drops_block = 0.5
         self._interval = Interval()  # between the last two polls
         # what a decoding request holds by the plug-in's last sample, in tokens, and when it was
         self._sampled: tuple[float, float] | None = None

@@ -86,9 +86,14 @@ def fit(blocks: Sequence[Block], machine_load: float | None = None) -> PlainStep
     for block in blocks:
         groups[block.wanted or 2.0 ** round(log2(block.steps.running))].append(block)
     chunk_tokens = _chunk(blocks)
+    enough = [groups[key] for key in sorted(groups) if len(groups[key]) >= _FEWEST]
+    designs = [_Design.of(group, chunk_tokens) for group in enough]
+    if any(block.wanted is None for block in blocks):
+        designs = _with_one_prefill(designs, enough)
+
     loads: list[_Load] = []
-    for key in sorted(groups):
-        load = _Load.of(groups[key], chunk_tokens) if len(groups[key]) >= _FEWEST else None
+    for design, group in zip(designs, enough, strict=True):
+        load = _Load.of(group, design)
         if load is not None and (not loads or load.running > loads[-1].running):
             loads.append(load)
     if not loads:
@@ -122,9 +127,8 @@ class _Load:
     first_token_seconds: float | None
 
     @classmethod
-    def of(cls, blocks: Sequence[Block], chunk_tokens: float | None) -> "_Load | None":
+    def of(cls, blocks: Sequence[Block], design: "_Design") -> "_Load | None":
         total = sum_steps(*(block.steps for block in blocks))
-        design = _Design.of(blocks, chunk_tokens)
         fitted = design.fitted(blocks)
         if fitted is None or fitted[_LEVEL] <= 0:
             return None
@@ -140,11 +144,7 @@ class _Load:
             contexts=design.contexts,
             seconds=values[_LEVEL],
             slope=values.get(_SLOPE),
-            prefill={
-                size: _Measured(max(values[f"{size}"].value, 0.0), values[f"{size}"].error)
-                for size in design.sizes
-                if f"{size}" in values
-            },
+            prefill=design.known_prefill(values),
             first_token_seconds=(
                 total.first_token_seconds / total.first_tokens if is_timed else None
             ),
@@ -185,6 +185,7 @@ class _Design:
     contexts: tuple[float, float] | None
     sizes: tuple[float, ...]
     chunk_tokens: float | None
+    each: _Measured | None = None  # if known, what a token of prefill adds
 
     @classmethod
     def of(cls, blocks: Sequence[Block], chunk_tokens: float | None) -> "_Design":
@@ -205,7 +206,10 @@ class _Design:
 
     def fitted(self, blocks: Sequence[Block]) -> dict[str, float] | None:
         """The unknowns by name; those that the blocks do not tell apart are missing."""
-        names = [_LEVEL, *([_SLOPE] if self.has_slope else []), *map(str, reversed(self.sizes))]
+        names = [_LEVEL, *([_SLOPE] if self.has_slope else [])]
+        if self.each is not None:
+            return self._solved(blocks, names, None)
+        names += map(str, reversed(self.sizes))
         found = self._solved(blocks, names, None)
         # Where prefill is hidden follows from the values, and they from where it is hidden.
         if found is not None and all(str(size) in found for size in self.sizes[:2]) and self.sizes:
@@ -222,8 +226,9 @@ class _Design:
     def _rows(self, block: Block, hidden: float | None) -> Iterator[_Row]:
         steps, pure = block.steps, block.pure
         work = prefill(steps, self.chunk_tokens)
+        known = 0.0 if self.each is None else self.each.value * work.tokens * work.mixed
         yield _Row(
-            seconds=steps.engine_seconds / work.steps,
+            seconds=(steps.engine_seconds - known) / work.steps,
             parts=self._step(steps.context) | self._prefill(work, hidden),
             weight=work.steps,
         )
@@ -240,6 +245,19 @@ class _Design:
                 weight=steps.decode_steps,
             )
 
+    def known_prefill(self, values: Mapping[str, _Measured]) -> dict[float, _Measured]:
+        """What prefill adds at each of ``sizes``, as far as it is known."""
+        if self.each is not None:
+            return {
+                size: _Measured(self.each.value * size, self.each.error * size)
+                for size in self.sizes
+            }
+        return {
+            size: _Measured(max(values[str(size)].value, 0.0), values[str(size)].error)
+            for size in self.sizes
+            if str(size) in values
+        }
+
     def _step(self, context: float | None) -> dict[str, float]:
         parts = {_LEVEL: 1.0}
         if self.has_slope and context is not None and self.context is not None:
@@ -248,9 +266,35 @@ class _Design:
 
     def _prefill(self, work: Prefill, hidden: float | None) -> dict[str, float]:
         """How the values at ``sizes`` contribute to a mean step."""
+        if self.each is not None:
+            return {}
         share = work.mixed / work.steps
         weights = prefill_weights(work.tokens, self.sizes, hidden)
         return {str(self.sizes[place]): share * weight for place, weight in weights.items()}
+
+
+def _with_one_prefill(
+    designs: Sequence[_Design], groups: Sequence[Sequence[Block]]
+) -> list[_Design]:
+    """The designs with one time for a token of prefill, from all loads together.
+
+    Traffic that is only watched hardly varies at one load, so each by itself would tell little.
+    """
+    found = []
+    for design, group in zip(designs, groups, strict=True):
+        tokens = _mean_tokens([prefill(block.steps, design.chunk_tokens) for block in group])
+        single = replace(design, sizes=(tokens,) if tokens else ())
+        values = single.fitted(group) or {}
+        errors = _jackknife(group, single.fitted, values)
+        if tokens and errors.get(str(tokens)):
+            found.append((values[str(tokens)] / tokens, errors[str(tokens)] / tokens))
+
+    weight = sum(1 / error**2 for _, error in found)
+    if not weight:
+        return [replace(design, sizes=()) for design in designs]
+    mean = sum(value / error**2 for value, error in found) / weight
+    each = _Measured(max(mean, 0.0), sqrt(1 / weight))
+    return [replace(design, each=each, sizes=(float(MIXED),)) for design in designs]
 
 
 def _sizes(works: Sequence[Prefill]) -> tuple[float, ...]:
@@ -268,6 +312,8 @@ def _sizes(works: Sequence[Prefill]) -> tuple[float, ...]:
 
 def _mean_tokens(works: Sequence[Prefill]) -> float:
     mixed = sum(work.mixed for work in works)
+    if not mixed:
+        return 0.0
     return round(sum(work.tokens * work.mixed for work in works) / mixed, 1)
 
 

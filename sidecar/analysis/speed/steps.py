@@ -227,7 +227,8 @@ def _engine_seconds(steps: Steps, interval: Interval) -> float:
     """The wall time of an engine's steps, of those that only prefill too.
 
     vLLM does not export it. It is at least that of the steps in which any request decodes, and at
-    most that plus all time in prefill, which is what an engine does that always has requests.
+    most that plus all time in prefill, which is what an engine does that always has requests. If
+    the load varied, it is the time as the requests saw it: longer steps have more of them.
     """
     prefill = interval.prefill_seconds
     if prefill is None:
@@ -236,10 +237,12 @@ def _engine_seconds(steps: Steps, interval: Interval) -> float:
 
     alone = _alone(steps.running)
     decoding = steps.engine_steps - alone * steps.first_tokens
-    wall = decoding * steps.step_seconds + alone * every
+    least = decoding * steps.step_seconds
+    wall = least + alone * every
     if interval.is_busy and alone < _MOSTLY:
-        wall = steps.engine_steps * steps.step_seconds + every
-    return min(wall, interval.seconds)
+        least = steps.engine_steps * steps.step_seconds
+        wall = least + every
+    return max(min(wall, interval.seconds), least)
 
 
 _MOSTLY: Final = 0.9  # requests that come one at a time leave gaps, even if each poll meets one

@@ -154,9 +154,7 @@ class BaselineRun:
 
     def curves(self) -> dict[str, PlainStepTimes]:
         """Plain step times by model, without models that speculated or decoded too little."""
-        blocks = self._blocks or {
-            model: blocks_of(self._watched(model)) for model in self.periods
-        }
+        blocks = self._blocks or {model: blocks_of(self._watched(model)) for model in self.periods}
         plain = {
             model: fit(found, self.machine_load)
             for model, found in blocks.items()

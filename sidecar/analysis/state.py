@@ -27,7 +27,7 @@ from sidecar.settings import Settings
 _NO_OWN: Final = OwnReport()
 
 
-def _drops(is_dropped: bool | None) -> float:
+def _drops(is_dropped: bool | None) -> float:  # noqa: FBT001 - as the plug-in says it
     """The share of hits whose last block an engine computes again: half where nobody knows."""
     return 0.5 if is_dropped is None else float(is_dropped)
 

@@ -31,6 +31,7 @@ TONES: Final = {
 }
 _WORST_FIRST: Final = tuple(TONES.values())
 _ALMOST_ALL: Final = 0.95
+_SETTLED: Final = 60.0  # seconds of traffic after which the answer does not wait for the speedup
 _COLLAPSED: Final = (
     "High temperatures alone do not cause this. The replies may be wrong as well: send this pod a"
     " prompt and read the reply. Restart vLLM; check that the draft matches its target."
@@ -105,6 +106,10 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     if model.judgement.has_collapsed:
         return Answer("Almost no draft tokens are accepted.", "bad", _COLLAPSED)
 
+    if _is_settling(model):
+        why = "The time per token is known after about half a minute of traffic."
+        return Answer("Not enough traffic for a verdict yet.", "mute", why)
+
     found = _judged(model, plugin)
     speed = model.speed
     if speed is not None and speed.held is not None:
@@ -136,6 +141,17 @@ def _speedup(bucket: TemperatureReport) -> Speedup | None:
     if bucket.judgement.by_speedup is None:
         return None
     return bucket.held.speedup if bucket.held is not None else bucket.speedup
+
+
+def _is_settling(model: ModelReport) -> bool:
+    """Whether a sidecar that has just started will soon judge by time.
+
+    Until then the acceptance rate would decide, and the answer would turn over.
+    """
+    withheld = model.speed.withheld if model.speed is not None else None
+    seconds = model.judgement.evidence.window.seconds
+    has_reference = model.plain_steps is not None
+    return has_reference and withheld is Withheld.TOO_LITTLE and seconds < _SETTLED
 
 
 def _is_worse(verdict: Verdict, than: Verdict) -> bool:

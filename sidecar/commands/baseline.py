@@ -188,7 +188,7 @@ def _beside(
 
 
 def _agreement_sentence(found: Agreement) -> str:
-    amount = f"{100 * found.difference:+.0f} ± {100 * CONFIDENCE * found.error:.0f} %"
+    amount = f"{round(100 * found.difference):+d} ± {100 * CONFIDENCE * found.error:.0f} %"
     if found.holds:
         return f"agrees with the earlier baseline: step times differ by {amount}"
     return (

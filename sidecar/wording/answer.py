@@ -208,7 +208,8 @@ def _by_time(split: Split, at_load: str) -> Answer:
     if even:
         parts.append(f"breaks even at T {', '.join(bucket.temperature for bucket in even)}")
     parts += [
-        f"{leaning_effect(speedup)} at T {bucket.temperature}"
+        f"probably {_changes(speedup)}, not yet certain ({plus_minus(speedup)}) at T"
+        f" {bucket.temperature}"
         for bucket in leaning
         if (speedup := _speedup(bucket)) is not None
     ]
@@ -311,7 +312,11 @@ def times_as_fast(speedup: Speedup) -> str:
 
 def effect(speedup: Speedup) -> str:
     """The time saved or lost per token, as a phrase."""
-    return f"{'saves' if speedup.ratio >= 1 else 'costs'} {_gained(speedup)} per token"
+    return f"{_changes(speedup)} per token"
+
+
+def _changes(speedup: Speedup) -> str:
+    return f"{'saves' if speedup.ratio >= 1 else 'costs'} {_gained(speedup)}"
 
 
 def leaning_effect(speedup: Speedup) -> str:

@@ -81,7 +81,8 @@ def baseline_sentence(times: PlainStepTimes, now: float) -> str:
     parts = []
     if times.measured is not None:
         parts.append(f"{duration(max(now - times.measured.timestamp(), 0.0))} ago")
-    parts.append(f"with {_range(times.running)} requests running")
+    loads = _range(times.running)
+    parts.append(f"with {loads} {'request' if loads == '1' else 'requests'} running")
     if times.contexts:
         ranges = times.context_ranges or tuple((one, one) for one in times.contexts)
         ends = [end for pair in ranges for end in pair]

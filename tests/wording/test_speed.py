@@ -89,7 +89,8 @@ def test_a_speedup_that_may_be_on_either_side_is_probable_and_not_certain():
 def test_a_baseline_is_described_by_its_age_and_what_it_was_measured_with():
     assert baseline_sentence(MEASURED, MEASURED.measured.timestamp() + 7200) == (
         "Baseline measured 2.0 h ago, with 1 to 16 requests running, contexts of 80 to 2,200"
-        " tokens, prompts of 500 to 2,000 tokens, by the plug-in. The machine's speed is known to ± 4 %."
+        " tokens, prompts of 500 to 2,000 tokens, by the plug-in. The machine's speed is known to"
+        " ± 4 %."
     )
     bare = PlainStepTimes(running=(1.0,), seconds=(0.01,), errors=(0.0,))
     assert baseline_sentence(bare, 0.0) == "Baseline measured with 1 request running."

@@ -38,6 +38,7 @@ _BY: Final = {
     "prompt_tokens": "prompts of {} tokens",
     "output": "{} output",
     "sampling": "{} sampling",
+    "ending": "{} endings",
     "adapter": "adapter {}",
 }
 

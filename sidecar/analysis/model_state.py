@@ -20,7 +20,7 @@ from sidecar.analysis.distributions import (
 )
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.model_speed import ModelSpeed
-from sidecar.analysis.speed.speedup import Withheld
+from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.strata import Cell, Sums
 from sidecar.analysis.split.tallies import (

@@ -17,7 +17,7 @@ from sidecar.analysis.engine.engine_state import Latency, Limitation
 from sidecar.analysis.engine.engines import ScrapeReport
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.findings.finding import Finding
-from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
+from sidecar.analysis.speed.speedup import EngineSpeed, Held, LoadReport, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
@@ -70,6 +70,8 @@ class EngineReport:
     # the plug-in's draft tokens / vLLM's, both since the engine started; generated tokens where
     # nothing was drafted; 0 if not usable
     coverage: float | None
+    # what a decoding request holds in the KV cache, on average
+    context_tokens: float | None = None
     report_age: float | None = None  # of the plug-in's newest whole report, in seconds
     # as a plug-in says it, also if nothing has confirmed it yet: to be shown, not to judge by
     said: Speculation | None = None
@@ -103,6 +105,7 @@ class TemperatureReport:
     # request-seconds saved against plain decoding; None without a baseline
     saved_seconds: float | None
     lost_seconds: float | None  # likewise, but lost
+    held: Held | None = None  # what stands in for ``speedup`` while it is withheld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

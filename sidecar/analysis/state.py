@@ -3,7 +3,7 @@
 It gives the report of the last poll.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -26,6 +26,11 @@ from sidecar.requests.messages import Speculation, StepTally
 from sidecar.settings import Settings
 
 _NO_OWN: Final = OwnReport()
+
+
+def _drops(is_dropped: bool | None) -> float:  # noqa: FBT001 - as the plug-in says it
+    """The share of hits whose last block an engine computes again: half where nobody knows."""
+    return 0.5 if is_dropped is None else float(is_dropped)
 
 
 class State:
@@ -81,7 +86,7 @@ class State:
         self._keep_models(has_restarted=restarts.vllm)
         self._take_lives(at, lives)
         if before is not None and before < at:
-            self._take_steps(before, at, _steps_by_engine(lives))
+            self._take_steps(before, at, lives)
         self._take_finished(at, lives)
         for model in self._models.values():
             model.mark(at)
@@ -193,20 +198,24 @@ class State:
             else:
                 model.finished(at, requests.key.engine, requests.early, requests.recent)
 
-    def _take_steps(self, start: float, at: float, reported: Mapping[EngineKey, StepTally]) -> None:
+    def _take_steps(self, start: float, at: float, lives: LivesView) -> None:
         """Takes in what each engine decoded since the last poll.
 
         It is by vLLM's counters, else by the plug-in's reports.
         """
+        reported = _steps_by_engine(lives)
         speculating: dict[str, dict[EngineKey, Steps]] = {name: {} for name in self._models}
         for key, state in self._engines.states.items():
             if key == merge.OTHER or state.seen_at != at:
                 continue
+            state.drops_block = _drops(lives.engine(key).configuration.drops_cache_block)
             steps = state.steps
             if state.untimed is not None and state.grown is not None:
                 steps = state.reported(state.grown, reported.get(key, NO_STEPS))
+            state.sample(at, reported.get(key, NO_STEPS))
             if steps is None:
                 continue
+            steps = steps.holding(state.context(at))
             state.loads.add(steps)
             if state.speculates:
                 speculating[key.model_name][key] = steps

@@ -76,6 +76,11 @@ class Judgement:
     wanted_tokens: Direction | None = None
 
     @property
+    def leans(self) -> bool:
+        """Whether a speedup is known, but its interval reaches across a threshold."""
+        return self.by_speedup is Verdict.INSUFFICIENT_DATA
+
+    @property
     def verdict(self) -> Verdict:
         """The verdict in force: by speedup if it is known."""
         return self.by_acceptance if self.by_speedup is None else self.by_speedup
@@ -337,17 +342,25 @@ def _steady(
         return now, None
 
     risen = _at_once(value - MARGIN, error, lines)
-    allowed = max(before, risen, key=_RISING.index)
-    verdict = min(now, allowed, key=_RISING.index)
+    if now in _RISING and risen in _RISING:
+        allowed = max(before, risen, key=_RISING.index)
+        verdict: Verdict = min(now, allowed, key=_RISING.index)
+    elif risen is before or (before is Verdict.BREAK_EVEN and now is Verdict.NET_POSITIVE):
+        verdict = before
+    else:
+        verdict = now
     if verdict is now:
         return verdict, None
     return verdict, lines.loses if verdict is Verdict.NET_NEGATIVE else lines.wins
 
 
 def _at_once(value: float, error: float, lines: Lines) -> Verdict:
-    """The verdict alone: break-even between the lines, or if the error reaches across one."""
-    if value + CONFIDENCE * error < lines.loses:
+    """The verdict alone: insufficient data if the interval reaches across a line."""
+    low = value - CONFIDENCE * error
+    high = value + CONFIDENCE * error
+    if high < lines.loses:
         return Verdict.NET_NEGATIVE
-    if value - CONFIDENCE * error >= lines.wins:
+    if low >= lines.wins:
         return Verdict.NET_POSITIVE
-    return Verdict.BREAK_EVEN
+    is_between = lines.loses <= low and high < lines.wins
+    return Verdict.BREAK_EVEN if is_between else Verdict.INSUFFICIENT_DATA

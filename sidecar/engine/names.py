@@ -59,6 +59,9 @@ class Counter(_Quantity):
     FIRST_TOKENS = "first_tokens", "time_to_first_token_seconds_count"
     # From their arrival until then, summed over them.
     TTFT_SECONDS = "ttft_seconds", "time_to_first_token_seconds_sum"
+    # From being scheduled to the first token, summed over finished requests, and their number.
+    PREFILL_SECONDS = "prefill_seconds", "request_prefill_time_seconds_sum"
+    PREFILLED = "prefilled", "request_prefill_time_seconds_count"
 
 
 class Gauge(_Quantity):

@@ -13,6 +13,7 @@ from sidecar.wording.answer import answer
 from sidecar.wording.notes import hints
 from sidecar.wording.numbers import counted
 from sidecar.wording.plugin import plugin_sentence
+from sidecar.wording.speed import baseline_sentence
 
 # The page loads nothing from elsewhere, and only the sidecar's own script can run in it.
 SECURITY_POLICY = (
@@ -86,6 +87,9 @@ def content(shown: Shown) -> str:
         for model in report.models:
             parts.append(model_section(model, settings.thresholds, report.plugin, above))
             parts += [engine_section(engine, model.plain_latencies) for engine in model.engines]
+            if model.plain_steps is not None:
+                made = baseline_sentence(model.plain_steps, report.at)
+                parts.append(f'<p class="facts">{escape(model.model_name)}: {escape(made)}</p>')
         parts.append('<p class="facts">± is the 95 % confidence interval.</p>')
         parts.append(hints_section(report))
 

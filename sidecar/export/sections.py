@@ -16,12 +16,13 @@ from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.verdict import Basis, Judgement
 from sidecar.engine.names import Gauge, Phase
 from sidecar.settings.groups import Thresholds
-from sidecar.wording.answer import TONES, effect, per_step, times_as_fast
+from sidecar.wording.answer import TONES, effect, leaning_effect, per_step, times_as_fast
 from sidecar.wording.findings import explanations
 from sidecar.wording.findings.explanation import Explanation
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
+from sidecar.wording.speed import CONTEXTS, context_rows
 from sidecar.wording.tables import (
     LOWER,
     PRICES,
@@ -148,7 +149,8 @@ def model_section(
         f'<div class="buckets"><div class="bucket whole {TONES[judged.verdict]}">'
         f'<div class="name">All requests</div>{_verdict(judged)}'
         f'<div class="line">{_line(judged, model.speed)}</div>{notes}</div>'
-        f"{split}</div>{_why(model)}{_lower(model)}{_speed(model)}{_prices(model)}"
+        f"{split}</div>{_why(model)}{_lower(model)}{_speed(model)}{_contexts(model)}"
+        f"{_prices(model)}"
     )
 
 
@@ -219,7 +221,8 @@ def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
     steps = f"; {per_step(speed.steps)}{span}" if speed and speed.steps else ""
     faster = ""
     if speed and speed.speedup:
-        faster = f"; {times_as_fast(speed.speedup)}, {effect(speed.speedup)}"
+        what = leaning_effect if judgement.leans else effect
+        faster = f"; {times_as_fast(speed.speedup)}, {what(speed.speedup)}"
 
     return f"{accepted} in the last {duration(window.seconds)}{length}{steps}{faster}"
 
@@ -315,6 +318,14 @@ def _speed(model: ModelReport) -> str:
     ]
     table = _table(("requests running", "with speculation", "without (baseline)"), rows)
     return f'<h2>{escape(model.model_name)}: time per token</h2>{table}<p class="facts">{least}</p>'
+
+
+def _contexts(model: ModelReport) -> str:
+    """Speedup by the tokens that requests hold; empty where it is not known."""
+    table = _table(("", *CONTEXTS[1:]), context_rows(model))
+    title = f"<h2>{escape(model.model_name)}: speedup by context, tokens</h2>"
+    note = "Over the last hour, by the mean context of the requests that decode."
+    return table and f'{title}{table}<p class="facts">{note}</p>'
 
 
 def _time(seconds: float | None, unknown: str) -> str:

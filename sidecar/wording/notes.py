@@ -13,11 +13,11 @@ from sidecar.analysis.findings.load import Load
 from sidecar.analysis.findings.mismatch import Mismatch
 from sidecar.analysis.findings.number_of_tokens import NumberOfTokens
 from sidecar.analysis.report import ModelReport
-from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import MARGIN, Basis, Judgement, Verdict
 from sidecar.engine.methods import given_up
 from sidecar.requests.messages import Configuration, Speculation, Table
 from sidecar.wording.numbers import counted, duration, percent
+from sidecar.wording.speed import why_withheld
 from sidecar.wording.tables import group_name
 
 LIMITATIONS: Final = {
@@ -56,26 +56,6 @@ LIMITATIONS: Final = {
         " it does not show how long a step takes. With the plug-in, step times come from the"
         " engine; without it there is no speedup."
     ),
-}
-WITHHELD: Final = {
-    Withheld.NO_STEPS: "vLLM exports no step times, or several API servers count the same steps",
-    Withheld.ITL_PER_TOKEN: (
-        "this vLLM's inter-token latency has one observation per token, so it does not show how"
-        " long a step takes; load the plug-in into vLLM to get step times"
-    ),
-    Withheld.NO_REFERENCE: (
-        "the step time without speculation is not known; measure it on a vLLM that does not"
-        " speculate: `specdec-sidecar baseline --url URL --load 1,2,4,8,16 --out baseline.yaml`"
-    ),
-    Withheld.OTHER_MODEL: "the baseline does not contain the model that this vLLM serves",
-    Withheld.LOAD: (
-        "the baseline was not measured with this number of running requests; add it to --load"
-    ),
-    Withheld.PROMPTS: (
-        "the baseline was measured with a different ratio of prompt to generated tokens; "
-        "measure it with prompts like those of the traffic: --prompts, --max-tokens"
-    ),
-    Withheld.TOO_LITTLE: "not enough tokens yet",
 }
 # They keep the distribution.
 _EXACT_SAMPLERS: Final = frozenset({None, "standard", "block", "strict", "probabilistic"})
@@ -346,10 +326,8 @@ def hints(model: ModelReport) -> list[str]:
     That is: why a model that speculates has no speedup, which requests get no drafts, and what
     vLLM's page does not tell.
     """
-    withheld = model.speed.withheld if model.speed is not None else None
-    speedup = []
-    if withheld is not None:
-        speedup.append(f"No speedup for {model.model_name}: {WITHHELD[withheld]}.")
+    why = why_withheld(model)
+    speedup = [f"No speedup for {model.model_name}: {why}."] if why else []
 
     quiet = [
         f"No drafts in the window for {group_name(group)}."

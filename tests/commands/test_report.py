@@ -67,7 +67,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     assert rows["0"] == [
         "0",
         "net_positive",
-        "1.500",
+        *("1.50", "±", "0.02"),
         "0.700",
         "0.500",
         "0.700",

@@ -10,8 +10,9 @@ from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence
 from sidecar.analysis.findings.groups import StructuredOutput
 from sidecar.analysis.model_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGES, TTFT_EDGES
 from sidecar.analysis.report import EngineReport, ModelReport, OwnReport, Report, TemperatureReport
-from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup, Withheld
+from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
 from sidecar.analysis.speed.steps import Steps
+from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import (
     NoSplit,
     NoSplitReason,
@@ -86,7 +87,14 @@ def speedup(plain_ms, actual_ms, error=0.01):
 def speed(plain_ms=30.0, actual_ms=20.0, withheld=None):
     """An engine's or a model's, with 9.2 requests running."""
     times = {"seconds": 92.0, "decode_steps": 920.0, "engine_steps": 110.0}
-    steps = Steps(**times, tokens=1800.0, first_tokens=92.0, drafts=900.0, draft_tokens=2700.0)
+    steps = Steps(
+        **times,
+        tokens=1800.0,
+        first_tokens=92.0,
+        drafts=900.0,
+        draft_tokens=2700.0,
+        engine_seconds=11.0,
+    )
     if withheld is not None:
         return EngineSpeed(steps=steps, withheld=withheld)
     known = speedup(plain_ms, actual_ms)

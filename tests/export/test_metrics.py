@@ -16,7 +16,7 @@ from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.findings.catalog import CODES
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
-from sidecar.analysis.speed.speedup import LoadReport
+from sidecar.analysis.speed.speedup import CONTEXT_LABELS, LoadReport
 from sidecar.analysis.speed.steps import LOAD_LABELS
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.tallies import MOST_ADAPTERS
@@ -75,7 +75,11 @@ DEEP = (1,) * 32
 
 
 STEPS = PlainStepTimes(
-    running=(1.0,), seconds=(0.02,), errors=(0.001,), measured=datetime(2026, 11, 21, tzinfo=UTC)
+    running=(1.0,),
+    seconds=(0.02,),
+    errors=(0.001,),
+    contexts=(100.0,),
+    measured=datetime(2026, 11, 21, tzinfo=UTC),
 )
 BASELINE = {
     "plain_cache": PlainCache(hit_ratio=0.8, capacity_tokens=500_000, preemptions_ratio=0.0),
@@ -90,7 +94,7 @@ def full(engines):
     reported = tuple(
         reports.engine(
             index=index, loads=loads, accepted_per_position=DEEP, gauges=dict.fromkeys(Gauge, 0.5),
-            speed=reports.speed(),
+            speed=reports.speed(), context_tokens=500.0,
             limitations=frozenset({Limitation.NO_REQUEST_TPOT, Limitation.SEVERAL_PROCESSES}),
         )
         for index in engines
@@ -102,11 +106,13 @@ def full(engines):
         for label in TEMPERATURES
     ]
     groups = tuple(reports.group(by, name) for by, name in (*GROUPS, *ADAPTERS))
+    contexts = dict.fromkeys(CONTEXT_LABELS, reports.speedup(30, 20))
     whole = reports.model(
         *temperatures,
         engines=reported,
         groups=groups,
         loads=loads,
+        contexts=contexts,
         findings=(reports.STRUCTURED,),
         **BASELINE,
     )
@@ -273,7 +279,14 @@ def test_a_v0_engine_exports_what_it_has_and_no_zeros():
 def test_every_quantity_of_vllm_is_exported_or_left_out_on_purpose():
     """One that is added to names.py and forgotten here would be read and never exported."""
     # Others tell these.
-    internal = {Counter.STEPS, Counter.DECODE_SECONDS, Counter.DECODE_STEPS, Counter.TTFT_SECONDS}
+    internal = {
+        Counter.STEPS,
+        Counter.DECODE_SECONDS,
+        Counter.DECODE_STEPS,
+        Counter.TTFT_SECONDS,
+        Counter.PREFILL_SECONDS,
+        Counter.PREFILLED,
+    }
     for place, quantity in enumerate([*Counter, *Gauge], start=1000):
         counters = {quantity: place} if quantity in Counter else {}
         gauges = {quantity: place} if quantity in Gauge else {}

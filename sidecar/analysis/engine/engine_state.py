@@ -3,21 +3,23 @@
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from sidecar.analysis.distributions import USAGE_EDGES, WINDOW_EDGES, Histogram, histogram_quantile
 from sidecar.analysis.engine.cache import CACHE, CacheWindow
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
-from sidecar.analysis.speed.speedup import LoadTotals, Withheld
+from sidecar.analysis.speed.speedup import LoadTotals
 from sidecar.analysis.speed.steps import (
+    Interval,
     StepCheck,
     Steps,
     counted_steps,
     counter_growth,
     reported_steps,
 )
+from sidecar.analysis.speed.withheld import Withheld
 from sidecar.engine.merge import fell, held
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey
@@ -136,6 +138,13 @@ class EngineState:
         self.is_reported = False  # whether the plug-in has reported steps
         # of vLLM's counters, since the last report of steps
         self._unreported: Mapping[Counter, float] = {}
+        self._unreported_seconds = 0.0
+
+        # share of the requests with a prefix-cache hit whose last block is computed again
+        self.drops_block = 0.5
+        self._interval = Interval()  # between the last two polls
+        # what a decoding request holds by the plug-in's last sample, in tokens, and when it was
+        self._sampled: tuple[float, float] | None = None
 
         # growth of vLLM's counters between the last two polls
         self.grown: Mapping[Counter, float] | None = None
@@ -176,12 +185,14 @@ class EngineState:
         self.grown = self.steps = None
         if restarted:
             self._check, self._unreported = StepCheck(), {}
+            self._unreported_seconds = 0.0
         if before is not None and self.seen_at < at:
             self.grown = counter_growth(before.counters, after.counters, has_restarted=restarted)
             self._check.add(self.grown)
             self._observe_acceptance(self.grown)
+            self._interval = self._since_last(at, snapshot)
             if not several and self._check.trusts_page:
-                self.steps = counted_steps(self.grown, snapshot.kv_cache_block_tokens)
+                self.steps = counted_steps(self.grown, self._interval)
         row = _row(snapshot, after)
         self._window.count(at, row, has_restarted=restarted)
         self._hour.count(at, row, has_restarted=restarted)
@@ -193,6 +204,45 @@ class EngineState:
         self.block_tokens = snapshot.kv_cache_block_tokens
         return restarted
 
+    def _since_last(self, at: float, snapshot: EngineSnapshot) -> Interval:
+        """What is known of the time since the last poll; ``grown`` is its growth."""
+        grown = self.grown or {}
+        prefill = self._interval.prefill_seconds
+        if grown.get(Counter.PREFILLED) and Counter.PREFILL_SECONDS in grown:
+            prefill = grown[Counter.PREFILL_SECONDS] / grown[Counter.PREFILLED]
+
+        ran = self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest else 0.0
+        runs = snapshot.gauges.get(Gauge.REQUESTS_RUNNING, 0.0)
+        return Interval(
+            seconds=at - self.seen_at,
+            is_busy=min(ran, runs) > 0,
+            prefill_seconds=prefill,
+            block=snapshot.kv_cache_block_tokens,
+            drops_block=self.drops_block,
+        )
+
+    def sample(self, at: float, tally: StepTally) -> None:
+        """Takes in what the plug-in has counted since the last poll, at ``at``."""
+        if tally.decodes and tally.context_tokens:
+            self._sampled = (at, tally.context_tokens / tally.decodes)
+
+    def context(self, at: float) -> float | None:
+        """The tokens that a decoding request holds, on average, at a poll's time.
+
+        By the plug-in's sample or, from the page alone, the mean prompt and half of the mean
+        output. None if unknown.
+        """
+        if self._sampled is not None and at - self._sampled[0] <= self._window_seconds:
+            return self._sampled[1]
+
+        recent = self.cache
+        if not recent.requests > 0 and self.held is not None:  # long generations: since the start
+            recent = CacheWindow(*(self.held.counters.get(one, math.nan) for one in CACHE))
+        if not recent.requests > 0:
+            return None
+        tokens = (recent.prompt_tokens + recent.generated_tokens / 2) / recent.requests
+        return None if math.isnan(tokens) or tokens <= 0 else tokens
+
     def reported(self, grown: Mapping[Counter, float], tally: StepTally) -> Steps | None:
         """Steps that the plug-in reports anew; None without any.
 
@@ -202,9 +252,12 @@ class EngineState:
             self._unreported = {
                 name: growth + self._unreported.get(name, 0.0) for name, growth in grown.items()
             }
-        steps = reported_steps(tally, self._unreported, self.block_tokens)
+        self._unreported_seconds += self._interval.seconds
+        since = replace(self._interval, seconds=self._unreported_seconds)
+        steps = reported_steps(tally, self._unreported, since)
         if steps is not None:
             self.is_reported, self._unreported = True, {}
+            self._unreported_seconds = 0.0
         return steps
 
     @property

@@ -322,6 +322,20 @@ METRICS: Final = (
         "Standard error of specdec_engine_speedup_ratio.",
         value=_speedup(lambda speedup: speedup.error),
     ),
+    MODEL.gauge(
+        "context_speedup_ratio",
+        (
+            "Plain time per token / actual over the last hour, by the mean context of the requests"
+            " that decode, in tokens. Absent without a reference."
+        ),
+        ["context"],
+        value=lambda model: {label: found.ratio for label, found in model.contexts.items()},
+    ),
+    ENGINE.gauge(
+        "context_tokens",
+        "Tokens in the KV cache of a decoding request, on average.",
+        value=lambda engine: engine.context_tokens,
+    ),
     ENGINE.gauge(
         "break_even_acceptance_ratio",
         (

@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer
 from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.engine.engine_state import QUANTILES, Latency
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
-from sidecar.analysis.speed.speedup import Withheld
+from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus

@@ -114,7 +114,7 @@ class Lives:
         # What vLLM had counted by then is not its own; unknown if the clock was set back since.
         if from_start and hello.started > self._latest_poll:
             origin = self._counted.get(EngineKey(hello.model or "", str(hello.engine)))
-        return Life(hello, Trust(origin), from_start=from_start)
+        return Life(hello, Trust(origin, is_new=from_start), from_start=from_start)
 
     def _report(self, life: Life, part: ReportPart) -> None:
         self._finished += len(part.finished)

@@ -128,8 +128,15 @@ class NoVllmMetrics(PageError):
     remedy = "These are another program's metrics. Is this vLLM's own address?"
 
 
+class CountersFell(ScrapeError):
+    """All counters fell since the last page; the next pages tell why (``engine.restarts``)."""
+
+    reason = "counters_fell"
+    remedy = "The sidecar waits for two more polls."
+
+
 class AnotherServer(ScrapeError):
-    """The page is from an older process than the last one: several servers share the address."""
+    """The page is of another server than the last one: several servers share the address."""
 
     reason = "another_server"
     remedy = "Give each vLLM server its own sidecar."

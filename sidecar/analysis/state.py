@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.build import Moment, evidence, model_report
-from sidecar.analysis.engine.engines import Engines, ScrapeReport, shown_positions
+from sidecar.analysis.engine.engines import Engines, shown_positions
+from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import OwnReport, Report
 from sidecar.analysis.speed.speedup import LoadTotals
@@ -17,8 +18,8 @@ from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.split.life import NO_STEPS
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.verdict import Judge, ModelJudgement
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.merge import OTHER
-from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.requests.messages import Speculation, StepTally
@@ -57,9 +58,17 @@ class State:
         self.plugin.lowest_coverage = settings.thresholds.coverage
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
-        """Takes in one poll's page; see ``ScrapeSink``."""
+        """Takes in one poll's page; see ``ScrapeSink``.
+
+        One that is of another server, or may be, counts as a failed poll.
+        """
+        try:
+            restarts = self._engines.observe(at, page)
+        except ScrapeError as error:
+            self.failed(at, error)
+            return
+
         before = self._scrape.last_scrape
-        restarts = self._engines.observe(at, page)
         self._scrape = self._scrape.scraped(at, duration, interval, page.malformed)
         most = shown_positions(self._settings, len(self._engines.states))
         past = max((len(engine.accepted_per_position) - most for engine in page.engines), default=0)
@@ -85,6 +94,11 @@ class State:
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
         """Takes in a failed poll; see ``ScrapeSink``."""
         self._scrape = self._scrape.failed(error)
+
+    @property
+    def last_error(self) -> ScrapeError | None:
+        """Why the last poll gave no usable page; None if it did."""
+        return self._scrape.last_error
 
     @property
     def restarts(self) -> int:

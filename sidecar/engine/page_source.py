@@ -20,7 +20,6 @@ from sidecar.engine import names
 from sidecar.engine.exposition import PageReader, Series
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
 from sidecar.errors import (
-    AnotherServer,
     BadStatus,
     Interrupted,
     PageError,
@@ -124,7 +123,6 @@ def _reason(error: Exception) -> str:
 WHOLE_PAGE = "/metrics"
 # Filtered polls between two whole pages: a family that appears later is found within ten polls.
 RECHECK = 9
-REFUSALS = 5  # consecutive pages of an older process, after which it is accepted
 RETRY = 600  # whole pages before a filter that failed is tried again
 
 
@@ -161,8 +159,6 @@ class PageSource:
         self._expected: frozenset[Series] = frozenset()
         self._proven: tuple[Series, ...] = ()
         self._process_start: float | None = None  # on the last whole page
-        self._newest: float | None = None  # the start of the newest process that answered
-        self._refused = 0
         self._filtered_left = self._whole_left = 0
         self.whole_page = b""  # the last one, for re-exporting; empty after a failed poll
 
@@ -170,36 +166,14 @@ class PageSource:
         """Fetches and reads once.
 
         Raises:
-            ScrapeError: from ``Fetcher.get``, ``PageReader.read`` or ``SnapshotReader.read``, or
-                ``AnotherServer``.
+            ScrapeError: from ``Fetcher.get``, ``PageReader.read`` or ``SnapshotReader.read``.
         """
         try:
             snapshot = await self._filtered() or await self._whole()
-            self._same_server(snapshot.process_start)
         except ScrapeError:
             self.whole_page = b""
             raise
         return snapshot
-
-    def _same_server(self, started: float | None) -> None:
-        """Refuses the page of an older process.
-
-        Two servers behind a load balancer would look like restarts. An older process that keeps
-        responding is accepted: the clock was set back, or the newer process is gone.
-        """
-        if (
-            started is None
-            or self._newest is None
-            or started >= self._newest
-            or self._refused >= REFUSALS
-        ):
-            self._newest, self._refused = started, 0
-            return
-
-        self._refused += 1
-        raise AnotherServer(
-            "several vLLM servers answer at this address; the sidecar needs one of its own"
-        )
 
     async def _filtered(self) -> PageSnapshot | None:
         """A filtered page with the expected series.

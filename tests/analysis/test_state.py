@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.verdict import Verdict
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter
-from sidecar.engine.plan import EngineKey
 from sidecar.errors import TimedOut
 from tests.analysis.analysis_tools import EAGLE, PluginEnd, Pod, Server, page, snap
 
@@ -80,10 +80,10 @@ def test_a_page_grows_stale_after_two_intervals():
             {"0": 2, "1": 50},
         ),
         ([(None, {"0": 100}), (None, {"0": 120})], 0, {"0": 120}),
-        ([(None, {"0": 100}), (None, {"0": 5})], 1, {"0": 5}),
+        ([(None, {"0": 100}), *3 * [(None, {"0": 5})]], 1, {"0": 5}),
         # One restarts alone.
-        ([(None, {"0": 100, "1": 50}), (None, {"0": 120, "1": 5})], 0, {"0": 120, "1": 5}),
-        ([(None, {"0": 100, "1": 50}), (None, {"0": 1, "1": 2})], 1, {"0": 1, "1": 2}),
+        ([(None, {"0": 100, "1": 50}), *3 * [(None, {"0": 120, "1": 5})]], 0, {"0": 120, "1": 5}),
+        ([(None, {"0": 100, "1": 50}), *3 * [(None, {"0": 1, "1": 2})]], 1, {"0": 1, "1": 2}),
     ],
 )
 def test_a_restart_is_known_by_the_process_or_else_by_counters_that_fell(pages, restarts, counters):

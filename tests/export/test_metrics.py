@@ -20,9 +20,9 @@ from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.tallies import MOST_ADAPTERS
 from sidecar.analysis.state import State
 from sidecar.analysis.verdict import Judgement, Verdict
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.export.declaration import Shown
 from sidecar.export.exporter import Families, families

@@ -12,8 +12,8 @@ from typing import Final
 from sidecar.analysis.split.life import Life
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginReport, PluginState
 from sidecar.analysis.split.trust import Standing
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import SPECULATION
-from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.requests.messages import (
     Configuration,

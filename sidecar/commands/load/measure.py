@@ -8,7 +8,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import zip_longest
 from typing import Final
@@ -19,9 +19,10 @@ from sidecar.commands.load.client import Client, Sample
 from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
 from sidecar.commands.load.workload import RequestOptions
 from sidecar.commands.waiting import unless_stopped
-from sidecar.engine.merge import fell, merge
+from sidecar.engine.merge import merge
 from sidecar.engine.names import SPECULATION, Counter, Gauge
 from sidecar.engine.page_source import PageSource, page_source
+from sidecar.engine.restarts import RestartDetector, fell
 from sidecar.engine.snapshot import EngineSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.settings import Settings
@@ -109,6 +110,7 @@ class _Sweep:
     client: Client
     source: PageSource
     stop: asyncio.Event
+    restarts: RestartDetector = field(default_factory=RestartDetector)
 
     async def warm_up(self) -> None:
         """Connects, and sends each prompt once, for one token.
@@ -180,9 +182,11 @@ class _Sweep:
     async def _read(self) -> EngineSnapshot | None:
         """All engines of the client's model as one, as they are now; None without a page."""
         try:
-            engines = (await self.source.next()).engines
+            page = await self.source.next()
+            self.restarts.detect(page)
         except ScrapeError:
             return None
+        engines = page.engines
         if len({engine.key.model_name for engine in engines}) > 1:
             engines = tuple(
                 engine for engine in engines if engine.key.model_name == self.client.model

@@ -91,7 +91,8 @@ class State:
             [evidence(model, self._engines, self.plugin, at, thresholds) for model in models], at
         )
 
-    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
+    # The signature is the protocol's.
+    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002
         """Takes in a failed poll; see ``ScrapeSink``."""
         self._scrape = self._scrape.failed(error)
 

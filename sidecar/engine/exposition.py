@@ -15,10 +15,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sidecar.errors import NotAnExposition, PageTooLarge, TruncatedPage
+from sidecar.engine.names import split
+from sidecar.errors import EmptyPage, NoLogStats, NotAnExposition, PageTooLarge, TruncatedPage
 from sidecar.settings.groups import Limits
 
 _TYPE_LINE = re.compile(rb"# TYPE \S+ \w+\n")
+# What vLLM's API server itself counts, from the first request on or before it.
+_API_SERVER = re.compile(
+    rb'(?m)^http_requests_total\{[^\n]*handler="/v1/|^# TYPE http_requests_total '
+)
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(
     r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|(?=\}))'
@@ -81,7 +86,9 @@ class PageReader:
 
         Raises:
             PageTooLarge: the page has more bytes, lines or wanted series than the limit.
+            EmptyPage: the body is empty.
             NotAnExposition: the body has neither a wanted sample nor a ``# TYPE`` line.
+            NoLogStats: the page is of an API server, without any metric of vLLM.
             TruncatedPage: the last line does not end with a newline.
         """
         if len(body) > self._limits.page_bytes:
@@ -94,10 +101,14 @@ class PageReader:
     def _learn(self, body: bytes) -> Page:
         """Reads the page line by line and remembers its shape. Raises what ``read`` raises."""
         page, places = read_lines(body, self._wanted, self._limits.series)
+        if not body.strip():
+            raise EmptyPage("vLLM answers, but its page is empty")
         if not page.series and not _TYPE_LINE.search(body):
             raise NotAnExposition(f"the body begins with {body[:16]!r}")
         if not body.endswith(b"\n"):
             raise TruncatedPage(f"{len(body)} bytes and the last line has no end")
+        if not any(split(series.name)[0] for series in page.series) and _API_SERVER.search(body):
+            raise NoLogStats("an API server answers, but its page has no metric of vLLM")
         if self._series != page.series:
             self._series = page.series
         self._memory = _remember(body, page, places)

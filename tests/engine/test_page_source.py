@@ -40,7 +40,7 @@ class FakeVllm:
         assert url.path == "/metrics/"  # without the slash vLLM ignores the filter
         self.part += 1
         self.asked = set(parse_qs(url.query)["name[]"])
-        errors = {"404": BadStatus, "no answer": TimedOut, "interrupted": Interrupted}
+        errors = {"404": BadStatus(404), "no answer": TimedOut(), "interrupted": Interrupted()}
         if self.filtering in errors:
             raise errors[self.filtering]
         bodies = {

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from sidecar.analysis.distributions import USAGE_EDGES, WINDOW_EDGES, Histogram, histogram_quantile
 from sidecar.analysis.engine.cache import CacheWindow
@@ -26,6 +27,8 @@ from sidecar.requests.messages import StepTally
 from sidecar.settings import Settings
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
+_IMPRECISION: Final = 0.02  # of counters that are read one after the other
+_SINGLE_TOKENS: Final = 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class Limitation(StrEnum):
     NO_KV_CACHE_CAPACITY = "no_kv_cache_capacity"
     SEVERAL_PROCESSES = "several_processes"
     ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - not a password
+    CONTRADICTORY_COUNTERS = "contradictory_counters"
 
 
 class KvCacheUsage:
@@ -126,6 +130,7 @@ class EngineState:
         self.restart_windows()
         self.latest: EngineSnapshot | None = None
         self._several_processes = False
+        self._contradicts_itself = False  # whether more tokens were accepted than drafted
         self._check = StepCheck()
         self.loads = LoadTotals()
         self.is_reported = False  # whether the plug-in has reported steps
@@ -196,6 +201,10 @@ class EngineState:
         self.latest = snapshot
         self.seen_at = at
         self._several_processes = is_sum
+        self._contradicts_itself = any(
+            _accepts_more_than_it_drafts(counters)
+            for counters in (after.counters, self._window.counters, self._hour.counters)
+        )
         self.block_tokens = snapshot.kv_cache_block_tokens
 
     def reported(self, grown: Mapping[Counter, float], tally: StepTally) -> Steps | None:
@@ -273,7 +282,7 @@ class EngineState:
 
     def _acceptance(self, window: EngineWindow) -> Acceptance:
         grown = window.counters
-        if not grown.keys() >= set(SPECULATION):
+        if not grown.keys() >= set(SPECULATION) or self._contradicts_itself:
             return NO_DRAFTS
 
         # Those that run have got their first token, perhaps before the window began.
@@ -295,7 +304,7 @@ class EngineState:
         """One observation for each poll with drafts."""
         drafted = grown.get(Counter.DRAFT_TOKENS, 0.0)
         accepted = grown.get(Counter.ACCEPTED_TOKENS)
-        if drafted > 0 and accepted is not None:
+        if drafted > 0 and accepted is not None and not self._contradicts_itself:
             self.window_acceptances.observe(min(accepted / drafted, 1.0))
 
     @property
@@ -317,6 +326,7 @@ class EngineState:
             Limitation.NO_KV_CACHE_CAPACITY: engine.kv_cache_capacity_tokens is None,
             Limitation.SEVERAL_PROCESSES: self._several_processes,
             Limitation.ITL_PER_TOKEN: bool(self._check.per_token),
+            Limitation.CONTRADICTORY_COUNTERS: self._contradicts_itself,
         }
         return frozenset(limitation for limitation, holds in limited.items() if holds)
 
@@ -336,3 +346,14 @@ class EngineState:
     def histograms(self) -> dict[Phase, HistogramReading]:
         """The growth of vLLM's histograms over latency_window."""
         return self._histograms.growth
+
+
+def _accepts_more_than_it_drafts(counters: Mapping[Counter, float]) -> bool:
+    """Whether accepted tokens exceed the drafted ones by more than a page's own imprecision.
+
+    The two are not read at exactly the same moment.
+    """
+    if not counters.keys() >= {Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS}:
+        return False
+    excess = counters[Counter.ACCEPTED_TOKENS] - counters[Counter.DRAFT_TOKENS]
+    return excess > max(_IMPRECISION * counters[Counter.DRAFT_TOKENS], _SINGLE_TOKENS)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.commands.compare import compare
+from sidecar.commands.load.comparison import compare
 from sidecar.commands.load.metrics import confidence_factor
 from sidecar.commands.load.sweep_result import encode
 from tests.commands.commands_tools import command
@@ -281,7 +281,7 @@ def test_json_has_the_result_and_the_changes_with_their_errors(saved, capsys):
     assert command("compare", *saved(generated_level(1), generated_level(2)), "--json") == 0
     comparison = json.loads(capsys.readouterr().out)
     (acceptance,) = [one for one in comparison["changes"] if one["metric"] == "acceptance"]
-    assert acceptance["level"] == {"temperature": 0.0, "concurrency": 4}
+    assert acceptance["level"] == {"temperature": 0.0, "concurrency": 4, "mix": []}
     assert abs(acceptance["change"]["value"]) < acceptance["change"]["error"]
     assert (comparison["result"], acceptance["effect"]) == ("no_difference_shown", None)
 
@@ -321,9 +321,9 @@ def test_the_exit_code_says_whether_a_slowdown_is_within_the_limit(
         (None, "No such file or directory"),
         (b"{", "not a file that `sweep --save` of this version wrote"),
         (b"[" * 100_000, "not a file that `sweep --save` of this version wrote"),
-        (EMPTY % 5, "no request was answered in it"),
-        (EMPTY.replace(b"[]", LEVEL) % 5, "not a file that `sweep --save` of this version wrote"),
-        (EMPTY % 4, "not a file that `sweep --save` of this version wrote"),
+        (EMPTY % 6, "no request was answered in it"),
+        (EMPTY.replace(b"[]", LEVEL) % 6, "not a file that `sweep --save` of this version wrote"),
+        (EMPTY % 5, "not a file that `sweep --save` of this version wrote"),
     ],
 )
 def test_files_that_sweep_did_not_write_are_refused(tmp_path, capsys, content, reason):

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.build import Moment, evidence, model_report
-from sidecar.analysis.engine.engines import Engines, shown_positions
+from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import OwnReport, Report
+from sidecar.analysis.series import shown_positions
 from sidecar.analysis.speed.speedup import LoadTotals
 from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.split.life import NO_STEPS

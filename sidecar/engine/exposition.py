@@ -14,6 +14,7 @@ them.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
 
 from sidecar.engine.names import split
 from sidecar.errors import EmptyPage, NoLogStats, NotAnExposition, PageTooLarge, TruncatedPage
@@ -35,6 +36,7 @@ _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
 _MOST_LINES = 100_000  # per page; vLLM has about 420 per engine
 _LINE_BYTES = 16 * 1024
+_MOST_REMEMBERED = 4 * 1024 * 1024  # bytes of a page; one of 16 engines has less than 1 MiB
 _MOST_LABELS = 64
 _LABEL_CHARACTERS = 512  # a label's value: it is kept, and exported with each series of its engine
 
@@ -116,11 +118,11 @@ class PageReader:
 
 
 def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | None:
-    """The page's shape; None if a page of that shape could be misread.
+    """The page's shape; None if a page of that shape could be misread, or is very large.
 
-    That is so with malformed lines, or white space in keys.
+    It could be misread with malformed lines, or white space in keys.
     """
-    if page.malformed or not places:
+    if page.malformed or not places or len(body) > _MOST_REMEMBERED:
         return None
 
     lines = body.split(b"\n")
@@ -161,17 +163,18 @@ def read_lines(
     Raises:
         PageTooLarge: more lines or wanted series than the limit.
     """
-    lines = body.split(b"\n", _MOST_LINES)
-    if len(lines) > _MOST_LINES:
-        raise PageTooLarge(f"more than {_MOST_LINES} lines")
     samples: dict[Series, float] = {}
     places: list[int] = []
     malformed = 0
-    for place, line in enumerate(lines):
+    texts: dict[str, str] = {}  # each label's text once, however many series have it
+    for place, ended_line in enumerate(BytesIO(body)):
+        if place >= _MOST_LINES:
+            raise PageTooLarge(f"more than {_MOST_LINES} lines")
+        line = ended_line.removesuffix(b"\n")
         name = _NAME.match(line)
         if name is None or name[0] not in wanted:
             continue
-        sample = _sample(line, name.end())
+        sample = _sample(line, name.end(), texts)
         if sample is None or sample[0] in samples:
             malformed += 1
             continue
@@ -188,23 +191,31 @@ def read_sample(line: bytes) -> tuple[Series, float] | None:
     None for a malformed line, a comment or an empty line.
     """
     name = _NAME.match(line)
-    return None if name is None else _sample(line, name.end())
+    return None if name is None else _sample(line, name.end(), {})
 
 
-def _sample(line: bytes, name_end: int) -> tuple[Series, float] | None:
-    """The series and value of a line; None for a malformed one."""
+def _sample(line: bytes, name_end: int, texts: dict[str, str]) -> tuple[Series, float] | None:
+    """The series and value of a line; None for a malformed one.
+
+    Its texts are those in ``texts`` where they are known.
+    """
     if len(line) > _LINE_BYTES:
         return None
     try:
         text = line.decode()
-        labels, end = _labels(text, name_end)
+        labels, end = _labels(text, name_end, texts)
         match = _VALUE.match(text, end)
-        return None if match is None else (Series(text[:name_end], labels), float(match[1]))
+        if match is None:
+            return None
+        name = text[:name_end]
+        return Series(texts.setdefault(name, name), labels), float(match[1])
     except ValueError:
         return None
 
 
-def _labels(text: str, position: int) -> tuple[tuple[tuple[str, str], ...], int]:
+def _labels(
+    text: str, position: int, texts: dict[str, str]
+) -> tuple[tuple[tuple[str, str], ...], int]:
     """The label pairs that begin at ``position``, and the position where they end.
 
     Raises:
@@ -221,6 +232,6 @@ def _labels(text: str, position: int) -> tuple[tuple[tuple[str, str], ...], int]
         value = match[2]
         if "\\" in value:
             value = _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[0]), value)
-        pairs.append((match[1], value))
+        pairs.append((texts.setdefault(match[1], match[1]), texts.setdefault(value, value)))
         position = match.end()
     return tuple(pairs), position + 1

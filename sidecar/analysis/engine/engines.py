@@ -92,11 +92,3 @@ class Engines:
             self.states[OTHER].restart_windows()
             return held(last, other) if is_same and last is not None else other
         return other
-
-
-def shown_positions(settings: Settings, engines: int) -> int:
-    """How many draft positions have label values of their own.
-
-    So many that a pod stays within its number of series.
-    """
-    return min(settings.limits.positions, 7 + 6 * max(8 - engines, 0))

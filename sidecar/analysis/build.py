@@ -1,10 +1,9 @@
 """Builds a model's part of the report, and the evidence it is judged by, from the states."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sidecar.analysis.advice import advise
 from sidecar.analysis.distributions import Ordered, quantile
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import EngineState, gap_growth
@@ -37,7 +36,8 @@ def evidence(
     """The evidence on the model at ``at``, a good poll's time, from its engines on that page."""
     present = [state for state in engines.of(model.name) if state.seen_at == at]
     shown = [state for state in present if state.speculates]
-    speed, speculation = _speed(model, shown, plugin), _speculation(shown, plugin)
+    speed = _speed(model, shown, plugin)
+    speculation = _speculation(model, shown, plugin)
     splits = bool(present) and _splits(model, plugin)
     short, hour = model.windows() if splits else ({}, {})
     peaks = (state.kv_cache.peak(at) for state in present if state.waiting > 0)
@@ -52,6 +52,8 @@ def evidence(
             state.key.engine != "0" or (plugin.configuration(state.key).data_parallel_size or 1) > 1
             for state in shown
         ),
+        runs_v2=_runs_v2(shown, plugin),
+        emitted_share=_emitted_share(speed, sum_windows([state.window for state in shown])),
     )
     return ModelEvidence(
         model_name=model.name,
@@ -70,7 +72,7 @@ def evidence(
                 window=state.window,
                 hour=state.hour,
                 speedup=_engine_speed(model, state, plugin).speedup,
-                speculation=plugin.speculation(state.key),
+                speculation=plugin.speculation(state.key) or _assumed(model, state),
             )
             for state in shown
         },
@@ -80,6 +82,26 @@ def evidence(
         ),
         kv_cache_peak=max((peak for peak in peaks if peak is not None), default=None),
     )
+
+
+def _runs_v2(shown: Iterable[EngineState], plugin: Lives) -> bool | None:
+    """Whether the model's engines run on model runner V2; all are configured alike."""
+    known = (plugin.configuration(state.key).model_runner_v2 for state in shown)
+    return next((runs for runs in known if runs is not None), None)
+
+
+def _emitted_share(speed: EngineSpeed | None, window: Acceptance) -> float | None:
+    """The share of the accepted tokens that requests got; see ``Evidence``.
+
+    A decode step gives one token, and those that are accepted.
+    """
+    steps = speed.steps if speed is not None else None
+    if steps is None or not steps.drafts or not window.drafts or not window.accepted_tokens:
+        return None
+
+    accepted_per_draft = window.accepted_tokens / window.drafts
+    emitted_per_draft = (steps.tokens - steps.decode_steps) / steps.drafts
+    return min(max(emitted_per_draft / accepted_per_draft, 0.0), 1.0)
 
 
 def _gap_growth(
@@ -121,10 +143,6 @@ def model_report(
     if not splits:
         no_split = plugin.withheld(model.name) or NoSplit(NoSplitReason.NOT_CONNECTED)
 
-    whole, advice = judged.whole, None
-    if whole.judged is not None:
-        advice = advise(whole.evidence, whole.judged, moment.thresholds)
-
     report = ModelReport(
         model_name=model.name,
         engines=tuple(
@@ -140,12 +158,12 @@ def model_report(
         ),
         temperatures=tuple(_temperatures(model, judged, moment)) if splits else (),
         groups=tuple(groups),
-        judgement=whole,
+        judgement=judged.whole,
         speed=speed,
         loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
         acceptance_p10=model.acceptance_p10(at, min_requests) if splits and fresh else None,
         no_split=no_split,
-        advice=advice,
+        advice=judged.advice,
         plain_cache=model.plain_cache,
         plain_steps=model.speed.curve,
         plain_latencies=model.plain_latencies,
@@ -252,10 +270,21 @@ def _splits(model: ModelState, plugin: Lives) -> bool:
     return bool(plugin.counting(model.name)) and plugin.withheld(model.name) is None
 
 
-def _speculation(shown: Iterable[EngineState], plugin: Lives) -> Speculation | None:
+def _speculation(
+    model: ModelState, shown: Sequence[EngineState], plugin: Lives
+) -> Speculation | None:
     """How the model's engines draft; all of them are configured alike."""
-    known = (plugin.speculation(state.key) for state in shown)
+    reported = [plugin.speculation(state.key) for state in shown]
+    known = reported + [_assumed(model, state) for state in shown]
     return next((speculation for speculation in known if speculation is not None), None)
+
+
+def _assumed(model: ModelState, state: EngineState) -> Speculation | None:
+    """How an engine drafts according to the settings, where no plug-in says it."""
+    if model.assumed_method is None:
+        return None
+    positions = len(state.hour.accepted_per_position)
+    return Speculation(model.assumed_method, num_speculative_tokens=positions)
 
 
 def _speed(model: ModelState, speculating: list[EngineState], plugin: Lives) -> EngineSpeed | None:
@@ -263,15 +292,15 @@ def _speed(model: ModelState, speculating: list[EngineState], plugin: Lives) -> 
     if not speculating or model.name == OTHER.model_name:
         return None
     speed = model.speed.whole or EngineSpeed(withheld=speculating[0].idle)
-    return _honest(speed, _speculation(speculating, plugin))
+    return _without_misleading_rate(speed, _speculation(model, speculating, plugin))
 
 
 def _engine_speed(model: ModelState, state: EngineState, plugin: Lives) -> EngineSpeed:
     speed = model.speed.engine(state.key) or EngineSpeed(withheld=state.idle)
-    return _honest(speed, plugin.speculation(state.key))
+    return _without_misleading_rate(speed, plugin.speculation(state.key))
 
 
-def _honest(speed: EngineSpeed, speculation: Speculation | None) -> EngineSpeed:
+def _without_misleading_rate(speed: EngineSpeed, speculation: Speculation | None) -> EngineSpeed:
     """Removes the break-even acceptance rate if vLLM counts draft tokens that it never verified."""
     adaptive = speculation is not None and speculation.adaptive_verification
     return replace(speed, break_even_acceptance=None) if adaptive else speed

@@ -126,6 +126,7 @@ class ModelState:
         self._buckets = TemperatureBuckets(settings.temperature_buckets)
         window, measured = settings.latency_window, settings.measured
 
+        self.assumed_method = settings.speculative_method
         self.plain_latencies = measured.latencies(name)
         self.plain_cache = measured.plain_cache.get(name)
         missing = Withheld.OTHER_MODEL if measured.plain_steps else Withheld.NO_REFERENCE

@@ -126,7 +126,7 @@ class ModelReport:
     plain_latencies: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
     # share of the requests by parameter: see REJECTED
     rejected: Mapping[str, float] = field(default_factory=dict)
-    findings: tuple[Finding, ...] = ()  # why speculation loses, the most expensive first
+    findings: tuple[Finding, ...] = ()  # why speculation loses, what to change first first
     # as of the last good poll, like the judgement
     breaches: Breaches = field(default_factory=Breaches)
 

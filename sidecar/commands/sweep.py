@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final, Literal
 
-from sidecar.analysis.advice import advise
 from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.verdict import Judgement, Verdict, judge
 from sidecar.commands.arguments import (
@@ -44,7 +43,6 @@ from sidecar.errors import InputError
 from sidecar.log import redacted
 from sidecar.settings import Settings
 from sidecar.settings.groups import Thresholds
-from sidecar.wording.notes import advice_sentences
 from sidecar.wording.numbers import aligned
 
 HELP = "measure the times and the acceptance of a vLLM by temperature and load, for `compare`"
@@ -62,6 +60,10 @@ _HOW_TO_TELL: Final = (
     "To find out whether it pays: `sweep --rounds 8 --against URL` with the URL of a vLLM without "
     "speculation; or `sweep --rounds 8 --save FILE` with and without it, "
     "then `specdec-sidecar compare WITHOUT.json WITH.json`."
+)
+_WHAT_TO_CHANGE: Final = (
+    "What to change depends on how this vLLM drafts, which a sweep does not know: "
+    "`specdec-sidecar report` says it."
 )
 _NO_DRAFTS: Final = "neither the replies nor vLLM's counters show any drafts"
 _OTHERS: Final = "vLLM also served other clients, which affects the times"
@@ -220,8 +222,7 @@ def _everything(
 class LevelSummary:
     """One level's metrics, with the verdict on its acceptance.
 
-    ``acceptance_from`` is the source: the ``replies`` themselves or vLLM's ``counters``. ``advice``
-    is on the number of tokens.
+    ``acceptance_from`` is the source: the ``replies`` themselves or vLLM's ``counters``.
     """
 
     level: SweepLevel
@@ -229,7 +230,6 @@ class LevelSummary:
     position_rates: tuple[float, ...]
     metrics: Mapping[str, float | None]  # by name
     verdict: Verdict
-    advice: str | None
     caveats: tuple[str, ...]
 
 
@@ -241,9 +241,6 @@ def summarize(result: LevelResult, thresholds: Thresholds) -> LevelSummary:
     """
     measured = result.whole
     judgement = judge(Evidence(window=measured.acceptance), thresholds)
-    advice = None
-    if judgement.judged is not None:
-        advice = advise(judgement.evidence, judgement.judged, thresholds)
 
     return LevelSummary(
         level=result.level,
@@ -251,7 +248,6 @@ def summarize(result: LevelResult, thresholds: Thresholds) -> LevelSummary:
         position_rates=measured.acceptance.position_rates,
         metrics={name: metric.value(measured) for name, metric in METRICS.items()},
         verdict=judgement.verdict,
-        advice=advice_sentences(advice) or None,
         caveats=tuple(_caveats(measured, judgement)),
     )
 
@@ -275,7 +271,7 @@ def text(
 ) -> Iterator[str]:
     """A table of times in milliseconds, and one of acceptance with the verdicts.
 
-    After them come the advice and the caveats.
+    After them come the caveats.
     """
     yield f"model {result.model or 'unknown'}; times in milliseconds"
     yield ""
@@ -286,7 +282,7 @@ def text(
         yield from _table(summaries, (*ACCEPTANCE, "source", "verdict"))
         yield ""
         yield _RULE.format(thresholds.acceptance_break_even, thresholds.acceptance_net_negative)
-        yield from (f"{one.level}: {one.advice}" for one in summaries if one.advice is not None)
+        yield _WHAT_TO_CHANGE
     yield from _notes(result, summaries)
     if not is_compared:
         yield _HOW_TO_TELL

@@ -131,7 +131,9 @@ def engine(model="demo", index="0", **changes):
     return EngineReport(**values | changes)
 
 
-STRUCTURED = StructuredOutput(group="structured", rate=0.45, others=0.7, error=0.02)
+STRUCTURED = StructuredOutput(
+    group="structured", rate=0.45, others=0.7, error=0.02, loses=True, break_even=0.5
+)
 
 
 def latency(median):

@@ -101,7 +101,14 @@ def full(engines):
         for label in TEMPERATURES
     ]
     groups = tuple(reports.group(by, name) for by, name in (*GROUPS, *ADAPTERS))
-    whole = reports.model(*temperatures, engines=reported, groups=groups, loads=loads, **BASELINE)
+    whole = reports.model(
+        *temperatures,
+        engines=reported,
+        groups=groups,
+        loads=loads,
+        findings=(reports.STRUCTURED,),
+        **BASELINE,
+    )
     own = {
         "failures": dict.fromkeys(("vllm", "alerts", "settings"), 0),
         "reloads": {"applied": 0, "refused": 0},

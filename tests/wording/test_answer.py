@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Verdict
+from sidecar.engine.names import Gauge
 from sidecar.requests.messages import Speculation
 from sidecar.wording.answer import answer
 from tests.export.reports import (
@@ -39,13 +41,24 @@ def why(*models, **changes):
 
 
 def test_nothing_is_drafted():
-    idle = model(judgement=judgement(NONE))
+    """Idle, asleep, not speculating and not configured are told apart."""
+    idle = model(judgement=judgement(NONE), engines=(engine(gauges={}),))
+    running = model(judgement=judgement(NONE))
+    asleep = model(
+        judgement=judgement(NONE), engines=(engine(gauges={Gauge.REQUESTS_WAITING: 3.0}),)
+    )
+    broken = model(
+        judgement=judgement(NONE), findings=(NotSpeculating(engines=("0",), tokens=5000.0),)
+    )
     plain = model(
         judgement=judgement(NONE),
         engines=(engine(limitations=frozenset({Limitation.NO_SPECULATION})),),
     )
-    assert text_and_tone(idle) == text_and_tone() == ("vLLM is not drafting.", "mute")
-    assert text_and_tone(idle, plain) == ("vLLM is not drafting.", "mute")
+    assert text_and_tone(idle) == text_and_tone() == ("vLLM is idle.", "mute")
+    assert text_and_tone(idle, plain) == ("vLLM decodes without drafts.", "mute")
+    assert text_and_tone(running) == ("vLLM decodes without drafts.", "mute")
+    assert text_and_tone(asleep) == ("vLLM is asleep or paused.", "even")
+    assert text_and_tone(broken) == ("vLLM is configured to speculate and does not.", "bad")
     assert text_and_tone(plain) == ("This vLLM does not speculate.", "mute")
     assert "without --speculative-config" in why(plain)
 

@@ -13,6 +13,13 @@ from itertools import groupby
 from math import ceil
 from typing import Final, Literal
 
+from sidecar.commands.load.conclusion import (
+    ACCEPTED,
+    Effect,
+    MetricChange,
+    conclusions,
+    rounds_needed,
+)
 from sidecar.commands.load.metrics import (
     CACHE,
     LEAST_BATCHES,
@@ -44,15 +51,13 @@ _SMALLEST_IN_TURNS: Final = 0.01
 _TOKENS: Final = "tokens/s"
 _MEDIANS: Final = ("TTFT P50", "TPOT P50", _TOKENS)
 _SPEEDS: Final = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", _TOKENS)
-_ACCEPTED: Final = ("acceptance", "length")
 # Comparable only under the same requests.
 _BALANCE: Final = ("requests/s", "cache hit ratio", "preemptions/request")
 # Arguments of ``sweep``.
 _SENT: Final = ("prompts", "requests", "endpoint", "extra_body", "max_tokens", "rounds")
 _LONG: Final = 80  # characters; two digests of prompts have more
-_COMPARED: Final = (*_ACCEPTED, *_SPEEDS, "requests/s", *CACHE)
+_COMPARED: Final = (*ACCEPTED, *_SPEEDS, "requests/s", *CACHE)
 
-Effect = Literal["faster", "slower", "higher", "lower"]
 Result = Literal["faster", "slower", "mixed", "no_difference_shown", "insufficient_data"]
 _VERDICTS: Final[Mapping[Result, str]] = {
     "faster": "{after} is faster than {before}",
@@ -63,34 +68,15 @@ _VERDICTS: Final[Mapping[Result, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MetricChange:
-    """One metric at one level: seconds, ratios, tokens or requests per second, or counts.
-
-    ``before`` and ``after`` are None if not measured. ``change`` is after / before - 1, without an
-    error if there are too few requests, None if the two cannot be compared. ``difference`` is after
-    minus before, None without an error. ``effect`` is None unless the change is larger than its
-    error, and than a drift of the machine could explain, and the difference larger than its own: a
-    ratio hides how uncertain a large number is that it divides by.
-    """
-
-    level: SweepLevel
-    metric: str
-    before: Interval | None
-    after: Interval | None
-    change: Interval | None
-    difference: Interval | None
-    effect: Effect | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """The comparison of the sweep named ``after`` with the one named ``before``.
 
     ``gains_from`` is the number of output tokens from which on a request gains time, with its
     range, by level; a level is absent where requests gain or lose at any length, and where that is
-    not clear. ``left_out`` names the levels that only one of the two measured. ``notes`` are the
-    caveats.
+    not clear. ``more_rounds`` would decide, by level, whether a token takes less time; a level that
+    is decided is absent. ``conclusions`` are sentences on acceptance, time and price. ``left_out``
+    names the levels that only one of the two measured. ``notes`` are the caveats.
     """
 
     before: str
@@ -99,6 +85,8 @@ class Comparison:
     changes: tuple[MetricChange, ...]  # level by level
     same_requests: bool
     gains_from: Mapping[str, tuple[int, int, int]]  # empty unless they are the same
+    more_rounds: Mapping[str, int]
+    conclusions: tuple[str, ...]
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -123,6 +111,8 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
     changes = tuple(_changes(pairs, unlike, confidence, in_turns=in_turns))
 
     gains = {level: gains_from(token, first) for level, token, first in _times(changes)}
+    smallest = _SMALLEST_IN_TURNS if in_turns else _SMALLEST
+    more_rounds = rounds_needed(changes, min(before.rounds, after.rounds), smallest)
     return Comparison(
         before=names[0],
         after=names[1],
@@ -132,6 +122,8 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
         gains_from={
             level: gain for level, gain in gains.items() if gain is not None and not unlike
         },
+        more_rounds=more_rounds,
+        conclusions=tuple(conclusions(changes, more_rounds)) if changes else (),
         left_out=(*_left_out(names[0], first, second), *_left_out(names[1], second, first)),
         notes=tuple(_notes(before, after, pairs)),
     )
@@ -174,7 +166,7 @@ def _change(
     change = relative_change(before, after)
     gap = difference(before, after)
 
-    is_paired = in_turns and metric not in _ACCEPTED
+    is_paired = in_turns and metric not in ACCEPTED
     if is_paired:
         rounds = list(zip(_by_round(metric, first), _by_round(metric, second), strict=False))
         change = paired_change(rounds, confidence) or without_error(change)
@@ -204,7 +196,7 @@ def _effect(
 def _interval(name: str, level: LevelResult, confidence: float) -> Interval | None:
     """The metric's value, with the error that follows from that of its parts."""
     value, whole = METRICS[name].value, level.whole
-    if name not in _ACCEPTED:
+    if name not in ACCEPTED:
         return estimate(value(whole), _by_round(name, level), confidence)
 
     # They do not depend on the machine's speed.
@@ -304,6 +296,7 @@ def comparison_text(comparison: Comparison) -> Iterator[str]:
         yield ""
         verdict = _VERDICTS[comparison.result]
         yield f"verdict: {verdict.format(before=comparison.before, after=comparison.after)}"
+        yield from comparison.conclusions
         yield from _balance(comparison) if comparison.same_requests else ()
     yield from (f"note: {note}" for note in (*comparison.notes, *comparison.left_out))
 

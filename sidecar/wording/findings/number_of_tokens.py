@@ -11,7 +11,9 @@ from sidecar.analysis.findings.number_of_tokens import (
     TooManyTokens,
 )
 from sidecar.analysis.report import ModelReport
-from sidecar.wording.findings.explanation import Explanation, Words
+from sidecar.requests.messages import Speculation
+from sidecar.wording.findings.explanation import Explanation, Words, speculation_of
+from sidecar.wording.findings.paste import changed_config, verification
 from sidecar.wording.notes import schedule_sentence, tokens_sentence
 
 _BY_TIME: Final = (
@@ -31,7 +33,15 @@ def _number_of_tokens(finding: NumberOfTokens, model: ModelReport) -> Explanatio
         what=tokens_sentence(advice),
         remedy=f"{_change(finding.tokens)} {schedule_sentence(advice)}".strip(),
         expect=_BY_TIME if is_by_time else _BY_ACCEPTANCE,
+        verify=verification(model),
+        config=_config(finding.tokens, speculation_of(model)),
     )
+
+
+def _config(tokens: TokensAdvice, speculation: Speculation) -> str:
+    if not tokens.best:  # unknown, or none
+        return ""
+    return changed_config(speculation, num_speculative_tokens=tokens.best)
 
 
 def _change(tokens: TokensAdvice) -> str:
@@ -75,7 +85,16 @@ def _load(finding: Load, model: ModelReport) -> Explanation:
             "At low load, verification uses compute that would be idle. At high load it takes it"
             " from other requests."
         ),
+        verify=verification(model),
+        config=_scheduled(model.advice, speculation_of(model)),
     )
+
+
+def _scheduled(advice: Advice | None, speculation: Speculation) -> str:
+    if advice is None or not advice.schedule:
+        return ""
+    entries = [list(entry) for entry in advice.schedule]
+    return changed_config(speculation, num_speculative_tokens_per_batch_size=entries)
 
 
 LOAD: Final = Words(

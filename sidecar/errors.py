@@ -90,8 +90,7 @@ class BadStatus(ScrapeError):
 
     def __init__(self, status: int, location: str = "") -> None:
         """``location`` is where a redirect points, without credentials."""
-        answer = f"vLLM's /metrics answers with status {status}"
-        super().__init__(f"{answer}, which points to {location}" if location else answer)
+        super().__init__(f"status {status}" + (f", to {location}" if location else ""))
         self.status = status
         self.remedy = _status_remedy(status)
 

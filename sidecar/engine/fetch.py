@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import ssl
+from contextlib import suppress
 from typing import Final
 
 from yarl import URL
@@ -41,7 +42,8 @@ class Fetcher:
         self._page_bytes = page_bytes
         self._tls = tls
         self._is_persistent = is_persistent
-        self._connection: _Connection | None = None
+        self._connection: _Connection | None = None  # waits for the next request
+        self._closing: set[_Connection] = set()
 
     async def get(self, path: str) -> bytes:
         """The body at ``path``, which is sent as it is, without escaping.
@@ -64,30 +66,34 @@ class Fetcher:
 
     async def close(self) -> None:
         """Closes the connection."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.abort()
+        if self._connection is not None:
+            self._drop(self._connection)
+            self._connection = None
+        await asyncio.gather(*(connection.lost.wait() for connection in self._closing))
 
     async def _get(self, url: URL) -> bytes:
+        self._closing = {one for one in self._closing if not one.lost.is_set()}
         kept, self._connection = self._connection, None
         if kept is not None and kept.is_open:
-            try:
+            with suppress(_NotAnswered):  # the server has closed it meanwhile
                 return await self._ask(kept, url)
-            except _NotAnswered:
-                pass  # the server has closed it meanwhile
         return await self._ask(await self._connected(url), url)
 
     async def _ask(self, connection: "_Connection", url: URL) -> bytes:
         try:
             response = await connection.ask(_request(url), self._page_bytes)
         except BaseException:
-            connection.abort()
+            self._drop(connection)
             raise
         if response.is_last or not self._is_persistent:
-            connection.abort()
+            self._drop(connection)
         else:
             self._connection = connection
         return response.body
+
+    def _drop(self, connection: "_Connection") -> None:
+        connection.abort()
+        self._closing.add(connection)
 
     async def _connected(self, url: URL) -> "_Connection":
         if url.raw_host is None or url.port is None:
@@ -113,6 +119,7 @@ class _Connection(asyncio.Protocol):
     """One connection, with one request at a time."""
 
     def __init__(self) -> None:
+        self.lost = asyncio.Event()  # whether it is closed
         self._transport: asyncio.Transport | None = None
         self._response: Response | None = None
         self._ended: asyncio.Future[Response] | None = None  # the response, once it is complete
@@ -166,6 +173,7 @@ class _Connection(asyncio.Protocol):
         """The connection is gone."""
         self._close(exc)
         self._transport = None
+        self.lost.set()
 
     def _close(self, error: Exception | None) -> None:
         response = self._response

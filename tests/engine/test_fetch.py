@@ -182,7 +182,7 @@ async def test_the_same_fetcher_goes_on_after_any_failure(fetcher):
 @pytest.mark.parametrize(
     ("status", "advice"),
     [
-        (302, "points to http://***@elsewhere/metrics. The sidecar follows no redirects"),
+        (302, "status 302, to http://***@elsewhere/metrics. The sidecar follows no redirects"),
         (401, "credentials"),
         (403, "credentials"),
         (404, "own address"),

@@ -259,7 +259,7 @@ def _bucket(bucket: TemperatureReport, thresholds: Thresholds, *, is_explained: 
     window = seen(judged)
     p10 = bucket.acceptance_quantiles[0.1]
     share = percent(bucket.window.share)
-    requests = counted(sum(bucket.acceptance_bins), "request")
+    requests = counted(bucket.window.requests or 0, "request")
     note = judgement_note(judged, is_explained=is_explained)
     advice = f'<div class="advice">{escape(note)}</div>' if note else ""
 

@@ -11,7 +11,7 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.report import ModelReport, Report, TemperatureReport
-from sidecar.analysis.speed.speedup import Speedup
+from sidecar.analysis.speed.speedup import Speedup, Withheld
 from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.analysis.verdict import Verdict
@@ -30,6 +30,7 @@ TONES: Final = {
 }
 _WORST_FIRST: Final = tuple(TONES.values())
 _ALMOST_ALL: Final = 0.95
+_SETTLED: Final = 60.0  # seconds of traffic after which the answer does not wait for the speedup
 _COLLAPSED: Final = (
     "High temperatures alone do not cause this. The replies may be wrong as well: send this pod a"
     " prompt and read the reply. Restart vLLM; check that the draft matches its target."
@@ -106,6 +107,10 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     if model.judgement.has_collapsed:
         return Answer("Almost no draft tokens are accepted.", "bad", _COLLAPSED)
 
+    if _is_settling(model):
+        why = "The time per token is known after about half a minute of traffic."
+        return Answer("Not enough traffic for a verdict yet.", "mute", why)
+
     split = [
         bucket
         for bucket in model.temperatures
@@ -121,6 +126,17 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     ):
         return _by_time(split, _at_load(model))
     return _by_temperature(split, _drafted(model))
+
+
+def _is_settling(model: ModelReport) -> bool:
+    """Whether a sidecar that has just started will soon judge by time.
+
+    Until then the acceptance rate would decide, and the answer would turn over.
+    """
+    withheld = model.speed.withheld if model.speed is not None else None
+    seconds = model.judgement.evidence.window.seconds
+    has_reference = model.plain_steps is not None
+    return has_reference and withheld is Withheld.TOO_LITTLE and seconds < _SETTLED
 
 
 def _is_worse(verdict: Verdict, than: Verdict) -> bool:

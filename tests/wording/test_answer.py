@@ -10,6 +10,7 @@ from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Gauge
 from sidecar.requests.messages import Speculation
+from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
 from tests.export.reports import (
     NEVER_CONNECTED,
@@ -24,6 +25,7 @@ from tests.export.reports import (
     window,
 )
 
+STEPS = PlainStepTimes(running=(1.0,), seconds=(0.02,), errors=(0.001,))
 GOOD = Verdict.NET_POSITIVE
 EVEN = Verdict.BREAK_EVEN
 BAD = Verdict.NET_NEGATIVE
@@ -61,6 +63,21 @@ def test_nothing_is_drafted():
     assert text_and_tone(broken) == ("vLLM is configured to speculate and does not.", "bad")
     assert text_and_tone(plain) == ("This vLLM does not speculate.", "mute")
     assert "without --speculative-config" in why(plain)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "baseline", "tone"),
+    [(20.0, STEPS, "mute"), (90.0, STEPS, "good"), (20.0, None, "good")],
+)
+def test_just_after_the_start_it_waits_for_the_time_that_will_decide(seconds, baseline, tone):
+    """Within 20 s, the demo's answer turned from mute to good, even, good, bad and even."""
+    seen = replace(window(0.8), seconds=seconds)
+    judged = judgement(GOOD, 0.8)
+    judged = replace(judged, evidence=replace(judged.evidence, window=seen))
+    soon = speed(withheld=Withheld.TOO_LITTLE)
+    starting = model(judgement=judged, speed=soon, plain_steps=baseline)
+
+    assert answer(report(starting)).tone == tone
 
 
 @pytest.mark.parametrize(

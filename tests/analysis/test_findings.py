@@ -26,6 +26,7 @@ from tests.export.reports import (
     judgement,
     model,
     speed,
+    speedup,
     temperature,
     timed_model,
     window,
@@ -187,6 +188,30 @@ def test_a_staged_cause_is_found_and_no_other_claims_the_loss(code, report, samp
     assert codes(report, sampling) == [code]
 
 
+@pytest.mark.parametrize(
+    ("short", "long", "tokens", "found_codes", "advised"),
+    [
+        (1.3, 0.8, 1000.0, ["long_contexts"], True),
+        (1.3, 0.8, 20.0, ["long_contexts"], False),  # a small part
+        (1.3, 0.96, 1000.0, [], None),  # not clearly below 0.97
+        (1.01, 0.8, 1000.0, [], None),  # it pays nowhere
+        (None, 0.8, 1000.0, [], None),
+    ],
+)
+def test_long_contexts_lose_where_shorter_ones_gain(short, long, tokens, found_codes, advised):
+    """Each known within 0.01, at two standard errors 0.02."""
+    ratios = {"256-1k": short, "4k-16k": long}
+    contexts = {
+        label: replace(speedup(10 * ratio, 10), tokens=tokens if ratio is long else 1000.0)
+        for label, ratio in ratios.items()
+        if ratio is not None
+    }
+    findings = found(pod(contexts=contexts), {})
+
+    assert [finding.code for finding in findings] == found_codes
+    assert all(finding.is_advice == advised for finding in findings)
+
+
 UNDRAFTED = {"structured": True, "drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
 STRUCTURED = {"table": Table.OUTPUT, "key": "structured"} | UNDRAFTED
 ADAPTER = {"table": Table.ADAPTER, "key": "legal", "adapter": "legal"}
@@ -216,6 +241,7 @@ def served(*requests, speculation=GREEDY, polls=40):
     ("found", "requests"),
     [
         ("greedy_drafting", [{}, {"temperature": 80, "accepted_tokens": BAD}]),
+        ("greedy_drafting", [{"temperature": 100, "accepted_tokens": BAD}]),
         ("long_prompts", [{}, {"prompt_tokens": 20_000, "accepted_tokens": BAD}]),
         ("structured_output", [{}, {"structured": True, "accepted_tokens": BAD}]),
         ("structured_output", [{}, STRUCTURED]),
@@ -250,7 +276,10 @@ def test_what_the_plug_ins_report_is_found_through_the_state(found, requests):
 def test_an_engine_that_decodes_without_a_draft_is_found_through_the_state(tokens, schedule, found):
     """``tokens`` are decoded at each of 40 polls."""
     pod = Server()
-    PluginEnd(pod, speculation=replace(GREEDY, schedule=schedule, per_batch_size=bool(schedule)))
+    plugin = PluginEnd(
+        pod, speculation=replace(GREEDY, schedule=schedule, per_batch_size=bool(schedule))
+    )
+    plugin.generate(9)
     counters = {
         Counter.DRAFTS: 0.0,
         Counter.DRAFT_TOKENS: 0.0,
@@ -259,6 +288,7 @@ def test_an_engine_that_decodes_without_a_draft_is_found_through_the_state(token
     }
     for poll in range(41):
         pod.poll(snap(counters=counters | {Counter.GENERATION_TOKENS: 9.0 + tokens * poll}))
+        plugin.generate(tokens).tick()
     found_codes = [finding.code for finding in pod.model().findings]
     assert found_codes == ["not_speculating"] * found
 

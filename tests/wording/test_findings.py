@@ -17,12 +17,14 @@ from sidecar.analysis.findings.groups import (
     StructuredOutput,
 )
 from sidecar.analysis.findings.load import Load
+from sidecar.analysis.findings.long_contexts import LongContexts
 from sidecar.analysis.findings.mismatch import Mismatch
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.findings.number_of_tokens import TooFewTokens, TooManyTokens
 from sidecar.analysis.findings.one_engine import OneEngine
 from sidecar.analysis.findings.prefix_cache import PrefixCache
 from sidecar.analysis.findings.room import Room
+from sidecar.cli import parser
 from sidecar.engine.names import Phase
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.findings import WORDS, explanations
@@ -61,6 +63,14 @@ EVERY = LESS | {
     TooManyTokens: TooManyTokens(tokens=MORE),
     TooFewTokens: TooFewTokens(tokens=MORE),
     Load: Load(running=9.0, speedup=0.8, error=0.01, fewer="1", speedup_at_fewer=1.5),
+    LongContexts: LongContexts(
+        context="4k-16k",
+        speedup=0.8,
+        error=0.01,
+        shorter="256-1k",
+        speedup_at_shorter=1.3,
+        cost=0.1,
+    ),
     ForbiddenDrafts: ForbiddenDrafts(acceptance=0.6),
     OneEngine: OneEngine(engine="1", rate=0.3, others=0.7, error=0.02, loses=True, break_even=None),
     Mismatch: Mismatch(acceptance=0.01),
@@ -160,10 +170,10 @@ def test_the_command_that_verifies_ends_when_the_pods_are_done():
     verify = explained(HOT_AND_COLD, latencies=slow).verify
     arguments = shlex.split(verify.split("`")[1])
 
+    known = parser(arguments[1:]).parse_args(arguments[1:])
+    assert (known.rounds, known.concurrency, known.temperatures) == (8, (9,), (0.7, 1.0))
     seconds = 8 * 2 * 2 * 4 * (1.0 + 128 * 0.1)
-    minutes = int(arguments[arguments.index("--duration") + 1].removesuffix("m"))
-    assert arguments[arguments.index("--concurrency") + 1] == "9"
-    assert seconds < 60 * minutes < 2 * seconds
+    assert seconds < known.duration < 2 * seconds
 
 
 def test_structured_output_says_why_the_grammar_matters_and_where_to_send_it():

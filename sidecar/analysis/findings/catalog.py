@@ -13,10 +13,10 @@ from sidecar.analysis.findings.groups import (
     costliest_group,
 )
 from sidecar.analysis.findings.load import Load, load
+from sidecar.analysis.findings.long_contexts import LongContexts, long_contexts
 from sidecar.analysis.findings.mismatch import Mismatch, mismatch
 from sidecar.analysis.findings.not_speculating import NotSpeculating, not_speculating
 from sidecar.analysis.findings.number_of_tokens import (
-    NumberOfTokens,
     TooFewTokens,
     TooManyTokens,
     number_of_tokens,
@@ -31,6 +31,7 @@ KINDS: Final[tuple[type[Finding], ...]] = (
     TooManyTokens,
     TooFewTokens,
     Load,
+    LongContexts,
     LongPrompts,
     StructuredOutput,
     ForbiddenDrafts,
@@ -62,7 +63,7 @@ def find(situation: Situation) -> tuple[Finding, ...]:
     # requests.
     part = one_engine(situation) or costliest_group(situation, without_sampling=greedy is not None)
 
-    number = load(situation) or number_of_tokens(situation)
+    number = load(situation) or long_contexts(situation) or number_of_tokens(situation)
     if number is not None and _follows(number, greedy, part):
         number = None
 
@@ -73,9 +74,7 @@ def find(situation: Situation) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda finding: not finding.is_advice))
 
 
-def _follows(
-    number: Load | NumberOfTokens, greedy: GreedyDrafting | None, part: Finding | None
-) -> bool:
+def _follows(number: Finding, greedy: GreedyDrafting | None, part: Finding | None) -> bool:
     """Whether the number of draft tokens follows from what lowers the acceptance rate.
 
     That comes first: with it gone, another number is right.

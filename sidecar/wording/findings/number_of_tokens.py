@@ -5,6 +5,7 @@ from typing import Final
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.findings.load import Load
+from sidecar.analysis.findings.long_contexts import LongContexts
 from sidecar.analysis.findings.number_of_tokens import (
     NumberOfTokens,
     TooFewTokens,
@@ -102,5 +103,38 @@ LOAD: Final = Words(
     explain=_load,
     why="pays only at a lower load",
     remedy="schedule draft tokens by batch size, or add pods",
+    runbook="SpecDecodeSlowerThanPlain",
+)
+
+
+def _long_contexts(finding: LongContexts, model: ModelReport) -> Explanation:
+    speedup = f"{finding.speedup:.2f} ± {CONFIDENCE * finding.error:.2f}"
+    what = (
+        f"With contexts of {finding.context} tokens, decoding is {speedup} times as fast as without"
+        f" speculation. With {finding.shorter} it is {finding.speedup_at_shorter:.2f} times as"
+        " fast."
+    )
+    expect = (
+        "A step takes longer the more tokens it attends to, and verifying draft tokens lengthens it"
+        " more than plain decoding."
+    )
+    if not finding.is_advice:
+        nothing = f"{expect} Nothing to change: such contexts are too small a part."
+        return Explanation(code=finding.code, what=what, remedy="", expect=nothing, verify="")
+
+    return Explanation(
+        code=finding.code,
+        what=what,
+        remedy="Route requests with such contexts to pods that do not speculate.",
+        expect=expect,
+        verify=verification(model),
+    )
+
+
+LONG_CONTEXTS: Final = Words(
+    kind=LongContexts,
+    explain=_long_contexts,
+    why="pays only with shorter contexts",
+    remedy="send long contexts to pods without speculation",
     runbook="SpecDecodeSlowerThanPlain",
 )

@@ -16,6 +16,7 @@ from sidecar.commands.arguments import add_vllm_url, with_vllm_url
 from sidecar.commands.waiting import stop_on_signals, stopped
 from sidecar.errors import ListenError
 from sidecar.log import Logger, StateLog
+from sidecar.memory import return_freed_memory
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.reload import Reloader
 
@@ -42,6 +43,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         ListenError: it cannot listen on its address; with ``--ignore-invalid-settings`` it tries
             again until it can.
     """
+    return_freed_memory()
     config: Path | None = arguments.config
 
     def load() -> Settings:

@@ -13,7 +13,10 @@ from sidecar.wording.numbers import duration, latency
 
 _MEASURE: Final = "specdec-sidecar baseline --url URL --load 1,2,4,8,16 --out baseline.yaml"
 _WITHHELD: Final = {
-    Withheld.NO_STEPS: "vLLM exports no step times, or several API servers count the same steps",
+    Withheld.NO_STEPS: (
+        "vLLM exports no step times, or its metrics are sums over several processes, as with"
+        " several API servers or with PROMETHEUS_MULTIPROC_DIR; the plug-in has step times"
+    ),
     Withheld.ITL_PER_TOKEN: (
         "this vLLM's inter-token latency has one observation per token, so it does not show how"
         " long a step takes; load the plug-in into vLLM to get step times"

@@ -25,8 +25,8 @@ from sidecar.analysis.speed.steps import (
     load_label,
 )
 from sidecar.analysis.speed.withheld import Withheld
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter
-from sidecar.engine.plan import EngineKey
 from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.analysis_tools import finished
 from tests.analysis.decoding import COUNTED, KEY, Engine, period, plain

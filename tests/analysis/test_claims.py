@@ -9,8 +9,8 @@ import pytest
 
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter
-from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import (
     Hello,
     HelloState,

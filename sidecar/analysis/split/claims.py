@@ -6,7 +6,7 @@ from sidecar.analysis.split.life import Life
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
 from sidecar.analysis.split.trust import Standing
 from sidecar.analysis.split.view import EngineView
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import Hello, HelloState
 
 

@@ -13,7 +13,7 @@ from sidecar.analysis.split.plugin_state import PluginReport, plugin_state
 from sidecar.analysis.split.trust import Compared, Standing, Totals, Trust
 from sidecar.analysis.split.view import CountedLife, EngineView, FinishedRequests, LivesView
 from sidecar.engine import names
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.requests.messages import Dropped, Hello, Message, ReportPart, Unreadable
 from sidecar.requests.receiver import DROP_REASONS

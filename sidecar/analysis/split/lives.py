@@ -242,7 +242,7 @@ class Lives:
         self._disputed.clear()
         for life in self._lives.values():
             if life.connections and not life.trust.is_proven and not life.has_counted:
-                life.trust = Trust()
+                life.trust = Trust(is_new=life.from_start)
             else:
                 life.end()
 

@@ -25,7 +25,8 @@ from sidecar.commands.sidecar_status import own_url, sidecar_status
 from sidecar.engine.names import Counter
 from sidecar.engine.page_source import page_source
 from sidecar.engine.scrape import Poller
-from sidecar.errors import ScrapeError, Unreachable
+from sidecar.engine.snapshot import PageSnapshot
+from sidecar.errors import AnotherServer, CountersFell, ScrapeError, Unreachable
 from sidecar.log import redacted
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
@@ -38,6 +39,15 @@ HELP = (
 )
 _LISTEN: Final = 2.0  # seconds: while requests run, a disconnected plug-in retries once a second
 _PAUSE: Final = 0.1
+_POLLS: Final = 6
+_BETWEEN_POLLS: Final = 0.05
+_SHARED: Final = (
+    "several vLLM servers answer at this address: give each its own sidecar, with its own address"
+)
+_NO_FOLDER: Final = (
+    "not heard, because {} does not exist. The sidecar creates it when it runs; vLLM must see the"
+    " same folder, so in Kubernetes both containers mount one volume there."
+)
 _REMEDIES: Final = {
     "rejected": "alerting.alertmanagers takes base URLs, such as http://alertmanager:9093",
     "failed": "is Alertmanager up and reachable from here?",
@@ -70,24 +80,60 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 async def _check(settings: Settings, own: str) -> int:
     state = State(settings, time.time())
-    async with page_source(settings, settings.limits) as source:
-        await Poller(source, settings, state).poll()
+    is_shared = await _poll(state, settings)
     report = state.report(time.time())
 
     print(f"\nvLLM: {redacted(settings.vllm_url)}")
-    for line in _page(report, settings):
+    for line in [_SHARED] if is_shared else _page(report, settings):
         print(f"  {line}")
 
+    is_read = report.scrape.last_error is None and not is_shared
     plugin = await _running(own)
-    if plugin is None and report.scrape.last_error is None:
+    if plugin is None and is_read:
         plugin = await _listen(state, settings)
     failed, text = plugin or (False, "not checked, because vLLM's metrics cannot be read")
     print(f"\nplug-in: {text}")
 
-    code = 0 if report.scrape.last_error is None and not failed else 1
+    code = 0 if is_read and not failed else 1
     for url in settings.alerting.alertmanagers:
         code = max(code, await _check_alertmanager(url, settings))
     return code
+
+
+class _Starts:
+    """A scrape sink that passes everything to a state, and notes which processes answered."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._starts: set[float | None] = set()
+        self.is_shared = False  # whether several servers answer
+
+    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
+        """See ``ScrapeSink``."""
+        self._state.scraped(at, duration, interval, page)
+        self._starts.add(page.process_start)
+        is_doubted = isinstance(self._state.last_error, AnotherServer | CountersFell)
+        self.is_shared |= is_doubted or len(self._starts) > 1
+
+    def failed(self, at: float, error: ScrapeError) -> None:
+        """See ``ScrapeSink``."""
+        self._state.failed(at, error)
+
+
+async def _poll(state: State, settings: Settings) -> bool:
+    """Polls a few times, each on a new connection; returns whether several servers answer.
+
+    A Service or a load balancer chooses a server for each connection.
+    """
+    sink = _Starts(state)
+    async with page_source(settings, settings.limits, whole=True, is_persistent=False) as source:
+        poller = Poller(source, settings, sink)
+        for _ in range(_POLLS):
+            await poller.poll()
+            if sink.is_shared or state.last_error is not None:
+                break
+            await asyncio.sleep(_BETWEEN_POLLS)
+    return sink.is_shared
 
 
 async def _running(own: str) -> tuple[bool, str] | None:
@@ -112,23 +158,36 @@ async def _running(own: str) -> tuple[bool, str] | None:
 
 
 async def _listen(state: State, settings: Settings) -> tuple[bool, str]:
-    """The same from the socket.
+    """The same from the socket, which is there only as long as this listens.
 
     Listens for two seconds, or until a plug-in is bad or all engines have said hello.
     """
+    path = settings.plugin.socket
+    if not path.parent.is_dir():
+        return False, _NO_FOLDER.format(path.parent)
+
+    was_there = path.exists()
     # ``check`` itself prints what it finds.
     silent = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
-    receiver = PluginReceiver(settings.plugin.socket, state.plugin.receive, silent)
-    async with receiver:
-        for _ in range(round(_LISTEN / _PAUSE)):
-            plugin = state.plugin.report(receiver.problem)
-            failed = bool(receiver.problem) or plugin.state in BAD
-            if failed or (plugin.heard and len(plugin.engines) >= plugin.expected):
-                return failed, plugin_sentence(plugin)
-            await asyncio.sleep(_PAUSE)
+    receiver = PluginReceiver(path, state.plugin.receive, silent)
+    try:
+        async with receiver:
+            return await _heard(state, receiver)
+    finally:
+        if not was_there and not receiver.problem:
+            path.unlink(missing_ok=True)
 
-        listened = "" if plugin.heard else f" (listened for {_LISTEN:.0f} s)"
-        return False, f"{plugin_sentence(plugin)}{listened}"
+
+async def _heard(state: State, receiver: PluginReceiver) -> tuple[bool, str]:
+    for _ in range(round(_LISTEN / _PAUSE)):
+        plugin = state.plugin.report(receiver.problem)
+        failed = bool(receiver.problem) or plugin.state in BAD
+        if failed or (plugin.heard and len(plugin.engines) >= plugin.expected):
+            return failed, plugin_sentence(plugin)
+        await asyncio.sleep(_PAUSE)
+
+    listened = "" if plugin.heard else f" (listened for {_LISTEN:.0f} s)"
+    return False, f"{plugin_sentence(plugin)}{listened}"
 
 
 def _page(report: Report, settings: Settings) -> Iterator[str]:

@@ -37,6 +37,8 @@ def expected_counters(known, truth):
         Counter.DECODE_SECONDS: pytest.approx(histograms["itl"]["sum"], abs=1e-5),
         Counter.FIRST_TOKENS: histograms["ttft"]["count"],
         Counter.TTFT_SECONDS: pytest.approx(histograms["ttft"]["sum"], abs=1e-5),
+        Counter.PREFILLED: histograms["prefill"]["count"],
+        Counter.PREFILL_SECONDS: pytest.approx(histograms["prefill"]["sum"], abs=1e-5),
     }
 
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.analysis.split.life import Life
+from sidecar.analysis.split.trust import Trust
 from sidecar.requests.messages import Table, read_packet
 from sidecar.requests.tally import Tally
 from tests.requests.packets import (
@@ -37,10 +38,10 @@ def life_of(*packets):
     for text in packets:
         read = read_packet(text)
         if read.hello is not None:
-            life = life or Life(read.hello, from_start=True)
+            life = life or Life(read.hello, Trust(is_new=True), from_start=True)
             life.hello = read.hello
         if read.report is not None:
-            assert life.receive(read.report, room=10) == 0
+            assert life.receive(read.report, room=1_000_000, request_room=10) == 0
     return life
 
 

@@ -24,7 +24,16 @@ from sidecar.errors import TimedOut
 from sidecar.export.declaration import Shown
 from sidecar.export.metrics import METRICS
 from sidecar.settings import load_settings
-from tests.alerts.vllm_pages import EPOCH, PLAIN_STEP, REQUESTS, Engine, Vllm, plan, planned
+from tests.alerts.vllm_pages import (
+    EPOCH,
+    PLAIN_STEP,
+    PROMPT_TOKENS,
+    REQUESTS,
+    Engine,
+    Vllm,
+    plan,
+    planned,
+)
 
 RUNBOOKS = "https://runbooks.example"
 DASHBOARDS = "https://grafana.example"
@@ -174,13 +183,24 @@ class Pod:
         ``reference`` is the baseline's time over plain pods'.
         """
         self.vllm.engine(engine).speedup = planned(speedup)
-        curve = {"running": [1, 64], "seconds": [PLAIN_STEP * reference] * 2, "errors": [1e-5] * 2}
+        self.vllm.engine(engine).has_baseline = True
+        curve = {
+            "running": [1, 64],
+            "seconds": [PLAIN_STEP * reference] * 2,
+            "errors": [1e-5] * 2,
+            "contexts": [PROMPT_TOKENS] * 2,
+            "context_ranges": [[1, 2 * PROMPT_TOKENS]] * 2,
+            "slopes": [0.0] * 2,
+            "slope_errors": [0.0] * 2,
+        }
         self.environment["SPECDEC_PLAIN_STEPS"] = json.dumps({self.model: curve})
         return self
 
     def untimed(self, speedup):
         """The same without a baseline."""
         self.timed(speedup)
+        for engine in self.vllm.engines.values():
+            engine.has_baseline = False
         del self.environment["SPECDEC_PLAIN_STEPS"]
         return self
 

@@ -265,7 +265,7 @@ def slower_at_temperature():
     yield Scene(
         "the temperature's own speedup decides", SLOWER_AT, at=(14, 16, 19, 25, 30)
     ).with_pods(
-        slow.fires(0.884, since=25, until=25, temperature="1+"),
+        slow.fires(0.86, since=25, until=25, temperature="1+"),
         paced("fast", 1.2),
     )
     low = paced("slow", 0.8, acceptance=0.47).fires(0.47, temperature="1+")

@@ -118,7 +118,7 @@ class Lives:
         # What vLLM had counted by then is not its own; unknown if the clock was set back since.
         if from_start and hello.started > self._latest_poll:
             origin = self._counted.get(EngineKey(hello.model or "", str(hello.engine)))
-        return Life(hello, Trust(origin), from_start=from_start)
+        return Life(hello, Trust(origin, is_new=from_start), from_start=from_start)
 
     def _report(self, life: Life, part: ReportPart) -> None:
         self._finished += len(part.finished)
@@ -274,7 +274,7 @@ class Lives:
         self._out_of_reach.clear()
         for life in self._lives.values():
             if life.connections and not life.trust.is_proven and not life.has_counted:
-                life.trust = Trust()
+                life.trust = Trust(is_new=life.from_start)
             else:
                 life.end()
 

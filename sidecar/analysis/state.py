@@ -116,11 +116,13 @@ class State:
     def report(self, now: float, own: OwnReport = _NO_OWN, problem: str = "") -> Report:
         """The report at ``now``, Unix seconds; ``problem`` is as in ``Lives.report``."""
         scrape = self._scrape.at(now, self._engines.restarts)
+        # Counters of a process that may have ended would fall later, and be too high until then.
+        models = () if self._engines.is_in_doubt else self._models_at(now, is_fresh=scrape.up)
         return Report(
             at=now,
             scrape=scrape,
             plugin=self.plugin.report(problem, as_of_poll=True),
-            models=self._models_at(now, is_fresh=scrape.up),
+            models=models,
             own=replace(own, label_overflow={"engine": self._engines.overflowed, **self._overflow}),
         )
 

@@ -78,6 +78,11 @@ class RestartDetector:
         self._is_shared = False  # whether another server has answered at this address
         self._accepted = 0  # pages in a row, while the address counts as shared
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the last page was refused because its counters fell, and nothing told why."""
+        return self._pages_below > 0
+
     def detect(self, page: PageSnapshot) -> Restarts:
         """What has started again since the last accepted page.
 

@@ -132,7 +132,10 @@ def _observing(report: PluginReport) -> str:
         return f"The plug-in observes {'every' if report.expected > 1 else 'the'} engine."
 
     engines = f"{report.observed} of {report.expected} engines"
-    sentence = f"The plug-in observes {engines}: the split by temperature covers only these."
+    sentence = (
+        f"The plug-in observes {engines}: the split by temperature covers only these. A plug-in on"
+        " another node, as of a headless vLLM, cannot reach this socket."
+    )
     if report.unreadable_format is None:
         return sentence
     return f"{sentence} {_other_format(report)}"

@@ -576,3 +576,22 @@ def test_keys_and_lives_without_end_cost_bounded_memory(server):
         plugin.hello()
         sizes.append(len(pickle.dumps(server.state.plugin)))
     assert max(sizes[100:]) < 2 * sizes[50]
+
+
+def test_engines_that_never_connect_do_not_withhold_the_split_of_the_others(server):
+    """As on another node, whose plug-ins cannot reach the socket."""
+    near = PluginEnd(server).serve(drafts=100)
+    for far in range(1000, 1010):
+        near.serve(drafts=1).tick()
+        server.poll(near.counted(), snap("1", drafts=far))
+    assert withheld(server) == NoSplit(NoSplitReason.NOT_REPORTED, "1")
+
+    for far in range(1010, 1050):
+        near.serve(drafts=1).tick()
+        server.poll(near.counted(), snap("1", drafts=far))
+    assert drafts(server) == near.total.drafts
+
+    late = PluginEnd(server, 2, engine=1, started=10.0).serve(drafts=1050)
+    for _ in range(5):
+        confirm(server, near.serve(drafts=1), late.serve(drafts=1))
+        assert drafts(server) == near.total.drafts, "what it had counted would look like growth"

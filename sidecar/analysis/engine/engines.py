@@ -56,6 +56,11 @@ class Engines:
         self.states = {key: state for key, state in self.states.items() if state.seen_at >= before}
         return restarts
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """As ``RestartDetector.is_in_doubt``: which process the last counters are of is unknown."""
+        return self._detector.is_in_doubt
+
     def of(self, model_name: str) -> list[EngineState]:
         """The engines of one model."""
         return [state for key, state in self.states.items() if key.model_name == model_name]

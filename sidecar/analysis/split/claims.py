@@ -46,15 +46,17 @@ class Claims:
         present = self.connected or [life for life in self._lives[-1:] if not life.is_past]
         return [life for life in present if life.observes] or present
 
-    def view(self, at: float, *, is_split: bool, was_observed: bool) -> EngineView:
+    def view(
+        self, at: float, *, is_split: bool, was_observed: bool, is_out_of_reach: bool
+    ) -> EngineView:
         """What is known at ``at``, a poll's time.
 
         ``is_split``: other engines of the model have a split. ``was_observed``: an earlier process
-        of vLLM had a plug-in in this engine.
+        of vLLM had a plug-in in this engine. ``is_out_of_reach``: the split is without it.
         """
         blank = self._blank(at)
         no_split = None
-        if blank is None:
+        if blank is None and not is_out_of_reach:
             no_split = self._no_split(is_split=is_split, was_observed=was_observed)
 
         tables = None

@@ -37,7 +37,8 @@ class EngineReport:
     """One engine.
 
     Every field after ``judgement`` is a current value: empty or None unless the last poll is fresh.
-    The exception is ``speculation``, which does not come from polls.
+    The exceptions are ``speculation``, ``configuration`` and ``said``, which hold until vLLM
+    restarts.
     """
 
     key: EngineKey
@@ -59,14 +60,19 @@ class EngineReport:
     acceptance: Acceptance | None
     limitations: frozenset[Limitation]
     speed: EngineSpeed | None  # None if it does not speculate
-    speculation: Speculation | None  # as the plug-in reports it
-    configuration: Configuration  # likewise
+    # of the plug-in whose numbers vLLM's counters confirm
+    speculation: Speculation | None
+    configuration: Configuration
     # of its acceptance from the other engines', at the same temperatures and lengths
     difference: Difference | None
     # generated over latency_window while nothing was drafted; 0 if anything was
     undrafted_tokens: float
-    # the plug-in's draft tokens / vLLM's, both since the engine started; 0 if not usable
+    # the plug-in's draft tokens / vLLM's, both since the engine started; generated tokens where
+    # nothing was drafted; 0 if not usable
     coverage: float | None
+    report_age: float | None = None  # of the plug-in's newest whole report, in seconds
+    # as a plug-in says it, also if nothing has confirmed it yet: to be shown, not to judge by
+    said: Speculation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

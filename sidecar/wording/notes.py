@@ -46,6 +46,11 @@ LIMITATIONS: Final = {
         "vLLM's /metrics is the sum of several API servers: it has no step count, and a restart"
         " shows only if a counter decreases. If one API server is enough, set --api-server-count 1."
     ),
+    Limitation.SEVERAL_SENDERS: (
+        "Several plug-ins are connected to this sidecar's socket as this engine, so another vLLM"
+        " sends to it, too. Only the one whose numbers match vLLM's metrics counts. Give each vLLM"
+        " a sidecar and a socket of its own: SPECDEC_PLUGIN__SOCKET, the same path for both."
+    ),
     Limitation.ITL_PER_TOKEN: (
         "This vLLM's inter-token latency has one observation per token, not one per engine step, so"
         " it does not show how long a step takes. With the plug-in, step times come from the"

@@ -150,7 +150,7 @@ def test_engines_past_the_bound_are_summed_as_other():
     assert server.drafts() == {"0": 1, "1": 11, "other": 93}
 
 
-@pytest.mark.parametrize(("engines", "past"), [(1, 0), (6, 5), (8, 17)])
+@pytest.mark.parametrize(("engines", "past"), [(1, 0), (6, 6), (8, 18)])
 def test_positions_beyond_the_series_that_the_engines_leave_are_counted_once(engines, past):
     server, deep = Server(), (1.0,) * 24
     for _ in range(3):
@@ -303,6 +303,7 @@ def test_a_vllm_that_speculates_in_another_way_since_a_restart_is_judged_by_what
             pod.poll(pod.plugin.counted(), start=start)
         cold, window = pod.temperature("0"), pod.model().judgement.evidence.window
         assert (cold.window.drafts, sum(cold.acceptance_bins), window.drafts) == expected
+        assert cold.acceptances.count == 1, "a counter goes on"
 
 
 def test_verdicts_hold_from_one_poll_to_the_next_and_outlast_a_minute_of_failed_ones():

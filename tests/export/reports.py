@@ -127,6 +127,7 @@ def engine(model="demo", index="0", **changes):
         "difference": None,
         "undrafted_tokens": 0.0,
         "coverage": 1.0,
+        "report_age": 0.5,
     }
     return EngineReport(**values | changes)
 

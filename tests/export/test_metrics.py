@@ -260,7 +260,7 @@ def test_a_v0_engine_exports_what_it_has_and_no_zeros():
         kv_cache_usages=reports.distribution((1.0,)), kv_cache_peak=None,
         kv_cache_capacity_tokens=None, latencies={}, acceptance=None,
         limitations=frozenset({Limitation.V0_COUNTERS}), speed=None, speculation=None,
-        coverage=None, loads=(), judgement=Judgement(), cache=CacheWindow(),
+        coverage=None, report_age=None, loads=(), judgement=Judgement(), cache=CacheWindow(),
     )  # fmt: skip
     shown = reports.shown(reports.report(reports.model(engines=(old,))))
     seen = {family.name for family in families(shown) if "engine" in family.samples[0].labels}

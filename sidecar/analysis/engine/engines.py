@@ -168,4 +168,4 @@ def shown_positions(settings: Settings, engines: int) -> int:
 
     So many that a pod stays within its number of series.
     """
-    return min(settings.limits.positions, 7 + 6 * max(8 - engines, 0))
+    return min(settings.limits.positions, 6 + 6 * max(8 - engines, 0))

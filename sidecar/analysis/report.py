@@ -14,7 +14,7 @@ from sidecar.analysis.advice import Advice
 from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.engine.cache import CacheWindow, mean_capacity
 from sidecar.analysis.engine.engine_state import Latency, Limitation
-from sidecar.analysis.engine.engines import ScrapeReport
+from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
@@ -22,8 +22,8 @@ from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Breaches, Judgement
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainStepTimes

@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.build import evidence, model_report
-from sidecar.analysis.engine.engines import Engines, ScrapeReport, shown_positions
+from sidecar.analysis.engine.engines import Engines
+from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.facts import ModelFacts, gather
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import ModelReport, OwnReport, Report
+from sidecar.analysis.series import shown_positions
 from sidecar.analysis.speed.speedup import LoadTotals
 from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.split.life import NO_STEPS
@@ -19,7 +21,7 @@ from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.view import LivesView
 from sidecar.analysis.verdict import Judge, ModelJudgement
 from sidecar.engine import merge
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.requests.messages import Speculation, StepTally
@@ -69,10 +71,18 @@ class State:
         self.plugin.lowest_coverage = settings.thresholds.coverage
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
-        """Takes in one poll's page; see ``ScrapeSink``."""
+        """Takes in one poll's page; see ``ScrapeSink``.
+
+        One that is of another server, or may be, counts as a failed poll.
+        """
+        try:
+            restarts = self._engines.observe(at, page)
+        except ScrapeError as error:
+            self.failed(at, error)
+            return
+
         before = self._scrape.last_scrape
         self._scrape = self._scrape.scraped(at, duration, interval, page.malformed)
-        restarts = self._engines.observe(at, page)
         self._note_positions(page)
         lives = self.plugin.polled(at, page, has_restarted=restarts.vllm, reset=restarts.engines)
 
@@ -92,6 +102,11 @@ class State:
         """Takes in a failed poll; see ``ScrapeSink``."""
         self._scrape = self._scrape.failed(error)
         self.plugin.missed()
+
+    @property
+    def last_error(self) -> ScrapeError | None:
+        """Why the last poll gave no usable page; None if it did."""
+        return self._scrape.last_error
 
     def report(self, now: float, own: OwnReport = _NO_OWN, problem: str = "") -> Report:
         """The report at ``now``, Unix seconds; ``problem`` is as in ``Lives.report``."""

@@ -12,6 +12,7 @@ import structlog
 from sidecar import __version__
 from sidecar.app import running
 from sidecar.commands.waiting import stop_on_signals
+from sidecar.memory import return_freed_memory
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.reload import Reloader
 
@@ -28,6 +29,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     Raises:
         ListenError: it cannot listen on its address.
     """
+    return_freed_memory()
     asyncio.run(_run(arguments.config, settings))
     return 0
 

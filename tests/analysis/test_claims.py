@@ -9,8 +9,8 @@ import pytest
 
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter
-from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import (
     Hello,
     HelloState,
@@ -289,3 +289,18 @@ def test_a_stranger_that_has_left_is_not_added_to_what_the_engine_s_own_plugin_c
         server.poll(own.counted())
 
     assert (server.model().no_split, drafts(server)) == (None, 1300)
+
+
+def test_an_engine_core_that_starts_before_the_sidecar_s_first_poll_is_compared_by_its_growth():
+    """The one before it ended after the sidecar had restarted, and never connected."""
+    server = Server(thresholds={"min_requests": 1})
+    new = PluginEnd(server)
+    for number in range(1, 21):
+        new.serve(drafts=10).tick()
+        server.poll(snap(drafts=5000 + 10 * number))
+    assert (server.model().no_split, drafts(server)) == (None, 200)
+
+    for number in range(21, 100):
+        new.serve(drafts=5).tick()
+        server.poll(snap(drafts=5000 + 10 * number))
+    assert server.model().no_split.code is NoSplitReason.COUNTS_OTHERWISE

@@ -6,7 +6,7 @@ from sidecar.analysis.split.life import Life
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
 from sidecar.analysis.split.trust import Standing
 from sidecar.analysis.split.view import EngineView
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import Hello, HelloState
 
 
@@ -140,7 +140,7 @@ def claimants(lives: Sequence[Life]) -> list[Life]:
     A life that has left is of the past once one that began after it is confirmed.
     """
     for place, life in enumerate(lives):
-        if life.trust.is_proven and life.trust.began_midway and life.connections:
+        if life.trust.is_proven and life.trust.follows_another and life.connections:
             for earlier in lives[:place]:
                 earlier.is_past |= not earlier.connections
     return [life for life in lives if _claims(life)]

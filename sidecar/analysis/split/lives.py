@@ -13,7 +13,7 @@ from sidecar.analysis.split.plugin_state import PluginReport, plugin_state
 from sidecar.analysis.split.trust import Compared, Standing, Totals, Trust
 from sidecar.analysis.split.view import CountedLife, EngineView, FinishedRequests, LivesView
 from sidecar.engine import names
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.requests.messages import Dropped, Hello, Message, ReportPart, Unreadable
 from sidecar.requests.receiver import DROP_REASONS
@@ -114,7 +114,7 @@ class Lives:
         # What vLLM had counted by then is not its own; unknown if the clock was set back since.
         if from_start and hello.started > self._latest_poll:
             origin = self._counted.get(EngineKey(hello.model or "", str(hello.engine)))
-        return Life(hello, Trust(origin), from_start=from_start)
+        return Life(hello, Trust(origin, is_new=from_start), from_start=from_start)
 
     def _report(self, life: Life, part: ReportPart) -> None:
         self._finished += len(part.finished)
@@ -242,7 +242,7 @@ class Lives:
         self._disputed.clear()
         for life in self._lives.values():
             if life.connections and not life.trust.is_proven and not life.has_counted:
-                life.trust = Trust()
+                life.trust = Trust(is_new=life.from_start)
             else:
                 life.end()
 

@@ -14,7 +14,7 @@ from sidecar.analysis.advice import Advice
 from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.engine.cache import CacheWindow, mean_capacity
 from sidecar.analysis.engine.engine_state import Latency, Limitation
-from sidecar.analysis.engine.engines import ScrapeReport
+from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
@@ -22,8 +22,8 @@ from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Breaches, Judgement
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainStepTimes
@@ -37,7 +37,8 @@ class EngineReport:
     """One engine.
 
     Every field after ``judgement`` is a current value: empty or None unless the last poll is fresh.
-    The exception is ``speculation``, which does not come from polls.
+    The exceptions are ``speculation``, ``configuration`` and ``said``, which hold until vLLM
+    restarts.
     """
 
     key: EngineKey
@@ -59,14 +60,19 @@ class EngineReport:
     acceptance: Acceptance | None
     limitations: frozenset[Limitation]
     speed: EngineSpeed | None  # None if it does not speculate
-    speculation: Speculation | None  # as the plug-in reports it
-    configuration: Configuration  # likewise
+    # of the plug-in whose numbers vLLM's counters confirm
+    speculation: Speculation | None
+    configuration: Configuration
     # of its acceptance from the other engines', at the same temperatures and lengths
     difference: Difference | None
     # generated over latency_window while nothing was drafted; 0 if anything was
     undrafted_tokens: float
-    # the plug-in's draft tokens / vLLM's, both since the engine started; 0 if not usable
+    # the plug-in's draft tokens / vLLM's, both since the engine started; generated tokens where
+    # nothing was drafted; 0 if not usable
     coverage: float | None
+    report_age: float | None = None  # of the plug-in's newest whole report, in seconds
+    # as a plug-in says it, also if nothing has confirmed it yet: to be shown, not to judge by
+    said: Speculation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

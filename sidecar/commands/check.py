@@ -3,11 +3,11 @@
 import argparse
 import asyncio
 import os
+import ssl
 import time
 from collections.abc import Iterator
 from typing import Final
 
-import aiohttp
 import structlog
 
 from sidecar.alerting.push import alert_session, post_alerts
@@ -155,7 +155,7 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
 
 
 def _remedy(error: ScrapeError, url: str) -> str:
-    if isinstance(error.__cause__, aiohttp.ClientSSLError):
+    if isinstance(error.__cause__, ssl.SSLError):
         return (
             "Does vLLM serve TLS there? If not, use http. "
             "If it does, is the CA of its certificate in vllm_ca_file?"

@@ -16,6 +16,7 @@ from sidecar.commands.arguments import add_vllm_url, with_vllm_url
 from sidecar.commands.waiting import stop_on_signals, stopped
 from sidecar.errors import ListenError
 from sidecar.log import Logger, StateLog
+from sidecar.memory import return_freed_memory
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.reload import Reloader
 
@@ -55,6 +56,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         config,
         invalid=arguments.invalid_settings,
     )
+    return_freed_memory()
     asyncio.run(_run(reloader, log, keeps_trying=arguments.ignore_invalid_settings))
     return 0
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sidecar.analysis.evidence import CONFIDENCE
-from sidecar.engine.page_source import Fetcher
+from sidecar.engine.fetch import Fetcher
 from sidecar.errors import NotAnExposition
 from sidecar.settings import Settings
 from sidecar.wording.numbers import aligned, markdown, ratio

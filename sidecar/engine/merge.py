@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TypeVar
 
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 
 OTHER = EngineKey("other", "other")  # engines past the limit on label values
@@ -73,22 +73,6 @@ def held(before: EngineSnapshot, now: EngineSnapshot) -> EngineSnapshot:
         counters={**before.counters, **counters},
         accepted_per_position=_highest(before.accepted_per_position, now.accepted_per_position),
         histograms=histograms,
-    )
-
-
-def fell(before: EngineSnapshot, now: EngineSnapshot) -> bool:
-    """Whether any count is lower than before: vLLM has restarted, or its page is wrong.
-
-    The sum of times to first token does not count: vLLM takes them from a clock that may be set
-    back.
-    """
-    return any(
-        value < before.counters.get(counter, 0)
-        for counter, value in now.counters.items()
-        if counter is not Counter.TTFT_SECONDS
-    ) or any(
-        phase in before.histograms and reading.count < before.histograms[phase].count
-        for phase, reading in now.histograms.items()
     )
 
 

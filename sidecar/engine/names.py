@@ -124,3 +124,11 @@ def split(full_name: str) -> tuple[str, str]:
         if full_name.startswith(prefix):
             return prefix, full_name[len(prefix) :]
     return "", full_name
+
+
+def is_collected(prefix: str) -> bool:
+    """Whether an agent serves the page, and not vLLM's own process: that of a whole Ray node.
+
+    The page's start time is the agent's then.
+    """
+    return prefix.startswith("ray_")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from sidecar.analysis.distributions import Distribution
-from sidecar.analysis.engine.engines import shown_positions
 from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
+from sidecar.analysis.series import engines_with_histograms, shown_positions
 from sidecar.analysis.speed.speedup import LoadReport
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.engine.merge import OTHER
@@ -96,8 +96,7 @@ class Level(Generic[Node]):
         """A counter for each draft position, from 0; those past the limit are summed: ``other``."""
 
         def samples(shown: Shown) -> Iterator[Sample]:
-            engines = sum(len(model.engines) for model in shown.report.models)
-            most = shown_positions(shown.settings, engines)
+            most = shown_positions(shown.settings, len(list(_engines(shown))))
             for outer, node in self.nodes(shown):
                 counts = value(node)
                 for position, count in enumerate(counts[:most]):
@@ -144,6 +143,11 @@ def _single_engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
     return ((key, engine) for key, engine in _engines(shown) if key != OTHER)
 
 
+def _engines_with_histograms(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
+    engines = list(_single_engines(shown))
+    return iter(engines[: engines_with_histograms(len(engines))])
+
+
 SETTINGS: Final[Level[Settings]] = Level((), lambda shown: [((), shown.settings)])
 REPORT: Final[Level[Report]] = Level((), lambda shown: [((), shown.report)])
 MODEL: Final[Level[ModelReport]] = Level(
@@ -152,6 +156,7 @@ MODEL: Final[Level[ModelReport]] = Level(
 ENGINE: Final = Level(("model_name", "engine"), _engines)
 # For what merged engines do not have.
 SINGLE_ENGINE: Final = Level(("model_name", "engine"), _single_engines)
+HISTOGRAM_ENGINE: Final = Level(("model_name", "engine"), _engines_with_histograms)
 LOAD: Final[Level[LoadReport]] = Level(
     ("model_name", "engine", "running"),
     lambda shown: (

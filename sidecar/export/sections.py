@@ -178,9 +178,8 @@ def _finding(finding: Explanation) -> str:
 
 def _speculates(model: ModelReport) -> str:
     """How the model's engines speculate, according to the plug-in."""
-    configured = dict.fromkeys(
-        engine.speculation for engine in model.engines if engine.speculation is not None
-    )
+    known = [engine.speculation or engine.said for engine in model.engines]
+    configured = dict.fromkeys(filter(None, known))
 
     texts = []
     for speculation in configured:

@@ -10,7 +10,8 @@ from aiohttp.typedefs import Handler
 
 from sidecar.export import page
 from sidecar.export.declaration import Shown
-from sidecar.export.exporter import chosen, own_series, rendered
+from sidecar.export.exporter import chosen, compressed, rendered
+from sidecar.export.reexport import Reexport
 from sidecar.export.status import status
 from sidecar.log import redacted
 from sidecar.settings.files import shipped
@@ -40,20 +41,6 @@ def make_web(
     app = web.Application(client_max_size=0)
     kept = Kept(every, read)
 
-    async def metrics(request: web.Request) -> web.Response:
-        theirs = vllm_page()
-        # In its other formats, prometheus_client 0.26 turns the colons in vLLM's names into
-        # underscores.
-        accept = "" if theirs else request.headers.get("Accept", "")
-        form = chosen(accept, request.headers.get("Accept-Encoding", ""))
-
-        def make(shown: Shown) -> bytes:
-            # From this report, so that the page shows one moment.
-            own = theirs if shown.report.scrape.up else b""
-            return rendered(shown, form, own_series(own, shown.settings.limits.passthrough_series))
-
-        return web.Response(body=kept(form, make), headers=form.headers)
-
     async def healthy(_: web.Request) -> web.Response:
         return web.Response(text="healthy\n")
 
@@ -68,7 +55,7 @@ def make_web(
 
         return send
 
-    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/metrics", _metrics(kept, vllm_page))
     app.router.add_get("/-/healthy", healthy)
     app.router.add_get("/-/ready", ready)
     app.router.add_get("/api/v1/status", made(_json, "application/json"))
@@ -84,6 +71,35 @@ def make_web(
         app.router.add_get(f"/runbooks/{name}", _file(text, "text/plain"))
 
     return app
+
+
+def _metrics(kept: "Kept", vllm_page: Callable[[], bytes]) -> Handler:
+    reexport = Reexport()
+
+    async def metrics(request: web.Request) -> web.Response:
+        page_of_vllm = vllm_page()
+        encodings = request.headers.get("Accept-Encoding", "")
+        if not page_of_vllm:
+            form = chosen(request.headers.get("Accept", ""), encodings)
+            body = kept(form, lambda shown: compressed(shown, form))
+            return web.Response(body=body, headers=form.headers)
+
+        # In its other formats, prometheus_client 0.26 turns the colons in vLLM's names into
+        # underscores.
+        form = chosen("", encodings)
+        limit = kept("limit", lambda shown: shown.settings.limits.passthrough_series)
+        own = await reexport.series(page_of_vllm, limit)
+
+        def make(shown: Shown) -> bytes:
+            # From this report, so that the page shows one moment.
+            return rendered(shown, form) + (own if shown.report.scrape.up else b"")
+
+        body = kept(("reexport", form), make)
+        if form.gzip:
+            body = await reexport.compressed(body)
+        return web.Response(body=body, headers=form.headers)
+
+    return metrics
 
 
 def _json(shown: Shown) -> str:

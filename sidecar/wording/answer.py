@@ -65,6 +65,11 @@ def answer(report: Report) -> Answer:
     if report.models and all(map(is_plain, report.models)):
         why = LIMITATIONS[Limitation.NO_SPECULATION]
         return Answer("This vLLM does not speculate.", "mute", why)
+    contradictory = Limitation.CONTRADICTORY_COUNTERS
+    if not drafting and any(
+        contradictory in engine.limitations for model in report.models for engine in model.engines
+    ):
+        return Answer("vLLM's counters are wrong.", "bad", LIMITATIONS[contradictory])
     if not drafting:
         return _without_drafts(report)
 

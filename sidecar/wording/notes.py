@@ -27,8 +27,7 @@ LIMITATIONS: Final = {
         " later, or VLLM_USE_V1=1."
     ),
     Limitation.NO_SPECULATION: (
-        "vLLM exports no spec_decode counters: it runs without --speculative-config, or with"
-        " --disable-log-stats."
+        "vLLM exports no spec_decode counters: it runs without --speculative-config."
     ),
     Limitation.DIFFUSION: "A diffusion model does not draft, so it has no acceptance rate.",
     Limitation.NO_REQUEST_TPOT: (
@@ -43,8 +42,20 @@ LIMITATIONS: Final = {
         " from 0.10 on do."
     ),
     Limitation.SEVERAL_PROCESSES: (
-        "vLLM's /metrics is the sum of several API servers: it has no step count, and a restart"
-        " shows only if a counter decreases. If one API server is enough, set --api-server-count 1."
+        "vLLM's /metrics is a sum over several API servers, or over files in the directory that its"
+        " environment variable PROMETHEUS_MULTIPROC_DIR names: it has no step times, and a restart"
+        " shows only when counters fall. If one API server is enough, set --api-server-count 1 and"
+        " unset PROMETHEUS_MULTIPROC_DIR."
+    ),
+    Limitation.CONTRADICTORY_COUNTERS: (
+        "vLLM's counters contradict each other: it counted more accepted tokens than drafted ones,"
+        " so there is no acceptance rate and no verdict. Look for a bug of this vLLM or of what"
+        " drafts in it."
+    ),
+    Limitation.SEVERAL_SENDERS: (
+        "Several plug-ins are connected to this sidecar's socket as this engine, so another vLLM"
+        " sends to it, too. Only the one whose numbers match vLLM's metrics counts. Give each vLLM"
+        " a sidecar and a socket of its own: SPECDEC_PLUGIN__SOCKET, the same path for both."
     ),
     Limitation.ITL_PER_TOKEN: (
         "This vLLM's inter-token latency has one observation per token, not one per engine step, so"
@@ -53,7 +64,10 @@ LIMITATIONS: Final = {
     ),
 }
 WITHHELD: Final = {
-    Withheld.NO_STEPS: "vLLM exports no step times, or several API servers count the same steps",
+    Withheld.NO_STEPS: (
+        "vLLM exports no step times, or its metrics are sums over several processes, as with"
+        " several API servers or with PROMETHEUS_MULTIPROC_DIR; the plug-in has step times"
+    ),
     Withheld.ITL_PER_TOKEN: (
         "this vLLM's inter-token latency has one observation per token, so it does not show how"
         " long a step takes; load the plug-in into vLLM to get step times"

@@ -2,8 +2,8 @@
 
 from sidecar.analysis.speed.plain import PlainStep
 from sidecar.analysis.speed.steps import Steps, counted_steps, counter_growth
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter
-from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot
 
 KEY = EngineKey("m", "0")

@@ -276,7 +276,10 @@ def test_what_the_plug_ins_report_is_found_through_the_state(found, requests):
 def test_an_engine_that_decodes_without_a_draft_is_found_through_the_state(tokens, schedule, found):
     """``tokens`` are decoded at each of 40 polls."""
     pod = Server()
-    PluginEnd(pod, speculation=replace(GREEDY, schedule=schedule, per_batch_size=bool(schedule)))
+    plugin = PluginEnd(
+        pod, speculation=replace(GREEDY, schedule=schedule, per_batch_size=bool(schedule))
+    )
+    plugin.generate(9)
     counters = {
         Counter.DRAFTS: 0.0,
         Counter.DRAFT_TOKENS: 0.0,
@@ -285,6 +288,7 @@ def test_an_engine_that_decodes_without_a_draft_is_found_through_the_state(token
     }
     for poll in range(41):
         pod.poll(snap(counters=counters | {Counter.GENERATION_TOKENS: 9.0 + tokens * poll}))
+        plugin.generate(tokens).tick()
     found_codes = [finding.code for finding in pod.model().findings]
     assert found_codes == ["not_speculating"] * found
 

@@ -9,8 +9,8 @@ from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.plain import plain_step
 from sidecar.analysis.speed.speedup import EngineSpeedWindow, LoadTotals, SlidingTimes, Withheld
 from sidecar.analysis.speed.steps import LOAD_LABELS, Steps, counted_steps, load_label
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter
-from sidecar.engine.plan import EngineKey
 from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.analysis_tools import finished
 from tests.analysis.decoding import KEY, Engine, period, plain

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from sidecar.analysis.series import shown_positions
 from sidecar.analysis.verdict import Verdict
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter
-from sidecar.engine.plan import EngineKey
 from sidecar.errors import TimedOut
+from sidecar.settings import Settings
 from tests.analysis.analysis_tools import EAGLE, PluginEnd, Pod, Server, page, snap
 
 
@@ -80,10 +82,10 @@ def test_a_page_grows_stale_after_two_intervals():
             {"0": 2, "1": 50},
         ),
         ([(None, {"0": 100}), (None, {"0": 120})], 0, {"0": 120}),
-        ([(None, {"0": 100}), (None, {"0": 5})], 1, {"0": 5}),
+        ([(None, {"0": 100}), *3 * [(None, {"0": 5})]], 1, {"0": 5}),
         # One restarts alone.
-        ([(None, {"0": 100, "1": 50}), (None, {"0": 120, "1": 5})], 0, {"0": 120, "1": 5}),
-        ([(None, {"0": 100, "1": 50}), (None, {"0": 1, "1": 2})], 1, {"0": 1, "1": 2}),
+        ([(None, {"0": 100, "1": 50}), *3 * [(None, {"0": 120, "1": 5})]], 0, {"0": 120, "1": 5}),
+        ([(None, {"0": 100, "1": 50}), *3 * [(None, {"0": 1, "1": 2})]], 1, {"0": 1, "1": 2}),
     ],
 )
 def test_a_restart_is_known_by_the_process_or_else_by_counters_that_fell(pages, restarts, counters):
@@ -150,9 +152,11 @@ def test_engines_past_the_bound_are_summed_as_other():
     assert server.drafts() == {"0": 1, "1": 11, "other": 93}
 
 
-@pytest.mark.parametrize(("engines", "past"), [(1, 0), (6, 5), (8, 17)])
-def test_positions_beyond_the_series_that_the_engines_leave_are_counted_once(engines, past):
-    server, deep = Server(), (1.0,) * 24
+@pytest.mark.parametrize(("engines", "is_past"), [(1, False), (8, True)])
+def test_positions_beyond_the_series_that_the_engines_leave_are_counted_once(engines, is_past):
+    server = Server()
+    deep = (1.0,) * 24
+    past = len(deep) - shown_positions(Settings(), engines) if is_past else 0
     for _ in range(3):
         snapshots = [
             replace(snap(str(number), 10), accepted_per_position=deep) for number in range(engines)
@@ -303,6 +307,7 @@ def test_a_vllm_that_speculates_in_another_way_since_a_restart_is_judged_by_what
             pod.poll(pod.plugin.counted(), start=start)
         cold, window = pod.temperature("0"), pod.model().judgement.evidence.window
         assert (cold.window.drafts, sum(cold.acceptance_bins), window.drafts) == expected
+        assert cold.acceptances.count == 1, "a counter goes on"
 
 
 def test_verdicts_hold_from_one_poll_to_the_next_and_outlast_a_minute_of_failed_ones():

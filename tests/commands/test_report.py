@@ -169,7 +169,7 @@ async def test_without_a_split_it_says_why_once(reported):
 
 async def test_a_sidecar_whose_vllm_is_down_says_so(reported):
     """What is known of its models describes another moment."""
-    text = await reported(report(model(temperature("0")), scrape=down(BadStatus("status 500"))))
+    text = await reported(report(model(temperature("0")), scrape=down(BadStatus(500))))
     assert text.startswith(
         "Does speculation pay? The sidecar cannot read vLLM's metrics.\n\nstatus 500. "
     )

@@ -12,7 +12,7 @@ import _gojsonnet
 import pytest
 import yaml
 
-from sidecar.export.metrics import MOST_SERIES
+from sidecar.analysis.series import PROMISED
 from sidecar.settings.groups import Limits
 from tests.deploy.deploy_tools import CHART, KUBERNETES, PAGES, ROOT, RULES, read_all
 
@@ -65,7 +65,7 @@ def test_the_mixin_is_the_shipped_rules_and_dashboards():
 
 
 def test_prometheus_accepts_exactly_as_many_series_as_a_sidecar_can_have():
-    limit = MOST_SERIES + Limits().passthrough_series
+    limit = PROMISED + Limits().passthrough_series
     monitor = (KUBERNETES / "monitoring" / "podmonitor.yaml").read_text()
     chart = (CHART / "templates" / "scrape.yaml").read_text()
     assert (
@@ -73,4 +73,4 @@ def test_prometheus_accepts_exactly_as_many_series_as_a_sidecar_can_have():
         == re.findall(r"\$limit := (\d+)", chart)
         == [str(limit)]
     )
-    assert f"{MOST_SERIES:,} series" in monitor
+    assert f"{PROMISED:,} series" in monitor

@@ -5,7 +5,7 @@ from dataclasses import replace
 from sidecar.analysis.distributions import ACCEPTANCE_EDGES, USAGE_EDGES, WINDOW_EDGES, Distribution
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import QUANTILES, Latency
-from sidecar.analysis.engine.engines import ScrapeReport
+from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence
 from sidecar.analysis.findings.groups import StructuredOutput
 from sidecar.analysis.model_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGES, TTFT_EDGES
@@ -22,8 +22,8 @@ from sidecar.analysis.split.plugin_state import (
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Judgement, Verdict
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.engine.plan import EngineKey
 from sidecar.export.declaration import Shown
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.requests.tally import Tally
@@ -127,6 +127,7 @@ def engine(model="demo", index="0", **changes):
         "difference": None,
         "undrafted_tokens": 0.0,
         "coverage": 1.0,
+        "report_age": 0.5,
     }
     return EngineReport(**values | changes)
 

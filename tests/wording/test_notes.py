@@ -258,7 +258,7 @@ def test_without_a_speedup_the_reason_is_given():
 def test_a_vllm_that_does_not_speculate_is_described_by_its_traffic():
     server = Server()
     plugin = PluginEnd(server, speculation=None)
-    plain = snap(counters={Counter.FIRST_TOKENS: 4.0})
+    plugin.generated = 0
     nothing = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
     # The first of five ends before the first poll.
     for temperature, used in (
@@ -275,7 +275,8 @@ def test_a_vllm_that_does_not_speculate_is_described_by_its_traffic():
             parameters=used,
             **nothing,
         )
-        server.poll(plain)
+        tokens = float(plugin.generated)
+        server.poll(snap(counters={Counter.FIRST_TOKENS: 4.0, Counter.GENERATION_TOKENS: tokens}))
     (note,) = model_notes(server.model())
     assert (
         note == "5 requests in the last 5 s: 60% at T 0, 20% at T 0.5-0.7, 20% at T 0.7-1; 0% with"

@@ -1,74 +1,19 @@
-"""How polling goes, and the engines on the pages.
+"""The engines on vLLM's pages.
 
 Up to a limit, engines have their own keys; the rest are ``other``.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.engine.engine_state import EngineState
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.merge import OTHER, held, merge
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.restarts import RestartDetector, Restarts
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
-from sidecar.errors import ScrapeError
 from sidecar.settings import Settings
 
-_FRESH_INTERVALS: Final = 2  # number of intervals for which a poll's data are shown
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScrapeReport:
-    """How polling vLLM goes.
-
-    ``up``: the last poll succeeded and is at most two intervals old. ``interval`` is in force now.
-    """
-
-    up: bool = False
-    last_scrape: float | None = None  # when the last good poll was; None before the first
-    duration: float | None = None
-    interval: float  # the configured one until the first poll
-    errors: Mapping[str, int] = field(
-        default_factory=lambda: dict.fromkeys(ScrapeError.reasons(), 0)
-    )
-    last_error: ScrapeError | None = None  # None while up
-    malformed_lines: int = 0
-    vllm_restarts: int = 0
-
-    def scraped(
-        self, at: float, duration: float, interval: float, malformed: int
-    ) -> "ScrapeReport":
-        """After a good poll."""
-        timed = replace(self, last_scrape=at, duration=duration, interval=interval)
-        return replace(timed, last_error=None, malformed_lines=self.malformed_lines + malformed)
-
-    def failed(self, error: ScrapeError) -> "ScrapeReport":
-        """After a failed poll; ``errors`` counts them by ``ScrapeError.reason``."""
-        return replace(
-            self,
-            errors={**self.errors, error.reason: self.errors[error.reason] + 1},
-            last_error=error,
-        )
-
-    def at(self, now: float, restarts: int) -> "ScrapeReport":
-        """At ``now``; ``restarts`` is how often vLLM has restarted."""
-        longest = _FRESH_INTERVALS * self.interval
-        is_recent = self.last_scrape is not None and now - self.last_scrape <= longest
-        return replace(self, up=is_recent and self.last_error is None, vllm_restarts=restarts)
-
-
 _MOST_OTHERS: Final = 1000  # engines in the sum "other"
-
-
-@dataclass(frozen=True, slots=True)
-class Restarts:
-    """What started again before a page.
-
-    It is vLLM, or, in the same process, the counters of single engines.
-    """
-
-    vllm: bool
-    engines: frozenset[EngineKey]
 
 
 class Engines:
@@ -83,42 +28,33 @@ class Engines:
         self._limits = settings.limits
         self.states: dict[EngineKey, EngineState] = {}
         self._others: dict[EngineKey, EngineSnapshot] = {}  # what is summed as "other"
-        self._process_start: float | None = None
+        self._detector = RestartDetector()
         self.restarts = 0  # of vLLM
         self.overflowed = 0  # engines that became "other", poll by poll
 
     def observe(self, at: float, page: PageSnapshot) -> Restarts:
-        """Takes in a page's engines; returns what has restarted.
+        """Takes in a page's engines; returns what has started again.
 
         Engines are kept under their own keys or as ``other``.
-        """
-        start, self._process_start = self._process_start, page.process_start
-        is_another = _differ(start, page.process_start)
 
-        reset: set[EngineKey] = set()
-        has_held = False  # whether an engine that had counted anything has not started again
-        for engine in self._bounded(page, is_same=not is_another):
+        Raises:
+            AnotherServer, CountersFell: as ``RestartDetector.detect``; nothing has changed then.
+        """
+        restarts = self._detector.detect(page)
+        self.restarts += restarts.vllm
+
+        for engine in self._bounded(page, is_same=not restarts.vllm):
             state = self.states.get(engine.key) or EngineState(engine.key, self._settings)
             self.states[engine.key] = state
-            # Compared with its own last page: an engine may appear some polls after its process
-            # restarted.
-            known = _differ(state.process_start, page.process_start)
-            if engine.key == OTHER:  # if a sum falls, an engine has left it
-                known = bool(known)
-            state.process_start = page.process_start
-            had_counted = state.has_counted
-            if state.observe(at, engine, restarted=known, several=page.process_start is None):
-                reset.add(engine.key)
-            else:
-                has_held |= had_counted
-
-        has_restarted = bool(reset) and not has_held if is_another is None else is_another
-        self.restarts += has_restarted
+            if restarts.is_foreign:
+                state.restart_windows()
+            has_restarted = restarts.vllm or engine.key in restarts.engines
+            state.observe(at, engine, has_restarted=has_restarted, is_sum=page.is_sum)
 
         # If a running vLLM has not shown an engine for a long time, it serves another model now.
-        before = at if has_restarted else at - self._settings.history
+        before = at if restarts.vllm else at - self._settings.history
         self.states = {key: state for key, state in self.states.items() if state.seen_at >= before}
-        return Restarts(has_restarted, frozenset() if has_restarted else frozenset(reset))
+        return restarts
 
     def of(self, model_name: str) -> list[EngineState]:
         """The engines of one model."""
@@ -156,16 +92,3 @@ class Engines:
             self.states[OTHER].restart_windows()
             return held(last, other) if is_same and last is not None else other
         return other
-
-
-def _differ(before: float | None, now: float | None) -> bool | None:
-    """Whether two start times belong to different processes; None if one is unknown."""
-    return None if before is None or now is None else before != now
-
-
-def shown_positions(settings: Settings, engines: int) -> int:
-    """How many draft positions have label values of their own.
-
-    So many that a pod stays within its number of series.
-    """
-    return min(settings.limits.positions, 7 + 6 * max(8 - engines, 0))

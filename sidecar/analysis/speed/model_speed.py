@@ -17,7 +17,7 @@ from sidecar.analysis.speed.speedup import (
     Withheld,
 )
 from sidecar.analysis.speed.steps import StepCosts, Steps
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import FinishedRequest
 from sidecar.settings.baselines import PlainStepTimes
 

@@ -12,7 +12,6 @@ import aiohttp
 from pydantic import AliasPath, BaseModel, Field
 
 from sidecar.commands.load.workload import ENDPOINTS, RequestOptions
-from sidecar.engine.page_source import read_at_most
 from sidecar.errors import MeasurementError
 from sidecar.log import redacted
 
@@ -165,7 +164,7 @@ class Client:
             async with self._session.get(url, allow_redirects=False) as response:
                 if response.status != 200:
                     raise BadReply(f"status {response.status}")
-                models = json.loads(await read_at_most(response, _MOST_MODELS) or b"")
+                models = json.loads(await _read_at_most(response, _MOST_MODELS) or b"")
                 return str(models["data"][0]["id"])
         except aiohttp.ClientConnectionError as error:
             fault = (
@@ -218,3 +217,19 @@ class Client:
 def _reason(error: Exception) -> str:
     """Why a request failed; never quotes a reply."""
     return str(error) if isinstance(error, BadReply) else type(error).__name__
+
+
+async def _read_at_most(response: aiohttp.ClientResponse, most: int) -> bytes | None:
+    """The whole body; if it exceeds ``most`` bytes, closes the connection and returns None.
+
+    aiohttp's own ``content.read(most)`` returns after the first chunk.
+    """
+    pieces: list[bytes] = []
+    received = 0
+    async for piece in response.content.iter_any():
+        received += len(piece)
+        if received > most:
+            response.close()
+            return None
+        pieces.append(piece)
+    return b"".join(pieces)

@@ -8,7 +8,7 @@ from sidecar.analysis.evidence import is_ruled
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.export.declaration import ENGINE, LOAD, MODEL, SINGLE_ENGINE, ByLabel
+from sidecar.export.declaration import ENGINE, HISTOGRAM_ENGINE, LOAD, MODEL, SINGLE_ENGINE, ByLabel
 from sidecar.settings.baselines import PlainCache
 
 _QUANTILES: Final = frozenset({0.5, 0.99})  # each costs one series per engine and phase
@@ -160,9 +160,12 @@ METRICS: Final = (
         value=_plain_throughput,
     ),
     # Acceptance and latency derived from these counters and vLLM's histograms.
-    SINGLE_ENGINE.histogram(
+    HISTOGRAM_ENGINE.histogram(
         "engine_window_acceptance_ratio",
-        "Accepted / draft tokens between two polls; one observation per poll with drafts.",
+        (
+            "Accepted / draft tokens between two polls; one observation per poll with drafts. With"
+            " more than four engines, only of the first."
+        ),
         value=lambda engine: (
             engine.window_acceptances if Counter.DRAFT_TOKENS in engine.counters else None
         ),
@@ -219,9 +222,12 @@ METRICS: Final = (
         "Highest KV-cache usage of all polls within kv_peak_window.",
         value=lambda engine: engine.kv_cache_peak,
     ),
-    SINGLE_ENGINE.histogram(
+    HISTOGRAM_ENGINE.histogram(
         "kv_cache_sampled_usage_ratio",
-        "KV-cache usage; one observation per poll.",
+        (
+            "KV-cache usage; one observation per poll. With more than four engines, only of the"
+            " first."
+        ),
         value=lambda engine: engine.kv_cache_usages if engine.kv_cache_usages.count else None,
     ),
     ENGINE.gauge(
@@ -249,15 +255,25 @@ METRICS: Final = (
         "request_coverage_ratio",
         (
             "Draft tokens that the plug-in reported / vLLM's own counter, both since the engine "
-            "started. 0 if the plug-in contradicts itself, or if several claim to be the engine."
+            "started; generated tokens where nothing was drafted. 0 if the plug-in contradicts "
+            "itself, or if several claim to be the engine."
         ),
         value=lambda engine: engine.coverage,
     ),
     ENGINE.gauge(
+        "plugin_report_age_seconds",
+        (
+            "How old the plug-in's newest whole report was at the last poll. It reports once a "
+            "second while requests run, and not while none does."
+        ),
+        value=lambda engine: engine.report_age,
+    ),
+    ENGINE.gauge(
         "speculation_info",
         (
-            "1, labelled with the engine's speculative configuration as the plug-in reads it, and"
-            " whether the rule of thumb on the acceptance rate applies to it."
+            "1, labelled with the engine's speculative configuration, as read by the plug-in whose"
+            " numbers vLLM's counters confirm, and whether the rule of thumb on the acceptance rate"
+            " applies to it."
         ),
         [
             "method",

@@ -97,7 +97,7 @@ STATES = (  # what the page says, and the name of its picture
         "itl-by-token",
     ),
     (
-        reports.report(scrape=reports.down(BadStatus("status 500"))),
+        reports.report(scrape=reports.down(BadStatus(500))),
         "The sidecar cannot read vLLM's metrics.",
         "down",
     ),

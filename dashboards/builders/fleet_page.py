@@ -49,7 +49,9 @@ def _trust() -> Section:
         " to see which.",
         [
             Query(total("reason", "request_events_dropped_total"), "lost: {{reason}}"),
-            Query(total("reason", "scrape_errors_total"), "poll failed: {{reason}}"),
+            Query(
+                f'topk(6, {total("reason", "scrape_errors_total")})', "poll failed: {{reason}}"
+            ),
             Query(total("", "vllm_restarts_total"), "vLLM restarts"),
             Query(total("part", "internal_errors_total"), "internal: {{part}}"),
         ],

@@ -19,7 +19,7 @@ from sidecar.commands.arguments import (
     with_sidecar_user,
 )
 from sidecar.commands.sidecar_status import own_url, sidecar_status, status_lines
-from sidecar.errors import ScrapeError
+from sidecar.errors import BadStatus, ScrapeError
 from sidecar.log import redacted
 from sidecar.settings import Settings
 from sidecar.settings.groups import USER_FILE_VARIABLE
@@ -108,7 +108,7 @@ def _verdict_code(status: Mapping[str, Any]) -> int:
 
 
 def _hint(error: ScrapeError | None) -> str:
-    if str(error).startswith("status 401"):
+    if isinstance(error, BadStatus) and error.status == 401:
         return (
             "it asks for a password: put NAME:PASSWORD into a file and name it in --user-file or"
             f" {USER_FILE_VARIABLE}"

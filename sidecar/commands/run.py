@@ -43,7 +43,6 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         ListenError: it cannot listen on its address; with ``--ignore-invalid-settings`` it tries
             again until it can.
     """
-    return_freed_memory()
     config: Path | None = arguments.config
 
     def load() -> Settings:
@@ -57,6 +56,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         config,
         invalid=arguments.invalid_settings,
     )
+    return_freed_memory()
     asyncio.run(_run(reloader, log, keeps_trying=arguments.ignore_invalid_settings))
     return 0
 

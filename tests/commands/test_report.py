@@ -308,7 +308,7 @@ async def test_for_scripts_the_exit_code_is_the_worst_verdict(capsys, served, ve
 
 async def test_while_vllm_is_down_there_is_no_verdict(served):
     losing = model(temperature("0"), judgement=judgement(LOSES))
-    tree = report(losing, scrape=down(BadStatus("status 500")))
+    tree = report(losing, scrape=down(BadStatus(500)))
 
     async def handler(_request):
         return web.json_response(status(shown(tree)))

@@ -41,7 +41,7 @@ def life_of(*packets):
             life = life or Life(read.hello, Trust(is_new=True), from_start=True)
             life.hello = read.hello
         if read.report is not None:
-            assert life.receive(read.report, room=1_000_000, request_room=10) == 0
+            assert life.receive(read.report, room=1_000_000, request_room=1_000_000) == 0
     return life
 
 

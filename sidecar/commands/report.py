@@ -4,12 +4,11 @@ import argparse
 import asyncio
 import json
 import os
+import ssl
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
-
-import aiohttp
 
 from sidecar.analysis.verdict import Verdict
 from sidecar.commands.arguments import (
@@ -113,6 +112,6 @@ def _hint(error: ScrapeError | None) -> str:
             "it asks for a password: put NAME:PASSWORD into a file and name it in --user-file or"
             f" {USER_FILE_VARIABLE}"
         )
-    if error is not None and isinstance(error.__cause__, aiohttp.ClientSSLError):
+    if error is not None and isinstance(error.__cause__, ssl.SSLError):
         return "is the CA of its certificate in --cacert, and its name in --url?"
     return "set --url to the address of a running sidecar, not of vLLM"

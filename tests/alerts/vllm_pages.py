@@ -252,7 +252,14 @@ class Vllm:
             for _ in range(round(self.engine().requests(minute) * seconds / 60))
         )
         reported = tuple(request for request in finished if self._has_drafted(request, total))
-        by_prompt, end = _rows({8: total}), ReportEnd(total=total, lost=0)
+        by_prompt, end = (
+            _rows({8: total}),
+            ReportEnd(
+                total=total,
+                lost=0,
+                generation_tokens=round(self.engine().counts["tokens"]),
+            ),
+        )
         sink(
             connection,
             ReportPart(

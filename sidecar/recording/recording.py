@@ -170,6 +170,9 @@ class Recorder:
         """Records one message of a plug-in, without adapter names, which often identify tenants."""
         if self._stopped:
             return
+        if line.hello is not None and line.hello.tables is not None:
+            known = line.hello.tables - {Table.ADAPTER}
+            line = replace(line, hello=replace(line.hello, tables=known))
         if line.report is not None:
             finished = tuple(replace(request, adapter=None) for request in line.report.finished)
             tables = dict(line.report.tables)

@@ -261,7 +261,7 @@ def slower_at_temperature():
         pod = Pod(instance).bucket("0", 5, 0.8).bucket("1+", 5, acceptance).timed(1.0)
         return pod.finishing(0.5, temperature="1+", pace=speedup)
 
-    slow = paced("slow", after(20, 0.8, 1.2)).fires(0.8, until=19, temperature="1+")
+    slow = paced("slow", after(20, 0.8, 1.2)).fires(0.78, until=19, temperature="1+")
     yield Scene(
         "the temperature's own speedup decides", SLOWER_AT, at=(14, 16, 19, 25, 30)
     ).with_pods(

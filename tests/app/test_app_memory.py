@@ -103,6 +103,7 @@ def long_names(engines=8):
     return engine.sub(copies, text.replace(f'"{name}"', f'"{MODEL}"')).encode()
 
 
+HELLO_VERSION_2 = {name: value for name, value in HELLO.items() if name != "tables"}
 MODEL = "m" * 512
 DRAFTED = {"drafts": 472, "draft_tokens": 1378, "accepted_tokens": 866}  # as on the page
 
@@ -123,7 +124,7 @@ def every_row():
     total = {**dict.fromkeys(("stopped", "length", "aborted", "error"), 0), **DRAFTED}
     loads = [{"key": key, "since": 0, "counts": STEPS} for key in range(10)]
     return packet(
-        report={**rows, "steps": loads, "finished": [], "end": {"total": total, "lost": 0}}
+        2, report={**rows, "steps": loads, "finished": [], "end": {"total": total, "lost": 0}}
     )
 
 
@@ -141,7 +142,7 @@ async def test_clients_that_do_not_read_cost_bounded_memory(served, program, soc
             await until(socket_path.exists, seconds=START_SECONDS)
             links.append(plugin := socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             plugin.connect(str(socket_path))
-            plugin.send(packet(hello={**HELLO, "model": MODEL}))
+            plugin.send(packet(2, hello={**HELLO_VERSION_2, "model": MODEL}))
             plugin.send(every_row())
             own = Page(f"http://{given['SPECDEC_LISTEN']}")
             await own.until(

@@ -8,7 +8,7 @@ from sidecar.commands.fidelity import FidelityOptions, compare_servers
 from sidecar.commands.load.workload import BUILT_IN, RequestOptions
 from sidecar.commands.outputs.greedy import NEAR_TIE
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.measured]
 
 SAMPLED = json.dumps({"draft_sample_method": "probabilistic"})
 SYNTHETIC = json.dumps(

@@ -104,8 +104,7 @@ def test_within_one_process_a_counter_never_falls_whatever_the_page_shows(fallen
     server = Server()
     server.poll(snap(drafts=100))
     server.poll(snap(drafts=fallen))
-    assert server.drafts() == {"0": 100}
-    assert engine_of(server.report()).accepted_per_position == (100,)
+    assert server.drafts() == {}, "until the next pages tell why"
     server.poll(snap(drafts=110))
     assert server.drafts() == {"0": 110}
     assert engine_of(server.report()).acceptance.drafts == 10
@@ -201,7 +200,8 @@ def test_finished_requests_of_a_model_past_the_bound_are_counted_as_dropped():
     [
         (1.0, [{"1": 10, "2": 20}, {"1": 11}, {"1": 15}, {}], [30, 31, 35, 35]),
         (None, [{"1": 10, "2": 20}, {"1": 11}, {"1": 15}, {}], [30, 31, 35, 35]),
-        (None, [{"1": 1000, "2": 2000}, {"1": 1000, "2": 5}], [3000, 3000]),  # one restarts
+        # One restarts; until that is certain, the sum is absent.
+        (None, [{"1": 1000, "2": 2000}, *3 * [{"1": 1000, "2": 5}]], [3000, None, None, 3000]),
         (1.0, [{"1": 1000, "2": 2000}, {"1": 1000}, {"1": 1000, "2": 2000}, {"1": 1001, "2": 2002}],
          [3000, 3000, 3000, 3003]),  # one leaves and returns
     ],
@@ -210,7 +210,7 @@ def test_the_sum_of_the_others_never_falls_and_counts_each_once(start, pages, su
     server = Server(limits={"engines": 1})
     for page_, total in zip(pages, sums, strict=True):
         server.poll(snap("0"), *(snap(name, drafts) for name, drafts in page_.items()), start=start)
-        assert server.drafts()["other"] == total
+        assert server.drafts().get("other") == total
     acceptance, grown = server.engines()[OTHER].acceptance, sums[-1] - sums[0]
     assert acceptance.drafts == grown if grown and pages[-1] else acceptance is None
 

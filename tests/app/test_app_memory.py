@@ -147,6 +147,7 @@ async def test_clients_that_do_not_read_cost_bounded_memory(served, program, soc
             own = Page(f"http://{given['SPECDEC_LISTEN']}")
             await own.until(
                 lambda samples: samples.matching("specdec_group_drafts_total", by="adapter"),
+                seconds=START_SECONDS,
                 pause=0.2,
             )
             assert len((await own.get("/metrics")).body) > 700_000

@@ -91,7 +91,7 @@ GRID = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.measured
 @pytest.mark.parametrize(
     ("law", "cell"),
     GRID,
@@ -102,7 +102,7 @@ def test_every_cell_is_within_the_bar(law, cell, curves):
     assert off(law, cell, curve, plugin=True) == pytest.approx(0, abs=BAR)
 
 
-@pytest.mark.slow
+@pytest.mark.measured
 @pytest.mark.parametrize(
     ("law", "cell"),
     GRID,

@@ -95,7 +95,8 @@ class BaselineRun:
             self.vllm = message.vllm or self.vllm
         self._reported.receive(connection, message)
 
-    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002 - the protocol's signature
+    # The signature is the protocol's.
+    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002
         """See ``ScrapeSink``; ignores the duration and the interval."""
         self.began, self.until = self.began or at, at
         self._engines.observe(at, page)
@@ -126,7 +127,8 @@ class BaselineRun:
                 self._parts[model].periods.append(steps)
                 self._parts[model].prompt_tokens += grown.get(Counter.PROMPT_TOKENS, 0.0)
 
-    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
+    # The signature is the protocol's.
+    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002
         """See ``ScrapeSink``; ignores the time of the failure."""
         self._log.fault(
             "vllm", "cannot read vLLM's metrics", reason=error.reason, problem=str(error)

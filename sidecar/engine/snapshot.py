@@ -77,13 +77,17 @@ class PageSnapshot:
         """Whether an engine's counters are sums over several API servers."""
         return self.process_start is None and not self.shows_replicas
 
-    def key_of(self, model_name: str, number: str) -> EngineKey:
-        """The engine that vLLM itself gives this ``number``, where the page has only one such."""
-        found = [
+    def keys_of(self, model_name: str, number: str) -> list[EngineKey]:
+        """The engines to which vLLM itself gives this ``number``: several, if they are replicas."""
+        return [
             engine.key
             for engine in self.engines
             if engine.key.model_name == model_name and engine.key.number == number
         ]
+
+    def key_of(self, model_name: str, number: str) -> EngineKey:
+        """The engine of this ``number``; only the number names it unless there is just one."""
+        found = self.keys_of(model_name, number)
         return found[0] if len(found) == 1 else EngineKey(model_name, number)
 
 

@@ -14,7 +14,7 @@ from sidecar.export.exporter import chosen, compressed, rendered
 from sidecar.export.reexport import Reexport
 from sidecar.export.status import status
 from sidecar.log import redacted
-from sidecar.settings.files import shipped
+from sidecar.shipped import shipped
 
 _PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SECURITY_POLICY}
 PROBES = frozenset({"/-/healthy", "/-/ready"})
@@ -146,7 +146,9 @@ class Kept:
         """The result of ``make``, cached under ``name``."""
         now = self._clock()
         if self._shown is None or now - self._at >= self._seconds:
-            self._made, self._shown, self._at = {}, self._read(), now
+            self._made = {}
+            self._shown = self._read()
+            self._at = now
         if name not in self._made:
             if len(self._made) >= _MOST_MADE:
                 self._made.clear()

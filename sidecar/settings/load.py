@@ -14,8 +14,9 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 
 from sidecar.errors import SettingsError
 from sidecar.log import redacted
-from sidecar.settings.files import locked_web_config, read_yaml
+from sidecar.settings.files import read_yaml
 from sidecar.settings.groups import NOT_SETTINGS, PREFIX, Settings, groups, keys, variable
+from sidecar.settings.web_config import locked_web_config
 
 # Kubernetes puts these into every container for a Service whose name begins with "specdec"
 # (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables).
@@ -233,7 +234,8 @@ class _Sources:
     def conflicts(self, settings: Settings) -> Iterator[tuple[frozenset[str], str]]:
         """The keys and a line for each contradiction between valid settings."""
         for lower, higher in _ASCENDING:
-            low, high = attrgetter(lower)(settings), attrgetter(higher)(settings)
+            low = attrgetter(lower)(settings)
+            high = attrgetter(higher)(settings)
             if low > high:
                 order = "the first must not be above the second"
                 names = f"{self._setting(lower)}={low:g}, {self._setting(higher)}={high:g}"

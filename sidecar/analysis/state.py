@@ -128,7 +128,7 @@ class State:
 
     def _models_at(self, now: float, *, is_fresh: bool) -> tuple[ModelReport, ...]:
         """All models, made once for each poll, and once more when it is no longer fresh."""
-        judged = self._judge.held(now, fresh=is_fresh)
+        judged = self._judge.in_force(now, fresh=is_fresh)
         which = (is_fresh, bool(judged))
         if which not in self._reports:
             known = self._facts if is_fresh else [facts.aged() for facts in self._facts]
@@ -223,7 +223,7 @@ class State:
         reported = _steps_by_engine(lives)
         speculating: dict[str, dict[EngineKey, Steps]] = {name: {} for name in self._models}
         for key, state in self._engines.states.items():
-            if key == merge.OTHER or state.seen_at != at:
+            if key == merge.OTHER_ENGINES or state.seen_at != at:
                 continue
             state.drops_block = _drops(lives.engine(key).configuration.drops_cache_block)
             steps = state.steps

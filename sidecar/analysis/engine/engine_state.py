@@ -21,11 +21,12 @@ from sidecar.analysis.speed.steps import (
     reported_steps,
 )
 from sidecar.analysis.speed.withheld import Withheld
+from sidecar.analysis.windows.counters import HistogramWindow
+from sidecar.analysis.windows.growth import HOUR
 from sidecar.engine.identity import EngineKey
-from sidecar.engine.merge import held
+from sidecar.engine.merge import hold_counters
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
-from sidecar.engine.window import HOUR, HistogramWindow
 from sidecar.requests.messages import StepTally
 from sidecar.settings import Settings
 
@@ -182,7 +183,7 @@ class EngineState:
         ``is_sum``: they are sums over several API servers.
         """
         before = self.held
-        after = snapshot if before is None or has_restarted else held(before, snapshot)
+        after = snapshot if before is None or has_restarted else hold_counters(before, snapshot)
         self.held = after
 
         if has_restarted:
@@ -272,7 +273,8 @@ class EngineState:
         since = replace(self._interval, seconds=self._unreported_seconds)
         steps = reported_steps(tally, self._unreported, since)
         if steps is not None:
-            self.is_reported, self._unreported = True, {}
+            self.is_reported = True
+            self._unreported = {}
             self._unreported_seconds = 0.0
         return steps
 

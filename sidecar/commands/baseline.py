@@ -280,7 +280,8 @@ def _warn(
             why = "it speculates"
         print(f"{model}: no plain step times ({why})", file=sys.stderr)
     for model, curve in curves.items():
-        low, high = _REACHED * curve.running[0], curve.running[-1] / _REACHED
+        low = _REACHED * curve.running[0]
+        high = curve.running[-1] / _REACHED
         if missed := ", ".join(str(load) for load in loads if not low <= load <= high):
             print(
                 f"{model}: no step times with {missed} running: measure longer, with --duration",

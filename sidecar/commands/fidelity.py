@@ -139,7 +139,9 @@ class Fidelity:
 
     def verdict(self, difference: float) -> FidelityVerdict:
         """The verdict if a change of a probability by ``difference`` has to be noticed."""
-        greedy, control, sampled = self.greedy, self.control, self.sampled
+        greedy = self.greedy
+        control = self.control
+        sampled = self.sampled
         if control is not None and control.differs:
             return "undecided"
         if (greedy is not None and greedy.differs) or (sampled is not None and sampled.differs):

@@ -52,7 +52,9 @@ def status_lines(status: _Json, origin: str, *, is_markdown: bool = False) -> It
     """
     table: _Table = markdown if is_markdown else aligned
     heading, item = ("### ", "- ") if is_markdown else ("", "  ")
-    scrape, why, plugin = status["scrape"], status["answer"]["why"], status["plugin"]["text"]
+    scrape = status["scrape"]
+    why = status["answer"]["why"]
+    plugin = status["plugin"]["text"]
 
     yield f"{heading}Does speculation pay? {status['answer']['text']}"
     yield ""
@@ -110,7 +112,8 @@ def _speedup(model: _Json) -> str:
     speed = model["speed"]
     if speed is None or speed["speedup"] is None:
         return ""
-    speedup, break_even = speed["speedup"], speed["break_even_acceptance"]
+    speedup = speed["speedup"]
+    break_even = speed["break_even_acceptance"]
     text = f"speedup {speedup['ratio']:.3f} ± {CONFIDENCE * speedup['error']:.3f}"
     if break_even is None:
         return text

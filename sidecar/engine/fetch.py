@@ -73,7 +73,8 @@ class Fetcher:
 
     async def _get(self, url: URL) -> bytes:
         self._closing = {one for one in self._closing if not one.lost.is_set()}
-        kept, self._connection = self._connection, None
+        kept = self._connection
+        self._connection = None
         if kept is not None and kept.is_open:
             with suppress(_NotAnswered):  # the server has closed it meanwhile
                 return await self._ask(kept, url)

@@ -54,13 +54,15 @@ class PageSource:
         """``filtered`` allows fetching filtered pages."""
         self._fetcher = fetcher
         self._allowed = filtered
-        self._all, self._part = _Pages(limits), _Pages(limits)
+        self._all = _Pages(limits)
+        self._part = _Pages(limits)
         self._filter = ""  # the path of the filtered page; empty while filtering is not in use
         # On the whole page that the filter was made from.
         self._expected: frozenset[Series] = frozenset()
         self._proven: tuple[Series, ...] = ()
         self._process_start: float | None = None  # on the last whole page
-        self._filtered_left = self._whole_left = 0
+        self._filtered_left = 0
+        self._whole_left = 0
         self.whole_page = b""  # the last one, for re-exporting; empty after a failed poll
 
     async def next(self) -> PageSnapshot:
@@ -102,7 +104,8 @@ class PageSource:
             # If the filter worked before, a different page means that vLLM changed; else, that
             # filters do not work.
             self._whole_left = 0 if self._proven else RETRY
-            self._filter, self._proven = "", ()
+            self._filter = ""
+            self._proven = ()
             return None
 
         self._proven = series
@@ -140,7 +143,8 @@ class _Pages:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._pages, self._snapshots = PageReader(names.wanted(), limits), SnapshotReader()
+        self._pages = PageReader(names.wanted(), limits)
+        self._snapshots = SnapshotReader()
 
     def read(self, body: bytes) -> tuple[tuple[Series, ...], PageSnapshot]:
         """Raises what ``PageReader.read`` and ``SnapshotReader.read`` raise."""

@@ -256,7 +256,8 @@ def _no_split(no_split: NoSplit, plugin: PluginReport, said: str) -> str:
 
 
 def _bucket(bucket: TemperatureReport, thresholds: Thresholds, *, is_explained: bool) -> str:
-    judged, low = bucket.judgement, thresholds.acceptance_net_negative
+    judged = bucket.judgement
+    low = thresholds.acceptance_net_negative
     limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
     window = seen(judged)
     p10 = bucket.acceptance_quantiles[0.1]
@@ -279,7 +280,8 @@ def _bucket(bucket: TemperatureReport, thresholds: Thresholds, *, is_explained: 
 
 def _gain(bucket: TemperatureReport) -> str:
     """A temperature's speedup and the time saved and lost, if known."""
-    saved, lost = bucket.saved_seconds, bucket.lost_seconds
+    saved = bucket.saved_seconds
+    lost = bucket.lost_seconds
     if bucket.speedup is None or saved is None or lost is None:
         return ""
     return (

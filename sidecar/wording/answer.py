@@ -175,7 +175,8 @@ def _with(split: Split, verdict: Verdict) -> Split:
 
 
 def _by_temperature(split: Split, drafted: str) -> Answer:
-    losing, even = _with(split, Verdict.NET_NEGATIVE), _with(split, Verdict.BREAK_EVEN)
+    losing = _with(split, Verdict.NET_NEGATIVE)
+    even = _with(split, Verdict.BREAK_EVEN)
     listed = _listed(split)
 
     if losing:
@@ -244,9 +245,11 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     """The verdict on the model as a whole, where no temperature's is as bad."""
     judged = model.judgement
     speedup = model.speed.in_force if model.speed is not None else None
-    window, is_ruled, verdict = seen(judged), judged.evidence.is_ruled, judged.verdict
+    verdict = judged.verdict
+    window = seen(judged)
+    has_rule_of_thumb = judged.evidence.has_rule_of_thumb
 
-    split = "No temperature has enough traffic for a verdict." if is_ruled else ""
+    split = "No temperature has enough traffic for a verdict." if has_rule_of_thumb else ""
     if temperatures:
         split = _listed(temperatures)
     elif model.no_split is not None:
@@ -258,7 +261,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
         return Answer(text, TONES[verdict], why)
 
     if verdict is Verdict.INSUFFICIENT_DATA:
-        if not is_ruled:
+        if not has_rule_of_thumb:
             text = (
                 "The acceptance rate does not tell whether speculation pays here, and no speedup is"
                 " known."

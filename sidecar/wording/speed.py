@@ -104,7 +104,8 @@ def baseline_sentence(times: PlainStepTimes, now: float) -> str:
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     return f"{low:,.0f}" if round(low) == round(high) else f"{low:,.0f} to {high:,.0f}"
 
 

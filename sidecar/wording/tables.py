@@ -96,7 +96,8 @@ def group_name(group: GroupReport) -> str:
 
 
 def _engine(engine: EngineReport) -> Row:
-    how, times = engine.speculation, engine.latencies
+    how = engine.speculation
+    times = engine.latencies
     return (
         engine.key.engine,
         f"{how.method}, {counted(how.num_speculative_tokens, 'token')}" if how else "-",

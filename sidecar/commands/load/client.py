@@ -83,7 +83,8 @@ async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: flo
     """
     first: float | None = None
     tokens: int | None = None
-    accepted = last = None
+    accepted = None
+    last = None
 
     async for line in lines:
         if not line.startswith(_DATA):
@@ -98,7 +99,8 @@ async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: flo
         accepted = accepted if last.drafts is None else last
     if last is None:
         raise BadReply("no stream")
-    end, numbers = time.monotonic(), accepted or last
+    end = time.monotonic()
+    numbers = accepted or last
     tpot: float | None = None
     if first is not None and tokens is not None and tokens >= 2:
         tpot = (end - first) / (tokens - 1)

@@ -235,7 +235,8 @@ class _Sweep:
             if engine is None:
                 return None
             await asyncio.sleep(_BETWEEN_READINGS)
-            before, engine = engine, await self._read()
+            before = engine
+            engine = await self._read()
             if engine is not None and engine.counters == before.counters and not _is_busy(engine):
                 break
         return engine

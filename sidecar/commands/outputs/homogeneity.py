@@ -96,7 +96,8 @@ def _noncentrality(freedom: int, chance: float) -> float:
     deviation = NormalDist().inv_cdf(1 - chance)
     critical = freedom * (1 - spread + deviation * math.sqrt(spread)) ** 3
 
-    low, high = 0.0, 100.0 * (freedom + 100.0)
+    low = 0.0
+    high = 100.0 * (freedom + 100.0)
     for _ in range(100):
         middle = (low + high) / 2
         scale = (freedom + 2 * middle) / (freedom + middle)

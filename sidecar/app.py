@@ -75,6 +75,7 @@ class Sidecar:
         if recorder is not None:
             scrapes = recorder.tee_scrapes(scrapes, pages)
             requests = recorder.tee_requests(requests)
+
         self.poller = Poller(pages, settings, scrapes)
         self.receiver = PluginReceiver(settings.plugin.socket, requests, _log())
         self.push = _push(self._report, lambda: self._settings.thresholds, settings)

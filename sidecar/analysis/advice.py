@@ -143,6 +143,7 @@ def tokens_advice(
     worth = sum(1 for rate in rates if rate >= least)  # rates fall from position to position
     if worth == now:
         return TokensAdvice(direction=Direction.FEWER, now=now, acceptance=acceptance)
+
     return TokensAdvice(
         direction=Direction.FEWER if worth else Direction.NONE,
         now=now,
@@ -164,9 +165,11 @@ def timed_advice(
     """
     if not rates or costs.drafted < len(rates) - _VARIES:
         return None
+
     seconds = token_seconds(rates, costs)
     if min(seconds) > (1 - worthwhile) * seconds[-1]:
         return None
+
     best = seconds.index(min(seconds))
     return TokensAdvice(
         direction=Direction.FEWER if best else Direction.NONE,

@@ -115,8 +115,10 @@ class TemperatureState:
         histograms = (self.acceptances, self.lengths, self.ttft, self.tpot, self.durations)
         for histogram, values in zip(histograms, columns, strict=True):
             histogram.observe(*values)
+
         if not are_recent:
             return
+
         acceptances, _, ttft, tpot, _ = columns
         self.recent_acceptances.add(at, acceptances)
         self.recent_ttft.add(at, ttft)
@@ -329,13 +331,16 @@ class ModelState:
         """Timestamps all totals with ``at``, a good poll's time."""
         for state in self.temperatures.values():
             state.drop(at)
+
         for tally in self.tallies.values() if self._taken else ():
             tally.mark(at)
+
         self._marked = at
         self._acceptances.drop(at)
         self.speed.mark(at)
         for cells in self.strata.values():
             cells.drop(at)
+
         self.counts.drop(at)
 
     @property

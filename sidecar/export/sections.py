@@ -42,6 +42,7 @@ def bar(value: float | None, limits: Sequence[float]) -> str:
     fill = ""
     if value is not None:
         fill = f'<rect class="fill" height="12" width="{value * _WIDTH:.1f}" rx="2"/>'
+
     marks = "".join(
         f'<line class="limit" x1="{at * _WIDTH:.1f}" x2="{at * _WIDTH:.1f}" y2="12"/>'
         for at in limits
@@ -172,6 +173,7 @@ def _finding(finding: Explanation) -> str:
             '<div class="paste"><button type="button">copy</button>'
             f"<code>{escape(finding.option)}</code></div>"
         )
+
     return (
         f"{what}<br>{marked(finding.remedy)}{paste}"
         f"<br><small>{marked(finding.expect)} To verify: {marked(finding.verify)}</small>"

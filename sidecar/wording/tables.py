@@ -130,11 +130,13 @@ def _cache(model: ModelReport) -> Iterator[Row]:
 
     if plain.hit_ratio is not None:
         yield "prefix-cache hits", share(cache.hit_ratio), share(plain.hit_ratio)
+
     if plain.capacity_tokens is not None and capacity is not None:
         yield "KV cache of an engine, tokens", count(capacity), count(plain.capacity_tokens)
         if (each := cache.request_tokens) is not None:
             fit = count(capacity // each), count(plain.capacity_tokens // each)
             yield f"requests of {each:,.0f} tokens that fit", *fit
+
     if plain.preemptions_ratio is not None:
         preemptions = ratio(cache.preemptions_ratio), ratio(plain.preemptions_ratio)
         yield "preemptions per request", *preemptions

@@ -255,8 +255,10 @@ class EngineState:
         recent = self.cache
         if not recent.requests > 0 and self.held is not None:  # long generations: since the start
             recent = CacheWindow.of(self.held.counters)
+
         if not recent.requests > 0:
             return None
+
         tokens = (recent.prompt_tokens + recent.generated_tokens / 2) / recent.requests
         return None if math.isnan(tokens) or tokens <= 0 else tokens
 
@@ -269,6 +271,7 @@ class EngineState:
             self._unreported = {
                 name: growth + self._unreported.get(name, 0.0) for name, growth in grown.items()
             }
+
         self._unreported_seconds += self._interval.seconds
         since = replace(self._interval, seconds=self._unreported_seconds)
         steps = reported_steps(tally, self._unreported, since)
@@ -276,6 +279,7 @@ class EngineState:
             self.is_reported = True
             self._unreported = {}
             self._unreported_seconds = 0.0
+
         return steps
 
     @property
@@ -370,6 +374,7 @@ class EngineState:
         engine = self.latest
         if engine is None:
             return frozenset()
+
         limited = {
             Limitation.V0_COUNTERS: Trait.OVERCOUNTED in engine.traits,
             Limitation.DIFFUSION: Trait.DIFFUSION in engine.traits,

@@ -16,7 +16,7 @@ import structlog
 import yaml
 from yarl import URL
 
-from sidecar.analysis.engine.engine_state import latency
+from sidecar.analysis.engine.latency import latency
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.commands.arguments import base_url, duration, file_to_write, listed, whole, written
 from sidecar.commands.load.client import Client

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from sidecar.analysis.engine.engine_state import Latency, gap_growth
+from sidecar.analysis.engine.latency import Latency, gap_growth
 from sidecar.analysis.evidence import NO_DRAFTS
 from sidecar.analysis.findings.finding import advised
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from sidecar.analysis.engine.cache import sum_caches
-from sidecar.analysis.engine.engine_state import Latency
+from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.split.tallies import GroupReport

@@ -16,7 +16,7 @@ from sidecar.analysis.series import engines_with_histograms, shown_positions
 from sidecar.analysis.speed.speedup import LoadReport
 from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginState
 from sidecar.analysis.split.tallies import GroupReport
-from sidecar.engine.merge import OTHER
+from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.settings import Settings
 
 LabelValues = tuple[str, ...]  # in the order of the label names
@@ -144,7 +144,7 @@ def _engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
 
 
 def _single_engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
-    return ((key, engine) for key, engine in _engines(shown) if key != OTHER)
+    return ((key, engine) for key, engine in _engines(shown) if key != OTHER_ENGINES)
 
 
 def _engines_with_histograms(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
@@ -160,7 +160,7 @@ def _plugins(shown: Shown) -> Iterator[tuple[LabelValues, PluginEngineReport]]:
     by_engine: dict[str, list[PluginEngineReport]] = {}
     for one in shown.report.plugin.engines:
         is_within = one.engine in by_engine or len(by_engine) < shown.settings.limits.engines
-        by_engine.setdefault(one.engine if is_within else OTHER.engine, []).append(one)
+        by_engine.setdefault(one.engine if is_within else OTHER_ENGINES.engine, []).append(one)
 
     states = list(PluginState)
     for engine, reports in by_engine.items():

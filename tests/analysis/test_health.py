@@ -87,8 +87,8 @@ def test_a_paused_engine_is_not_stalled_until_it_stands_still_after_its_resumpti
             polls.watch.answered(polls.at, is_paused=True)
         assert not polls.report.ailing
 
-    assert not polls(60).ailing
-    assert polls(120).ailing
+    assert not polls(29).ailing
+    assert polls(150).ailing
 
 
 def test_nothing_is_stalled_before_vllm_was_asked():

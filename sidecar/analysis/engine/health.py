@@ -14,6 +14,9 @@ from sidecar.engine.plan import EngineKey
 from sidecar.settings.groups import EngineHealth
 
 _HOUR: Final = 3600.0
+# Seconds for which vLLM must have said that it is not paused: one that was resumed a moment ago has
+# not had the time to move.
+_ASKED_FOR: Final = 30.0
 
 
 class Ailment(StrEnum):
@@ -81,7 +84,7 @@ class HealthWatch:
         self._polled: float | None = None  # the last good poll
         self._still: dict[EngineKey, _Stillness] = {}
         self._collapsed: dict[EngineKey, float] = {}  # since when
-        self._unpaused_at: float | None = None  # when vLLM last did not say that it is paused
+        self._unpaused_since: float | None = None  # since when vLLM has not said that it is paused
         self._was_ailing = False
         self._restarts: deque[float] = deque()
 
@@ -101,6 +104,8 @@ class HealthWatch:
 
         present = list(engines)
         self._still = {one.key: self._stillness(at, one) for one in present}
+        if not self.suspects_stall:
+            self._unpaused_since = None  # whether vLLM is paused is asked for each stall anew
         self._collapsed = {
             one.key: self._collapsed.get(one.key, at) for one in present if one.has_collapsed
         }
@@ -116,39 +121,45 @@ class HealthWatch:
     def _stillness(self, at: float, engine: Vitals) -> "_Stillness":
         before = self._still.get(engine.key)
         is_working = engine.running > 0 and engine.is_awake is not False
-        if before is not None and is_working and before.is_working:
-            if before.moving == engine.moving:
-                return before
-        return _Stillness(at, engine.moving, is_working=is_working)
+        if before is None or not is_working or not before.is_working:
+            return _Stillness(at, engine.moving, is_working=is_working)
+        if before.moving != engine.moving:
+            return _Stillness(at, engine.moving, is_working=True)
+        return before
 
     @property
     def suspects_stall(self) -> bool:
-        """Whether an engine seems to be stalled, so that vLLM should be asked if it is paused."""
-        seem = self._seem_stalled()
-        return len(seem) > len(self._stalled())
+        """Whether an engine may be stalled soon, so that vLLM should be asked if it is paused."""
+        return bool(self._standing_still(self._settings.stalled_after - self._asked_for))
 
     def answered(self, at: float, *, is_paused: bool) -> None:
         """Takes in whether vLLM says at ``at`` that it is paused; no answer is no."""
         if is_paused:
-            self._still.clear()  # nothing has to move until it is resumed, and a while after
-        else:
-            self._unpaused_at = at
+            self._still.clear()  # nothing has to move until vLLM is resumed
+            self._unpaused_since = None
+        elif self._unpaused_since is None:
+            self._unpaused_since = at
 
-    def _seem_stalled(self) -> list[Ailing]:
+    @property
+    def _asked_for(self) -> float:
+        return min(_ASKED_FOR, self._settings.stalled_after / 2)
+
+    def _standing_still(self, seconds: float) -> list[Ailing]:
         """Engines with running requests and nothing that moves, whether vLLM is paused or not."""
         if self._polled is None:
             return []
-        latest = self._polled - self._settings.stalled_after
         return [
             Ailing(key, Ailment.STALLED, still.since)
             for key, still in self._still.items()
-            if still.is_working and still.since <= latest
+            if still.is_working and self._polled - still.since >= seconds
         ]
 
     def _stalled(self) -> list[Ailing]:
-        """Those of them that stand still although vLLM was asked since, and is not paused."""
-        asked = self._unpaused_at
-        return [one for one in self._seem_stalled() if asked is not None and asked >= one.since]
+        """Those that have stood still for long although vLLM is not paused."""
+        asked = self._unpaused_since
+        if self._polled is None or asked is None or self._polled - asked < self._asked_for:
+            return []
+        return self._standing_still(self._settings.stalled_after)
 
     def _ailing(self, at: float) -> list[Ailing]:
         stalled = self._stalled()

@@ -15,6 +15,7 @@ from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.engine.cache import CacheWindow, mean_capacity
 from sidecar.analysis.engine.engine_state import Latency, Limitation
 from sidecar.analysis.engine.engines import ScrapeReport
+from sidecar.analysis.engine.health import HealthReport
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
@@ -161,3 +162,4 @@ class Report:
     plugin: PluginReport
     models: tuple[ModelReport, ...]
     own: OwnReport
+    health: HealthReport = HealthReport()

@@ -3,11 +3,13 @@
 import json
 import time
 from collections.abc import Callable, Hashable, Sequence
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from sidecar.analysis.engine.health import HealthReport
 from sidecar.export import page
 from sidecar.export.declaration import Shown
 from sidecar.export.exporter import chosen, own_series, rendered
@@ -16,8 +18,8 @@ from sidecar.log import redacted
 from sidecar.settings.files import shipped
 
 _PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SECURITY_POLICY}
-PROBES = frozenset({"/-/healthy", "/-/ready"})
-"""The paths of the probes, whose responses reveal nothing."""
+PROBES = frozenset({"/-/healthy", "/-/ready", "/-/engine"})
+"""The paths of the probes, whose responses reveal nothing but whether something works."""
 
 _MOST_MADE = 16  # kept at once: a client may request any version of OpenMetrics, and gets it
 _Made = TypeVar("_Made")
@@ -61,6 +63,11 @@ def make_web(
         status_code, text = (200, "ready\n") if is_ready() else (503, "not ready\n")
         return web.Response(status=status_code, text=text)
 
+    async def engine(_: web.Request) -> web.Response:
+        health = kept("health", lambda shown: shown.report.health)
+        status_code = 503 if health.asks_for_restart else 200
+        return web.Response(status=status_code, text=health_line(health))
+
     def made(make: Callable[[Shown], str], content_type: str) -> Handler:
         async def send(_: web.Request) -> web.Response:
             text = kept(make, make)
@@ -71,6 +78,7 @@ def make_web(
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/-/healthy", healthy)
     app.router.add_get("/-/ready", ready)
+    app.router.add_get("/-/engine", engine)
     app.router.add_get("/api/v1/status", made(_json, "application/json"))
     app.router.add_get("/", made(page.page, "text/html"))
     app.router.add_get("/content", made(page.content, "text/html"))
@@ -84,6 +92,29 @@ def make_web(
         app.router.add_get(f"/runbooks/{name}", _file(text, "text/plain"))
 
     return app
+
+
+def health_line(health: HealthReport) -> str:
+    """The answer to a probe of vLLM's container: one line, which names no model.
+
+    Only a line that begins with "unhealthy" asks for a restart; deploy/engine-probe/ looks for it.
+    """
+    if not health.ailing:
+        return "healthy\n"
+    ailments = ", ".join(
+        f"engine {one.key.engine} has been {one.ailment} since {_utc(one.since)}"
+        for one in health.ailing
+    )
+    if health.is_left_alone:
+        return (
+            f"left alone: {ailments}, but {health.restarts} restarts within the hour have not"
+            " helped\n"
+        )
+    return f"unhealthy: {ailments}\n"
+
+
+def _utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%SZ")
 
 
 def _json(shown: Shown) -> str:

@@ -162,4 +162,4 @@ class Report:
     plugin: PluginReport
     models: tuple[ModelReport, ...]
     own: OwnReport
-    health: HealthReport = HealthReport()
+    health: HealthReport = field(default_factory=HealthReport)

@@ -56,18 +56,6 @@ def make_web(
 
         return web.Response(body=kept(form, make), headers=form.headers)
 
-    async def healthy(_: web.Request) -> web.Response:
-        return web.Response(text="healthy\n")
-
-    async def ready(_: web.Request) -> web.Response:
-        status_code, text = (200, "ready\n") if is_ready() else (503, "not ready\n")
-        return web.Response(status=status_code, text=text)
-
-    async def engine(_: web.Request) -> web.Response:
-        health = kept("health", lambda shown: shown.report.health)
-        status_code = 503 if health.asks_for_restart else 200
-        return web.Response(status=status_code, text=health_line(health))
-
     def made(make: Callable[[Shown], str], content_type: str) -> Handler:
         async def send(_: web.Request) -> web.Response:
             text = kept(make, make)
@@ -75,10 +63,8 @@ def make_web(
 
         return send
 
+    _add_probes(app, is_ready, lambda: kept("health", lambda shown: shown.report.health))
     app.router.add_get("/metrics", metrics)
-    app.router.add_get("/-/healthy", healthy)
-    app.router.add_get("/-/ready", ready)
-    app.router.add_get("/-/engine", engine)
     app.router.add_get("/api/v1/status", made(_json, "application/json"))
     app.router.add_get("/", made(page.page, "text/html"))
     app.router.add_get("/content", made(page.content, "text/html"))
@@ -92,6 +78,26 @@ def make_web(
         app.router.add_get(f"/runbooks/{name}", _file(text, "text/plain"))
 
     return app
+
+
+def _add_probes(
+    app: web.Application, is_ready: Callable[[], bool], read_health: Callable[[], HealthReport]
+) -> None:
+    async def healthy(_: web.Request) -> web.Response:
+        return web.Response(text="healthy\n")
+
+    async def ready(_: web.Request) -> web.Response:
+        status_code, text = (200, "ready\n") if is_ready() else (503, "not ready\n")
+        return web.Response(status=status_code, text=text)
+
+    async def engine(_: web.Request) -> web.Response:
+        health = read_health()
+        status_code = 503 if health.asks_for_restart else 200
+        return web.Response(status=status_code, text=health_line(health))
+
+    app.router.add_get("/-/healthy", healthy)
+    app.router.add_get("/-/ready", ready)
+    app.router.add_get("/-/engine", engine)
 
 
 def health_line(health: HealthReport) -> str:

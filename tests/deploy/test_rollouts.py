@@ -213,6 +213,25 @@ def test_three_versions_are_not_compared(tmp_path):
     promtool(tmp_path, inputs, (queries()["time-per-output-token"], []))
 
 
+def schema(template):
+    """What Argo's own schema says of a template; nothing if it is valid."""
+    script = FOLDER.parents[1] / "scripts/argo-models"
+    done = subprocess.run(
+        [script], input=json.dumps(template), capture_output=True, text=True, check=False
+    )
+    return done.stdout if done.returncode else done.stderr
+
+
+@pytest.mark.slow
+def test_the_template_is_valid_by_argo_s_schema():
+    """The schema notices a wrong type, so that its silence says something."""
+    template = yaml.safe_load((FOLDER / "analysis-template.yaml").read_text())
+
+    assert not schema(template)
+    template["spec"]["metrics"][0]["count"] = {}
+    assert "metrics/0/count" in schema(template)
+
+
 BATCH = 25  # pairs that promtool takes at once within its limit of samples
 FAILED = re.compile(r"got: \{\} (\S+)")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130  # exit code that shells give for Ctrl-C
 
 _COMMANDS = (
-    *("run", "plugin", "check", "healthcheck", "baseline"),
+    *("run", "plugin", "check", "healthcheck", "plan", "baseline"),
     *("sweep", "compare", "report", "record", "replay", "demo"),
 )
 

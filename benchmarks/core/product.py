@@ -23,10 +23,11 @@ from sidecar.requests.messages import (
     FinishedRequest,
     Hello,
     HelloState,
-    Other,
     ReportEnd,
     ReportPart,
     Row,
+    Table,
+    TallyRow,
 )
 from sidecar.requests.tally import Outcome, Tally
 from sidecar.settings import load_settings
@@ -102,17 +103,19 @@ def report(engine: EngineSnapshot, poll: int, requests: Sequence[FinishedRequest
     part = _tally(
         [count // len(_TEMPERATURES) for count in _COUNTED(total)], ended // len(_TEMPERATURES)
     )
-    rows, left = list[Row[int | Other, Tally]](), total
+    rows, left = list[TallyRow](), total
     for temperature in _TEMPERATURES:
         row = left if temperature == _TEMPERATURES[-1] else part
         left = left - row
         rows.append(Row(key=temperature, since=0.0, counts=_with_positions(row)))
     other = replace(total, drafts=0, draft_tokens=0, accepted_tokens=0, stopped=0)
-    prompts = (Row(key=8, since=0.0, counts=total), Row(key=12, since=0.0, counts=other))
-    end = ReportEnd(total=total, lost=0)
-    return ReportPart(
-        temperature=tuple(rows), prompt_tokens=prompts, finished=tuple(requests), end=end
+    prompts: tuple[TallyRow, ...] = (
+        Row(key=8, since=0.0, counts=total),
+        Row(key=12, since=0.0, counts=other),
     )
+    end = ReportEnd(total=total, lost=0)
+    tables = {Table.TEMPERATURE: tuple(rows), Table.PROMPT_TOKENS: prompts}
+    return ReportPart(tables=tables, finished=tuple(requests), end=end)
 
 
 def _tally(counts: Sequence[int], stopped: int) -> Tally:

@@ -22,7 +22,7 @@ from sidecar.analysis.state import State
 from sidecar.engine import names
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.snapshot import EngineSnapshot, SnapshotReader
-from sidecar.requests.messages import MAX_FINISHED, Packet, ReportPart
+from sidecar.requests.messages import MAX_FINISHED, VERSION, Hello, ReportPart
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import load_settings
 
@@ -30,7 +30,6 @@ _ENGINES = 8
 _REQUESTS = 125  # per engine and second
 _SECONDS = 10
 _BEGIN = 1000  # the first second
-_PACKETS = TypeAdapter(Packet)
 
 
 def _packets(engine: EngineSnapshot, second: int) -> list[bytes]:
@@ -39,7 +38,15 @@ def _packets(engine: EngineSnapshot, second: int) -> list[bytes]:
     parts = [requests[start : start + MAX_FINISHED] for start in range(0, _REQUESTS, MAX_FINISHED)]
     finished_parts = [ReportPart(finished=tuple(part)) for part in parts]
     whole = [*finished_parts, report(engine, second, ())]
-    return [_PACKETS.dump_json(Packet(2, report=part)) for part in whole]
+    return [_packet("report", part) for part in whole]
+
+
+def _packet(kind: str, message: Hello | ReportPart) -> bytes:
+    return b'{"v":%d,"%s":%s}' % (
+        VERSION,
+        kind.encode(),
+        TypeAdapter(type(message)).dump_json(message),
+    )
 
 
 def _send(path: Path, engines: list[EngineSnapshot]) -> None:
@@ -47,7 +54,7 @@ def _send(path: Path, engines: list[EngineSnapshot]) -> None:
     connections = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in engines]
     for connection, engine in zip(connections, engines, strict=True):
         connection.connect(str(path))
-        connection.send(_PACKETS.dump_json(Packet(2, hello=hello(engine))))
+        connection.send(_packet("hello", hello(engine)))
     for second in itertools.count(_BEGIN):
         for connection, engine in zip(connections, engines, strict=True):
             for packet in _packets(engine, second):

@@ -10,7 +10,7 @@ from typing import Final
 
 import yaml
 
-from sidecar.analysis.advice import FindingCode
+from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.report import ModelReport, Report
 from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.settings.files import shipped
@@ -99,12 +99,12 @@ def conditions(report: Report) -> Iterator[Condition]:
 def _table(model: ModelReport) -> Iterator[tuple[str, Mapping[str, str], float | None]]:
     """Each rule with its additional labels and its value; None if its condition does not hold."""
     whole, breaches = model.judgement, model.breaches
-    codes = {finding.code for finding in model.findings}
+    drafts_nothing = any(isinstance(finding, NotSpeculating) for finding in model.findings)
 
     yield "SpecDecodeAcceptanceLow", {}, _low(whole, loses=True)
     yield "SpecDecodeAcceptanceLow/info", {}, _low(whole, loses=False)
     yield "SpecDecodeAcceptanceCollapsed", {}, whole.acceptance if whole.has_collapsed else None
-    yield "SpecDecodeNotSpeculating", {}, 1.0 if FindingCode.NOT_SPECULATING in codes else None
+    yield "SpecDecodeNotSpeculating", {}, 1.0 if drafts_nothing else None
     yield "SpecDecodeSlowerThanPlain", {}, _slower(whole)
     yield "SpecDecodeAcceptanceP10Low", {}, breaches.acceptance_p10
     yield "SpecDecodeLatencyGapWide", {}, breaches.latency_gap_growth

@@ -72,44 +72,6 @@ class Advice:
     can_schedule: bool = False  # whether vLLM is known to follow one with this method
 
 
-class FindingCode(StrEnum):
-    """The label value of ``specdec_finding``."""
-
-    GREEDY_DRAFTING = "greedy_drafting"
-    TOO_MANY_TOKENS = "too_many_tokens"
-    TOO_FEW_TOKENS = "too_few_tokens"
-    LOAD = "load"
-    LONG_PROMPTS = "long_prompts"
-    STRUCTURED_OUTPUT = "structured_output"
-    ADAPTER = "adapter"
-    SAMPLING = "sampling"
-    ONE_ENGINE = "one_engine"
-    MISMATCH = "mismatch"
-    NOT_SPECULATING = "not_speculating"
-    PREFIX_CACHE = "prefix_cache"
-    ROOM = "room"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One cause of a loss.
-
-    ``where`` names temperatures, a group, an engine or a load. ``value`` is the acceptance rate
-    there, ``other`` the one it is compared with, ``error`` the standard error of their difference;
-    of ``load`` these are speedups, of advice by time seconds per token; of ``prefix_cache`` the hit
-    ratio and what it would be at most; of ``room`` how much smaller the KV cache is than the
-    baseline's, and the draft's share of the layers. ``cost`` estimates the share of the decoding
-    time, for ordering only.
-    """
-
-    code: FindingCode
-    where: tuple[str, ...] = ()
-    value: float | None = None
-    other: float | None = None
-    error: float | None = None
-    cost: float = 0.0
-
-
 def advise(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> Advice:
     """Advises by time per token if step times are known, else by acceptance.
 

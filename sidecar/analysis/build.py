@@ -10,7 +10,8 @@ from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import EngineState, gap_growth
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence, ModelEvidence, sum_windows
-from sidecar.analysis.findings import findings
+from sidecar.analysis.findings.catalog import find
+from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.model_state import ENGINE, STRUCTURED, ModelState
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.model_speed import costs_by_load
@@ -154,9 +155,13 @@ def model_report(
     if not fresh:
         return report
 
-    sampling = model.strata[Table.SAMPLING].sums if splits else {}
-    forbidden = model.counts.sums.get(STRUCTURED, 0)
-    return replace(report, findings=findings(report, sampling, forbidden, moment.thresholds))
+    situation = Situation(
+        model=report,
+        sampling=model.strata[Table.SAMPLING].sums if splits else {},
+        forbidden=model.counts.sums.get(STRUCTURED, 0),
+        thresholds=moment.thresholds,
+    )
+    return replace(report, findings=find(situation))
 
 
 def _engine_report(

@@ -10,13 +10,14 @@ sidecar restarts.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sidecar.analysis.advice import Advice, Finding
+from sidecar.analysis.advice import Advice
 from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.engine.cache import CacheWindow, mean_capacity
 from sidecar.analysis.engine.engine_state import Latency, Limitation
 from sidecar.analysis.engine.engines import ScrapeReport
 from sidecar.analysis.engine.health import HealthReport
 from sidecar.analysis.evidence import Acceptance
+from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.strata import Difference

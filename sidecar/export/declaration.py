@@ -1,9 +1,9 @@
-"""How a metric is declared: name, type, help and labels, and where the report has its value.
+"""How a metric is declared: name, help, labels, and an expression that reads its value.
 
 The report is a tree. A level of the tree defines the labels that its metrics share, and lists its
-nodes. A metric adds where a node has its value: its place, such as ``speed.speedup.ratio``, or a
-function. A value is a number, a distribution, a mapping from the values of additional labels to
-numbers, or None if it is absent.
+nodes. A metric adds how a node's value is read, as a function that mypy checks against the tree. A
+value is a number, a distribution, a mapping from the values of additional labels to numbers, or
+None if it is absent.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,9 +18,10 @@ from sidecar.analysis.split.tallies import GroupReport
 from sidecar.engine.merge import OTHER
 from sidecar.settings import Settings
 
-Labels = tuple[str, ...]  # values, in the order of the label names
-# A mapping's keys are strings or tuples of these.
-Values = float | Distribution | None | Mapping[Any, float | None]
+LabelValues = tuple[str, ...]  # in the order of the label names
+# A mapping's keys are strings or tuples of these: StrEnums, too, so mypy cannot name them.
+ByLabel = Mapping[Any, float | None]
+Value = float | ByLabel | None
 Kind = Literal["counter", "gauge", "histogram"]  # as in ``# TYPE``
 Node = TypeVar("Node")
 
@@ -33,7 +34,7 @@ class Shown:
     settings: Settings
 
 
-Sample = tuple[Labels, float | Distribution]
+Sample = tuple[LabelValues, float | Distribution]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,89 +45,102 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    help: str
     labels: tuple[str, ...]
+    kind: Kind
     samples: Callable[[Shown], Iterator[Sample]]
-    help: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Level(Generic[Node]):
     """A kind of node in the tree.
 
-    ``nodes`` yields each node with the values of ``labels`` that identify it.
+    ``nodes`` yields each node with the values of ``labels`` that identify it. A metric's own
+    ``labels`` are those whose values are the keys of the mapping that ``value`` returns.
     """
 
     labels: tuple[str, ...]
-    nodes: Callable[[Shown], Iterable[tuple[Labels, Node]]]
+    nodes: Callable[[Shown], Iterable[tuple[LabelValues, Node]]]
 
-    def gauge(self, name: str, value: str | Callable[[Node], Values], *labels: str) -> Metric:
-        """A gauge for each node.
+    def gauge(
+        self,
+        name: str,
+        documentation: str,
+        labels: Sequence[str] = (),
+        *,
+        value: Callable[[Node], Value],
+    ) -> Metric:
+        """A gauge for each node."""
+        return self._metric(f"specdec_{name}", documentation, labels, "gauge", value)
 
-        ``labels`` are the labels whose values are the keys of ``value``'s mapping.
-        """
-        return self._metric(f"specdec_{name}", "gauge", value, labels)
-
-    def counter(self, name: str, value: str | Callable[[Node], Values], *labels: str) -> Metric:
+    def counter(
+        self,
+        name: str,
+        documentation: str,
+        labels: Sequence[str] = (),
+        *,
+        value: Callable[[Node], Value],
+    ) -> Metric:
         """Like ``gauge``, but a counter; ``name`` is without ``_total``."""
-        return self._metric(f"specdec_{name}_total", "counter", value, labels)
+        return self._metric(f"specdec_{name}_total", documentation, labels, "counter", value)
 
-    def histogram(self, name: str, value: str | Callable[[Node], Distribution | None]) -> Metric:
+    def histogram(
+        self, name: str, documentation: str, *, value: Callable[[Node], Distribution | None]
+    ) -> Metric:
         """A histogram for each node."""
-        return self._metric(f"specdec_{name}", "histogram", value, ())
+        return self._metric(f"specdec_{name}", documentation, (), "histogram", value)
 
-    def by_position(self, name: str, place: str) -> Metric:
+    def by_position(
+        self, name: str, documentation: str, *, value: Callable[[Node], Sequence[float]]
+    ) -> Metric:
         """A counter for each draft position, from 0; those past the limit are summed: ``other``."""
-        read = _reader(place)
 
         def samples(shown: Shown) -> Iterator[Sample]:
             engines = sum(len(model.engines) for model in shown.report.models)
             most = shown_positions(shown.settings, engines)
-            for labels, node in self.nodes(shown):
-                counts: Sequence[float] = read(node)
+            for outer, node in self.nodes(shown):
+                counts = value(node)
                 for position, count in enumerate(counts[:most]):
-                    yield (*labels, str(position)), count
+                    yield (*outer, str(position)), count
                 if len(counts) > most:
-                    yield (*labels, "other"), sum(counts[most:])
+                    yield (*outer, "other"), sum(counts[most:])
 
-        return Metric(f"specdec_{name}_total", "counter", (*self.labels, "position"), samples)
+        labels = (*self.labels, "position")
+        return Metric(f"specdec_{name}_total", documentation, labels, "counter", samples)
 
     def _metric(
-        self, name: str, kind: Kind, value: str | Callable[[Node], Values], labels: tuple[str, ...]
+        self,
+        name: str,
+        documentation: str,
+        labels: Sequence[str],
+        kind: Kind,
+        value: Callable[[Node], Value | Distribution],
     ) -> Metric:
-        read = _reader(value) if isinstance(value, str) else value
-
         def samples(shown: Shown) -> Iterator[Sample]:
             for outer, node in self.nodes(shown):
-                values = read(node)
-                by_key = values.items() if isinstance(values, Mapping) else [((), values)]
-                for inner, item in by_key:
-                    if item is not None:
-                        yield outer + ((inner,) if isinstance(inner, str) else inner), item
+                for inner, item in _by_label(value(node)):
+                    yield (*outer, *inner), item
 
-        return Metric(name, kind, self.labels + labels, samples)
+        return Metric(name, documentation, (*self.labels, *labels), kind, samples)
 
 
-def _reader(place: str) -> Callable[[Any], Any]:
-    """Reads what a node has at a place in the tree below it.
+def _by_label(value: Value | Distribution) -> Iterator[Sample]:
+    """The values that are known, each with those of the metric's own labels."""
+    if not isinstance(value, Mapping):
+        if value is not None:
+            yield (), value
+        return
 
-    That is None where a part of the way there is None.
-    """
-    names = place.split(".")
-
-    def read(node: Any) -> Any:
-        for name in names:
-            node = None if node is None else getattr(node, name)
-        return node
-
-    return read
+    for key, item in value.items():
+        if item is not None:
+            yield (key,) if isinstance(key, str) else key, item
 
 
-def _engines(shown: Shown) -> Iterator[tuple[Labels, EngineReport]]:
+def _engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
     return ((engine.key, engine) for model in shown.report.models for engine in model.engines)
 
 
-def _single_engines(shown: Shown) -> Iterator[tuple[Labels, EngineReport]]:
+def _single_engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
     return ((key, engine) for key, engine in _engines(shown) if key != OTHER)
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from sidecar import __version__
+from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.errors import ScrapeError
@@ -83,8 +84,9 @@ def _key(key: Any) -> str:
 
 @cache
 def _names(kind: type) -> tuple[str, ...]:
-    """The fields of a dataclass or a named tuple, then its properties."""
+    """The fields of a dataclass or a named tuple, then its properties; first a finding's code."""
+    code = ["code"] if issubclass(kind, Finding) else []
     properties = [name for name, item in vars(kind).items() if isinstance(item, property)]
     if is_dataclass(kind):
-        return (*(field.name for field in fields(kind)), *properties)
+        return (*code, *(field.name for field in fields(kind)), *properties)
     return (*kind._fields, *properties)  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeVar
 
 import structlog
-from pydantic import Field, TypeAdapter
+from pydantic import Discriminator, Field, Tag, TypeAdapter
 
 from sidecar.analysis.report import Report
 from sidecar.analysis.state import State
@@ -37,6 +37,8 @@ from sidecar.requests.messages import (
     Message,
     PluginSink,
     ReportPart,
+    ReportVersion2,
+    Table,
     UnixSeconds,
     Unreadable,
 )
@@ -71,7 +73,8 @@ class PluginLine:
     at: UnixSeconds
     connection: Annotated[int, Field(ge=0)] = 0
     hello: Hello | None = None
-    report: ReportPart | None = None
+    # Under another name in the file than the reports of version 2, which were recorded as they are.
+    report: Annotated[ReportPart | None, Field(alias="part")] = None
 
     @classmethod
     def of(cls, at: float, connection: int, message: Hello | ReportPart | None) -> Self:
@@ -87,12 +90,34 @@ class PluginLine:
 
     def encoded(self) -> bytes:
         """The line, without the line break."""
-        return _plugin_lines().dump_json(self, exclude_defaults=True)
+        return _plugin_lines().dump_json(self, exclude_defaults=True, by_alias=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _LineVersion2:
+    """A line that an earlier sidecar recorded, with a report of version 2."""
+
+    at: UnixSeconds
+    connection: Annotated[int, Field(ge=0)]
+    report: ReportVersion2
+
+    def line(self) -> PluginLine:
+        return PluginLine(self.at, self.connection, report=self.report.part())
+
+
+def _line_version(line: object) -> str:
+    return "2" if isinstance(line, dict) and "report" in line else "3"
 
 
 @cache
-def _plugin_lines() -> TypeAdapter[PluginLine]:
-    return TypeAdapter(PluginLine)
+def _plugin_lines() -> TypeAdapter[PluginLine | _LineVersion2]:
+    lines = Annotated[PluginLine, Tag("3")] | Annotated[_LineVersion2, Tag("2")]
+    return TypeAdapter(Annotated[lines, Discriminator(_line_version)])
+
+
+def _plugin_line(text: str) -> PluginLine:
+    line = _plugin_lines().validate_json(text, strict=True)
+    return line.line() if isinstance(line, _LineVersion2) else line
 
 
 class Recorder:
@@ -147,7 +172,9 @@ class Recorder:
             return
         if line.report is not None:
             finished = tuple(replace(request, adapter=None) for request in line.report.finished)
-            line = replace(line, report=replace(line.report, adapter=(), finished=finished))
+            tables = dict(line.report.tables)
+            tables.pop(Table.ADAPTER, None)
+            line = replace(line, report=replace(line.report, tables=tables, finished=finished))
             self.requests += len(finished)
         encoded = line.encoded()
         self._waiting.append(encoded)
@@ -234,10 +261,7 @@ def read_plugin(directory: Path) -> Iterator[PluginLine]:
     Raises:
         InputError: the file is missing or a line is invalid.
     """
-    read = _plugin_lines().validate_json
-    return _lines(
-        directory, _MESSAGES, "message of a plug-in", lambda text: read(text, strict=True)
-    )
+    return _lines(directory, _MESSAGES, "message of a plug-in", _plugin_line)
 
 
 def _lines(directory: Path, name: str, kind: str, read: Callable[[str], _Line]) -> Iterator[_Line]:

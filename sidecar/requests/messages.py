@@ -2,26 +2,29 @@
 
 One packet is one JSON object over a Unix SEQPACKET socket. Nothing in a packet is trusted: each
 field has a type, a range and a maximum size, and a packet that violates one is refused as a whole.
-Other fields and tables are ignored, so a plug-in may send more in the same version.
+Other fields and tables are ignored, so a plug-in may send more in the same version. Version 2, in
+which a report's tables are fields of it, is read as well and becomes the same structures.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, make_dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Final, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from sidecar.requests.tally import Count, Outcome, Tally
 
-VERSION: Final = 2
+VERSION: Final = 3
+READ_VERSIONS: Final = (2, VERSION)
 MAX_PACKET_BYTES: Final = 65_536
 MAX_FINISHED: Final = 64  # finished requests per packet
 MAX_KEYS: Final = 256  # rows per table; further ones are summed under OTHER
 OTHER: Final = "other"
 _MOST: Final = 2**31
 _MOST_DRAFTED: Final = 1024  # tokens per draft
+_MOST_TABLES: Final = 64
 
 Seconds = Annotated[float, Field(ge=0, le=2**53, allow_inf_nan=False)]
 UnixSeconds = Annotated[float, Field(ge=0, le=2**40, allow_inf_nan=False)]
@@ -29,11 +32,35 @@ Name = Annotated[str, Field(max_length=256)]
 Version = Annotated[str, Field(max_length=64)]
 Hundredths = Annotated[int, Field(ge=0, le=1_000_000)]
 Exponent = Annotated[int, Field(ge=0, le=64)]
+StepExponent = Annotated[int, Field(ge=0, le=20)]
 Parameters = Annotated[
     tuple[Annotated[str, Field(max_length=24)], ...], Field(max_length=8, fail_fast=True)
 ]
 Other = Literal["other"]
 Sampling = Literal["greedy", "plain", "filtered", "penalties"]
+Ending = Literal["normal", "loop", "empty"]
+ABOVE_2: Final = 201  # the key of all temperatures above 2, in hundredths
+
+
+class Table(StrEnum):
+    """The tables that tally requests, each by something else.
+
+    All but ``ENDING``, which is known of finished requests only, sum to the same total.
+    """
+
+    # In hundredths, rounded up, 0 to 200; 201: above 2. Version 2 has no such limit, and "other".
+    TEMPERATURE = "temperature"
+    PROMPT_TOKENS = "prompt_tokens"  # key n: more than 2**(n - 1) and at most 2**n prompt tokens
+    OUTPUT = "output"  # structured or free
+    # Greedy; above temperature 0: penalties, filtered (top-k, top-p, min-p) or plain.
+    SAMPLING = "sampling"
+    ADAPTER = "adapter"  # the LoRA adapter's name, "" without one
+    ENDING = "ending"  # how the output of a finished request ends: normal, loop or empty
+
+    @property
+    def sums_to_total(self) -> bool:
+        """Whether the table's rows sum to the report's total."""
+        return self is not Table.ENDING
 
 
 class HelloState(StrEnum):
@@ -71,13 +98,16 @@ class Speculation:
     draft_quantization: Name | None = None
     draft_max_model_len: Count | None = None
     draft_layers: Count | None = None
+    draft_architectures: Annotated[tuple[Name, ...], Field(max_length=8)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """The rest of the engine's configuration that explains an acceptance rate or a speedup.
 
-    None if unknown.
+    It is what vLLM made of its options. None where this vLLM cannot tell. ``drops_cache_block``:
+    the last block of a prefix-cache hit is computed again; ``lookahead_hash_tokens``: how many
+    tokens after a block its hash includes, which makes that unnecessary.
     """
 
     model_runner_v2: bool | None = None
@@ -89,6 +119,31 @@ class Configuration:
     data_parallel_size: Count | None = None
     block_size: Count | None = None
     layers: Count | None = None
+    drops_cache_block: bool | None = None
+    lookahead_hash_tokens: Count | None = None
+    max_model_len: Count | None = None
+    pipeline_parallel_size: Count | None = None
+    kv_connector_role: Name | None = None
+
+
+def _known_tables(names: Any) -> frozenset[Table] | None:
+    """The tables that a hello names, without those that this sidecar does not know.
+
+    Raises:
+        ValueError: it is no list of at most 64 names.
+    """
+    if names is None:
+        return None
+    if not isinstance(names, list | frozenset) or len(names) > _MOST_TABLES:
+        raise ValueError
+    return frozenset(table for table in Table if table in names)
+
+
+Tables = Annotated[
+    frozenset[Table] | None,
+    PlainValidator(_known_tables),
+    PlainSerializer(sorted, when_used="unless-none"),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +151,8 @@ class Hello:
     """Identifies the sender: the first message of each connection.
 
     Sent again when the state changes. ``start`` identifies one life of one scheduler; totals start
-    at 0 in each. ``speculation`` is None if there is none.
+    at 0 in each. ``speculation`` is None if there is none. ``tables`` are those that it sends; None
+    if it does not say, as in version 2.
     """
 
     plugin: Version
@@ -109,6 +165,7 @@ class Hello:
     reason: Annotated[str, Field(max_length=200)] = ""
     speculation: Speculation | None = None
     configuration: Configuration = Configuration()
+    tables: Tables = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +174,9 @@ class FinishedRequest:
 
     ``temperature`` is the one in effect, in hundredths, rounded up. ``arrival`` is by the API
     server's clock, the tokens' times are by the engine's. ``parameters`` names the request's
-    sampling parameters that vLLM from 0.14 on rejects while it speculates.
+    sampling parameters that vLLM from 0.14 on rejects while it speculates. ``cached_tokens`` are
+    the prompt tokens found in the prefix cache, and ``ending`` says how the output ends: in a
+    ``loop``, ``empty`` or ``normal``; None where this vLLM cannot tell.
     """
 
     temperature: Hundredths
@@ -134,20 +193,29 @@ class FinishedRequest:
     sampling: Sampling | None = None
     adapter: Name | None = None
     parameters: Parameters = ()
+    cached_tokens: Count | None = None
+    ending: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTally:
     """Engine steps.
 
-    ``decodes`` sums the requests that decoded in each, ``tokens`` the tokens that these got, and
-    ``request_seconds`` the products of the requests and the step's duration.
+    ``seconds`` sums their durations, ``decodes`` the requests that decoded in each, ``tokens`` the
+    tokens that these got, and ``request_seconds`` the products of the requests and the step's
+    duration. ``prefill_tokens`` are those that were computed of prompts in the same steps,
+    ``context_tokens`` sums the tokens in the KV cache of the decoding requests, as sampled once a
+    report, and ``drafts`` the requests with a draft; version 2 has none of the three.
     """
 
     steps: Count = 0
+    seconds: Seconds = 0.0
     decodes: Count = 0
     request_seconds: Seconds = 0.0
     tokens: Count = 0
+    prefill_tokens: Count = 0
+    context_tokens: Count = 0
+    drafts: Count = 0
 
     def __add__(self, other: "StepTally") -> "StepTally":
         """The sum of both."""
@@ -160,6 +228,20 @@ class StepTally:
         return StepTally(
             **{name: getattr(self, name) - getattr(before, name) for name in self.__slots__}
         )
+
+
+@dataclass(frozen=True, slots=True)
+class StepKey:
+    """What the steps of a row have in common.
+
+    Up to ``2**running`` requests decode in each. The mean context of these is at most
+    ``4**context`` tokens, as last sampled. ``is_mixed``: more than 64 tokens of prompts were
+    computed in the step. None from a plug-in that does not say.
+    """
+
+    running: Exponent
+    context: StepExponent | None = None
+    is_mixed: bool | None = None
 
 
 Key = TypeVar("Key")
@@ -175,29 +257,26 @@ class Row(Generic[Key, AnyTally]):
     counts: AnyTally
 
 
-class Table(StrEnum):
-    """The tables that tally requests, each by something else; all sum to the same total."""
-
-    TEMPERATURE = "temperature"  # in hundredths, rounded up
-    PROMPT_TOKENS = "prompt_tokens"  # key n: more than 2**(n - 1) and at most 2**n prompt tokens
-    OUTPUT = "output"  # structured or free
-    # Greedy; above temperature 0: penalties, filtered (top-k, top-p, min-p) or plain.
-    SAMPLING = "sampling"
-    ADAPTER = "adapter"  # the LoRA adapter's name, "" without one
+RowKey = Annotated[int, Field(ge=0, le=1_000_000)] | Name
+TallyRow = Row[RowKey, Tally]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportEnd:
-    """The total of a report's tables.
+    """The total of a report's tables, and the engine's heartbeat at the same moment.
 
-    ``lost`` is how many finished requests could not be sent, because the sidecar was away.
+    ``lost`` is how many finished requests could not be sent. ``at`` is the moment of the cut.
+    ``steps`` and ``generation_tokens`` count since the engine started, ``running`` and ``waiting``
+    are requests. None from a plug-in that does not say.
     """
 
     total: Tally
     lost: Count
-
-
-_Table: Final = Field(max_length=MAX_KEYS + 1, fail_fast=True)
+    at: UnixSeconds | None = None
+    steps: Count | None = None
+    generation_tokens: Count | None = None
+    running: Count | None = None
+    waiting: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,27 +285,20 @@ class ReportPart:
 
     The totals count from ``Hello.start``. A report is one cut: all its rows and its total are from
     the same moment. A row that is missing has not changed since the last report on this connection;
-    the first one has every row. The report is whole once the part with ``end`` has arrived.
-    ``steps`` has a row for each number of decoding requests, a power of two like prompt lengths. No
+    the first one has every row. The report is whole once the part with ``end`` has arrived. No
     table but ``temperature`` has tokens by position.
     """
 
-    temperature: Annotated[tuple[Row[Hundredths | Other, Tally], ...], _Table] = ()
-    prompt_tokens: Annotated[tuple[Row[Exponent, Tally], ...], _Table] = ()
-    output: Annotated[tuple[Row[Literal["free", "structured"], Tally], ...], _Table] = ()
-    sampling: Annotated[tuple[Row[Sampling, Tally], ...], _Table] = ()
-    adapter: Annotated[tuple[Row[Name, Tally], ...], _Table] = ()
-    steps: Annotated[tuple[Row[Exponent, StepTally], ...], _Table] = ()
-    finished: Annotated[
-        tuple[FinishedRequest, ...], Field(max_length=MAX_FINISHED, fail_fast=True)
-    ] = ()
+    tables: Mapping[Table, tuple[TallyRow, ...]] = field(default_factory=dict)
+    steps: tuple[Row[StepKey, StepTally], ...] = ()
+    finished: tuple[FinishedRequest, ...] = ()
     end: ReportEnd | None = None
 
     @property
-    def rows(self) -> Iterator[tuple[Table, Row[int | str, Tally]]]:
+    def rows(self) -> Iterator[tuple[Table, TallyRow]]:
         """The rows of the tables that tally requests."""
-        for table in Table:
-            for row in getattr(self, table):
+        for table, rows in self.tables.items():
+            for row in rows:
                 yield table, row
 
     @property
@@ -243,7 +315,6 @@ class ReportPart:
 class Packet:
     """One packet; its parts must be processed in this order."""
 
-    v: Literal[2]
     hello: Hello | None = None
     report: ReportPart | None = None
 
@@ -284,17 +355,106 @@ def read_packet(text: bytes) -> Packet | Unreadable:
             each other.
     """
     try:
-        packet = _packets().validate_json(text, strict=True)
+        read = _packets().validate_json(text, strict=True)
     except ValidationError as error:
         raise Malformed from error
-    if isinstance(packet, Unreadable):
-        if packet.version == VERSION:
+    if isinstance(read, Unreadable):
+        if read.version in READ_VERSIONS:
             raise Malformed
-    elif packet.report is not None and not packet.report.is_possible:
+        return read
+
+    packet = Packet(read.hello, None if read.report is None else read.report.part())
+    if packet.report is not None and not packet.report.is_possible:
         raise Malformed
     return packet
 
 
+# How the packets of each version are laid out. A table's keys are declared once, for all versions.
+
+_KEYS: Final[Mapping[Table, Any]] = {
+    Table.TEMPERATURE: Hundredths | Other,
+    Table.PROMPT_TOKENS: Exponent,
+    Table.OUTPUT: Literal["free", "structured"],
+    Table.SAMPLING: Sampling,
+    Table.ADAPTER: Name,
+    Table.ENDING: Ending,
+}
+_StepKey3 = tuple[StepExponent, StepExponent, bool]
+
+
+def _rows(key: Any, counts: Any) -> Any:
+    """The type of a table on the wire."""
+    limits = Field(max_length=MAX_KEYS + 1, fail_fast=True)
+    return Annotated[tuple[Row[key, counts], ...], limits]
+
+
+def _tables_class(name: str, step_key: Any) -> Any:
+    """A dataclass with an attribute for each table, which is empty where the packet has none."""
+    fields = [(table.value, _rows(key, Tally), ()) for table, key in _KEYS.items()]
+    steps = ("steps", _rows(step_key, StepTally), ())
+    return make_dataclass(name, [*fields, steps], frozen=True)
+
+
+def _by_table(tables: Any) -> dict[Table, tuple[TallyRow, ...]]:
+    """The tables that have rows."""
+    found = {table: getattr(tables, table) for table in Table}
+    return {table: rows for table, rows in found.items() if rows}
+
+
+_Tables2: Any = _tables_class("_Tables2", Exponent)
+_Tables3: Any = _tables_class("_Tables3", _StepKey3)
+_Finished = Annotated[tuple[FinishedRequest, ...], Field(max_length=MAX_FINISHED, fail_fast=True)]
+
+
+@dataclass(frozen=True)
+class ReportVersion2(_Tables2):  # type: ignore[misc]
+    """A part of a report of version 2, in which the tables are fields of it."""
+
+    finished: _Finished = ()
+    end: ReportEnd | None = None
+
+    def part(self) -> ReportPart:
+        """The same in the structure of today."""
+        steps = tuple(
+            Row(key=StepKey(row.key), since=row.since, counts=row.counts) for row in self.steps
+        )
+        return ReportPart(tables=_by_table(self), steps=steps, finished=self.finished, end=self.end)
+
+
+@dataclass(frozen=True)
+class _ReportVersion3:
+    tables: _Tables3 = field(default_factory=_Tables3)
+    finished: _Finished = ()
+    end: ReportEnd | None = None
+
+    def part(self) -> ReportPart:
+        steps = tuple(
+            Row(key=StepKey(*row.key), since=row.since, counts=row.counts)
+            for row in self.tables.steps
+        )
+        return ReportPart(
+            tables=_by_table(self.tables), steps=steps, finished=self.finished, end=self.end
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _PacketVersion2:
+    v: Literal[2]
+    hello: Hello | None = None
+    report: ReportVersion2 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _PacketVersion3:
+    v: Literal[3]
+    hello: Hello | None = None
+    report: _ReportVersion3 | None = None
+
+
+_AnyPacket = _PacketVersion2 | _PacketVersion3 | Unreadable
+
+
 @cache
-def _packets() -> TypeAdapter[Packet | Unreadable]:
-    return TypeAdapter(Annotated[Packet | Unreadable, Field(union_mode="left_to_right")])
+def _packets() -> TypeAdapter[_AnyPacket]:
+    known = Annotated[_PacketVersion2 | _PacketVersion3, Field(discriminator="v")]
+    return TypeAdapter(Annotated[known | Unreadable, Field(union_mode="left_to_right")])

@@ -4,9 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from sidecar.analysis.advice import Advice, Direction, FindingCode, TokensAdvice
+from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import CONFIDENCE, Evidence
+from sidecar.analysis.findings.load import Load
+from sidecar.analysis.findings.number_of_tokens import NumberOfTokens
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import MARGIN, Basis, Judgement, Verdict
@@ -101,8 +103,7 @@ def model_notes(model: ModelReport) -> list[str]:
     judgement = model.judgement
     note = judgement_note(judgement, is_explained=bool(model.findings))
 
-    told = {FindingCode.TOO_MANY_TOKENS, FindingCode.TOO_FEW_TOKENS, FindingCode.LOAD}
-    has_told = any(finding.code in told for finding in model.findings)
+    has_told = any(isinstance(finding, NumberOfTokens | Load) for finding in model.findings)
     schedule = "" if model.advice is None or has_told else schedule_sentence(model.advice)
 
     configured = [

@@ -3,7 +3,7 @@
 from typing import Final
 
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginReport, PluginState
-from sidecar.requests.messages import VERSION
+from sidecar.requests.messages import READ_VERSIONS
 
 _DOCTOR: Final = "To find out why, run `python -m specdec_doctor` in vLLM's container."
 _NO_SPLIT: Final = {
@@ -42,6 +42,7 @@ _NO_SPLIT: Final = {
         " it does with the engine's next request."
     ),
 }
+_READ: Final = " and ".join(map(str, READ_VERSIONS))
 _CANNOT_LISTEN: Final = (
     "The sidecar cannot listen for the plug-in ({}), so there is no split by temperature. Set"
     " plugin.socket (SPECDEC_PLUGIN__SOCKET) to a path that the sidecar can write and no other"
@@ -58,7 +59,7 @@ _NEVER_CONNECTED: Final = (
     " and `PYTHONPATH=DIR vllm serve MODEL` loads it."
 )
 _OTHER_FORMAT: Final = (
-    "The plug-in uses message format {}, but this sidecar reads format {}. Rewrite the plug-in with"
+    "The plug-in uses message format {}, but this sidecar reads formats {}. Rewrite the plug-in with"
     " this sidecar (`specdec-sidecar plugin DIR`) and restart vLLM."
 )
 
@@ -68,7 +69,7 @@ def plugin_sentence(report: PluginReport) -> str:
     state, observed, expected = report.state, report.observed, report.expected
     match state:
         case PluginState.OTHER_FORMAT:
-            sentence = _OTHER_FORMAT.format(report.unreadable_format, VERSION)
+            sentence = _OTHER_FORMAT.format(report.unreadable_format, _READ)
         case PluginState.NOT_CONNECTED if report.problem:
             sentence = _CANNOT_LISTEN.format(report.problem)
         case PluginState.NOT_CONNECTED:

@@ -14,6 +14,7 @@ from sidecar.requests.messages import (
     ReportPart,
     Row,
     Speculation,
+    Table,
 )
 from sidecar.requests.tally import NOTHING, Outcome, Tally
 
@@ -245,7 +246,9 @@ class Vllm:
         sink(
             connection,
             ReportPart(
-                temperature=_rows(rows), prompt_tokens=by_prompt, finished=reported, end=end
+                tables={Table.TEMPERATURE: _rows(rows), Table.PROMPT_TOKENS: by_prompt},
+                finished=reported,
+                end=end,
             ),
         )
 

@@ -18,6 +18,7 @@ from sidecar.requests.messages import (
     ReportPart,
     Row,
     Speculation,
+    StepKey,
     StepTally,
     Table,
 )
@@ -177,10 +178,10 @@ class PluginEnd:
             for table in Table
         }
         reported = tuple(
-            Row(key=key, since=0.0, counts=StepTally(**counts)) for key, counts in steps
+            Row(key=StepKey(key), since=0.0, counts=StepTally(**counts)) for key, counts in steps
         )
         end = ReportEnd(total=self.total, lost=lost)
-        self.send(ReportPart(**tables, steps=reported, finished=finished, end=end))
+        self.send(ReportPart(tables=tables, steps=reported, finished=finished, end=end))
         return self
 
     def _row(self, table, key):

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.analysis.advice import Advice, Direction, FindingCode, TokensAdvice
+from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.engine.cache import CacheWindow
-from sidecar.analysis.findings import findings
+from sidecar.analysis.findings.catalog import find
+from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.split.strata import Sums
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Counter, Gauge
@@ -71,7 +72,17 @@ def pod(
 
 def codes(report, sampling=None, forbidden=0, min_requests=20):
     thresholds = Thresholds(min_requests=min_requests)
-    return [finding.code for finding in findings(report, sampling or {}, forbidden, thresholds)]
+    return [finding.code for finding in found(report, sampling or {}, forbidden, thresholds)]
+
+
+def found(report, sampling, forbidden=0, thresholds=None):
+    situation = Situation(
+        model=report,
+        sampling=sampling,
+        forbidden=forbidden,
+        thresholds=thresholds or Thresholds(),
+    )
+    return find(situation)
 
 
 def undrafted(tokens=5000.0, **speculation):
@@ -226,7 +237,7 @@ def test_an_engine_that_decodes_without_a_draft_is_found_through_the_state(token
     for poll in range(41):
         pod.poll(snap(counters=counters | {Counter.GENERATION_TOKENS: 9.0 + tokens * poll}))
     found_codes = [finding.code for finding in pod.model().findings]
-    assert found_codes == [FindingCode.NOT_SPECULATING] * found
+    assert found_codes == ["not_speculating"] * found
 
 
 def test_greedy_drafting_names_the_temperatures_with_enough_requests():
@@ -235,16 +246,14 @@ def test_greedy_drafting_names_the_temperatures_with_enough_requests():
         judgement=pod().judgement,
     )
     few, unknown = {("0.3-0.5", "plain"): sums(0.4, 19)}, {("other", "plain"): sums(0.1, 500)}
-    (finding,) = findings(report, traffic() | few | unknown, 0, Thresholds())
-    assert (finding.where, finding.other) == ((HOT,), pytest.approx(0.8))
+    (finding,) = found(report, traffic() | few | unknown)
+    assert (finding.temperatures, finding.others) == ((HOT,), pytest.approx(0.8))
     # Not of "other", whose temperatures nobody knows.
-    assert finding.value == pytest.approx(0.4, abs=0.01)
-    assert findings(report, traffic(hot=None) | unknown, 0, Thresholds()) == ()
+    assert finding.rate == pytest.approx(0.4, abs=0.01)
+    assert found(report, traffic(hot=None) | unknown) == ()
 
 
-@pytest.mark.parametrize(
-    ("quiet", "found"), [("structured", [FindingCode.STRUCTURED_OUTPUT]), ("free", [])]
-)
+@pytest.mark.parametrize(("quiet", "found"), [("structured", ["structured_output"]), ("free", [])])
 def test_only_of_structured_output_can_a_grammar_forbid_all_drafts(quiet, found):
     groups = tuple(
         group("output", name, without_drafts=name == quiet) for name in ("free", "structured")
@@ -256,8 +265,8 @@ def test_findings_come_by_what_they_cost():
     """Hot requests are half of the draft tokens, and the adapter's a tenth."""
     adapter = group("adapter", "legal", difference=difference(0.3, 0.7, drafted=300))
     assert codes(pod(groups=(adapter,)), traffic()) == [
-        FindingCode.GREEDY_DRAFTING,
-        FindingCode.ADAPTER,
+        "greedy_drafting",
+        "adapter",
     ]
 
 

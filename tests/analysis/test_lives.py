@@ -188,7 +188,11 @@ def test_a_report_counts_once_it_is_whole(server):
     plugin = PluginEnd(server).serve(drafts=3)
     confirm(server, plugin)
     plugin.send(
-        ReportPart(temperature=(Row(key=0, since=0.0, counts=Tally(drafts=9, draft_tokens=27)),))
+        ReportPart(
+            tables={
+                Table.TEMPERATURE: (Row(key=0, since=0.0, counts=Tally(drafts=9, draft_tokens=27)),)
+            }
+        )
     )
     server.poll(plugin.counted())
     assert drafts(server) == 3
@@ -212,7 +216,7 @@ def test_rows_are_summed_once_however_many_packets_of_finished_requests_follow()
     )
     tally = Tally(stopped=2)
     for part in (
-        {"temperature": (Row(key=0, since=0.0, counts=tally),)},
+        {"tables": {Table.TEMPERATURE: (Row(key=0, since=0.0, counts=tally),)}},
         {"finished": (finished(**UNDRAFTED),)},
     ):
         before = life.latest.tables

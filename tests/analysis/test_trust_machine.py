@@ -20,7 +20,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sidecar.requests.messages import HelloState, ReportEnd, ReportPart, Row, StepTally, Table
+from sidecar.requests.messages import (
+    HelloState,
+    ReportEnd,
+    ReportPart,
+    Row,
+    StepKey,
+    StepTally,
+    Table,
+)
 from sidecar.requests.tally import NOTHING, Tally
 from tests.analysis.analysis_tools import USUAL, PluginEnd, Server, finished, snap
 
@@ -97,9 +105,15 @@ class Liar:
             )
             for table in Table
         }
-        steps = (Row(key=0, since=0.0, counts=StepTally(steps=10**6, decodes=10**6, tokens=10**7)),)
+        steps = (
+            Row(
+                key=StepKey(0),
+                since=0.0,
+                counts=StepTally(steps=10**6, decodes=10**6, tokens=10**7),
+            ),
+        )
         end = ReportEnd(total=total, lost=0)
-        self.end.send(ReportPart(**tables, steps=steps, finished=requests, end=end))
+        self.end.send(ReportPart(tables=tables, steps=steps, finished=requests, end=end))
 
     def close(self):
         if self.end is not None:
@@ -202,7 +216,7 @@ class Trust(RuleBasedStateMachine):
         total=sizes,
         row=sizes,
         label=labels,
-        table=st.sampled_from(Table),
+        table=st.sampled_from([*USUAL, Table.TEMPERATURE]),
         then=polls,
     )
     def lie(self, *, liar, engine, total, row, label, table, then):

@@ -9,7 +9,7 @@ import re
 import yaml
 
 from dashboards.builders.findings import FINDINGS
-from sidecar.analysis.advice import FindingCode
+from sidecar.analysis.findings.catalog import CODES
 from sidecar.settings.groups import Thresholds
 from tests.dashboards.dashboard_lint import ALERTS, OTHERS, RECORDED, findings
 from tests.dashboards.dashboard_tools import (
@@ -114,7 +114,7 @@ def test_data_links_name_dashboards_variables_and_fields_that_exist():
 
 
 def test_every_finding_has_words_that_fit_and_a_runbook_that_is_about_it():
-    assert set(FINDINGS) == set(FindingCode)
+    assert set(FINDINGS) == set(CODES)
     for code, words in FINDINGS.items():
         assert code in (ROOT / "alerts" / "runbooks" / f"{words.runbook}.md").read_text()
         assert len(f"{words.why}: {words.remedy}") * 7 <= 580  # pixels of the fleet's column

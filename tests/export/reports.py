@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from sidecar.analysis.advice import Finding, FindingCode
 from sidecar.analysis.distributions import ACCEPTANCE_EDGES, USAGE_EDGES, WINDOW_EDGES, Distribution
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import QUANTILES, Latency
 from sidecar.analysis.engine.engines import ScrapeReport
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence
+from sidecar.analysis.findings.groups import StructuredOutput
 from sidecar.analysis.model_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGES, TTFT_EDGES
 from sidecar.analysis.report import EngineReport, ModelReport, OwnReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup, Withheld
@@ -131,9 +131,7 @@ def engine(model="demo", index="0", **changes):
     return EngineReport(**values | changes)
 
 
-STRUCTURED = Finding(
-    code=FindingCode.STRUCTURED_OUTPUT, where=("structured",), value=0.45, other=0.7, error=0.02
-)
+STRUCTURED = StructuredOutput(group="structured", rate=0.45, others=0.7, error=0.02)
 
 
 def latency(median):

@@ -11,9 +11,9 @@ import pytest
 from prometheus_client import ProcessCollector, generate_latest
 
 from scripts.metrics_reference import metrics_reference
-from sidecar.analysis.advice import FindingCode
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.findings.catalog import CODES
 from sidecar.analysis.speed.speedup import LoadReport
 from sidecar.analysis.speed.steps import LOAD_LABELS
 from sidecar.analysis.split.lives import Lives
@@ -229,7 +229,7 @@ def test_acceptance_is_absent_below_the_gates():
 
 def test_findings_are_0_or_1_and_absent_where_nothing_is_speculating_or_the_poll_is_stale():
     found = values(reports.report(reports.model(findings=(reports.STRUCTURED,))), "specdec_finding")
-    assert found == {("demo", code): code == "structured_output" for code in FindingCode}
+    assert found == {("demo", code): code == "structured_output" for code in CODES}
     assert values(reports.report(reports.model(speed=None)), "specdec_finding") == {}
 
 

@@ -38,9 +38,11 @@ def test_every_field_of_the_tree_is_there_under_its_name():
 
 
 def test_findings_are_there_in_numbers_and_in_words():
+    """The numbers have the names that the finding's own class gives them."""
     (model,) = read(reports.report(reports.model(findings=(reports.STRUCTURED,))))["models"]
     (finding,), (explanation,) = model["findings"], model["explanations"]
-    numbers = {"value": 0.45, "other": 0.7, "error": 0.02}
+    numbers = {"group": "structured", "rate": 0.45, "others": 0.7, "error": 0.02}
+
     assert finding.items() >= ({"code": "structured_output"} | numbers).items()
     assert explanation["code"] == "structured_output"
     assert set(explanation) == {"code", "what", "remedy", "expect", "verify"}

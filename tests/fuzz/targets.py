@@ -12,7 +12,7 @@ from sidecar.engine.names import wanted
 from sidecar.errors import PageError, SettingsError
 from sidecar.requests.messages import (
     MAX_PACKET_BYTES,
-    VERSION,
+    READ_VERSIONS,
     Dropped,
     Hello,
     ReportPart,
@@ -65,7 +65,7 @@ class Sink:
             case Dropped():
                 assert message.reason in DROP_REASONS
             case Unreadable():
-                assert message.version != VERSION
+                assert message.version not in READ_VERSIONS
             case Hello():
                 assert len(message.start) <= 64
             case ReportPart():

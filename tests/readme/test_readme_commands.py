@@ -102,7 +102,7 @@ async def finish(process):
 
 
 def test_the_readme_has_commands():
-    assert len([line for line in commands() if here(line)]) >= 13
+    assert len([line for line in commands() if here(line)]) >= 14
     assert {"make demo", "make test"} <= set(commands())
 
 

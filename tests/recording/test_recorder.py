@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from sidecar.errors import InputError
 from sidecar.recording import recording as module
 from sidecar.recording.recording import PluginLine, read_plugin, read_scrapes, replay
-from sidecar.requests.messages import Dropped, Unreadable, read_packet
+from sidecar.requests.messages import Dropped, Table, Unreadable, read_packet
 from sidecar.settings import Settings
 from tests.recording.recorder_tools import PAGE, lines_of, recorder, write
 from tests.requests.packets import FINISHED, HELLO, REPORT, finishing, packet
@@ -26,7 +26,16 @@ PACKET = read_packet(packet(hello=HELLO, report={**REPORT, **finishing(FINISHED)
 REQUEST = PluginLine(1003.0, 1, report=PACKET.report)
 FINISHED_ANONYMOUSLY = tuple(replace(request, adapter=None) for request in PACKET.report.finished)
 WITHOUT_ADAPTER = replace(
-    REQUEST, report=replace(PACKET.report, adapter=(), finished=FINISHED_ANONYMOUSLY)
+    REQUEST,
+    report=replace(
+        PACKET.report,
+        tables={
+            table: rows
+            for table, rows in PACKET.report.tables.items()
+            if table is not Table.ADAPTER
+        },
+        finished=FINISHED_ANONYMOUSLY,
+    ),
 )
 
 
@@ -108,6 +117,7 @@ def test_a_poll_has_its_middle_time_and_an_unusable_page_is_a_failed_poll(tmp_pa
     [
         ("plugin", "{\n"),
         ("plugin", {"at": "soon"}),
+        ("plugin", {"at": 1.0, "connection": 1, "part": {"end": 1.0}}),
         ("plugin", {"at": 1.0, "connection": 1, "report": {"end": 1.0}}),
         ("scrapes", "[]\n"),
         ("scrapes", {"start": 1.0}),

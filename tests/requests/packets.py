@@ -12,6 +12,7 @@ HELLO: dict[str, Any] = {
         "draft_sample_method": "greedy",
     },
     "configuration": {"max_num_seqs": 64, "quantization": "fp8", "model_runner_v2": None},
+    "tables": ["temperature", "prompt_tokens", "output", "sampling", "adapter", "steps"],
 }  # fmt: skip
 
 
@@ -32,19 +33,30 @@ def row(key: Any, since: float = 1.7e9, **tally: Any) -> dict[str, Any]:
 
 
 TOTAL = counts(3, 10, 30, 20, length=2, aborted=3, error=5)
-END: dict[str, Any] = {"total": TOTAL, "lost": 0}
+END: dict[str, Any] = {
+    "total": TOTAL,
+    "lost": 0,
+    "at": 1.7e9,
+    "steps": 40,
+    "generation_tokens": 60,
+    "running": 3,
+    "waiting": 2,
+}
 STEPS: dict[str, Any] = {
     "steps": 10,
     "seconds": 0.5,
     "decodes": 80,
     "request_seconds": 4,
     "tokens": 100,
+    "prefill_tokens": 70,
+    "context_tokens": 4000,
+    "drafts": 75,
 }
-REPORT: dict[str, Any] = {
+TABLES: dict[str, Any] = {
     "temperature": [
         row(70, stopped=1, length=2, aborted=3, error=4, drafts=6, draft_tokens=18,
             accepted_tokens=12, drafted_at=[6, 6, 6], accepted_at=[6, 4, 2]),
-        row("other", stopped=2, error=1, drafts=4, draft_tokens=12, accepted_tokens=8,
+        row(201, stopped=2, error=1, drafts=4, draft_tokens=12, accepted_tokens=8,
             drafted_at=[4, 4, 4], accepted_at=[4, 3, 1]),
     ],
     "prompt_tokens": [{"key": 7, "since": 1.7e9, "counts": TOTAL}],
@@ -54,14 +66,20 @@ REPORT: dict[str, Any] = {
         row("", stopped=3, drafts=2, draft_tokens=6, accepted_tokens=3),
         row("other", length=2, aborted=3, error=5, drafts=8, draft_tokens=24, accepted_tokens=17),
     ],
-    "steps": [{"key": 3, "since": 1.7e9, "counts": STEPS}],
-    "end": END,
+    "ending": [row("loop", stopped=1, drafts=2, draft_tokens=6, accepted_tokens=6)],
+    "steps": [{"key": [3, 5, True], "since": 1.7e9, "counts": STEPS}],
 }  # fmt: skip
+REPORT: dict[str, Any] = {"tables": TABLES, "end": END}
+REPORT_VERSION_2: dict[str, Any] = {
+    **TABLES,
+    "steps": [{"key": 3, "since": 1.7e9, "counts": STEPS}],
+    "end": {"total": TOTAL, "lost": 0},
+}
 FINISHED: dict[str, Any] = {
     "temperature": 70, "drafts": 20, "draft_tokens": 60, "accepted_tokens": 33,
     "prompt_tokens": 100, "output_tokens": 53, "arrival": 1.7e9, "first_token": 1.7e9 + 1,
     "last_token": None, "outcome": "aborted", "structured": True, "sampling": "penalties",
-    "adapter": "tenant", "parameters": ["min_p"],
+    "adapter": "tenant", "parameters": ["min_p"], "cached_tokens": 32, "ending": "normal",
 }  # fmt: skip
 
 
@@ -70,6 +88,6 @@ def finishing(*requests: Any, **more: Any) -> dict[str, Any]:
     return {"finished": list(requests), **more}
 
 
-def packet(**parts: Any) -> bytes:
-    """A packet of version 2 with these parts."""
-    return json.dumps({"v": 2, **parts}).encode()
+def packet(version: int = 3, **parts: Any) -> bytes:
+    """A packet with these parts."""
+    return json.dumps({"v": version, **parts}).encode()

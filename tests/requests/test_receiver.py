@@ -62,11 +62,11 @@ async def test_a_sender_of_another_version_is_reported_until_it_leaves(
     receiver, sink, connect, eventually
 ):
     connection = connect()
-    connection.send(b'{"v": 3, "hello": {"plugin": "1.4"}}')
+    connection.send(b'{"v": 4, "hello": {"plugin": "1.4"}}')
     await eventually(lambda: sink.calls)
     connection.close()
     await eventually(lambda: (None, 1) in sink.calls)
-    assert sink.calls == [(Unreadable(3), 1), (None, 1)]
+    assert sink.calls == [(Unreadable(4), 1), (None, 1)]
     assert not sink.drops
 
 

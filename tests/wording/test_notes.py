@@ -1,12 +1,11 @@
 """The sentences on a judgement, its evidence and its advice."""
 
-from dataclasses import replace
-
 import pytest
 
-from sidecar.analysis.advice import Advice, Direction, FindingCode, TokensAdvice
+from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.findings.load import Load
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.engine.names import Counter
@@ -109,7 +108,7 @@ def test_findings_take_the_place_of_the_general_remedy_and_a_schedule_is_advised
     advice = Advice(schedule=SCHEDULE, can_schedule=True)
     assert model_notes(model(advice=advice)) == [BY_LOAD]
     assert model_notes(model(advice=advice, findings=(STRUCTURED,))) == [BY_LOAD]
-    load = replace(STRUCTURED, code=FindingCode.LOAD)
+    load = Load(running=9.0, speedup=0.8, error=0.01, fewer="1", speedup_at_fewer=1.5)
     assert model_notes(model(advice=advice, findings=(load,))) == []  # it says so itself
 
 

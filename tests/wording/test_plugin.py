@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
-from sidecar.requests.messages import VERSION
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
 from tests.export.reports import NEVER_CONNECTED, OBSERVING
 
@@ -19,7 +18,7 @@ DISABLED = (
     " no method f. vLLM is not affected; it loads the plug-in again when it restarts."
 )
 OTHER = (
-    f"The plug-in uses message format 2, but this sidecar reads format {VERSION}. Rewrite the"
+    "The plug-in uses message format 4, but this sidecar reads formats 2 and 3. Rewrite the"
     " plug-in with this"
 )
 WITHOUT = "There is no split by temperature: "
@@ -50,7 +49,7 @@ def in_state(state):
             replace(NEVER_CONNECTED, problem="No access"),
             "The sidecar cannot listen for the plug-in (No access), so",
         ),
-        (replace(in_state(PluginState.OTHER_FORMAT), unreadable_format=2), OTHER),
+        (replace(in_state(PluginState.OTHER_FORMAT), unreadable_format=4), OTHER),
         (in_state(PluginState.REFUSED), REFUSED),
         (in_state(PluginState.CHECKING), CHECKING),
         (in_state(PluginState.DISABLED), DISABLED),

@@ -14,13 +14,13 @@ from sidecar.requests.messages import (
     Hello,
     HelloState,
     ReportPart,
-    Row,
+    StepKey,
     StepTally,
     Table,
+    TallyRow,
 )
 from sidecar.requests.tally import NOTHING, Tally
 
-TallyRow = Row[int | str, Tally]
 Rows = Mapping[int | str, TallyRow]
 NO_STEPS: Final = StepTally()
 
@@ -68,7 +68,7 @@ class Life:
         # how many of them are in the first cut, so from before this sidecar listened
         self.early = 0
         self._finished_sum = NOTHING  # of all of them
-        self._steps: dict[int, StepTally] = {}
+        self._steps: dict[StepKey, StepTally] = {}
         self._taken: Cut | None = None  # of which the steps have been taken
         self._arriving: dict[tuple[Table, int | str], TallyRow] = {}
         self._arriving_finished: list[FinishedRequest] = []
@@ -137,7 +137,7 @@ class Life:
                 new[table] += 1
             self._arriving[table, row.key] = row
 
-        self._steps.update({row.key: row.counts for row in part.steps})  # at most 65 keys
+        self._steps.update({row.key: row.counts for row in part.steps})  # bounded by its key
         if part.end is not None:
             self.lost = max(part.end.lost, self.lost)
             self._complete(part.end.total)
@@ -150,7 +150,11 @@ class Life:
         tables = before.tables
         if self._arriving or total != before.total:  # else there are only more finished requests
             tables = self._with_arrived(before.tables)
-            self._adds_up = all(_sums_to(total, rows.values()) for rows in tables.values())
+            self._adds_up = all(
+                _sums_to(total, rows.values())
+                for table, rows in tables.items()
+                if table.sums_to_total
+            )
             # the table of temperatures is what the split is made of
             self._adds_up &= bool(tables[Table.TEMPERATURE]) or total == NOTHING
         self._has_fallen |= total.has_fallen(before.total)

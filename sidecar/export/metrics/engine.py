@@ -6,21 +6,23 @@ from typing import Final
 from sidecar.analysis.engine.engine_state import Latency
 from sidecar.analysis.evidence import is_ruled
 from sidecar.analysis.report import EngineReport, ModelReport
+from sidecar.analysis.speed.speedup import Speedup
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.export.declaration import ENGINE, LOAD, MODEL, SINGLE_ENGINE, Values
+from sidecar.export.declaration import ENGINE, LOAD, MODEL, SINGLE_ENGINE, ByLabel
+from sidecar.settings.baselines import PlainCache
 
 _QUANTILES: Final = frozenset({0.5, 0.99})  # each costs one series per engine and phase
 
 
-def _counted(counter: Counter) -> Callable[[EngineReport], Values]:
+def _counted(counter: Counter) -> Callable[[EngineReport], float | None]:
     return lambda engine: engine.counters.get(counter)
 
 
-def _polled(gauge: Gauge) -> Callable[[EngineReport], Values]:
+def _polled(gauge: Gauge) -> Callable[[EngineReport], float | None]:
     return lambda engine: engine.gauges.get(gauge)
 
 
-def _shown_quantiles(by_phase: Mapping[str, Mapping[float, float | None]]) -> Values:
+def _shown_quantiles(by_phase: Mapping[str, Mapping[float, float | None]]) -> ByLabel:
     return {
         (phase, str(quantile)): seconds
         for phase, quantiles in by_phase.items()
@@ -29,7 +31,7 @@ def _shown_quantiles(by_phase: Mapping[str, Mapping[float, float | None]]) -> Va
     }
 
 
-def _gaps(gap: Callable[[Latency], float | None]) -> Callable[[EngineReport], Values]:
+def _gaps(gap: Callable[[Latency], float | None]) -> Callable[[EngineReport], ByLabel]:
     """By phase, except for the queue.
 
     Half of the requests hardly wait there, so it has no gap to speak of.
@@ -41,24 +43,54 @@ def _gaps(gap: Callable[[Latency], float | None]) -> Callable[[EngineReport], Va
     }
 
 
-def _speculation(engine: EngineReport) -> Values:
-    if (found := engine.speculation) is None:
+def _speculation(engine: EngineReport) -> ByLabel | None:
+    speculation = engine.speculation
+    if speculation is None:
         return None
-    adaptive, ruled = str(found.adaptive_verification).lower(), str(is_ruled(found)).lower()
-    samplers = (found.rejection_sample_method or "", found.draft_sample_method or "")
-    return {(found.method or "", str(found.num_speculative_tokens), adaptive, *samplers, ruled): 1}
+
+    labels = (
+        speculation.method or "",
+        str(speculation.num_speculative_tokens),
+        str(speculation.adaptive_verification).lower(),
+        speculation.rejection_sample_method or "",
+        speculation.draft_sample_method or "",
+        str(is_ruled(speculation)).lower(),
+    )
+    return {labels: 1}
 
 
-def _plain_steps(model: ModelReport) -> Values:
+def _speedup(read: Callable[[Speedup], float]) -> Callable[[EngineReport], float | None]:
+    def value(engine: EngineReport) -> float | None:
+        if engine.speed is None or engine.speed.speedup is None:
+            return None
+        return read(engine.speed.speedup)
+
+    return value
+
+
+def _break_even_acceptance(engine: EngineReport) -> float | None:
+    return engine.speed.break_even_acceptance if engine.speed is not None else None
+
+
+def _plain_cache(
+    read: Callable[[PlainCache], float | None],
+) -> Callable[[ModelReport], float | None]:
+    def value(model: ModelReport) -> float | None:
+        return read(model.plain_cache) if model.plain_cache is not None else None
+
+    return value
+
+
+def _plain_steps(model: ModelReport) -> ByLabel:
     return {(load.running, "baseline"): load.plain_seconds for load in model.loads}
 
 
-def _plain_throughput(model: ModelReport) -> Values:
+def _plain_throughput(model: ModelReport) -> float | None:
     steps = model.plain_steps
     return steps.running[-1] / steps.seconds[-1] if steps else None
 
 
-def _plain_measured(model: ModelReport) -> Values:
+def _plain_measured(model: ModelReport) -> float | None:
     steps = model.plain_steps
     return steps.measured.timestamp() if steps and steps.measured else None
 
@@ -89,132 +121,203 @@ _COUNTERS: Final = {
 }
 
 
-METRICS: Final = {
-    **{
-        ENGINE.counter(name, _counted(counter)): text for counter, (name, text) in _COUNTERS.items()
-    },
+METRICS: Final = (
+    *(
+        ENGINE.counter(name, text, value=_counted(counter))
+        for counter, (name, text) in _COUNTERS.items()
+    ),
     ENGINE.by_position(
-        "engine_accepted_tokens_per_position", "accepted_per_position"
-    ): "Accepted draft tokens that vLLM counted, by draft position, starting at 0.",
+        "engine_accepted_tokens_per_position",
+        "Accepted draft tokens that vLLM counted, by draft position, starting at 0.",
+        value=lambda engine: engine.accepted_per_position,
+    ),
     ENGINE.gauge(
-        "prefix_cache_hit_ratio", "cache.hit_ratio"
-    ): "Prefix-cache hits / queries over latency_window.",
+        "prefix_cache_hit_ratio",
+        "Prefix-cache hits / queries over latency_window.",
+        value=lambda engine: engine.cache.hit_ratio,
+    ),
     MODEL.gauge(
-        "baseline_prefix_cache_hit_ratio", "plain_cache.hit_ratio"
-    ): "Prefix-cache hits / queries without speculation, from the baseline.",
+        "baseline_prefix_cache_hit_ratio",
+        "Prefix-cache hits / queries without speculation, from the baseline.",
+        value=_plain_cache(lambda cache: cache.hit_ratio),
+    ),
     MODEL.gauge(
-        "baseline_kv_cache_capacity_tokens", "plain_cache.capacity_tokens"
-    ): "KV-cache capacity of an engine without speculation, from the baseline.",
+        "baseline_kv_cache_capacity_tokens",
+        "KV-cache capacity of an engine without speculation, from the baseline.",
+        value=_plain_cache(lambda cache: cache.capacity_tokens),
+    ),
     MODEL.gauge(
-        "baseline_preemptions_ratio", "plain_cache.preemptions_ratio"
-    ): "Preemptions / requests without speculation, from the baseline.",
-    MODEL.gauge("baseline_tokens_per_second", _plain_throughput): (
-        "Tokens that an engine generates per second without speculation, at the highest load of the"
-        " baseline."
+        "baseline_preemptions_ratio",
+        "Preemptions / requests without speculation, from the baseline.",
+        value=_plain_cache(lambda cache: cache.preemptions_ratio),
+    ),
+    MODEL.gauge(
+        "baseline_tokens_per_second",
+        (
+            "Tokens that an engine generates per second without speculation, at the highest load "
+            "of the baseline."
+        ),
+        value=_plain_throughput,
     ),
     # Acceptance and latency derived from these counters and vLLM's histograms.
     SINGLE_ENGINE.histogram(
         "engine_window_acceptance_ratio",
-        lambda engine: (
+        "Accepted / draft tokens between two polls; one observation per poll with drafts.",
+        value=lambda engine: (
             engine.window_acceptances if Counter.DRAFT_TOKENS in engine.counters else None
         ),
-    ): "Accepted / draft tokens between two polls; one observation per poll with drafts.",
+    ),
     SINGLE_ENGINE.gauge(
         "engine_latency_seconds",
-        lambda engine: _shown_quantiles(
+        (
+            "Quantiles 0.5 and 0.99 from vLLM's own histograms over latency_window; interpolated "
+            "in the first bucket."
+        ),
+        ["phase", "quantile"],
+        value=lambda engine: _shown_quantiles(
             {phase: latency.quantiles for phase, latency in engine.latencies.items()}
         ),
-        *("phase", "quantile"),
-    ): (
-        "Quantiles 0.5 and 0.99 from vLLM's own histograms over latency_window; interpolated in the"
-        " first bucket."
     ),
     MODEL.gauge(
         "latency_baseline_seconds",
-        lambda model: _shown_quantiles(model.plain_latencies),
-        "phase",
-        "quantile",
-    ): "The same quantiles in the configured baseline.",
-    SINGLE_ENGINE.gauge(
-        "engine_latency_gap_seconds", _gaps(lambda latency: latency.gap_seconds), "phase"
-    ): (
-        "P99 - P50 over latency_window, not of the queue; absent where P99 is in vLLM's first"
-        " bucket."
+        "The same quantiles in the configured baseline.",
+        ["phase", "quantile"],
+        value=lambda model: _shown_quantiles(model.plain_latencies),
     ),
     SINGLE_ENGINE.gauge(
-        "engine_latency_gap_ratio", _gaps(lambda latency: latency.gap_ratio), "phase"
-    ): (
-        "P99 / P50 over latency_window, not of the queue; absent where P99 is in vLLM's first"
-        " bucket."
+        "engine_latency_gap_seconds",
+        (
+            "P99 - P50 over latency_window, not of the queue; absent where P99 is in vLLM's first"
+            " bucket."
+        ),
+        ["phase"],
+        value=_gaps(lambda latency: latency.gap_seconds),
+    ),
+    SINGLE_ENGINE.gauge(
+        "engine_latency_gap_ratio",
+        (
+            "P99 / P50 over latency_window, not of the queue; absent where P99 is in vLLM's first"
+            " bucket."
+        ),
+        ["phase"],
+        value=_gaps(lambda latency: latency.gap_ratio),
     ),
     SINGLE_ENGINE.gauge(
         "engine_limitation",
-        lambda engine: dict.fromkeys(sorted(engine.limitations), 1),
-        "limitation",
-    ): "1 for each limitation of what this engine's page exports.",
+        "1 for each limitation of what this engine's page exports.",
+        ["limitation"],
+        value=lambda engine: dict.fromkeys(sorted(engine.limitations), 1),
+    ),
     # KV cache and load.
     ENGINE.gauge(
-        "kv_cache_usage_ratio", _polled(Gauge.KV_CACHE_USAGE)
-    ): "KV-cache usage at the last poll.",
+        "kv_cache_usage_ratio",
+        "KV-cache usage at the last poll.",
+        value=_polled(Gauge.KV_CACHE_USAGE),
+    ),
     ENGINE.gauge(
-        "kv_cache_usage_peak_ratio", "kv_cache_peak"
-    ): "Highest KV-cache usage of all polls within kv_peak_window.",
+        "kv_cache_usage_peak_ratio",
+        "Highest KV-cache usage of all polls within kv_peak_window.",
+        value=lambda engine: engine.kv_cache_peak,
+    ),
     SINGLE_ENGINE.histogram(
         "kv_cache_sampled_usage_ratio",
-        lambda engine: engine.kv_cache_usages if engine.kv_cache_usages.count else None,
-    ): "KV-cache usage; one observation per poll.",
+        "KV-cache usage; one observation per poll.",
+        value=lambda engine: engine.kv_cache_usages if engine.kv_cache_usages.count else None,
+    ),
     ENGINE.gauge(
-        "kv_cache_capacity_tokens", "kv_cache_capacity_tokens"
-    ): "Capacity of the KV cache in tokens.",
+        "kv_cache_capacity_tokens",
+        "Capacity of the KV cache in tokens.",
+        value=lambda engine: engine.kv_cache_capacity_tokens,
+    ),
     ENGINE.gauge(
-        "requests_running", _polled(Gauge.REQUESTS_RUNNING)
-    ): "Running requests at the last poll.",
+        "requests_running",
+        "Running requests at the last poll.",
+        value=_polled(Gauge.REQUESTS_RUNNING),
+    ),
     ENGINE.gauge(
-        "requests_waiting", _polled(Gauge.REQUESTS_WAITING)
-    ): "Waiting requests at the last poll.",
+        "requests_waiting",
+        "Waiting requests at the last poll.",
+        value=_polled(Gauge.REQUESTS_WAITING),
+    ),
     ENGINE.gauge(
-        "requests_waiting_for_capacity", _polled(Gauge.WAITING_FOR_CAPACITY)
-    ): "Requests waiting for capacity at the last poll (newer vLLM).",
+        "requests_waiting_for_capacity",
+        "Requests waiting for capacity at the last poll (newer vLLM).",
+        value=_polled(Gauge.WAITING_FOR_CAPACITY),
+    ),
     # What the plug-in says.
-    ENGINE.gauge("request_coverage_ratio", "coverage"): (
-        "Draft tokens that the plug-in reported / vLLM's own counter, both since the engine"
-        " started. 0 if the plug-in contradicts itself, or if several claim to be the engine."
+    ENGINE.gauge(
+        "request_coverage_ratio",
+        (
+            "Draft tokens that the plug-in reported / vLLM's own counter, both since the engine "
+            "started. 0 if the plug-in contradicts itself, or if several claim to be the engine."
+        ),
+        value=lambda engine: engine.coverage,
     ),
     ENGINE.gauge(
         "speculation_info",
-        _speculation,
-        *("method", "num_speculative_tokens", "adaptive_verification"),
-        *("rejection_sample_method", "draft_sample_method", "rule_of_thumb"),
-    ): (
-        "1, labelled with the engine's speculative configuration as the plug-in reads it, and"
-        " whether the rule of thumb on the acceptance rate applies to it."
+        (
+            "1, labelled with the engine's speculative configuration as the plug-in reads it, and"
+            " whether the rule of thumb on the acceptance rate applies to it."
+        ),
+        [
+            "method",
+            "num_speculative_tokens",
+            "adaptive_verification",
+            "rejection_sample_method",
+            "draft_sample_method",
+            "rule_of_thumb",
+        ],
+        value=_speculation,
     ),
     # Decoding by load, and plain decoding. ``running`` is the number of requests in a step.
     LOAD.counter(
-        "decode_seconds", "seconds"
-    ): "Time between a request's engine steps, summed over requests.",
+        "decode_seconds",
+        "Time between a request's engine steps, summed over requests.",
+        value=lambda load: load.seconds,
+    ),
     LOAD.counter(
-        "decode_steps", "steps"
-    ): "Engine steps, counted once for each request that decoded in them.",
+        "decode_steps",
+        "Engine steps, counted once for each request that decoded in them.",
+        value=lambda load: load.steps,
+    ),
     LOAD.counter(
-        "decode_tokens", "tokens"
-    ): "Tokens generated in these steps, so without each request's first token.",
-    MODEL.gauge("plain_step_seconds", _plain_steps, "running", "reference"): (
-        "Time of an engine step without speculation at this load, by source; absent where it is"
-        " unknown."
+        "decode_tokens",
+        "Tokens generated in these steps, so without each request's first token.",
+        value=lambda load: load.tokens,
     ),
     MODEL.gauge(
-        "baseline_timestamp_seconds", _plain_measured
-    ): "When the plain step times were measured.",
-    ENGINE.gauge("engine_speedup_ratio", "speed.speedup.ratio"): (
-        "Plain time per token / actual of all requests over latency_window. Absent without a"
-        " reference."
+        "plain_step_seconds",
+        (
+            "Time of an engine step without speculation at this load, by source; absent where it "
+            "is unknown."
+        ),
+        ["running", "reference"],
+        value=_plain_steps,
+    ),
+    MODEL.gauge(
+        "baseline_timestamp_seconds",
+        "When the plain step times were measured.",
+        value=_plain_measured,
     ),
     ENGINE.gauge(
-        "engine_speedup_standard_error_ratio", "speed.speedup.error"
-    ): "Standard error of specdec_engine_speedup_ratio.",
-    ENGINE.gauge("break_even_acceptance_ratio", "speed.break_even_acceptance"): (
-        "Acceptance rate at which this load is as fast as plain decoding; above 1: no rate is. "
-        "Absent without a reference."
+        "engine_speedup_ratio",
+        (
+            "Plain time per token / actual of all requests over latency_window. Absent without a "
+            "reference."
+        ),
+        value=_speedup(lambda speedup: speedup.ratio),
     ),
-}
+    ENGINE.gauge(
+        "engine_speedup_standard_error_ratio",
+        "Standard error of specdec_engine_speedup_ratio.",
+        value=_speedup(lambda speedup: speedup.error),
+    ),
+    ENGINE.gauge(
+        "break_even_acceptance_ratio",
+        (
+            "Acceptance rate at which this load is as fast as plain decoding; above 1: no rate "
+            "is. Absent without a reference."
+        ),
+        value=_break_even_acceptance,
+    ),
+)

@@ -6,8 +6,8 @@ from html import unescape
 
 import pytest
 
-from sidecar.analysis.advice import FindingCode
 from sidecar.analysis.engine.engine_state import Latency, Limitation
+from sidecar.analysis.findings.groups import Adapter
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
 from sidecar.analysis.verdict import Gate, Verdict
@@ -72,7 +72,7 @@ def test_a_temperature_that_is_not_judged_says_why_and_its_marks_are_explained()
 
 def test_names_are_escaped():
     plugin = replace(NEVER_CONNECTED, problem="<i>")
-    found = replace(reports.STRUCTURED, code=FindingCode.ADAPTER, where=("<i>{where}",))
+    found = Adapter(group="<i>{where}", rate=0.45, others=0.7, error=0.02)
     page = html(model(temperature("0"), name='<b>&"model', findings=(found,)), plugin=plugin)
     assert "<b>" not in page
     assert "<i>" not in page

@@ -1,0 +1,73 @@
+"""What vLLM's own code makes of a KV cache: ``python -m lab.cache MODEL``, by the Python of vLLM.
+
+Reads a JSON list of caches: memory in bytes, block size, context, batched tokens, and the layers,
+each with its count, KV heads, values per head and window, and whether it is MLA. Prints for each
+how many blocks there are, and how many tokens vLLM says that they hold.
+"""
+
+import json
+import os
+import sys
+from typing import Any
+
+import torch
+from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity, get_kv_cache_configs
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
+
+_LAYOUT = "LBHNC"  # of vLLM's CPU and FlashAttention backends
+
+
+def main(model: str) -> None:
+    """Prints the answers as one JSON list."""
+    os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
+    caches = json.load(sys.stdin)
+    print(json.dumps([capacity(model, cache) for cache in caches]))
+
+
+def capacity(model: str, cache: dict[str, Any]) -> list[int]:
+    """The number of blocks, and of tokens in requests as long as the context."""
+    config = EngineArgs(
+        model=model,
+        max_model_len=cache["context"],
+        block_size=cache["block_size"],
+        max_num_batched_tokens=cache["batched_tokens"],
+        dtype="bfloat16",
+        enforce_eager=True,
+        async_scheduling=False,
+        hf_overrides={"max_position_embeddings": 2**20},
+    ).create_engine_config()
+    config.cache_config.kv_cache_layout = _LAYOUT
+
+    specs: dict[str, KVCacheSpec] = {}
+    for kind in cache["layers"]:
+        for _ in range(kind["count"]):
+            name = f"model.layers.{len(specs)}.self_attn.attn"
+            specs[name] = layer(kind, cache["block_size"])
+    (found,) = get_kv_cache_configs(config, [specs], [cache["bytes"]])
+    tokens, _ = get_kv_cache_capacity(config, found)
+    return [found.num_blocks, tokens]
+
+
+def layer(kind: dict[str, Any], block_size: int) -> KVCacheSpec:
+    """What vLLM needs to know about a layer's cache."""
+    same = {
+        "block_size": block_size,
+        "num_kv_heads": kind["kv_heads"],
+        "dtype": torch.bfloat16,
+    }
+    if kind["mla"]:
+        return MLAAttentionSpec(head_size=kind["head_values"], **same)
+    if kind["window"] is not None:
+        window = kind["window"]
+        return SlidingWindowSpec(head_size=kind["head_values"] // 2, sliding_window=window, **same)
+    return FullAttentionSpec(head_size=kind["head_values"] // 2, **same)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,23 @@
+"""``mismatch``: almost no draft token is accepted, so the draft does not fit its target."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.situation import Situation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch(Finding):
+    """The draft tokens are rejected from the first position on, at any temperature."""
+
+    code: ClassVar[str] = "mismatch"
+    acceptance: float | None
+
+
+def mismatch(situation: Situation) -> Mismatch | None:
+    """The finding, if the verdict says that acceptance has collapsed."""
+    judgement = situation.model.judgement
+    if not judgement.has_collapsed:
+        return None
+    return Mismatch(acceptance=judgement.acceptance, cost=1.0)

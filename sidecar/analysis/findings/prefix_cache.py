@@ -1,0 +1,53 @@
+"""``prefix_cache``: vLLM computes the last block of each prefix-cache hit again for the draft."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from sidecar.analysis.engine.cache import sum_caches
+from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.situation import Situation
+from sidecar.analysis.report import EngineReport
+from sidecar.engine.methods import drops_last_block
+
+_DROPPED: Final = 0.05  # share of the prompt tokens from which on dropped blocks matter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixCache(Finding):
+    """The share of the prompt tokens that is found, and what it would be at most, 0 to 1."""
+
+    code: ClassVar[str] = "prefix_cache"
+    hit_ratio: float
+    hit_ratio_at_most: float
+    block_tokens: int
+
+
+def prefix_cache(situation: Situation) -> PrefixCache | None:
+    """The finding, if the dropped blocks are a large part of what requests look up.
+
+    How many requests hit is not known: at most all, and no more than blocks were found. A hit of
+    one block is lost.
+    """
+    engines = [engine for engine in situation.model.engines if _drops(engine)]
+    cache = sum_caches(engine.cache for engine in engines)
+    ratio = cache.hit_ratio
+    if ratio is None or cache.requests < situation.thresholds.min_requests:
+        return None
+
+    last_blocks = sum(engine.cache.requests * engine.kv_cache_block_tokens for engine in engines)
+    dropped = min(last_blocks / cache.queries, ratio, 1 - ratio)
+    if dropped < _DROPPED:
+        return None
+
+    return PrefixCache(
+        hit_ratio=ratio,
+        hit_ratio_at_most=ratio + dropped,
+        block_tokens=max(engine.kv_cache_block_tokens for engine in engines),
+    )
+
+
+def _drops(engine: EngineReport) -> bool:
+    speculation = engine.speculation
+    if speculation is None or speculation.keeps_last_block:
+        return False
+    return drops_last_block(speculation.method) and engine.configuration.prefix_caching is not False

@@ -1,0 +1,98 @@
+"""``room``: the KV cache is too small for the requests, and the draft takes a part of it."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.situation import Situation
+from sidecar.analysis.report import EngineReport, ModelReport
+from sidecar.engine.methods import drafts_with_a_model, is_mtp
+from sidecar.engine.names import Gauge
+from sidecar.settings.groups import Thresholds
+
+_PREEMPTED: Final = 0.01  # preemptions per request from which on they matter
+_TAKEN: Final = 0.05  # share of the KV cache from which on the draft's part matters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room(Finding):
+    """The ``engines`` that are short of room.
+
+    ``less_than_plain`` is how much smaller the KV cache is than the baseline's, a share of that;
+    ``share_of_layers`` the draft's share of the layers. At least one is known.
+    """
+
+    code: ClassVar[str] = "room"
+    engines: tuple[str, ...]
+    less_than_plain: float | None
+    share_of_layers: float | None
+
+
+def room(situation: Situation) -> Room | None:
+    """The finding, if requests wait or are preempted and the draft takes a share that matters."""
+    model = situation.model
+    pressed = tuple(
+        engine.key.engine for engine in model.engines if _is_pressed(engine, situation.thresholds)
+    )
+    if not pressed:
+        return None
+
+    less = _less_than_plain(model)
+    share = _share_of_layers(model)
+    taken = share if less is None else less
+    if taken is None or taken < _TAKEN:
+        return None
+    return Room(engines=pressed, less_than_plain=less, share_of_layers=share)
+
+
+def _is_pressed(engine: EngineReport, thresholds: Thresholds) -> bool:
+    """Whether an engine that drafts with a model has too little room for its requests.
+
+    It preempts requests, or lets them wait while its KV cache is full.
+    """
+    if engine.speculation is None or not drafts_with_a_model(engine.speculation.method):
+        return False
+    if not engine.cache.requests >= thresholds.min_requests:  # nor if that is NaN
+        return False
+
+    is_full = (engine.kv_cache_peak or 0.0) >= thresholds.kv_cache_usage
+    waits = waiting_for_room(engine) > 0
+    preempts = (engine.cache.preemptions_ratio or 0.0) >= _PREEMPTED
+    return (is_full and waits) or preempts
+
+
+def waiting_for_room(engine: EngineReport) -> float:
+    """Requests that wait although vLLM's limit on running ones is not reached.
+
+    It is known as far as the engine tells.
+    """
+    limit = engine.configuration.max_num_seqs
+    running = engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0)
+    if limit is not None and running >= limit:
+        return 0.0
+
+    waiting = engine.gauges.get(Gauge.REQUESTS_WAITING, 0.0)
+    return engine.gauges.get(Gauge.WAITING_FOR_CAPACITY, waiting)
+
+
+def _less_than_plain(model: ModelReport) -> float | None:
+    """How much smaller an engine's KV cache is than the baseline's; None if unknown."""
+    plain = model.plain_cache.capacity_tokens if model.plain_cache is not None else None
+    capacity = model.kv_cache_capacity_tokens
+    return 1 - capacity / plain if plain and capacity else None
+
+
+def _share_of_layers(model: ModelReport) -> float | None:
+    """The draft's share of the layers, about its share of the KV cache; None if unknown.
+
+    It is unknown for MTP, since vLLM's draft configuration is then the target's with all of its
+    layers.
+    """
+    engine = next(engine for engine in model.engines if engine.speculation is not None)
+    speculation = engine.speculation
+    if speculation is None or is_mtp(speculation.method):
+        return None
+
+    layers = engine.configuration.layers
+    drafting = speculation.draft_layers
+    return drafting / (layers + drafting) if layers and drafting else None

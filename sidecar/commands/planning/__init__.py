@@ -1,0 +1,1 @@
+"""What ``plan`` calculates: memory of weights and KV caches, and rules of thumb for a pair."""

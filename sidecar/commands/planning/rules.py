@@ -1,0 +1,176 @@
+"""Rules of thumb for a pair of models, each with its source, and what follows for the reader."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sidecar.commands.planning.memory import Deployment
+from sidecar.commands.planning.shape import BYTES, ModelShape
+
+PlanVerdict = Literal["good", "doubtful", "impossible"]
+_LARGEST_TARGET: Final = 0.70  # of all memory
+_LARGEST_DRAFT: Final = 0.15
+_RATIOS: Final = (8, 12)
+_GUIDE: Final = "deployment guides, not measured here"
+_VLLM: Final = "vLLM refuses to start otherwise"
+_ARITHMETIC: Final = "arithmetic"
+_VERIFICATION: Final = "drafts are compared by token id"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOfThumb:
+    """What was found, what is wanted, and who says so; ``remedy`` if the rule is broken."""
+
+    name: str
+    found: str
+    wanted: str
+    source: str
+    met: bool
+    remedy: str
+
+
+def plan_verdict(deployment: Deployment, rules: Sequence[RuleOfThumb]) -> PlanVerdict:
+    """The verdict that follows from the memory and the rules."""
+    if not deployment.fits:
+        return "impossible"
+    return "good" if all(rule.met for rule in rules) else "doubtful"
+
+
+def checked_rules(deployment: Deployment, method: str | None) -> Iterator[RuleOfThumb]:
+    """The rules for memory, and those for a draft model's pairing; shares are of all memory."""
+    yield RuleOfThumb(
+        "room for a KV cache",
+        f"{deployment.kv_gb:,.2f} GB",
+        "above 0",
+        _ARITHMETIC,
+        deployment.fits,
+        "the weights leave no room for a KV cache: quantize them or add GPUs",
+    )
+    share = deployment.target.weights_gb / deployment.memory_gb
+    yield RuleOfThumb(
+        "target's share of memory",
+        f"{share:.1%}",
+        f"at most {_LARGEST_TARGET:.0%}",
+        _GUIDE,
+        share <= _LARGEST_TARGET,
+        f"the target takes {share:.0%} of the memory: quantize it before you add a draft, or add"
+        " GPUs",
+    )
+    if deployment.draft is None:
+        return
+
+    share = deployment.draft_gb / deployment.memory_gb
+    yield RuleOfThumb(
+        "draft's share of memory",
+        f"{share:.1%}",
+        f"at most {_LARGEST_DRAFT:.0%}",
+        _GUIDE,
+        share <= _LARGEST_DRAFT,
+        f"the draft takes {share:.0%} of the memory: quantize it or use a smaller one",
+    )
+    if method == "draft_model":
+        yield _ratio(deployment.target, deployment.draft)
+        yield from _alike(deployment.target, deployment.draft)
+
+
+def _ratio(target: ModelShape, draft: ModelShape) -> RuleOfThumb:
+    least, most = _RATIOS
+    ratio = target.billions / draft.billions
+    advice = "is small, so its acceptance rate may be low: measure it with `specdec-sidecar sweep`"
+    if ratio < least:
+        advice = f"is large, so drafting takes long: use one of 1/{least} to 1/{most} of the target"
+    return RuleOfThumb(
+        "draft to target",
+        f"1:{ratio:.1f}",
+        f"1:{least} to 1:{most}",
+        _GUIDE,
+        least <= ratio <= most,
+        f"the draft (1:{ratio:.1f}) {advice}",
+    )
+
+
+def _alike(target: ModelShape, draft: ModelShape) -> Iterator[RuleOfThumb]:
+    """Whether family, vocabulary and tokenizer are the same; nothing where they are unknown."""
+    if target.family is not None and draft.family is not None:
+        yield RuleOfThumb(
+            "family",
+            f"{target.family}, {draft.family}",
+            "the same",
+            _GUIDE,
+            target.family == draft.family,
+            "the models are of different families, which often accept less of each other's tokens",
+        )
+    if target.vocabulary is not None and draft.vocabulary is not None:
+        yield RuleOfThumb(
+            "vocabulary",
+            f"{target.vocabulary:,}, {draft.vocabulary:,}",
+            "the same",
+            _VLLM,
+            target.vocabulary == draft.vocabulary,
+            'vLLM refuses vocabularies of different sizes without "use_heterogeneous_vocab": true',
+        )
+    if target.tokenizer is not None and draft.tokenizer is not None:
+        same = target.tokenizer == draft.tokenizer
+        yield RuleOfThumb(
+            "tokenizer",
+            "the same" if same else "different",
+            "the same",
+            _VERIFICATION,
+            same,
+            "the same id means different tokens: almost nothing would be accepted",
+        )
+
+
+def remarks(deployment: Deployment, method: str | None) -> Iterator[str]:
+    """The caveats of the numbers and the rules."""
+    target, draft = deployment.target, deployment.draft
+    if deployment.available_gib is None and not deployment.overhead_gb:
+        yield (
+            "activations and CUDA graphs, often 1 to 5 GB a GPU, are not counted: set --overhead, "
+            "or --available-kv-cache to what vLLM logged as `Available KV cache memory`"
+        )
+    if not target.layers:
+        yield "to count the cache in tokens, name the target's config.json or set --kv"
+    elif draft is not None and not draft.layers:
+        yield (
+            "the draft's own keys and values are unknown, so no tokens are counted: "
+            "name its config.json or set --draft-kv"
+        )
+    yield from target.notes
+    if draft is None:
+        return
+
+    yield from draft.notes
+    if method == "draft_model":
+        yield from _pair_remarks(target, draft)
+    if deployment.draft_logits:
+        share = deployment.logits_gb / deployment.gpu_gb
+        yield (
+            "model runner V1 does not count the draft's logits when it sizes the cache: there, "
+            f"lower --gpu-memory-utilization by {share:.3f}"
+        )
+
+
+def _pair_remarks(target: ModelShape, draft: ModelShape) -> Iterator[str]:
+    if target.tokenizer is None or draft.tokenizer is None:
+        yield (
+            "make sure that both models have the same tokenizer: vLLM compares only the sizes of "
+            "the vocabularies, and if an id means different tokens, nothing is accepted"
+        )
+    yield (
+        "1:8 to 1:12 is a habit, not a law: vLLM's own benchmark used 1:140 and won at low load. "
+        "A smaller draft costs less, and less of it is accepted: measure which is better"
+    )
+    # Decoding at light load is bound by reading the weights. With K tokens a step takes as long as
+    # 1 + c K plain ones, so the acceptance rate (1 + c K - 1) / K = c breaks even.
+    cost = draft.weights_gb / target.weights_gb
+    yield (
+        f"at light load a draft token takes about {cost:.2g} of a target step, so K tokens break "
+        f"even at a length of 1 + {cost:.2g} K, an acceptance rate of {cost:.0%}. "
+        "Load raises that: it is a lower bound, not a forecast"
+    )
+    if BYTES[target.precision] < BYTES[draft.precision]:
+        yield (
+            f"the target is at {target.precision} and the draft at {draft.precision}: quantize the "
+            "draft first, as its errors cost acceptance but never quality, or use one for both"
+        )

@@ -1,0 +1,107 @@
+"""A plan as text."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from sidecar.commands.planning.memory import Deployment, Room
+from sidecar.commands.planning.plan import Plan
+from sidecar.commands.planning.shape import ModelShape
+from sidecar.wording.numbers import aligned, count
+
+# Those without a draft model: name, what they need, and what they suit. The head's sizes are those
+# of SpecForge's layout at the dimensions of Llama 3.1.
+_METHODS: Final = (
+    (
+        "eagle3",
+        "a head trained for this target: 0.4B for 8B, 1.4B for 70B",
+        "chat and code at low to medium load",
+    ),
+    ("mtp", "a target with MTP layers of its own", "DeepSeek, GLM, MiMo, Qwen3-Next and similar"),
+    ("ngram", "nothing", "output that repeats its prompt: code edits, extraction, summaries"),
+    (
+        "suffix",
+        "a Python package, and host memory",
+        "output that repeats earlier ones: agents, templates",
+    ),
+)
+
+
+def plan_text(plan: Plan) -> Iterator[str]:
+    """The memory, the cache, the rules, the caveats, the line for vLLM and the verdict."""
+    yield from _weights(plan.deployment)
+    yield ""
+    yield from _cache(plan)
+    yield ""
+    rows = [
+        (rule.name, rule.found, rule.wanted, "yes" if rule.met else "NO", rule.source)
+        for rule in plan.rules
+    ]
+    yield from aligned(("rule of thumb", "found", "wanted", "met", "source"), rows, left=(0, 4))
+
+    if plan.method is None:
+        yield ""
+        yield "methods without a draft model:"
+        methods = aligned(("method", "needs", "suits"), _METHODS, left=range(3))
+        yield from (f"  {line}" for line in methods)
+    if plan.notes:
+        yield ""
+        yield from (f"note: {note}" for note in plan.notes)
+    yield ""
+    yield plan.command
+    yield ""
+    yield f"verdict: {plan.verdict}"
+    yield from (f"  {rule.remedy}" for rule in plan.rules if not rule.met)
+
+
+def _weights(deployment: Deployment) -> Iterator[str]:
+    target, draft = deployment.target, deployment.draft
+    gpus = f"{deployment.gpus} x {deployment.gpu_gb:g} GB"
+    rows = [("memory", deployment.memory_gb, gpus)]
+    rows.append(("target", target.weights_gb, _about(target)))
+
+    if draft is not None:
+        copies = deployment.gpus // deployment.draft_parallel
+        note = _about(draft)
+        rows.append(
+            ("draft", deployment.draft_gb, f"{note}, {copies} copies" if copies > 1 else note)
+        )
+    rows.append(("weights", deployment.weights_gb, ""))
+    rows.append(("left", deployment.left_gb, "all memory minus the weights"))
+    if deployment.draft_logits:
+        rows.append(("logits", deployment.logits_gb, "of a draft that samples, on each GPU"))
+    yield from (f"{name:<8}{_gb(size):>12}  {note}".rstrip() for name, size, note in rows)
+
+
+def _about(model: ModelShape) -> str:
+    size = f"{model.billions:.4g}B"
+    if model.billions < 1:
+        size = f"{model.parameters / 1e6:.4g}M"
+    return f"{size} {model.precision}"
+
+
+def _cache(plan: Plan) -> list[str]:
+    """What is left for the KV cache; with a draft, also without it, and the difference."""
+    columns: tuple[str, ...] = ("",)
+    rooms = [plan.room]
+    if plan.plain_room is not None:
+        columns = ("with the draft", "without it", "lost")
+        rooms.append(plan.plain_room)
+
+    def row(name: str, read: Callable[[Room], float | None], show: Callable[[float], str]) -> None:
+        values = [value for one in rooms if (value := read(one)) is not None]
+        if len(values) == len(rooms):
+            lost = [] if len(values) == 1 else [values[1] - values[0]]
+            rows.append((name, *map(show, (*values, *lost))))
+
+    rows: list[Sequence[str]] = []
+    row("KV cache", lambda one: one.gb, _gb)
+    row("KV tokens", lambda one: one.tokens, count)
+    row(f"requests of {plan.context:,} tokens", lambda one: one.requests, count)
+    source = f"at a utilization of {plan.deployment.utilization:g}"
+    if plan.deployment.available_gib is not None:
+        source = "by vLLM's own log"
+    return aligned((source, *columns), rows)
+
+
+def _gb(value: float) -> str:
+    return f"{value:,.1f} GB" if abs(value) >= 1 else f"{value:.3f} GB"

@@ -1,0 +1,94 @@
+"""Findings on the prefix cache and on the room in the KV cache, in words."""
+
+from collections.abc import Sequence
+from math import isnan
+from typing import Final
+
+from sidecar.analysis.engine.cache import sum_caches
+from sidecar.analysis.findings.prefix_cache import PrefixCache
+from sidecar.analysis.findings.room import Room, waiting_for_room
+from sidecar.analysis.report import EngineReport, ModelReport
+from sidecar.wording.findings.explanation import Explanation, Words, speculation_of
+from sidecar.wording.numbers import counted, percent
+
+_KEEP: Final = (
+    'Try `"disable_eagle_block_drop": true` in --speculative-config on one pod, and compare.'
+)
+_CANNOT_KEEP: Final = (
+    "Upgrade to vLLM 0.32 or later, which has `disable_eagle_block_drop`, or make shared prefixes"
+    " longer."
+)
+
+
+def _prefix_cache(finding: PrefixCache, model: ModelReport) -> Explanation:
+    speculation = speculation_of(model)
+    can_keep = speculation.keeps_last_block is not None
+    method = speculation.method or "an unknown method"
+
+    return Explanation(
+        code=finding.code,
+        what=(
+            f"{percent(finding.hit_ratio)} of the prompt tokens are found in the prefix cache. Up"
+            f" to {percent(finding.hit_ratio_at_most)} could be: with method {method}, vLLM"
+            f" recomputes the last block of each hit, here {finding.block_tokens:,} tokens."
+        ),
+        remedy=_KEEP if can_keep else _CANNOT_KEEP,
+        expect=(
+            "Time to first token falls where prompts are shared; the time per token may rise with"
+            " it or fall. vLLM calls the option experimental: without the block the draft head"
+            " lacks its own states, so it may accept less."
+        ),
+    )
+
+
+PREFIX_CACHE: Final = Words(
+    kind=PrefixCache,
+    explain=_prefix_cache,
+    why="vLLM recomputes a block of each prefix hit",
+    remedy="try disable_eagle_block_drop",
+    runbook="SpecDecodeSlowerThanPlain",
+)
+
+
+def _room(finding: Room, model: ModelReport) -> Explanation:
+    pressed = [engine for engine in model.engines if engine.key.engine in finding.engines]
+
+    return Explanation(
+        code=finding.code,
+        what=(
+            f"Engine {', '.join(finding.engines)} runs out of KV cache: {_pressure(pressed)}."
+            f" {_taken(finding)}"
+        ),
+        remedy=(
+            "Raise --gpu-memory-utilization if memory is left, use a smaller draft or method, or"
+            " add pods. To find out whether requests gain more from the draft than from the room,"
+            " compare without it at this load."
+        ),
+        expect=(
+            "A preempted request is computed again, and its client waits for that; no acceptance"
+            " rate shows it."
+        ),
+    )
+
+
+def _taken(finding: Room) -> str:
+    if finding.less_than_plain is not None:
+        return f"It is {percent(finding.less_than_plain)} smaller than the baseline's."
+    share = percent(finding.share_of_layers or 0.0)
+    return f"The draft takes about {share} of it, by its share of the layers."
+
+
+def _pressure(engines: Sequence[EngineReport]) -> str:
+    preempted = sum_caches(engine.cache for engine in engines).preemptions
+    waiting = sum(waiting_for_room(engine) for engine in engines)
+    seen = [] if isnan(preempted) else [f"{counted(preempted, 'preemption')} in the window"]
+    return ", ".join([*seen, f"{counted(waiting, 'request')} waiting for room"])
+
+
+ROOM: Final = Words(
+    kind=Room,
+    explain=_room,
+    why="the draft takes KV cache that requests need",
+    remedy="more GPU memory, or a smaller draft",
+    runbook="SpecDecodeKVCachePressure",
+)

@@ -1,0 +1,91 @@
+"""Findings on drafts that are never accepted or never made, in words."""
+
+from typing import Final
+
+from sidecar.analysis.findings.mismatch import Mismatch
+from sidecar.analysis.findings.not_speculating import NotSpeculating
+from sidecar.analysis.report import ModelReport
+from sidecar.engine.methods import drafts_with_a_model
+from sidecar.requests.messages import Configuration, Speculation
+from sidecar.wording.findings.explanation import (
+    Explanation,
+    Words,
+    speculating_engine,
+    speculation_of,
+)
+from sidecar.wording.numbers import percent
+
+
+def _mismatch(finding: Mismatch, model: ModelReport) -> Explanation:
+    configuration = speculating_engine(model).configuration
+    rate = percent(finding.acceptance or 0.0)
+
+    return Explanation(
+        code=finding.code,
+        what=(
+            f"Almost no draft tokens are accepted ({rate}), at any temperature and from the first"
+            " position on. High temperatures alone do not cause this."
+        ),
+        remedy=_match(configuration, speculation_of(model)),
+        expect=(
+            "A draft that matches has its first token accepted far more often, even at high"
+            " temperatures."
+        ),
+    )
+
+
+def _match(configuration: Configuration, speculation: Speculation) -> str:
+    if not drafts_with_a_model(speculation.method):
+        return (
+            "Nothing in such text helps to guess what follows: draft with a model, or remove"
+            " --speculative-config."
+        )
+
+    target = configuration.quantization or "none"
+    draft = speculation.draft_quantization or "none"
+    longest = ""
+    if speculation.draft_max_model_len is not None and not configuration.model_runner_v2:
+        longest = (
+            " On model runner V1, no draft token of a batch is accepted while one of its requests"
+            f" is longer than the draft's longest length, here {speculation.draft_max_model_len:,}"
+            " tokens."
+        )
+
+    return (
+        "Restart vLLM. If that does not help, check that the draft was made for this target: its"
+        f" vocabulary, chat template, quantization (target: {target}, draft: {draft}) and vLLM's"
+        f" version.{longest} Until then remove --speculative-config."
+    )
+
+
+MISMATCH: Final = Words(
+    kind=Mismatch,
+    explain=_mismatch,
+    why="almost nothing is accepted",
+    remedy="restart vLLM; check that the draft fits its target",
+    runbook="SpecDecodeAcceptanceCollapsed",
+)
+
+
+def _not_speculating(finding: NotSpeculating, model: ModelReport) -> Explanation:
+    engines = "Engines" if len(finding.engines) > 1 else "Engine"
+    method = speculation_of(model).method or "an unknown method"
+
+    return Explanation(
+        code=finding.code,
+        what=(
+            f"{engines} {', '.join(finding.engines)} generated {finding.tokens:,.0f} tokens and"
+            f" drafted none, although --speculative-config says {method}."
+        ),
+        remedy="Look in vLLM's log for what switched drafting off, and restart it.",
+        expect="Until then the draft model takes memory and saves no time.",
+    )
+
+
+NOT_SPECULATING: Final = Words(
+    kind=NotSpeculating,
+    explain=_not_speculating,
+    why="configured to draft, it drafts nothing",
+    remedy="find why in vLLM's log, restart it",
+    runbook="SpecDecodeNotSpeculating",
+)

@@ -1,0 +1,402 @@
+"""``plan``: memory of weights and caches, rules of thumb, and the line for vLLM."""
+
+import json
+
+import pytest
+
+from tests.commands.commands_tools import command
+
+PAIR = ("--target", "70b", "--target-precision", "int8", "--draft", "8b", "--gpu", "h100")
+PAIR = (*PAIR, "--gpus", "2", "--utilization", "0.9")
+SHAPES = ("--kv", "80x8x128", "--context", "8192")
+
+# The dimensions of Llama 3.1 70B and 8B, of DeepSeek V3 and of Gemma 3 27B.
+LARGE = {
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "torch_dtype": "bfloat16",
+    "max_position_embeddings": 131072,
+}
+SMALL = LARGE | {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+}
+DEEPSEEK = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 3,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+    "num_nextn_predict_layers": 1,
+    "quantization_config": {"quant_method": "fp8", "fmt": "e4m3"},
+}
+GEMMA = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "model_type": "gemma3",
+    "text_config": {
+        "model_type": "gemma3_text",
+        "hidden_size": 5376,
+        "intermediate_size": 21504,
+        "num_hidden_layers": 62,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 16,
+        "head_dim": 128,
+        "vocab_size": 262208,
+        "tie_word_embeddings": True,
+        "sliding_window": 1024,
+        "sliding_window_pattern": 6,
+    },
+}
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Writes a model's folder; returns its path."""
+
+    def write(name, config, *, weights=None, tokenizer=None):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+        if weights is not None:
+            (folder / "model.safetensors").write_bytes(b"x" * weights)
+        if tokenizer is not None:
+            document = {"model": {"vocab": {"a": tokenizer}}}
+            (folder / "tokenizer.json").write_text(json.dumps(document))
+        return str(folder)
+
+    return write
+
+
+@pytest.fixture
+def planned(capsys):
+    """The plan for some arguments, as JSON."""
+
+    def plan(*arguments, code=0):
+        assert command("plan", *map(str, arguments), "--json") == code
+        return json.loads(capsys.readouterr().out)
+
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "gpu", "weights", "left"),
+    [
+        ("bf16", "bf16", "h200", 156, 126),
+        ("bf16", "bf16", "h100", 156, 4),
+        ("int8", "bf16", "h100", 86, 74),
+        ("int8", "int8", "h100", 78, 82),
+        ("int4", "bf16", "h100", 51, 109),
+        ("int4", "int4", "h100", 39, 121),
+    ],
+)
+def test_the_weights_of_a_70b_and_an_8b_on_two_gpus(planned, *, target, draft, gpu, weights, left):
+    """The table of the decision framework: what the weights take, and what they leave."""
+    precisions = ("--target-precision", target, "--draft-precision", draft)
+    fits = left > 4
+    plan = planned(
+        *("--target", "70b", "--draft", "8b", "--gpu", gpu, "--gpus", 2, *precisions),
+        code=0 if fits else 1,
+    )
+
+    assert plan["deployment"]["weights_gb"] == weights
+    assert plan["deployment"]["left_gb"] == pytest.approx(left)
+    assert (plan["verdict"] == "impossible") == (not fits)
+
+
+def test_the_cache_gets_what_the_weights_leave_of_vllms_share(planned):
+    plan = planned(*PAIR, *SHAPES, "--draft-kv", "32x8x128")
+
+    assert plan["room"]["gb"] == pytest.approx(0.9 * 160 - 86)
+    assert plan["plain_room"]["gb"] == pytest.approx(0.9 * 160 - 70)
+    # Each GPU has half of the heads.
+    assert plan["plain_room"]["bytes_per_token"] == 80 * 4 * 256 * 2
+    assert plan["room"]["bytes_per_token"] == (80 + 32) * 4 * 256 * 2
+    assert plan["plain_room"]["tokens"] == pytest.approx(37e9 / 163_840, rel=0.001)
+    assert (plan["room"]["requests"], plan["plain_room"]["requests"]) == (15, 27)
+
+
+def test_activations_on_each_gpu_are_subtracted_and_vllms_own_number_replaces_all_of_it(planned):
+    room = [
+        planned(*PAIR, *more)["room"]["gb"]
+        for more in ((), ("--overhead", 3), ("--available-kv-cache", 30))
+    ]
+
+    assert room[0] - room[1] == pytest.approx(6)
+    assert room[2] == pytest.approx(2 * 30 * 1024**3 / 1e9 - 16)
+
+
+def test_the_logits_of_a_draft_that_samples_are_counted_on_each_gpu(planned):
+    sampled = ("--sampled-drafts", "--vocabulary", 128256, "--tokens", 3, "--max-num-seqs", 256)
+    without, plan = planned(*PAIR), planned(*PAIR, *sampled)
+
+    logits = 256 * 3 * 128256 * 4 / 1e9
+    assert plan["deployment"]["logits_gb"] == pytest.approx(logits)
+    assert without["room"]["gb"] - plan["room"]["gb"] == pytest.approx(2 * logits)
+    assert '"draft_sample_method": "probabilistic"' in plan["command"]
+    assert any("lower --gpu-memory-utilization by 0.005" in note for note in plan["notes"])
+
+
+def test_a_config_tells_the_parameters_the_cache_and_the_context(model, planned):
+    target, draft = model("70b", LARGE), model("8b", SMALL)
+    plan = planned(
+        "--target", target, "--draft", f"{draft}/config.json", "--gpu", "h200", "--gpus", 2
+    )
+
+    models = [plan["deployment"][name] for name in ("target", "draft")]
+    # The model cards say 70.6 and 8.03 billion.
+    assert [one["parameters"] / 1e9 for one in models] == pytest.approx([70.6, 8.03], rel=0.002)
+    assert (plan["method"], plan["context"]) == ("draft_model", 131072)
+    assert plan["room"]["bytes_per_token"] == (80 + 32) * 4 * 256 * 2
+    assert f'"model": "{draft}/config.json"' in plan["command"]
+
+
+def test_a_quantization_leaves_embeddings_at_16_bits(model, planned):
+    plan = planned(*("--target", model("8b", SMALL), "--target-precision", "int4", "--gpu", "l4"))
+
+    embedded = 2 * 128256 * 4096
+    rest = plan["deployment"]["target"]["parameters"] - embedded
+    assert plan["deployment"]["weights_gb"] == pytest.approx((embedded * 2 + rest / 2) / 1e9)
+
+
+@pytest.mark.parametrize(
+    ("config", "precision"),
+    [
+        ({"quant_method": "awq", "bits": 4}, "int4"),
+        ({"quant_method": "gptq", "bits": 8}, "int8"),
+        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "mxfp4"}, "fp4"),
+        ({"quant_algo": "NVFP4"}, "fp4"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "int"}}},
+            },
+            "int8",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}},
+            },
+            "fp8",
+        ),
+    ],
+)
+def test_the_quantization_is_the_one_that_the_config_names(model, planned, config, precision):
+    target = model("8b", SMALL | {"quantization_config": config})
+
+    assert planned("--target", target, "--gpu", "h100")["deployment"]["target"]["precision"] == (
+        precision
+    )
+
+
+def test_an_unknown_quantization_has_to_be_named(model, capsys):
+    target = model("8b", SMALL | {"quantization_config": {"quant_method": "new"}})
+
+    assert command("plan", "--target", target, "--gpu", "h100") == 2
+    assert "unknown quantization; set --target-precision" in capsys.readouterr().err
+
+
+def test_weights_on_disk_count_as_they_are_unless_another_precision_is_asked_for(model, planned):
+    target = model("8b", SMALL, weights=1_000_000)
+    stored = planned("--target", target, "--gpu", "h100")
+    quantized = planned("--target", target, "--target-precision", "int8", "--gpu", "h100")
+
+    assert stored["deployment"]["weights_gb"] == 0.001
+    assert quantized["deployment"]["weights_gb"] > 8
+
+
+def test_mla_caches_one_latent_vector_on_each_gpu_and_mtp_layers_are_the_targets_own(
+    model, planned
+):
+    target = model("v3", DEEPSEEK, weights=None)
+    plan = planned("--target", target, "--method", "mtp", "--gpu", "h200", "--gpus", 8)
+
+    assert plan["deployment"]["target"]["parameters"] / 1e9 == pytest.approx(671, rel=0.002)
+    assert plan["plain_room"]["bytes_per_token"] == 61 * 576 * 2
+    assert plan["room"]["bytes_per_token"] == 62 * 576 * 2
+    # DeepSeek's report says that the module has 11.5 billion besides the shared embedding.
+    assert plan["deployment"]["draft"]["parameters"] / 1e9 == pytest.approx(11.5, rel=0.02)
+    assert '{"method": "mtp", "num_speculative_tokens": 3}' in plan["command"]
+
+
+def test_layers_with_a_sliding_window_hold_no_more_than_it(model, planned):
+    """Of 62 layers 10 see everything; vLLM puts them into groups of ten with a table each."""
+    target = model("gemma", GEMMA)
+    arguments = ("--target", target, "--gpu", "h200", "--batched-tokens", 2048)
+    short, long = (planned(*arguments, "--context", context)["room"] for context in (1000, 100_000))
+
+    assert short["bytes_per_token"] == 7 * 10 * 16 * 256 * 2
+    assert long["tokens"] / short["tokens"] > 4
+
+
+@pytest.mark.parametrize(
+    ("config", "full", "window"),
+    [
+        ({"sliding_window": 4096}, 0, 32),
+        ({"sliding_window": 4096, "use_sliding_window": False}, 32, 0),
+        (
+            {"sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 16},
+            16,
+            16,
+        ),
+        ({"model_type": "gemma2", "sliding_window": 4096}, 16, 16),
+        ({"layer_types": ["linear_attention"] * 24 + ["full_attention"] * 8}, 8, 0),
+    ],
+)
+def test_which_layers_have_a_window(model, planned, config, full, window):
+    plan = planned("--target", model("8b", SMALL | config), "--gpu", "h100")
+
+    layers = plan["deployment"]["target"]["layers"]
+    counts = {one["window"] is None: one["count"] for one in layers}
+    assert (counts.get(True, 0), counts.get(False, 0)) == (full, window)
+    keeps_state = any("keep a state of fixed size" in note for note in plan["notes"])
+    assert keeps_state == ("linear_attention" in config.get("layer_types", ()))
+
+
+def test_a_head_shares_the_targets_embedding(model, planned):
+    """SpecForge's EAGLE-3 head for Llama 3.1 8B has 0.4 billion parameters."""
+    head = SMALL | {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "num_hidden_layers": 1,
+        "draft_vocab_size": 32000,
+    }
+    plan = planned("--target", model("8b", SMALL), "--draft", model("head", head), "--gpu", "h100")
+
+    assert plan["method"] == "eagle3"
+    assert plan["deployment"]["draft"]["parameters"] / 1e9 == pytest.approx(0.425, abs=0.01)
+    assert plan["room"]["bytes_per_token"] == 33 * 8 * 256 * 2
+    assert [rule["name"] for rule in plan["rules"]] == [
+        "room for a KV cache",
+        "target's share of memory",
+        "draft's share of memory",
+    ]
+
+
+def test_a_head_on_each_gpu_is_copied_and_caches_all_heads(model, planned):
+    head = SMALL | {"num_hidden_layers": 1}
+    arguments = ("--target", model("8b", SMALL), "--draft", model("head", head), "--gpu", "h100")
+    arguments = (*arguments, "--method", "eagle", "--gpus", 4)
+    split, copied = planned(*arguments), planned(*arguments, "--draft-gpus", 1)
+
+    weights = [plan["deployment"]["draft_gb"] for plan in (split, copied)]
+    assert weights[1] == pytest.approx(4 * weights[0])
+    assert split["room"]["bytes_per_token"] == 33 * 2 * 256 * 2
+    assert copied["room"]["bytes_per_token"] == (32 * 2 + 8) * 256 * 2
+    assert '"draft_tensor_parallel_size": 1' in copied["command"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "broken"),
+    [
+        (("--draft", "8.75b", "--gpu-memory", 160), []),
+        (("--draft", "5.84b", "--gpu-memory", 160), []),
+        (("--draft", "9b", "--gpu-memory", 160), ["draft to target"]),
+        (("--draft", "5b", "--gpu-memory", 160), ["draft to target"]),
+        (("--draft", "7b", "--gpu-memory", 50), []),
+        (("--draft", "7b", "--gpu-memory", 49.9), ["target's share of memory"]),
+        (("--draft", "7.5b", "--draft-precision", "bf16", "--gpu-memory", 100), []),
+        (
+            ("--draft", "7.5b", "--draft-precision", "bf16", "--gpu-memory", 99),
+            ["draft's share of memory"],
+        ),
+    ],
+)
+def test_each_rule_of_thumb_holds_up_to_its_bounds(planned, arguments, broken):
+    quantized = ("--target", "70b", "--target-precision", "int4", "--draft-precision", "int4")
+    plan = planned(*quantized, *arguments)
+
+    assert [rule["name"] for rule in plan["rules"] if not rule["met"]] == broken
+    assert plan["verdict"] == ("doubtful" if broken else "good")
+    assert all(rule["source"] for rule in plan["rules"])
+
+
+def test_a_pair_that_differs_in_family_vocabulary_and_tokenizer(model, planned):
+    target = model("70b", LARGE, tokenizer=1)
+    same = model("same", SMALL, tokenizer=1)
+    other = SMALL | {"model_type": "qwen2", "vocab_size": 151936}
+    different = model("different", other, tokenizer=2)
+    names = ["family", "vocabulary", "tokenizer"]
+
+    for draft, met in ((same, True), (different, False)):
+        plan = planned("--target", target, "--draft", draft, "--gpu", "b200", "--gpus", 2)
+        rules = {rule["name"]: rule["met"] for rule in plan["rules"]}
+        assert [rules[name] for name in names] == [met] * 3
+
+
+def test_the_text_has_the_memory_the_cache_the_rules_and_the_verdict(capsys):
+    assert command("plan", *PAIR, *SHAPES, "--draft-kv", "32x8x128") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+
+    assert [line[:2] for line in lines[3:5]] == [["weights", "86.0"], ["left", "74.0"]]
+    assert lines[7] == ["KV", "cache", "58.0", "GB", "74.0", "GB", "16.0", "GB"]
+    assert lines[9] == ["requests", "of", "8,192", "tokens", "15", "27", "12"]
+    assert any(line[:6] == ["draft", "to", "target", "1:8.8", "1:8", "to"] for line in lines)
+    assert any("an acceptance rate of 23%." in " ".join(line) for line in lines)
+    assert any("quantize the draft first" in " ".join(line) for line in lines)
+    assert lines[-1] == ["verdict:", "good"]
+
+
+def test_without_the_shape_of_a_cache_there_are_no_tokens(capsys):
+    assert command("plan", *PAIR) == 0
+    out = capsys.readouterr().out
+    assert "to count the cache in tokens, name the target's config.json or set --kv" in out
+    assert "requests of" not in out
+
+    assert command("plan", *PAIR, *SHAPES) == 0
+    out = capsys.readouterr().out
+    assert "the draft's own keys and values are unknown, so no tokens are counted" in out
+    assert "requests of" not in out
+
+
+def test_without_a_draft_the_methods_that_need_none_are_listed(capsys):
+    assert command("plan", "--target", "70b", "--gpu-memory", "80", "--gpus", "4", *SHAPES) == 0
+    lines = capsys.readouterr().out.splitlines()
+    methods = [line.split()[0] for line in lines if line.startswith("  ")]
+
+    assert methods == ["method", "eagle3", "mtp", "ngram", "suffix"]
+    assert not [line for line in lines if line.startswith("draft ") or "without it" in line]
+    assert lines[-1] == "verdict: good"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--target", "0b"), "--target: not a number of parameters"),
+        (("--target", "nowhere"), "nowhere"),
+        (("--target", "70b", "--method", "eagle3"), "--method=eagle3: needs --draft"),
+        (("--target", "70b", "--method", "mtp"), "names no MTP layers"),
+        (("--target", "70b", "--method", "ngram", "--draft", "8b"), "--method=ngram: has no"),
+        (("--target", "70b", "--draft", "8b", "--draft-gpus", "1", "--gpus", "2"), "--draft-gpus"),
+        (("--target", "70b", "--draft", "8b", "--sampled-drafts"), "set --vocabulary"),
+    ],
+)
+def test_arguments_that_do_not_fit_together_are_refused(capsys, arguments, reason):
+    assert command("plan", "--gpu", "h100", *arguments) == 2
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"hidden_size": "x"}', "[" * 100_000])
+def test_a_file_that_is_no_models_configuration_is_refused(tmp_path, capsys, content):
+    (tmp_path / "config.json").write_text(content)
+
+    assert command("plan", "--target", str(tmp_path), "--gpu", "h100") == 2
+    assert str(tmp_path / "config.json") in capsys.readouterr().err

@@ -1,0 +1,128 @@
+"""What ``plan`` calculates, beside what vLLM itself says."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from lab.installation import ROOT, installed
+from sidecar.commands.planning.config import read_model
+from sidecar.commands.planning.memory import CacheOptions, cache_of
+from sidecar.commands.planning.shape import CachedLayers, ModelShape
+from tests.commands.commands_tools import command
+from tests.lab.conftest import idle
+
+pytestmark = pytest.mark.lab
+
+CLOSE = 0.03
+BLOCK = 128  # tokens, vLLM's on a CPU
+CONTEXT = 2048  # of lab/serve
+
+# By the method of lab/serve: target, draft, and the method that plan is told.
+PLANNED = {
+    "off": ("target", None, None),
+    "draft_model": ("target", "draft", "draft_model"),
+    "eagle": ("target", "eagle", "eagle"),
+    "eagle3": ("target", "eagle3", "eagle3"),
+    "mtp": ("target-mtp", None, "mtp"),
+    "dflash": ("target", "dflash", "dflash"),
+    "ngram": ("target", None, "ngram"),
+}
+
+
+def labels_of(metric, page):
+    """The labels of the only series of a metric."""
+    ((_, labels),) = [key for key in page if key[0] == metric]
+    return dict(labels)
+
+
+@pytest.mark.parametrize("method", PLANNED)
+async def test_the_cache_has_the_blocks_and_tokens_that_vllm_says_at_its_start(lab, capsys, method):
+    """The lab gives the cache one GiB whatever the weights are, and so is plan told."""
+    target, draft, named = PLANNED[method]
+    models = installed().model(target).parent
+    arguments = ["--target", str(models / target), "--gpu-memory", "2", "--available-kv-cache", "1"]
+    if draft is not None:
+        arguments += ["--draft", str(models / draft)]
+    if named is not None:
+        arguments += ["--method", named]
+    assert command("plan", *arguments, "--block-size", str(BLOCK), "--json") == 0
+    plan = json.loads(capsys.readouterr().out)
+
+    vllm = lab(method)
+    await vllm.start()
+    info = labels_of("vllm:cache_config_info", await idle(vllm.url))
+
+    # The draft's weights, up to 2 % of the GiB, are subtracted by plan only.
+    assert plan["context"] == CONTEXT
+    assert plan["room"]["blocks"] == pytest.approx(int(info["num_gpu_blocks"]), rel=CLOSE)
+    assert plan["room"]["tokens"] == pytest.approx(int(info["kv_cache_size_tokens"]), rel=CLOSE)
+
+
+# Memory in bytes, context, batched tokens, and layers with (count, KV heads, values, window).
+CACHES = {
+    "a 70B and an 8B draft of half the heads": (50e9, 8192, 2048, [(80, 8, 256), (32, 4, 256)]),
+    "Gemma 3": (50e9, 32768, 2048, [(10, 16, 256), (52, 16, 256, 1024)]),
+    "gpt-oss with an EAGLE head": (
+        50e9,
+        32768,
+        2048,
+        [(12, 8, 128), (12, 8, 128, 128), (1, 8, 128)],
+    ),
+    "DeepSeek V3": (50e9, 32768, 8192, [(61, 1, 576)]),
+    "Mistral 7B": (50e9, 32768, 2048, [(32, 8, 256, 4096)]),
+    "windows and a draft of other heads": (
+        *(50e9, 32768, 2048),
+        [(18, 8, 128), (18, 8, 128, 128), (1, 4, 256)],
+    ),
+}
+
+
+def test_the_cache_of_other_models_is_as_vllms_own_code_divides_it():
+    options = CacheOptions(block_size=16)
+    asked = [
+        {
+            "bytes": int(size),
+            "context": context,
+            "batched_tokens": batched,
+            "block_size": options.block_size,
+            "layers": [
+                {
+                    "count": count,
+                    "kv_heads": heads,
+                    "head_values": values,
+                    "window": next(iter(window), None),
+                    "mla": values == 576,
+                }
+                for count, heads, values, *window in layers
+            ],
+        }
+        for size, context, batched, layers in CACHES.values()
+    ]
+    lab = installed()
+    said = subprocess.run(
+        [lab.venv / "bin/python", "-m", "lab.cache", lab.model("target")],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": ""},
+        check=True,
+    )
+    answers = json.loads(said.stdout.splitlines()[-1])
+
+    for (name, given), (_, tokens) in zip(CACHES.items(), answers, strict=True):
+        size, context, batched, layers = given
+        shape = ModelShape(
+            name=name, parameters=1, layers=tuple(CachedLayers(*layer) for layer in layers)
+        )
+        cache = cache_of([(shape, 1)], CacheOptions(block_size=16, in_flight=batched))
+        assert cache.tokens(size, context) == pytest.approx(tokens, rel=0.005), name
+
+
+def test_a_configuration_tells_the_size_of_the_weights():
+    for name in ("target", "target-large", "draft"):
+        folder = installed().model(name)
+        on_disk = read_model(folder, None, None)
+        assert on_disk.file_bytes == pytest.approx(2 * on_disk.parameters, rel=0.005), name

@@ -1,6 +1,7 @@
 """Updates the two generated tables of ``docs/metrics.md``.
 
 Usage: metrics_reference.py FILE
+       metrics_reference.py --released FILE   writes what a release promises of the metrics
 """
 
 import re
@@ -33,6 +34,20 @@ def _filled(page: str, head: str, rows: Iterable[Iterable[str]]) -> str:
     return page[:start] + "".join(f"| {' | '.join(row)} |\n" for row in rows) + rest
 
 
+def contract() -> list[str]:
+    """The name, type and labels of every metric, a line each, by name."""
+    return sorted(f"{one.name} {one.kind} {','.join(one.labels) or 'none'}" for one in METRICS)
+
+
+def main(arguments: list[str]) -> None:
+    """Writes what the arguments name."""
+    path = Path(arguments[-1])
+    if arguments[0] == "--released":
+        head = "# Name, type and labels of every metric of the last release."
+        path.write_text("\n".join([head, *contract(), ""]))
+    else:
+        path.write_text(metrics_reference(path.read_text()))
+
+
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(metrics_reference(path.read_text()))
+    main(sys.argv[1:])

@@ -8,7 +8,7 @@ from typing import Final
 from grafana_foundation_sdk.builders import table
 
 from dashboards.builders.expressions import ACCEPTANCE_BY_NAMESPACE, ACCEPTANCE_BY_POD, verdict_code
-from dashboards.builders.findings import HELD, columns, explained
+from dashboards.builders.findings import columns, explained
 from dashboards.builders.fleet_state import (
     BREAK_EVEN,
     MODEL_STATE,
@@ -29,12 +29,7 @@ from dashboards.builders.tables import Label, Value, operator_link, rows
 _BUCKET: Final = f"{MODEL}, temperature"
 _VERDICT: Final = 120  # pixels: as wide as its words
 _NARROW: Final = 100
-# What loses comes before what only costs room or recomputed blocks: those two explain no
-# acceptance.
-_LOSSES: Final = 'finding!~"prefix_cache|room"'
-_FINDING: Final = worst(
-    f"{POD}, finding", f"2 * {lately(series('finding', _LOSSES))} == 2 or {HELD}"
-)
+_FINDING: Final = least(f"{POD}, finding", lately(series("finding_rank")))  # 1: to change first
 _P99: Final = series("engine_latency_seconds", 'phase="tpot"', 'quantile="0.99"')
 
 
@@ -165,7 +160,7 @@ def pods() -> table.Panel:
         ],
         [
             Value(who(STATE), "State", COUNT, STATES, _VERDICT),
-            Value(explained(f"topk by ({POD}) (1, {_FINDING})")),
+            Value(explained(f"bottomk by ({POD}) (1, {_FINDING})")),
             Value(ACCEPTANCE_BY_POD, "Acceptance", SHARE, width=_NARROW),
             Value(worst(POD, BREAK_EVEN), "Break-even", SHARE, width=_NARROW),
             Value(SPEEDUP, "Speedup", TIMES, width=90),

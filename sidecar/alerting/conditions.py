@@ -16,6 +16,7 @@ from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.settings.files import shipped
 from sidecar.wording.answer import answer
 from sidecar.wording.findings import explanations
+from sidecar.wording.findings.explanation import Explanation
 from sidecar.wording.notes import model_notes
 
 # What a summary or a description may quote; anything else needs Prometheus.
@@ -138,9 +139,15 @@ def _context(report: Report, model: ModelReport) -> str:
     Each note that is not in the answer already has a line.
     """
     answered = _page_answer(replace(report, models=(model,)))
-    why = [f"Why: {finding.what} {finding.remedy}" for finding in explanations(model)[:1]]
+    why = [_why(finding) for finding in explanations(model)[:1] if finding.remedy]
     notes = [note for note in model_notes(model) if note not in answered]
     return "\n".join((answered, *why, *notes))
+
+
+def _why(finding: Explanation) -> str:
+    """The finding and its remedy, with what to paste."""
+    text = f"Why: {finding.what} {finding.remedy}"
+    return f"{text}\n{finding.option}" if finding.option else text
 
 
 def _page_answer(report: Report) -> str:

@@ -15,7 +15,6 @@ from sidecar.analysis.evidence import Acceptance, Evidence
 from sidecar.analysis.speed.steps import StepCosts
 from sidecar.settings.groups import Thresholds
 
-_WORTH: Final = 0.03  # share of the time per token that a change must save
 # if drafts are on average this far below the number of positions, K varies or they are cut short
 _VARIES: Final = 0.25
 
@@ -72,55 +71,93 @@ class Advice:
     can_schedule: bool = False  # whether vLLM is known to follow one with this method
 
 
-def advise(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> Advice:
+def advise(
+    evidence: Evidence,
+    judged: Acceptance,
+    thresholds: Thresholds,
+    *,
+    wanted: Direction | None,
+    before: Advice | None = None,
+) -> Advice:
     """Advises by time per token if step times are known, else by acceptance.
 
     If there is a schedule, advises on that only. The step times are of the recent window, so what
-    was accepted in them is, too.
+    was accepted in them is, too. ``wanted`` is what the judgement makes of the acceptance rate;
+    advice that was given ``before`` stays until it would gain less than half of what is worthwhile.
     """
     if not evidence.is_ruled:
         return Advice()
 
-    rates, acceptance = judged.position_rates, judged.rate or 0.0
     loads = evidence.costs_by_load if evidence.can_schedule and evidence.costs is not None else {}
+    rates = emitted_rates(judged.position_rates, evidence.emitted_share)
     entries = tuple(schedule(rates, loads, varies=evidence.has_schedule))
-    fewer, more = thresholds.acceptance_fewer_tokens, thresholds.acceptance_more_tokens
+    if evidence.has_schedule:
+        return Advice(schedule=entries, can_schedule=evidence.can_schedule)
 
     tokens = None
-    if not evidence.has_schedule:
-        recent = evidence.window.position_rates
-        tokens = timed_advice(recent, evidence.costs) if evidence.costs is not None else None
-        tokens = tokens or tokens_advice(
-            acceptance, rates, fewer=fewer if evidence.costs is None else 0.0, more=more
-        )
+    if evidence.costs is not None:
+        was_advised = before is not None and before.tokens is not None
+        worthwhile = thresholds.worthwhile / 2 if was_advised else thresholds.worthwhile
+        recent = emitted_rates(evidence.window.position_rates, evidence.emitted_share)
+        tokens = timed_advice(recent, evidence.costs, worthwhile)
+
+    # by time, fewer tokens would have been advised
+    is_by_time = evidence.costs is not None
+    if tokens is None and not (is_by_time and wanted is Direction.FEWER):
+        least = thresholds.acceptance_fewer_tokens
+        tokens = tokens_advice(judged.rate or 0.0, rates, wanted, least=least)
 
     return Advice(tokens=tokens, schedule=entries, can_schedule=evidence.can_schedule)
 
 
-def tokens_advice(
-    acceptance: float, rates: Sequence[float], *, fewer: float, more: float
-) -> TokensAdvice | None:
-    """What to change about the number of speculative tokens; None if it fits.
+def emitted_rates(rates: Sequence[float], emitted_share: float | None) -> tuple[float, ...]:
+    """The acceptance rates by position without the tokens that no request got.
 
-    ``rates[p]`` is the acceptance rate at draft position p; empty if unknown. Below an acceptance
-    rate of ``fewer`` the advice is fewer tokens, above ``more`` it is more.
+    Where a request stops inside a draft, vLLM also counts the accepted tokens after it. A stop cuts
+    off a token the likelier the later its position, so each position loses in proportion to it.
     """
-    now = len(rates)
-    if acceptance > more:
-        return TokensAdvice(direction=Direction.MORE, now=now, acceptance=acceptance)
-    if acceptance >= fewer:
-        return None
-    worth = sum(1 for rate in rates if rate >= fewer)  # rates fall from position to position
-    if worth == now:
-        return TokensAdvice(direction=Direction.FEWER, now=now, acceptance=acceptance)
-    direction = Direction.FEWER if worth else Direction.NONE
-    return TokensAdvice(
-        direction=direction, now=now, best=worth, acceptance=acceptance, next_rate=rates[worth]
+    if emitted_share is None or emitted_share >= 1:
+        return tuple(rates)
+
+    weighted = sum(position * rate for position, rate in enumerate(rates, start=1))
+    lost = (1 - emitted_share) * sum(rates) / weighted if weighted else 0.0
+    return tuple(
+        max(rate * (1 - lost * position), 0.0) for position, rate in enumerate(rates, start=1)
     )
 
 
-def timed_advice(rates: Sequence[float], costs: StepCosts) -> TokensAdvice | None:
+def tokens_advice(
+    acceptance: float, rates: Sequence[float], wanted: Direction | None, *, least: float
+) -> TokensAdvice | None:
+    """What to change about the number of speculative tokens; None if it fits.
+
+    ``rates[p]`` is the acceptance rate at draft position p; empty if unknown. A position with less
+    than ``least`` is not worth drafting.
+    """
+    now = len(rates)
+    if wanted is Direction.MORE:
+        return TokensAdvice(direction=Direction.MORE, now=now, acceptance=acceptance)
+    if wanted is None:
+        return None
+
+    worth = sum(1 for rate in rates if rate >= least)  # rates fall from position to position
+    if worth == now:
+        return TokensAdvice(direction=Direction.FEWER, now=now, acceptance=acceptance)
+    return TokensAdvice(
+        direction=Direction.FEWER if worth else Direction.NONE,
+        now=now,
+        best=worth,
+        acceptance=acceptance,
+        next_rate=rates[worth],
+    )
+
+
+def timed_advice(
+    rates: Sequence[float], costs: StepCosts, worthwhile: float
+) -> TokensAdvice | None:
     """Advises a smaller number of draft tokens for this load; None if it would gain too little.
+
+    ``worthwhile`` is the share of the time per token that it must save.
 
     Also None if their number varies: rates out of all drafts, as vLLM's counters give, say nothing
     about shorter ones.
@@ -128,7 +165,7 @@ def timed_advice(rates: Sequence[float], costs: StepCosts) -> TokensAdvice | Non
     if not rates or costs.drafted < len(rates) - _VARIES:
         return None
     seconds = token_seconds(rates, costs)
-    if min(seconds) > (1 - _WORTH) * seconds[-1]:
+    if min(seconds) > (1 - worthwhile) * seconds[-1]:
         return None
     best = seconds.index(min(seconds))
     return TokensAdvice(

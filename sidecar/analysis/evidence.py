@@ -12,6 +12,8 @@ from sidecar.requests.messages import Speculation
 
 # standard errors, about 95 %: a difference that is claimed is larger, and ± shows as many
 CONFIDENCE: Final = 2.0
+# draft tokens that a model drafts token by token; in the field it is 3 to 7
+_MOST_BY_TOKEN: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +99,10 @@ class Evidence:
 
     ``window`` is over the sliding window, ``hour`` over the last hour, or as much of it as is
     known. ``speedup`` is plain time per token / actual; None without a baseline. ``speculation`` is
-    how the engine drafts; None without the plug-in. ``is_data_parallel``: vLLM has several engines
-    for the model.
+    how the engine drafts; None if neither the plug-in nor a setting tells. ``is_data_parallel``:
+    vLLM has several engines for the model. ``runs_v2``: on model runner V2; None if unknown.
+    ``emitted_share`` is the share of the accepted tokens that requests got: vLLM also counts those
+    after a stop inside a draft (vLLM issue 56101). None if it is not known.
     """
 
     window: Acceptance = NO_DRAFTS
@@ -108,6 +112,8 @@ class Evidence:
     costs_by_load: Mapping[int, StepCosts] = field(default_factory=dict)
     speculation: Speculation | None = None
     is_data_parallel: bool = False
+    runs_v2: bool | None = None
+    emitted_share: float | None = None
 
     @property
     def is_adaptive(self) -> bool:
@@ -123,15 +129,20 @@ class Evidence:
     def is_ruled(self) -> bool:
         """Whether the rule of thumb on the acceptance rate applies.
 
-        It does if nothing is known of the method.
+        If nothing is known of the method, it does up to a number of draft tokens that models draft
+        token by token: more are drafted in one pass, or by no model.
         """
-        return self.speculation is None or is_ruled(self.speculation)
+        if self.speculation is not None:
+            return is_ruled(self.speculation)
+        longest = max(self.window, self.hour, key=lambda window: window.drafts)
+        return len(longest.accepted_per_position) <= _MOST_BY_TOKEN
 
     @property
     def can_schedule(self) -> bool:
         """Whether vLLM is known to let the number of draft tokens follow the batch size."""
-        known = self.speculation is not None and follows_a_schedule(self.speculation.method)
-        return known and not self.is_data_parallel
+        if self.speculation is None or self.is_data_parallel:
+            return False
+        return follows_a_schedule(self.speculation.method, runner_v2=self.runs_v2)
 
 
 def is_ruled(speculation: Speculation) -> bool:

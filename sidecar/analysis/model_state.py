@@ -4,8 +4,8 @@ Requests are known only where the plug-in is connected.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from sidecar.analysis.distributions import (
@@ -21,21 +21,22 @@ from sidecar.analysis.distributions import (
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.speedup import Withheld
-from sidecar.analysis.split.life import Cut, Life
+from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.strata import Cell, Sums
 from sidecar.analysis.split.tallies import (
     GROUPED,
     Label,
-    Labels,
     LiveTally,
+    RequestLabels,
     Tallies,
     TemperatureBuckets,
     prompt_label,
     sum_by_label,
 )
+from sidecar.analysis.split.view import CountedLife
 from sidecar.engine.methods import REJECTED
 from sidecar.requests.messages import OTHER, FinishedRequest, Table
-from sidecar.requests.tally import NOTHING, Outcome
+from sidecar.requests.tally import NOTHING, Outcome, Tally
 from sidecar.settings import Settings
 from sidecar.settings.groups import MOST_MIN_REQUESTS
 
@@ -95,6 +96,14 @@ class TemperatureState:
         self.recent_ttft = Recent(window, duration_bin)
         self.recent_tpot = Recent(window, duration_bin)
 
+    def go_on_from(self, before: "TemperatureState") -> None:
+        """Takes the distributions over, but not what is recent."""
+        self.acceptances = before.acceptances
+        self.lengths = before.lengths
+        self.ttft = before.ttft
+        self.tpot = before.tpot
+        self.durations = before.durations
+
     def drop(self, at: float) -> None:
         """Forgets what has left the window that ends at ``at``."""
         for recent in (self.recent_acceptances, self.recent_ttft, self.recent_tpot):
@@ -117,6 +126,14 @@ class TemperatureState:
         self.recent_tpot.add(at, tpot)
 
 
+@dataclass(frozen=True, slots=True)
+class TakenCut:
+    """The cut of a life that the totals contain, and its tallies by label."""
+
+    cut: Cut
+    tallies: Tallies
+
+
 class ModelState:
     """One model; bounded whatever the traffic. Every temperature exists from the start, at 0."""
 
@@ -126,6 +143,7 @@ class ModelState:
         self._buckets = TemperatureBuckets(settings.temperature_buckets)
         window, measured = settings.latency_window, settings.measured
 
+        self.assumed_method = settings.speculative_method
         self.plain_latencies = measured.latencies(name)
         self.plain_cache = measured.plain_cache.get(name)
         missing = Withheld.OTHER_MODEL if measured.plain_steps else Withheld.NO_REFERENCE
@@ -150,53 +168,72 @@ class ModelState:
         # ones without drafts.
         self.counts = SlidingSums[str, int](settings.latency_window)
 
-        self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
-        # each life's cut and its tallies by label, by ``start``
-        self._taken: dict[str, tuple[Cut, Tallies]] = {}
+        self._labels = RequestLabels(self._buckets, names_adapters=settings.plugin.adapters)
+        self._taken: dict[str, TakenCut] = {}  # of each life, by its ``start``
         self._acceptances = Recent(settings.latency_window, acceptance_bin)
         # for a slow hour
         self._latest: deque[tuple[float, float]] = deque(maxlen=MOST_MIN_REQUESTS)
 
-    def count(self, at: float, lives: Sequence[Life]) -> int:
-        """Takes in the confirmed cuts of the model's lives by ``at``, a good poll's time.
+    def begin_again(self) -> "ModelState":
+        """The same model, judged by what it does from now on.
+
+        What is exported as a counter goes on: distributions, and the time saved and lost.
+        """
+        again = ModelState(self.name, self._settings)
+        for label, state in self.temperatures.items():
+            again.temperatures[label].go_on_from(state)
+            again.speed.temperature(label).saved = self.speed.temperature(label).saved
+            again.speed.temperature(label).lost = self.speed.temperature(label).lost
+        return again
+
+    def count(self, at: float, lives: Sequence[CountedLife]) -> int:
+        """Takes in the cuts of the model's lives that count, by ``at``, a good poll's time.
 
         Returns how many more adapters have become "other".
         """
         overflowed = self._labels.overflowed
-        is_renamed = self._labels.name_adapters(lives)
-        before, self._taken = self._taken, {}
+        is_renamed = self._labels.name_adapters(life.cut for life in lives)
+        before = self._taken
         if lives and not before:
             self._begin(at, lives)
 
+        self._taken = {}
         for life in lives:
-            start, cut = life.hello.start, life.confirmed
-            if cut is None or life.first is None:
-                continue
-            taken, tallies = before.get(start) or (life.first, self._labels.sums(life.first.tables))
-            if is_renamed:
-                tallies = self._labels.sums(taken.tables)
-            if cut is not taken:
-                known, tallies = tallies, self._labels.sums(cut.tables)
-                for label, tally in tallies.items():
-                    if not tally.has_fallen(earlier := known.get(label, NOTHING)):
-                        self._tally(label).grow(tally - earlier)
-            self._taken[start] = (cut, tallies)
+            taken = before.get(life.start)
+            if taken is None:
+                taken = TakenCut(life.first, self._labels.sums(life.first.tables))
+            elif is_renamed:
+                taken = TakenCut(taken.cut, self._labels.sums(taken.cut.tables))
+            self._taken[life.start] = self._grow(taken, life.cut)
 
-        totals = sum_by_label(tallies for _, tallies in self._taken.values())
-        gone = [one for one in self.tallies if one[0] is Table.ADAPTER and one not in totals]
+        self._set_totals(sum_by_label(taken.tallies for taken in self._taken.values()))
+        return max(self._labels.overflowed - overflowed, 0)
+
+    def _grow(self, taken: TakenCut, cut: Cut) -> TakenCut:
+        """Adds what a life has counted since the cut that was ``taken``; returns the ``cut``."""
+        if cut is taken.cut:
+            return taken
+        tallies = self._labels.sums(cut.tables)
+        for label, tally in tallies.items():
+            earlier = taken.tallies.get(label, NOTHING)
+            if not tally.has_fallen(earlier):
+                self._tally(label).grow(tally - earlier)
+        return TakenCut(cut, tallies)
+
+    def _set_totals(self, totals: Mapping[Label, Tally]) -> None:
+        gone = [
+            label for label in self.tallies if label[0] is Table.ADAPTER and label not in totals
+        ]
         for label in gone:
             del self.tallies[label]  # of a process of vLLM that has ended
         for label in {*self.tallies, *totals}:
             self._tally(label).total = totals.get(label, NOTHING)
 
-        return max(self._labels.overflowed - overflowed, 0)
-
-    def _begin(self, at: float, lives: Sequence[Life]) -> None:
+    def _begin(self, at: float, lives: Sequence[CountedLife]) -> None:
         """The tallies' windows begin where the ``lives`` do, not with vLLM's first page."""
         polled = self._marked or at
-        self._marked = min(
-            at, *(life.hello.started if life.from_start else polled for life in lives)
-        )
+        begun = [polled if life.began is None else life.began for life in lives]
+        self._marked = min(at, *begun)
         for tally in self.tallies.values():
             tally.mark(self._marked)
 
@@ -262,29 +299,33 @@ class ModelState:
         Between engines, they are compared also at one prompt length.
         """
         # summed at once, since they are in the same cells
-        alike: dict[tuple[str, ...], list[FinishedRequest]] = {}
+        alike: dict[tuple[Label, ...], list[FinishedRequest]] = {}
         for request in requests:
             if request.draft_tokens:  # else it says nothing
-                alike.setdefault(self._groups(request), []).append(request)
+                alike.setdefault(tuple(self._groups(request)), []).append(request)
 
         for groups, same in alike.items():
             sums = Sums.of(
                 [one.draft_tokens for one in same], [one.accepted_tokens for one in same]
             )
-            for by, group in zip(GROUPED, groups, strict=False):
+            for by, group in groups:
                 self.strata[by].add(at, {(temperature, group): sums})
-            self.strata[ENGINE].add(at, {((temperature, groups[0]), engine): sums})
+                if by is Table.PROMPT_TOKENS:
+                    self.strata[ENGINE].add(at, {((temperature, group), engine): sums})
 
-    def _groups(self, request: FinishedRequest) -> tuple[str, ...]:
-        """A request's group in each of the tables ``GROUPED``.
+    def _groups(self, request: FinishedRequest) -> Iterator[Label]:
+        """A request's group in each table, but for temperatures.
 
-        The table of adapters is left out unless they are named.
+        Adapters are left out unless they are named, and what this vLLM's plug-in cannot tell.
         """
-        prompt = prompt_label(max(request.prompt_tokens - 1, 0).bit_length())
-        groups = (prompt, STRUCTURED if request.structured else "free", request.sampling or "plain")
+        yield Table.PROMPT_TOKENS, prompt_label(max(request.prompt_tokens - 1, 0).bit_length())
+        yield Table.OUTPUT, STRUCTURED if request.structured else "free"
+        if request.sampling is not None:
+            yield Table.SAMPLING, request.sampling
+        if request.ending is not None:
+            yield Table.ENDING, request.ending
         if self._settings.plugin.adapters:
-            return (*groups, self._labels.label(Table.ADAPTER, request.adapter or ""))
-        return groups
+            yield Table.ADAPTER, self._labels.label(Table.ADAPTER, request.adapter or "")
 
     def mark(self, at: float) -> None:
         """Timestamps all totals with ``at``, a good poll's time."""
@@ -308,13 +349,19 @@ class ModelState:
         sums = self.counts.sums
         return {name: sums[name] / sums[_ALL] for name in REJECTED if name in sums}
 
-    def windows(self) -> tuple[dict[str, Acceptance], dict[str, Acceptance]]:
-        """Every temperature over the sliding window and over the last hour, each with its share."""
-        tallies = {
+    def windows(self) -> dict[str, Acceptance]:
+        """Every temperature over the sliding window, each with its share."""
+        return _shared({label: tally.window for label, tally in self._by_label().items()})
+
+    def hours(self) -> dict[str, Acceptance]:
+        """The same over the last hour, or as much of it as is known."""
+        return _shared({label: tally.hour for label, tally in self._by_label().items()})
+
+    def _by_label(self) -> dict[str, LiveTally]:
+        """The temperatures' tallies."""
+        return {
             label: tally for (by, label), tally in self.tallies.items() if by is Table.TEMPERATURE
         }
-        short = {label: tally.window for label, tally in tallies.items()}
-        return _shared(short), _shared({label: tally.hour for label, tally in tallies.items()})
 
     def acceptance_p10(self, now: float, needed: int) -> float | None:
         """The 10th percentile of single requests' acceptance; see ``ModelReport``.

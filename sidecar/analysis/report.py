@@ -38,7 +38,8 @@ class EngineReport:
     """One engine.
 
     Every field after ``judgement`` is a current value: empty or None unless the last poll is fresh.
-    The exception is ``speculation``, which does not come from polls.
+    The exceptions are ``speculation``, ``configuration`` and ``said``, which hold until vLLM
+    restarts.
     """
 
     key: EngineKey
@@ -60,14 +61,19 @@ class EngineReport:
     acceptance: Acceptance | None
     limitations: frozenset[Limitation]
     speed: EngineSpeed | None  # None if it does not speculate
-    speculation: Speculation | None  # as the plug-in reports it
-    configuration: Configuration  # likewise
+    # of the plug-in whose numbers vLLM's counters confirm
+    speculation: Speculation | None
+    configuration: Configuration
     # of its acceptance from the other engines', at the same temperatures and lengths
     difference: Difference | None
     # generated over latency_window while nothing was drafted; 0 if anything was
     undrafted_tokens: float
-    # the plug-in's draft tokens / vLLM's, both since the engine started; 0 if not usable
+    # the plug-in's draft tokens / vLLM's, both since the engine started; generated tokens where
+    # nothing was drafted; 0 if not usable
     coverage: float | None
+    report_age: float | None = None  # of the plug-in's newest whole report, in seconds
+    # as a plug-in says it, also if nothing has confirmed it yet: to be shown, not to judge by
+    said: Speculation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,13 +127,15 @@ class ModelReport:
     acceptance_p10: float | None
     no_split: NoSplit | None  # why there are no temperatures; None if there are
     advice: Advice | None  # on the number of draft tokens; None below the gates
+    # over the last hour, by the mean context of the requests that decoded (``CONTEXT_LABELS``)
+    contexts: Mapping[str, Speedup] = field(default_factory=dict)
     plain_cache: PlainCache | None = None  # this and the next two are the baseline's
     plain_steps: PlainStepTimes | None = None
     # by phase and quantile
     plain_latencies: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
     # share of the requests by parameter: see REJECTED
     rejected: Mapping[str, float] = field(default_factory=dict)
-    findings: tuple[Finding, ...] = ()  # why speculation loses, the most expensive first
+    findings: tuple[Finding, ...] = ()  # why speculation loses, what to change first first
     # as of the last good poll, like the judgement
     breaches: Breaches = field(default_factory=Breaches)
 

@@ -3,21 +3,22 @@
 It gives the report of the last poll.
 """
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from sidecar.analysis.build import Moment, evidence, model_report
+from sidecar.analysis.build import evidence, model_report
 from sidecar.analysis.engine.engines import Engines, ScrapeReport, shown_positions
+from sidecar.analysis.facts import ModelFacts, gather
 from sidecar.analysis.model_state import ModelState
-from sidecar.analysis.report import OwnReport, Report
+from sidecar.analysis.report import ModelReport, OwnReport, Report
 from sidecar.analysis.speed.speedup import LoadTotals
 from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.split.life import NO_STEPS
 from sidecar.analysis.split.lives import Lives
+from sidecar.analysis.split.view import LivesView
 from sidecar.analysis.verdict import Judge, ModelJudgement
-from sidecar.engine.merge import OTHER
+from sidecar.engine import merge
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
@@ -39,16 +40,27 @@ class State:
         self._settings = settings
         self._scrape = ScrapeReport(interval=settings.scrape_interval)
         self._engines = Engines(settings)
-        self._speculation: dict[str, Speculation] = {}  # by model, as the plug-in said last
         self._models: dict[str, ModelState] = {}
-        self._overflow = Counter(position=0, group=0)
+        # How each model's engines speculate, as vLLM's counters confirmed it last, and the models
+        # of which they have not yet done so since vLLM restarted.
+        self._speculation: dict[str, Speculation] = {}
+        self._unconfirmed: set[str] = set()
+        self._overflow = {"position": 0, "group": 0}
         self._judge = Judge(settings.thresholds, settings.latency_window)
+        self._facts: tuple[ModelFacts, ...] = ()  # as of the last good poll
+        # those made of these facts: by whether they are fresh, and whether the judgements hold
+        self._reports: dict[tuple[bool, bool], tuple[ModelReport, ...]] = {}
         self.plugin = Lives(listening_since, settings.thresholds.coverage)
 
     @property
     def is_polled(self) -> bool:
         """Whether at least one poll has ended, successfully or not."""
         return self._scrape.last_scrape is not None or self._scrape.last_error is not None
+
+    @property
+    def restarts(self) -> int:
+        """How often vLLM has restarted."""
+        return self._engines.restarts
 
     def apply(self, settings: Settings) -> None:
         """Judges by these settings' thresholds from the next poll on."""
@@ -59,80 +71,106 @@ class State:
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
         """Takes in one poll's page; see ``ScrapeSink``."""
         before = self._scrape.last_scrape
-        restarts = self._engines.observe(at, page)
         self._scrape = self._scrape.scraped(at, duration, interval, page.malformed)
-        most = shown_positions(self._settings, len(self._engines.states))
-        past = max((len(engine.accepted_per_position) - most for engine in page.engines), default=0)
-        self._overflow["position"] = max(self._overflow["position"], past)
-        self.plugin.polled(at, page, has_restarted=restarts.vllm, reset=restarts.engines)
-        self._forget_other_speculation(at)
+        restarts = self._engines.observe(at, page)
+        self._note_positions(page)
+        lives = self.plugin.polled(at, page, has_restarted=restarts.vllm, reset=restarts.engines)
+
+        self._note_restarts(has_restarted=restarts.vllm, reset=restarts.engines)
+        self._forget_other_speculation(at, lives)
         self._keep_models(has_restarted=restarts.vllm)
-        reported = self._take_counts(at)
+        self._take_lives(at, lives)
         if before is not None and before < at:
-            self._take_steps(before, at, reported)
-        for key, early, recent in self.plugin.take_finished():
-            if key.model_name in self._models:
-                self._models[key.model_name].finished(at, key.engine, early, recent)
-            else:  # past ``limits.models``
-                self.plugin.leave_out(len(early) + len(recent))
+            self._take_steps(before, at, _steps_by_engine(lives))
+        self._take_finished(at, lives)
         for model in self._models.values():
             model.mark(at)
-        thresholds, models = self._settings.thresholds, self._models.values()
-        self._judge.judge(
-            [evidence(model, self._engines, self.plugin, at, thresholds) for model in models], at
-        )
+        self._judge_models(at, lives)
 
     # The signature is the protocol's.
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002
         """Takes in a failed poll; see ``ScrapeSink``."""
         self._scrape = self._scrape.failed(error)
-
-    @property
-    def restarts(self) -> int:
-        """How often vLLM has restarted."""
-        return self._engines.restarts
+        self.plugin.missed()
 
     def report(self, now: float, own: OwnReport = _NO_OWN, problem: str = "") -> Report:
         """The report at ``now``, Unix seconds; ``problem`` is as in ``Lives.report``."""
         scrape = self._scrape.at(now, self._engines.restarts)
-        judged = self._judge.held(now, fresh=scrape.up)
-        moment = Moment(self._scrape.last_scrape or now, scrape.up, self._settings.thresholds)
         return Report(
             at=now,
             scrape=scrape,
-            plugin=self.plugin.report(problem),
-            models=tuple(
-                model_report(
-                    model, self._engines, self.plugin, judged.get(name, ModelJudgement()), moment
-                )
-                for name, model in self._models.items()
-            ),
+            plugin=self.plugin.report(problem, as_of_poll=True),
+            models=self._models_at(now, is_fresh=scrape.up),
             own=replace(own, label_overflow={"engine": self._engines.overflowed, **self._overflow}),
         )
 
-    def _forget_other_speculation(self, at: float) -> None:
-        """Forgets a model whose engines speculate in another way, as after a restart.
+    def _models_at(self, now: float, *, is_fresh: bool) -> tuple[ModelReport, ...]:
+        """All models, made once for each poll, and once more when it is no longer fresh."""
+        judged = self._judge.held(now, fresh=is_fresh)
+        which = (is_fresh, bool(judged))
+        if which not in self._reports:
+            known = self._facts if is_fresh else [facts.aged() for facts in self._facts]
+            self._reports[which] = tuple(
+                model_report(
+                    facts,
+                    judged.get(facts.model.name, ModelJudgement()),
+                    self._settings.thresholds,
+                )
+                for facts in known
+            )
+        return self._reports[which]
 
-        From now on, the model is judged by what its engines do since then.
+    def _note_positions(self, page: PageSnapshot) -> None:
+        most = shown_positions(self._settings, len(self._engines.states))
+        past = max((len(engine.accepted_per_position) - most for engine in page.engines), default=0)
+        self._overflow["position"] = max(self._overflow["position"], past)
+
+    def _judge_models(self, at: float, lives: LivesView) -> None:
+        thresholds = self._settings.thresholds
+        self._facts = tuple(
+            gather(model, self._engines, lives, at, thresholds) for model in self._models.values()
+        )
+        self._reports.clear()
+        self._judge.judge([evidence(facts, thresholds) for facts in self._facts], at)
+
+    def _note_restarts(self, *, has_restarted: bool, reset: Collection[EngineKey]) -> None:
+        if has_restarted:
+            self._unconfirmed.update(self._speculation)
+        self._unconfirmed.update(key.model_name for key in reset)
+
+    def _forget_other_speculation(self, at: float, lives: LivesView) -> None:
+        """Forgets a model whose engines speculate in another way since a restart.
+
+        From now on, the model is judged by what its engines do since then. Only a plug-in whose
+        numbers vLLM's counters confirm says how they speculate, and without a restart nothing that
+        it says makes the sidecar forget anything.
         """
-        before, self._speculation = self._speculation, {}
+        self._speculation = {
+            name: known for name, known in self._speculation.items() if name in self._models
+        }
+        self._unconfirmed &= self._speculation.keys()
+
         for name in [*self._models]:
             engines = self._engines.of(name)
-            known = (self.plugin.speculation(state.key) for state in engines)
-            now = next(filter(None, known), before.get(name))
-            if now is not None:
-                self._speculation[name] = now
-                if now != before.get(name, now):
-                    del self._models[name]
-                    for state in engines:
-                        state.judge_from(at)
+            confirmed = (lives.engine(state.key).speculation for state in engines)
+            now = next(filter(None, confirmed), None)
+            if now is None:
+                continue
+            before = self._speculation.get(name, now)
+            self._speculation[name] = now
+            if name in self._unconfirmed and now != before:
+                self._models[name] = self._models[name].begin_again()
+                for state in engines:
+                    state.judge_from(at)
+            self._unconfirmed.discard(name)
 
     def _keep_models(self, *, has_restarted: bool) -> None:
         """Keeps a state for each model with an engine.
 
         Drops it with the last engine, a while after that left the page.
         """
-        known, self._models = self._models, {}
+        known = self._models
+        self._models = {}
         for key in self._engines.states:
             name = key.model_name
             model = known.get(name) or self._models.get(name)
@@ -143,18 +181,17 @@ class State:
             if has_restarted:  # it may speculate in another way
                 model.speed.loads = LoadTotals()
 
-    def _take_counts(self, at: float) -> Mapping[EngineKey, StepTally]:
-        """Passes what the plug-ins have counted on to the models.
-
-        Returns the growth of the plug-ins' steps, by engine.
-        """
-        steps: dict[EngineKey, StepTally] = {}
+    def _take_lives(self, at: float, lives: LivesView) -> None:
         for model in self._models.values():
-            lives = self.plugin.counting(model.name)
-            self._overflow["group"] += model.count(at, lives)
-            for life in lives:
-                steps[life.key] = steps.get(life.key, NO_STEPS) + life.take_steps()
-        return steps
+            self._overflow["group"] += model.count(at, lives.lives_of(model.name))
+
+    def _take_finished(self, at: float, lives: LivesView) -> None:
+        for requests in lives.finished:
+            model = self._models.get(requests.key.model_name)
+            if model is None:  # past ``limits.models``
+                self.plugin.leave_out(requests)
+            else:
+                model.finished(at, requests.key.engine, requests.early, requests.recent)
 
     def _take_steps(self, start: float, at: float, reported: Mapping[EngineKey, StepTally]) -> None:
         """Takes in what each engine decoded since the last poll.
@@ -163,7 +200,7 @@ class State:
         """
         speculating: dict[str, dict[EngineKey, Steps]] = {name: {} for name in self._models}
         for key, state in self._engines.states.items():
-            if key == OTHER or state.seen_at != at:
+            if key == merge.OTHER or state.seen_at != at:
                 continue
             steps = state.steps
             if state.untimed is not None and state.grown is not None:
@@ -176,3 +213,11 @@ class State:
 
         for name, decoded in speculating.items():
             self._models[name].speed.polled(start, at, decoded)
+
+
+def _steps_by_engine(lives: LivesView) -> dict[EngineKey, StepTally]:
+    """The growth of the plug-ins' steps since the last poll."""
+    steps: dict[EngineKey, StepTally] = {}
+    for life in lives.lives:
+        steps[life.key] = steps.get(life.key, NO_STEPS) + life.steps
+    return steps

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from sidecar.analysis.advice import Advice, Direction, advise
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance, Evidence, ModelEvidence
 from sidecar.settings.groups import Thresholds
 
@@ -59,6 +60,8 @@ class Judgement:
     that the value has crossed again, if only the margin keeps the verdict from rising. ``is_low``:
     the acceptance rate is below its threshold or, if it decides, not yet clearly above it again.
     ``has_collapsed``, of a model as a whole: a fault keeps drafts from being accepted.
+    ``wanted_tokens``: the acceptance rate is past the threshold for fewer or more draft tokens, or
+    was and is not yet clearly back; None between the two.
     """
 
     evidence: Evidence = field(default_factory=Evidence)
@@ -70,6 +73,7 @@ class Judgement:
     held_below: float | None = None
     is_low: bool = False
     has_collapsed: bool = False
+    wanted_tokens: Direction | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -102,9 +106,13 @@ class Breaches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelJudgement:
-    """All judgements on one model; ``temperatures`` and ``engines`` have those of its evidence."""
+    """All judgements on one model; ``temperatures`` and ``engines`` have those of its evidence.
+
+    ``advice`` is on the number of draft tokens; None below the gates.
+    """
 
     whole: Judgement = field(default_factory=Judgement)
+    advice: Advice | None = None
     breaches: Breaches = field(default_factory=Breaches)
     temperatures: Mapping[str, Judgement] = field(default_factory=dict)
     engines: Mapping[str, Judgement] = field(default_factory=dict)
@@ -138,8 +146,13 @@ class Judge:
 
         Forgets a model that is not among them.
         """
-        before, self._last = self._last, {}
-        self._judged = {model.model_name: self._model(model, before) for model in models}
+        before = self._last
+        advised = {name: model.advice for name, model in self._judged.items()}
+        self._last = {}
+        self._judged = {
+            model.model_name: self._model(model, before, advised.get(model.model_name))
+            for model in models
+        }
         self._judged_at = at
 
     def held(self, now: float, *, fresh: bool) -> Mapping[str, ModelJudgement]:
@@ -150,7 +163,10 @@ class Judge:
         return self._judged if fresh or 0 <= now - self._judged_at <= HELD else {}
 
     def _model(
-        self, model: ModelEvidence, before: Mapping[tuple[str, str, str], Judgement]
+        self,
+        model: ModelEvidence,
+        before: Mapping[tuple[str, str, str], Judgement],
+        advised: Advice | None,
     ) -> ModelJudgement:
         def judged(kind: str, name: str, evidence: Evidence) -> Judgement:
             key = (model.model_name, kind, name)
@@ -164,12 +180,26 @@ class Judge:
         engines = {name: judged("engine", name, found) for name, found in model.engines.items()}
 
         whole = judged("", "", model.whole)
+        # tokens that are accepted at any temperature were drafted by a draft that fits
         spared = any((part.acceptance or 0) >= _COLLAPSED for part in temperatures.values())
         whole = replace(whole, has_collapsed=_has_collapsed(whole) and not spared)
 
-        breaches = _breaches(model, whole, self._thresholds)
+        advice = None
+        if whole.judged is not None:
+            advice = advise(
+                whole.evidence,
+                whole.judged,
+                self._thresholds,
+                wanted=whole.wanted_tokens,
+                before=advised,
+            )
+
         return ModelJudgement(
-            whole=whole, breaches=breaches, temperatures=temperatures, engines=engines
+            whole=whole,
+            advice=advice,
+            breaches=_breaches(model, whole, self._thresholds),
+            temperatures=temperatures,
+            engines=engines,
         )
 
 
@@ -208,14 +238,16 @@ def judge(
         gate = _gate(evidence.window, thresholds, window) if evidence.window.draft_tokens else None
         return Judgement(evidence=evidence, is_known=True, gate=gate)
 
-    by_acceptance, by_speedup, held_below = Verdict.INSUFFICIENT_DATA, None, None
+    by_acceptance = Verdict.INSUFFICIENT_DATA
+    by_speedup = None
+    held_below = None
     if evidence.is_ruled:
-        lines = (thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
-        by_acceptance, held_below = _ruled(before.by_acceptance, judged.rate, 0.0, lines)
+        lines = Lines(thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
+        by_acceptance, held_below = _steady(before.by_acceptance, judged.rate, 0.0, lines)
     if evidence.speedup is not None:
-        lines = (thresholds.speedup_net_negative, thresholds.speedup_net_positive)
-        ratio, error = evidence.speedup.ratio, evidence.speedup.error
-        by_speedup, held_below = _ruled(before.by_speedup, ratio, error, lines)
+        lines = Lines(thresholds.speedup_net_negative, thresholds.speedup_net_positive)
+        ratio = evidence.speedup.ratio
+        by_speedup, held_below = _steady(before.by_speedup, ratio, evidence.speedup.error, lines)
 
     stays_low = by_speedup is None and by_acceptance is Verdict.NET_NEGATIVE
     return Judgement(
@@ -226,7 +258,21 @@ def judge(
         by_speedup=by_speedup,
         is_low=stays_low or judged.rate < thresholds.acceptance_net_negative,
         held_below=held_below,
+        wanted_tokens=_wanted_tokens(judged.rate, before.wanted_tokens, thresholds),
     )
+
+
+def _wanted_tokens(
+    rate: float, before: Direction | None, thresholds: Thresholds
+) -> Direction | None:
+    """Whether the acceptance rate asks for fewer or more draft tokens, so that it does not flap."""
+    kept_for_fewer = MARGIN if before is Direction.FEWER else 0.0
+    kept_for_more = MARGIN if before is Direction.MORE else 0.0
+    if rate < thresholds.acceptance_fewer_tokens + kept_for_fewer:
+        return Direction.FEWER
+    if rate > thresholds.acceptance_more_tokens - kept_for_more:
+        return Direction.MORE
+    return None
 
 
 def _with_enough_traffic(
@@ -271,24 +317,37 @@ def _has_collapsed(judgement: Judgement) -> bool:
     return (judgement.acceptance or 0) < _COLLAPSED and bool(rates) and rates[0] < _COLLAPSED
 
 
-def _ruled(
-    before: Verdict | None, value: float, error: float, lines: tuple[float, float]
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A value ``loses`` below the first line and ``wins`` from the second one on."""
+
+    loses: float
+    wins: float
+
+
+def _steady(
+    before: Verdict | None, value: float, error: float, lines: Lines
 ) -> tuple[Verdict, float | None]:
     """The verdict on ``value``, and the line that holds it, if any.
 
-    The value loses below the first of the ``lines`` and wins from the second on. A line holds the
-    verdict although the value is above it again, by less than the margin.
+    A line holds the verdict although the value is above it again, by less than the margin.
     """
-    now = _plain(value, error, lines)
+    now = _at_once(value, error, lines)
     if before not in _RISING:
         return now, None
-    risen = _plain(value - MARGIN, error, lines)
-    verdict = min(now, max(before, risen, key=_RISING.index), key=_RISING.index)
-    return verdict, None if verdict is now else lines[verdict is not Verdict.NET_NEGATIVE]
+
+    risen = _at_once(value - MARGIN, error, lines)
+    allowed = max(before, risen, key=_RISING.index)
+    verdict = min(now, allowed, key=_RISING.index)
+    if verdict is now:
+        return verdict, None
+    return verdict, lines.loses if verdict is Verdict.NET_NEGATIVE else lines.wins
 
 
-def _plain(value: float, error: float, lines: tuple[float, float]) -> Verdict:
+def _at_once(value: float, error: float, lines: Lines) -> Verdict:
     """The verdict alone: break-even between the lines, or if the error reaches across one."""
-    if value + CONFIDENCE * error < lines[0]:
+    if value + CONFIDENCE * error < lines.loses:
         return Verdict.NET_NEGATIVE
-    return Verdict.NET_POSITIVE if value - CONFIDENCE * error >= lines[1] else Verdict.BREAK_EVEN
+    if value - CONFIDENCE * error >= lines.wins:
+        return Verdict.NET_POSITIVE
+    return Verdict.BREAK_EVEN

@@ -10,6 +10,7 @@ import aiohttp
 import structlog
 
 from sidecar.alerting.push import alert_session, post_alerts
+from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.report import EngineReport, Report
 from sidecar.analysis.split.plugin_state import BAD
 from sidecar.analysis.state import State
@@ -153,7 +154,9 @@ def _remedy(error: ScrapeError, url: str) -> str:
 def _speculation(engine: EngineReport) -> str:
     drafted = engine.counters.get(Counter.DRAFT_TOKENS)
     if drafted is None:
-        return "no usable counters"
+        if Limitation.V0_COUNTERS in engine.limitations:
+            return "on, but this engine's counters are wrong (V0)"
+        return "off: vLLM exports no counters of drafts"
     if not drafted:
         return "on, nothing drafted yet"
     accepted = engine.counters.get(Counter.ACCEPTED_TOKENS, 0.0)

@@ -1,71 +1,20 @@
-"""``compare``: the effect of a change, from two saved sweeps.
-
-The error of a speed comes from the differences between the rounds of a sweep, so it includes
-anything that slows the machine down for a while. Fewer than four rounds do not show how much two
-runs of one server differ, so no speed is claimed from them. Acceptance does not depend on the
-machine's speed: its error is that of requests drawn at random.
-"""
+"""``compare``: the effect of a change, from two saved sweeps."""
 
 import argparse
 import json
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import groupby
-from math import ceil
+from dataclasses import asdict
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from sidecar.commands.arguments import share_of_one
-from sidecar.commands.load.metrics import (
-    CACHE,
-    LEAST_BATCHES,
-    METRICS,
-    Interval,
-    difference,
-    estimate,
-    gains_from,
-    least_size,
-    relative_change,
-)
-from sidecar.commands.load.sweep_result import (
-    LevelResult,
-    Measurement,
-    SweepLevel,
-    SweepResult,
-    read_saved,
-)
+from sidecar.commands.load.comparison import compare, comparison_text, gate
+from sidecar.commands.load.sweep_result import read_saved
 from sidecar.settings import Settings
-from sidecar.wording.numbers import aligned, latency
 
 HELP = (
     "compare two saved sweeps, before and after a change: differences, their errors and a verdict"
 )
-_CONFIDENCE: Final = 0.95  # probability that none of the claimed differences is spurious
-_MOST_BATCHES: Final = 20
-# Relative; smaller differences are not claimed, since a machine may drift between two sweeps.
-_SMALLEST: Final = 0.03
-
-_TOKENS: Final = "tokens/s"
-_MEDIANS: Final = ("TTFT P50", "TPOT P50", _TOKENS)
-_SPEEDS: Final = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", _TOKENS)
-_ACCEPTED: Final = ("acceptance", "length")
-# Comparable only under the same requests.
-_BALANCE: Final = ("requests/s", "cache hit ratio", "preemptions/request")
-# Arguments of ``sweep``.
-_SENT: Final = ("prompts", "requests", "endpoint", "extra_body", "max_tokens", "rounds")
-_LONG: Final = 80  # characters; two digests of prompts have more
-_COMPARED: Final = (*_ACCEPTED, *_SPEEDS, "requests/s", *CACHE)
-
-Effect = Literal["faster", "slower", "higher", "lower"]
-Result = Literal["faster", "slower", "mixed", "no_difference_shown", "insufficient_data"]
-_VERDICTS: Final[Mapping[Result, str]] = {
-    "faster": "{after} is faster than {before}",
-    "slower": "{after} is slower than {before}",
-    "mixed": "{after} is faster than {before} in some respects and slower in others",
-    "no_difference_shown": "no significant difference in speed between {before} and {after}",
-    "insufficient_data": "not enough data: sweep with more --rounds and --requests",
-}
 _OUTCOMES: Final = {0: "passed", 1: "failed", 3: "undecided"}  # of --fail-if-slower, by exit code
 
 
@@ -94,270 +43,13 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
     if arguments.json:
         print(json.dumps(asdict(comparison), indent=2, allow_nan=False))
     else:
-        print("\n".join(_text(comparison)))
+        print("\n".join(comparison_text(comparison)))
 
     if not comparison.changes:
         return 2
     if arguments.fail_if_slower is None:
         return 0
 
-    code, lines = _gate(comparison, arguments.fail_if_slower)
+    code, lines = gate(comparison, arguments.fail_if_slower)
     print("\n".join((f"--fail-if-slower: {_OUTCOMES[code]}", *lines)), file=sys.stderr)
     return code
-
-
-@dataclass(frozen=True, slots=True)
-class MetricChange:
-    """One metric at one level: seconds, ratios, tokens or requests per second, or counts.
-
-    ``before`` and ``after`` are None if not measured. ``change`` is after / before - 1, without an
-    error if there are too few requests, None if the two cannot be compared. ``difference`` is after
-    minus before, None without an error. ``effect`` is None unless the change is larger than its
-    error, and than a drift of the machine could explain, and the difference larger than its own: a
-    ratio hides how uncertain a large number is that it divides by.
-    """
-
-    level: SweepLevel
-    metric: str
-    before: Interval | None
-    after: Interval | None
-    change: Interval | None
-    difference: Interval | None
-    effect: Effect | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """The comparison of the sweep named ``after`` with the one named ``before``.
-
-    ``gains_from`` is the number of output tokens from which on a request gains time, with its
-    range, by level; a level is absent where requests gain or lose at any length, and where that is
-    not clear. ``left_out`` names the levels that only one of the two measured. ``notes`` are the
-    caveats.
-    """
-
-    before: str
-    after: str
-    result: Result
-    changes: tuple[MetricChange, ...]  # level by level
-    same_requests: bool
-    gains_from: Mapping[str, tuple[int, int, int]]  # empty unless they are the same
-    left_out: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) -> Comparison:
-    """Compares the levels that both have.
-
-    The confidence holds for all changes with an error together (Bonferroni).
-    """
-    first = {one.level: one for one in before.levels if one.whole.samples}
-    second = {one.level: one for one in after.levels if one.whole.samples}
-    pairs = [(level, second[key]) for key, level in first.items() if key in second]
-    unlike = _BALANCE if any(_other_requests(before, after)) else ()
-
-    uncertain = [
-        one
-        for one in _changes(pairs, unlike, _CONFIDENCE)
-        if one.change is not None and one.change.error
-    ]
-    changes = tuple(_changes(pairs, unlike, 1 - (1 - _CONFIDENCE) / max(1, len(uncertain))))
-
-    gains = {level: gains_from(token, first) for level, token, first in _times(changes)}
-    return Comparison(
-        before=names[0],
-        after=names[1],
-        result=_result(changes),
-        changes=changes,
-        same_requests=not unlike,
-        gains_from={
-            level: gain for level, gain in gains.items() if gain is not None and not unlike
-        },
-        left_out=(*_left_out(names[0], first, second), *_left_out(names[1], second, first)),
-        notes=tuple(_notes(before, after, pairs)),
-    )
-
-
-def _left_out(
-    name: str, levels: Iterable[SweepLevel], others: Container[SweepLevel]
-) -> Iterator[str]:
-    if alone := "; ".join(str(level) for level in levels if level not in others):
-        yield f"only {name} measured {alone}: not compared"
-
-
-def _changes(
-    pairs: Sequence[tuple[LevelResult, LevelResult]], unlike: Sequence[str], confidence: float
-) -> Iterator[MetricChange]:
-    """All metrics of all levels; those in ``unlike`` cannot be compared."""
-    for pair in pairs:
-        same_k = _positions(pair[0]) == _positions(pair[1])
-        for metric in _COMPARED:
-            before, after = (_interval(metric, level, confidence) for level in pair)
-            # Acceptance falls as the number of speculative tokens rises; a length is comparable at
-            # any number.
-            is_alike = metric not in unlike and (same_k or metric != "acceptance")
-            change = relative_change(before, after) if is_alike else None
-            gap = difference(before, after) if is_alike else None
-            yield MetricChange(
-                pair[0].level, metric, before, after, change, gap, _effect(metric, change, gap)
-            )
-
-
-def _effect(metric: str, change: Interval | None, gap: Interval | None) -> Effect | None:
-    if gap is None or not gap.is_clear:
-        return None
-    # ``change`` is None if the value was 0 before.
-    if change is not None and (not change.is_clear or abs(change.value) <= _SMALLEST):
-        return None
-    if metric in _SPEEDS:
-        return "faster" if (gap.value > 0) == (metric == _TOKENS) else "slower"
-    return "higher" if gap.value > 0 else "lower"
-
-
-def _interval(name: str, level: LevelResult, confidence: float) -> Interval | None:
-    """The metric's value, with the error that follows from that of its parts."""
-    metric, whole = METRICS[name], level.whole
-    parts: Sequence[Measurement] = level.rounds
-    if name in _ACCEPTED:  # they do not depend on the machine's speed
-        size = ceil(len(whole.samples) / _MOST_BATCHES)
-        starts = range(0, len(whole.samples) - size + 1, size)
-        parts = [
-            replace(whole, samples=whole.samples[start : start + size], counted=None)
-            for start in starts
-        ]
-    elif min(len(part.samples) for part in parts) < least_size(metric.share):
-        parts = ()
-    return estimate(metric.value(whole), map(metric.value, parts), confidence)
-
-
-def _positions(level: LevelResult) -> int:
-    """The number of speculative tokens; 0 if nothing was drafted."""
-    return len(level.whole.acceptance.position_rates)
-
-
-def _times(changes: Iterable[MetricChange]) -> Iterator[tuple[str, Interval, Interval]]:
-    """Each level with its differences in median time per token and to the first token.
-
-    Only levels where both have errors.
-    """
-    gaps = {(str(one.level), one.metric): one.difference for one in changes}
-    for level in dict.fromkeys(level for level, _ in gaps):
-        token, first = gaps[level, "TPOT P50"], gaps[level, "TTFT P50"]
-        if token is not None and first is not None:
-            yield level, token, first
-
-
-def _other_requests(before: SweepResult, after: SweepResult) -> Iterator[str]:
-    """In what the requests of the two differ; empty if they sent the same ones."""
-    for argument in _SENT:
-        first, second = getattr(before, argument), getattr(after, argument)
-        if first != second:
-            both = f" ({first} and {second})"
-            yield f"other --{argument.replace('_', '-')}{both if len(both) < _LONG else ''}"
-    if not (before.complete and after.complete):
-        yield "a sweep ended early"
-    if any(level.whole.failed for sweep in (before, after) for level in sweep.levels):
-        yield "some failed"
-
-
-def _result(changes: Sequence[MetricChange]) -> Result:
-    """The result from the speeds that clearly differ; without any, nothing is claimed."""
-    speeds = [one for one in changes if one.metric in _SPEEDS]
-    effects = {one.effect for one in speeds if one.effect is not None}
-    if not effects:
-        has_errors = any(one.change is not None and one.change.error is not None for one in speeds)
-        return "no_difference_shown" if has_errors else "insufficient_data"
-    if len(effects) > 1:
-        return "mixed"
-    return "faster" if "faster" in effects else "slower"
-
-
-def _notes(
-    before: SweepResult, after: SweepResult, pairs: Sequence[tuple[LevelResult, LevelResult]]
-) -> Iterator[str]:
-    if before.model != after.model:
-        yield f"the model names differ: {before.model} and {after.model}"
-    if reasons := ", ".join(_other_requests(before, after)):
-        yield f"not the same requests: {reasons}; times, lengths and acceptance depend on that"
-    tokens = [{_positions(side) for side in pair} for pair in pairs]
-    if any(0 not in numbers and len(numbers) > 1 for numbers in tokens):
-        yield (
-            "the numbers of speculative tokens differ, which changes the acceptance rate: "
-            "compare length and TPOT"
-        )
-    if any(side.whole.others for pair in pairs for side in pair):
-        yield "vLLM served other clients during a sweep, which affects its times"
-    if min(before.rounds, after.rounds) < LEAST_BATCHES:
-        yield (
-            f"fewer than {LEAST_BATCHES} rounds are not enough to compare speed: "
-            "run both with `sweep --rounds 8`"
-        )
-
-
-def _text(comparison: Comparison) -> Iterator[str]:
-    """A table of both sides with the changes, and the verdict; times in milliseconds."""
-    yield f"{comparison.after} (after) against {comparison.before} (before); times in milliseconds"
-    yield ""
-
-    if not comparison.changes:
-        yield "the two sweeps have no level in common"
-    else:
-        rows: list[Sequence[str]] = []
-        for level, changes in groupby(comparison.changes, lambda change: str(change.level)):
-            rows += [(level, "", "", "", "", ""), *map(_row, changes)]
-        yield from aligned(("", "before", "after", "change", "error", "clearly"), rows, left=(0, 5))
-        yield ""
-        verdict = _VERDICTS[comparison.result]
-        yield f"verdict: {verdict.format(before=comparison.before, after=comparison.after)}"
-        yield from _balance(comparison) if comparison.same_requests else ()
-    yield from (f"note: {note}" for note in (*comparison.notes, *comparison.left_out))
-
-
-def _balance(comparison: Comparison) -> Iterator[str]:
-    for level, token, first in _times(comparison.changes):
-        gain, least = comparison.gains_from.get(level), ""
-        if gain is not None:
-            least = "; a request gains time from {} output tokens on ({} to {})".format(*gain)
-        yield f"{level}: {_time(token, 'per token')}, {_time(first, 'to the first token')}{least}"
-
-
-def _time(change: Interval, per: str) -> str:
-    size = f"{latency(abs(change.value))} ± {latency(change.error or 0.0)}"
-    if change.is_clear:
-        return f"{'saves' if change.value < 0 else 'adds'} {size} {per}"
-    return f"no clear difference {per} ({'-' * (change.value < 0)}{size})"
-
-
-def _row(one: MetricChange) -> Sequence[str]:
-    shown = METRICS[one.metric].shown
-    sides = (shown(None if side is None else side.value) for side in (one.before, one.after))
-    change = "-" if one.change is None else f"{one.change.value:+.1%}"
-    error = "-" if one.change is None or one.change.error is None else f"±{one.change.error:.1%}"
-    return (f"  {one.metric}", *sides, change, error, one.effect or "")
-
-
-def _gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
-    """The exit code, and the reasons for it.
-
-    A reason is a level that is clearly slower by ``limit`` or more, or one where that cannot be
-    ruled out. Checks medians and throughput, whose errors need the fewest requests.
-    """
-    failed: list[str] = []
-    undecided: list[str] = []
-    if not comparison.same_requests:
-        undecided.append("the sweeps did not send the same requests, or some failed")
-    undecided += comparison.left_out
-    for one in comparison.changes:
-        if one.change is None or one.metric not in _MEDIANS:
-            continue
-        slowdown = one.change.value * (-1 if one.metric == _TOKENS else 1)
-        where = f"{one.metric} at {one.level}"
-        if one.effect == "slower" and slowdown >= limit:
-            failed.append(f"{where} is slower by {slowdown:.1%}; the limit is {limit:.1%}")
-        elif one.change.error is None or slowdown + one.change.error >= limit:
-            bound = "unknown"
-            if one.change.error is not None:
-                bound = f"up to {slowdown + one.change.error:.1%}"
-            undecided.append(f"{where}: a slowdown of {limit:.1%} cannot be ruled out ({bound})")
-
-    return (1, failed) if failed else (3 if undecided else 0, undecided)

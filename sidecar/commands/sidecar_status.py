@@ -78,12 +78,7 @@ def _model(model: _Json, table: _Table, item: str, shown: str) -> Iterator[str]:
     for header, rows in model["tables"]:
         yield from ("", *table(header, rows))
     for finding in model["explanations"]:
-        yield from (
-            "",
-            f"{item}{finding['code']}: {finding['what']}",
-            f"{item}{finding['remedy']} {finding['expect']}",
-        )
-        yield f"{item}To verify: {finding['verify']}"
+        yield from ("", *_finding(finding, item))
     notes = [_speedup(model), *model["notes"]]
     notes = [note for note in notes if note and note not in shown]
     notes += [
@@ -92,6 +87,16 @@ def _model(model: _Json, table: _Table, item: str, shown: str) -> Iterator[str]:
         if part["note"]
     ]
     yield from ("", *(f"{item}{note}" for note in notes)) if notes else ()
+
+
+def _finding(finding: _Json, item: str) -> Iterator[str]:
+    """A finding, with what to paste on a line of its own."""
+    yield f"{item}{finding['code']}: {finding['what']}"
+    yield f"{item}{' '.join(filter(None, (finding['remedy'], finding['expect'])))}"
+    if finding["option"]:
+        yield f"{item}{finding['option']}"
+    if finding["verify"]:
+        yield f"{item}To verify: {finding['verify']}"
 
 
 def _speedup(model: _Json) -> str:

@@ -1,4 +1,8 @@
-"""``sweep``: measure the times and the acceptance of one vLLM by temperature and load."""
+"""``sweep``: measure the times and the acceptance of a vLLM by temperature and load.
+
+With ``--against``, two of them take turns; with ``--mix``, temperatures are measured in company and
+alone.
+"""
 
 import argparse
 import asyncio
@@ -9,9 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from sidecar.analysis.advice import advise
 from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.verdict import Judgement, Verdict, judge
 from sidecar.commands.arguments import (
@@ -23,8 +26,10 @@ from sidecar.commands.arguments import (
     whole,
     written,
 )
-from sidecar.commands.load.measure import SweepOptions, measure_sweep
+from sidecar.commands.load.comparison import Comparison, compare, comparison_text
+from sidecar.commands.load.measure import SweepOptions, measure_in_turns
 from sidecar.commands.load.metrics import ACCEPTANCE, METRICS, TIMES
+from sidecar.commands.load.mixture import mix_changes, mix_text, mixed_levels
 from sidecar.commands.load.sweep_result import (
     LevelResult,
     Measurement,
@@ -34,13 +39,15 @@ from sidecar.commands.load.sweep_result import (
 )
 from sidecar.commands.load.workload import MOST_AT_ONCE, add_request_arguments, request_options
 from sidecar.commands.waiting import stop_on_signals
+from sidecar.errors import InputError
+from sidecar.log import redacted
 from sidecar.settings import Settings
 from sidecar.settings.groups import Thresholds
-from sidecar.wording.notes import advice_sentences
 from sidecar.wording.numbers import aligned
 
 HELP = "measure the times and the acceptance of a vLLM by temperature and load, for `compare`"
 _MOST: Final = 10_000
+_TEMPERATURES: Final = (0.0, 0.3, 0.5, 0.7, 1.0)
 # The bound is just below 0, so that 0 is included.
 _TEMPERATURE: Final = number_up_to(10.0, "temperatures from 0 to 10", above=-math.ulp(0))
 
@@ -50,8 +57,13 @@ _RULE: Final = (
     "(net_positive from {:g}, net_negative below {:g})."
 )
 _HOW_TO_TELL: Final = (
-    "To find out whether it pays: `sweep --rounds 8 --save FILE` with and without speculation, "
+    "To find out whether it pays: `sweep --rounds 8 --against URL` with the URL of a vLLM without "
+    "speculation; or `sweep --rounds 8 --save FILE` with and without it, "
     "then `specdec-sidecar compare WITHOUT.json WITH.json`."
+)
+_WHAT_TO_CHANGE: Final = (
+    "What to change depends on how this vLLM drafts, which a sweep does not know: "
+    "`specdec-sidecar report` says it."
 )
 _NO_DRAFTS: Final = "neither the replies nor vLLM's counters show any drafts"
 _OTHERS: Final = "vLLM also served other clients, which affects the times"
@@ -67,14 +79,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)"
     )
-    temperatures, default = listed(_TEMPERATURE), "0,0.3,0.5,0.7,1"
+    against = "another vLLM that takes turns with it, round by round, for a closer comparison"
+    parser.add_argument("--against", type=base_url, metavar="URL", help=against)
+    default = ",".join(f"{temperature:g}" for temperature in _TEMPERATURES)
     parser.add_argument(
         "--temperatures",
-        type=temperatures,
-        default=default,
+        type=listed(_TEMPERATURE),
         metavar="T,T",
-        help=f"default: {default}",
+        help=f"default: {default}, with --mix none",
     )
+    mix = (
+        "temperatures with weights: measure their requests together, and those of each temperature"
+        " alone, such as 0:60,1:40"
+    )
+    parser.add_argument("--mix", type=_mix, metavar="T:W,T:W", help=mix)
     concurrency, in_flight = listed(whole(MOST_AT_ONCE)), "requests in flight (default: 1,8)"
     parser.add_argument(
         "--concurrency", type=concurrency, default="1,8", metavar="N,N", help=in_flight
@@ -91,48 +109,72 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save", type=file_to_write, metavar="FILE", help="also write the result, for `compare`"
     )
+    against_file = "with --against: also write its result, for `compare`"
+    parser.add_argument("--save-against", type=file_to_write, metavar="FILE", help=against_file)
     add_request_arguments(parser)
+
+
+def _mix(text: str) -> tuple[tuple[float, float], ...]:
+    """Parses ``0:60,1:40`` into temperatures and their weights."""
+    weight = number_up_to(1e9, "temperatures with weights above 0, such as 0:60,1:40")
+    weights: dict[float, float] = {}
+    for part in text.split(","):
+        temperature, _, given = part.partition(":")
+        weights[_TEMPERATURE(temperature)] = weight(given)
+    if len(weights) < 2:
+        raise argparse.ArgumentTypeError("expected two temperatures or more, such as 0:60,1:40")
+    return tuple(sorted(weights.items()))
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 if everything was measured and, with ``--save``, saved; else 1.
 
     Raises:
-        InputError: ``--prompts`` cannot be used.
-        MeasurementError: the server answers no request.
+        InputError: ``--prompts`` cannot be used, or the arguments do not fit together.
+        MeasurementError: a server answers no request.
         SettingsError: the API key cannot be used.
     """
+    if arguments.save_against is not None and arguments.against is None:
+        raise InputError("--save-against: needs --against")
+
+    options = _options(arguments, settings)
+    others = () if arguments.against is None else (arguments.against,)
+    result, *against = asyncio.run(_run(options, (options.url, *others)))
+    comparison = _compared(result, against, (arguments.against, options.url))
+    if arguments.json:
+        document = _document(result, settings.thresholds)
+        if comparison is not None:
+            document["comparison"] = asdict(comparison)
+        print(json.dumps(document, indent=2, allow_nan=False))
+    else:
+        print("\n".join(_everything(result, comparison, settings.thresholds)))
+
+    files = [("--save", arguments.save, result)]
+    files += [("--save-against", arguments.save_against, one) for one in against]
+    saved = [file is None or written(name, file, encode(one)) for name, file, one in files]
+    return 0 if all(saved) and all(one.complete for one in (result, *against)) else 1
+
+
+def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
     concurrency = sorted(set(arguments.concurrency))
-    options = SweepOptions(
+    default = _TEMPERATURES if arguments.mix is None else ()
+    temperatures = dict.fromkeys(arguments.temperatures or default)
+    levels = [SweepLevel(at, number) for at in temperatures for number in concurrency]
+    if arguments.mix is not None:
+        levels += mixed_levels(arguments.mix, concurrency)
+
+    return SweepOptions(
         url=arguments.url or settings.vllm_url,
         requests=request_options(arguments, settings),
-        levels=tuple(
-            SweepLevel(at, number)
-            for at in dict.fromkeys(arguments.temperatures)
-            for number in concurrency
-        ),
+        levels=tuple(levels),
         count=arguments.requests,
         rounds=arguments.rounds,
         seconds=arguments.duration,
         settings=settings,
     )
-    result = asyncio.run(_run(options))
-    summaries = [summarize(level, settings.thresholds) for level in result.levels]
-    if arguments.json:
-        about = {
-            name: getattr(result, name)
-            for name in ("model", "max_tokens", "rounds", "complete", "fault")
-        }
-        document = {**about, "levels": [asdict(level) for level in summaries]}
-        print(json.dumps(document, indent=2, allow_nan=False))
-    else:
-        print("\n".join(text(result, summaries, settings.thresholds)))
-
-    saved = arguments.save is None or written("--save", arguments.save, encode(result))
-    return 0 if saved and result.complete else 1
 
 
-async def _run(options: SweepOptions) -> SweepResult:
+async def _run(options: SweepOptions, urls: Sequence[str]) -> tuple[SweepResult, ...]:
     clock = asyncio.get_running_loop().time
     begun, total = clock(), len(options.levels) * options.rounds
 
@@ -140,15 +182,47 @@ async def _run(options: SweepOptions) -> SweepResult:
         left = f", about {(clock() - begun) / ended * (total - ended):.0f} s left" if ended else ""
         print(f"measuring {level} ({ended + 1} of {total}{left})", file=sys.stderr)
 
-    return await measure_sweep(options, stop_on_signals(), on_begin)
+    return await measure_in_turns(options, urls, stop_on_signals(), on_begin)
+
+
+def _compared(
+    result: SweepResult, against: Sequence[SweepResult], addresses: tuple[str | None, str]
+) -> Comparison | None:
+    """The comparison with the server that took turns; None without one."""
+    if not against:
+        return None
+    (other,) = against
+    before, after = (redacted(address or "") for address in addresses)
+    return compare(other, result, names=(before, after))
+
+
+def _document(result: SweepResult, thresholds: Thresholds) -> dict[str, Any]:
+    about = ("model", "max_tokens", "rounds", "complete", "fault")
+    document = {name: getattr(result, name) for name in about}
+    document["levels"] = [asdict(summarize(level, thresholds)) for level in result.levels]
+    document["mix"] = [asdict(change) for change in mix_changes(result)]
+    return document
+
+
+def _everything(
+    result: SweepResult, comparison: Comparison | None, thresholds: Thresholds
+) -> Iterator[str]:
+    """The sweep as text, what a mix does, and the comparison."""
+    summaries = [summarize(level, thresholds) for level in result.levels]
+    yield from text(result, summaries, thresholds, is_compared=comparison is not None)
+    if changes := mix_changes(result):
+        yield ""
+        yield from mix_text(changes)
+    if comparison is not None:
+        yield ""
+        yield from comparison_text(comparison)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelSummary:
     """One level's metrics, with the verdict on its acceptance.
 
-    ``acceptance_from`` is the source: the ``replies`` themselves or vLLM's ``counters``. ``advice``
-    is on the number of tokens.
+    ``acceptance_from`` is the source: the ``replies`` themselves or vLLM's ``counters``.
     """
 
     level: SweepLevel
@@ -156,7 +230,6 @@ class LevelSummary:
     position_rates: tuple[float, ...]
     metrics: Mapping[str, float | None]  # by name
     verdict: Verdict
-    advice: str | None
     caveats: tuple[str, ...]
 
 
@@ -168,9 +241,6 @@ def summarize(result: LevelResult, thresholds: Thresholds) -> LevelSummary:
     """
     measured = result.whole
     judgement = judge(Evidence(window=measured.acceptance), thresholds)
-    advice = None
-    if judgement.judged is not None:
-        advice = advise(judgement.evidence, judgement.judged, thresholds)
 
     return LevelSummary(
         level=result.level,
@@ -178,7 +248,6 @@ def summarize(result: LevelResult, thresholds: Thresholds) -> LevelSummary:
         position_rates=measured.acceptance.position_rates,
         metrics={name: metric.value(measured) for name, metric in METRICS.items()},
         verdict=judgement.verdict,
-        advice=advice_sentences(advice) or None,
         caveats=tuple(_caveats(measured, judgement)),
     )
 
@@ -194,11 +263,15 @@ def _caveats(measured: Measurement, judgement: Judgement) -> Iterator[str]:
 
 
 def text(
-    result: SweepResult, summaries: Sequence[LevelSummary], thresholds: Thresholds
+    result: SweepResult,
+    summaries: Sequence[LevelSummary],
+    thresholds: Thresholds,
+    *,
+    is_compared: bool = False,
 ) -> Iterator[str]:
     """A table of times in milliseconds, and one of acceptance with the verdicts.
 
-    After them come the advice and the caveats.
+    After them come the caveats.
     """
     yield f"model {result.model or 'unknown'}; times in milliseconds"
     yield ""
@@ -209,9 +282,10 @@ def text(
         yield from _table(summaries, (*ACCEPTANCE, "source", "verdict"))
         yield ""
         yield _RULE.format(thresholds.acceptance_break_even, thresholds.acceptance_net_negative)
-        yield from (f"{one.level}: {one.advice}" for one in summaries if one.advice is not None)
+        yield _WHAT_TO_CHANGE
     yield from _notes(result, summaries)
-    yield _HOW_TO_TELL
+    if not is_compared:
+        yield _HOW_TO_TELL
 
 
 def _table(summaries: Sequence[LevelSummary], columns: Sequence[str]) -> list[str]:
@@ -230,7 +304,8 @@ def _table(summaries: Sequence[LevelSummary], columns: Sequence[str]) -> list[st
 
 def _cells(one: LevelSummary) -> Mapping[str, str]:
     metrics = {name: METRICS[name].shown(value) for name, value in one.metrics.items()}
-    level = {"temperature": f"{one.level.temperature:g}", "concurrency": f"{one.level.concurrency}"}
+    name = one.level.name.removeprefix("temperature ")
+    level = {"temperature": name, "concurrency": f"{one.level.concurrency}"}
     return {**level, **metrics, "source": one.acceptance_from, "verdict": one.verdict}
 
 

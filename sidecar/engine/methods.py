@@ -1,9 +1,11 @@
-"""What follows from vLLM's method of speculation.
+"""What follows from vLLM's method of speculation, where the engine itself does not tell.
 
-As in the code of 0.32 (config/vllm.py, v1/spec_decode/). A method that is not listed is taken for
-one that drafts token by token with a model, as most are.
+As in the code of 0.32 (config/vllm.py, v1/spec_decode/). The plug-in reports what vLLM made of its
+options, and that comes first: such tables age. A method that is not listed is taken for one that
+drafts token by token with a model, as most are.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 _NO_DRAFTER: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
@@ -13,10 +15,13 @@ _WITHOUT_ASYNC: Final = frozenset({"ngram", "suffix", "medusa", "mlp_speculator"
 _WITHOUT_RUNNER_V2: Final = _WITHOUT_ASYNC - {"ngram"}
 # With MTP: use_eagle().
 _DROP_THE_LAST_BLOCK: Final = frozenset({"eagle", "eagle3", "dflash", "dspark"})
+_SAMPLES_DRAFTS: Final = frozenset({"draft_model", "eagle", "eagle3"})
+_DFLASH2: Final = "DFlash2"
 REJECTED: Final = ("min_p", "logit_bias")
 """Sampling parameters that vLLM from 0.14 on answers with status 400 while it speculates."""
-# They assert a fixed K, or ignore it.
-_WITHOUT_SCHEDULE: Final = frozenset({"suffix", "ngram_gpu", "medusa", _CUSTOM})
+# With MTP: what vLLM 0.33 keeps a schedule for on model runner V1. Others assert a fixed K, or
+# ignore the schedule.
+_WITH_SCHEDULE: Final = frozenset({"draft_model", "eagle", "eagle3", "dflash", "ngram"})
 
 
 def drafts_by_token(method: str | None, *, in_parallel: bool) -> bool:
@@ -36,12 +41,21 @@ def drafts_with_a_model(method: str | None) -> bool:
     return method not in _NO_DRAFTER | {_CUSTOM}
 
 
-def honours_draft_sampling(method: str | None) -> bool:
-    """Whether ``draft_sample_method`` decides how the draft's tokens are chosen.
+def can_sample_drafts(
+    method: str | None, *, in_parallel: bool, architectures: Iterable[str]
+) -> bool:
+    """Whether drafts that are sampled can be accepted more often than the likeliest ones.
 
-    See llm_base_proposer.py and runner V2.
+    vLLM honours ``draft_sample_method`` with these methods (llm_base_proposer.py, runner V2), but a
+    draft that predicts all positions at once samples each without knowing the others: with the
+    first DFlash, accepted tokens a step fell from 2.96 to 1.16 (z-lab/dflash 169). DFlash2 gains
+    (syv-ai/qwen38-27b-rtx3090 73); only the draft's ``architectures`` tell the two apart.
     """
-    return method not in _WITHOUT_ASYNC | _NO_DRAFTER | {"dspark", "extract_hidden_states"}
+    if in_parallel:
+        return False
+    if method == "dflash":
+        return any(_DFLASH2 in name for name in architectures)
+    return method in _SAMPLES_DRAFTS or is_mtp(method)
 
 
 def drops_last_block(method: str | None) -> bool:
@@ -57,9 +71,14 @@ def is_mtp(method: str | None) -> bool:
     return method == "mtp" or (method or "").endswith("_mtp")
 
 
-def follows_a_schedule(method: str | None) -> bool:
-    """Whether the number of draft tokens may follow the batch size."""
-    return method not in _WITHOUT_SCHEDULE
+def follows_a_schedule(method: str | None, *, runner_v2: bool | None) -> bool:
+    """Whether the number of draft tokens may follow the batch size, by all that is known.
+
+    Model runner V2 cuts the drafts itself, so there n-gram on the GPU follows, too.
+    """
+    if method == "ngram_gpu":
+        return runner_v2 is True
+    return method in _WITH_SCHEDULE or is_mtp(method)
 
 
 def given_up(method: str | None) -> tuple[str, ...]:

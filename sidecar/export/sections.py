@@ -9,6 +9,7 @@ from html import escape
 
 from sidecar.analysis.engine.engine_state import Latency, gap_growth
 from sidecar.analysis.evidence import NO_DRAFTS
+from sidecar.analysis.findings.finding import advised
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
@@ -17,6 +18,7 @@ from sidecar.engine.names import Gauge, Phase
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import TONES, effect, per_step, times_as_fast
 from sidecar.wording.findings import explanations
+from sidecar.wording.findings.explanation import Explanation
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
@@ -152,20 +154,32 @@ def model_section(
 
 def _why(model: ModelReport) -> str:
     """The findings; empty if there are none."""
-    items = "".join(
-        f"<li><strong>{escape(finding.code)}</strong> {marked(finding.what)}"
-        f"<br>{marked(finding.remedy)}"
-        f"<br><small>{marked(finding.expect)} To verify: {marked(finding.verify)}</small></li>"
-        for finding in explanations(model)
-    )
+    items = "".join(f"<li>{_finding(finding)}</li>" for finding in explanations(model))
     return f'<h3>Why</h3><ul class="notes">{items}</ul>' if items else ""
+
+
+def _finding(finding: Explanation) -> str:
+    """A finding: what to do with what to paste, or a fact without a remedy."""
+    what = f"<strong>{escape(finding.code)}</strong> {marked(finding.what)}"
+    if not finding.remedy:
+        return f"{what}<br><small>{marked(finding.expect)}</small>"
+
+    paste = ""
+    if finding.option:
+        paste = (
+            '<div class="paste"><button type="button">copy</button>'
+            f"<code>{escape(finding.option)}</code></div>"
+        )
+    return (
+        f"{what}<br>{marked(finding.remedy)}{paste}"
+        f"<br><small>{marked(finding.expect)} To verify: {marked(finding.verify)}</small>"
+    )
 
 
 def _speculates(model: ModelReport) -> str:
     """How the model's engines speculate, according to the plug-in."""
-    configured = dict.fromkeys(
-        engine.speculation for engine in model.engines if engine.speculation is not None
-    )
+    known = [engine.speculation or engine.said for engine in model.engines]
+    configured = dict.fromkeys(filter(None, known))
 
     texts = []
     for speculation in configured:
@@ -177,6 +191,10 @@ def _speculates(model: ModelReport) -> str:
             parts.append("schedule by batch size")
         if speculation.adaptive_verification:
             parts.append("adaptive verification")
+        if speculation.draft_sample_method == "greedy":
+            parts.append("drafts the likeliest token")
+        elif speculation.draft_sample_method:
+            parts.append(f"drafts are sampled ({speculation.draft_sample_method})")
         if speculation.rejection_sample_method:
             parts.append(f"sampler {speculation.rejection_sample_method}")
         texts.append(", ".join(parts))
@@ -209,7 +227,9 @@ def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
 def _split(model: ModelReport, thresholds: Thresholds) -> str:
     """The temperatures, with a legend."""
     shown = [one for one in model.temperatures if one.window.draft_tokens]
-    rows = "".join(_bucket(one, thresholds, is_explained=bool(model.findings)) for one in shown)
+    rows = "".join(
+        _bucket(one, thresholds, is_explained=bool(advised(model.findings))) for one in shown
+    )
     if not rows:
         return '<p class="facts">No drafts in the window.</p>'
 
@@ -238,7 +258,7 @@ def _bucket(bucket: TemperatureReport, thresholds: Thresholds, *, is_explained: 
     window = seen(judged)
     p10 = bucket.acceptance_quantiles[0.1]
     share = percent(bucket.window.share)
-    requests = counted(sum(bucket.acceptance_bins), "request")
+    requests = counted(bucket.window.requests or 0, "request")
     note = judgement_note(judged, is_explained=is_explained)
     advice = f'<div class="advice">{escape(note)}</div>' if note else ""
 

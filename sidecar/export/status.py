@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from sidecar import __version__
-from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.finding import Finding, advised
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.errors import ScrapeError
@@ -41,7 +41,10 @@ def _model(model: ModelReport, plugin: PluginReport) -> dict[str, Any]:
     """A model with the sentences on it and on its temperatures."""
     no_split = [] if model.no_split is None else [no_split_sentence(model.no_split, plugin)]
     temperatures = [
-        {**plain(item), "note": judgement_note(item.judgement, is_explained=bool(model.findings))}
+        {
+            **plain(item),
+            "note": judgement_note(item.judgement, is_explained=bool(advised(model.findings))),
+        }
         for item in model.temperatures
     ]
     return {

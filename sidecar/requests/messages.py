@@ -6,13 +6,21 @@ Other fields and tables are ignored, so a plug-in may send more in the same vers
 which a report's tables are fields of it, is read as well and becomes the same structures.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, make_dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
-from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+)
 
 from sidecar.requests.tally import Count, Outcome, Tally
 
@@ -63,6 +71,24 @@ class Table(StrEnum):
         return self is not Table.ENDING
 
 
+def _json_object(text: str) -> str:
+    """A JSON object of texts, numbers, flags and lists, as it came.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        options = json.loads(text)
+    except RecursionError as error:
+        raise ValueError from error
+    if not isinstance(options, dict) or any(isinstance(one, dict) for one in options.values()):
+        raise ValueError
+    return text
+
+
+Options = Annotated[str, Field(max_length=4096), AfterValidator(_json_object)]
+
+
 class HelloState(StrEnum):
     """What the plug-in does in an engine; ``Hello.reason`` says why if it does not observe."""
 
@@ -81,7 +107,8 @@ class Speculation:
     ``per_batch_size``: the number of tokens follows a schedule by batch size, ``schedule``: its
     first and last number of requests and draft tokens. ``parallel_drafting``: a model drafts all
     tokens in one pass. ``local_argmax`` is vLLM's use_local_argmax_reduction, ``keeps_last_block``
-    its disable_eagle_block_drop. None: this vLLM has none.
+    its disable_eagle_block_drop. ``options`` is vLLM's whole --speculative-config, a JSON object.
+    None: this vLLM has none.
     """
 
     method: Name | None
@@ -99,6 +126,7 @@ class Speculation:
     draft_max_model_len: Count | None = None
     draft_layers: Count | None = None
     draft_architectures: Annotated[tuple[Name, ...], Field(max_length=8)] | None = None
+    options: Options | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

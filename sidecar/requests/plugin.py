@@ -15,6 +15,7 @@ No text, token or id of a request leaves the process. A subclass is not wrapped:
 methods of its own, nothing is reported until they are seen to call vLLM's.
 """
 
+import dataclasses
 import functools
 import inspect
 import json
@@ -77,6 +78,7 @@ CONFIGURATION = {
     "data_parallel_size": "parallel_config.data_parallel_size", "block_size": "cache_config.block_size",
     "layers": "model_config.hf_text_config.num_hidden_layers",
 }  # fmt: skip
+MAX_OPTIONS = 4096  # characters of the --speculative-config
 log = logging.getLogger("vllm.specdec_plugin")  # logs where and how vLLM logs its own lines
 encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -433,6 +435,25 @@ def setting(source: Any, path: str) -> Any:
         return source if isinstance(source, (bool, int, str)) else None
 
 
+def options(speculative: Any) -> str | None:
+    """The --speculative-config as JSON: what differs from vLLM's defaults; None if it is unknown.
+
+    vLLM fills in 0 for some options that it does not need, and takes no 0 for them.
+    """
+    found = {}
+    with suppress(Exception):
+        for field in dataclasses.fields(speculative):
+            value = getattr(speculative, field.name)
+            default = getattr(field.default, "default", field.default)  # of pydantic's FieldInfo
+            is_plain = isinstance(value, (bool, int, float, str, list))
+            is_filled_in = value == 0 and default is None
+            if is_plain and value != default and not is_filled_in:
+                found[field.name] = value
+        text = encode(found)
+        return text if found and len(text) <= MAX_OPTIONS else None
+    return None
+
+
 def introduction(vllm: Any, vllm_version: Any) -> dict[str, Any]:
     """The hello without its state and reason."""
     names, parallel, speculative = (
@@ -454,6 +475,7 @@ def introduction(vllm: Any, vllm_version: Any) -> dict[str, Any]:
             "parallel_drafting": bool(getattr(speculative, "parallel_drafting", None)),
             "schedule": (getattr(speculative, "num_speculative_tokens_per_batch_size", None) or [])[:64],
             **{name: setting(speculative, path) for name, path in SPECULATION.items()},
+            "options": options(speculative),
         },
         "configuration": {name: setting(vllm, path) for name, path in CONFIGURATION.items()},
     }  # fmt: skip

@@ -50,6 +50,8 @@ class Scrape(Group):
     below it"""
     scrape_max_interval: Duration = Field(60.0, ge=0.1, le=3600)
     """the interval never stretches beyond this"""
+    speculative_method: str | None = Field(None, max_length=64, pattern=r"^[a-z0-9_]+$")
+    """the `method` in vLLM's `--speculative-config`, used where no plug-in reports it"""
     scrape_filtered: bool = True
     """request only the metric families that are needed, if vLLM supports it"""
 
@@ -105,6 +107,8 @@ class Thresholds(Group):
     """acceptance rate below which the sidecar recommends fewer speculative tokens"""
     acceptance_more_tokens: Share = 0.8
     """acceptance rate above which the sidecar recommends more speculative tokens"""
+    worthwhile: Share = 0.03
+    """share of the decoding time that a change must be able to save for the sidecar to advise it"""
     speedup_net_negative: float = Field(0.97, ge=0.1, le=10)
     """plain time per token divided by the actual one below which speculation costs more than it
     saves"""

@@ -9,11 +9,13 @@ from typing import Final
 
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import CONFIDENCE
+from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.report import ModelReport, Report, TemperatureReport
-from sidecar.analysis.speed.speedup import Speedup
+from sidecar.analysis.speed.speedup import Speedup, Withheld
 from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.analysis.verdict import Verdict
+from sidecar.engine.names import Gauge
 from sidecar.wording.notes import LIMITATIONS, is_plain
 from sidecar.wording.numbers import counted, latency, percent
 from sidecar.wording.plugin import no_split_sentence
@@ -28,9 +30,10 @@ TONES: Final = {
 }
 _WORST_FIRST: Final = tuple(TONES.values())
 _ALMOST_ALL: Final = 0.95
+_SETTLED: Final = 60.0  # seconds of traffic after which the answer does not wait for the speedup
 _COLLAPSED: Final = (
-    "High temperatures alone do not cause this. Restart vLLM; check that the draft matches its"
-    " target."
+    "High temperatures alone do not cause this. The replies may be wrong as well: send this pod a"
+    " prompt and read the reply. Restart vLLM; check that the draft matches its target."
 )
 _ON_AVERAGE: Final = {
     Verdict.NET_NEGATIVE: "does not pay",
@@ -63,20 +66,45 @@ def answer(report: Report) -> Answer:
         why = LIMITATIONS[Limitation.NO_SPECULATION]
         return Answer("This vLLM does not speculate.", "mute", why)
     if not drafting:
-        why = (
-            "No draft tokens in the window. A sidecar that has just started needs two polls to see"
-            " any."
-        )
-        return Answer("vLLM is not drafting.", "mute", why)
+        return _without_drafts(report)
 
     answers = [(_of(model, report.plugin), model.model_name) for model in drafting]
     worst, name = min(answers, key=lambda pair: _WORST_FIRST.index(pair[0].tone))
     return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
 
 
+def _without_drafts(report: Report) -> Answer:
+    """Nothing was drafted in the window: by a fault, asleep, idle, or while it decodes."""
+    found = [finding for model in report.models for finding in model.findings]
+    if any(isinstance(finding, NotSpeculating) for finding in found):
+        why = "It generates tokens without drafts, although its configuration asks for them."
+        return Answer("vLLM is configured to speculate and does not.", "bad", why)
+
+    engines = [engine for model in report.models for engine in model.engines]
+    running = sum(engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) for engine in engines)
+    waiting = sum(engine.gauges.get(Gauge.REQUESTS_WAITING, 0.0) for engine in engines)
+    if running:
+        why = (
+            "No draft tokens in the window. A sidecar that has just started needs two polls to see"
+            " any; a schedule by batch size may draft none at this load, and n-gram or suffix"
+            " decoding may find nothing to repeat."
+        )
+        return Answer("vLLM decodes without drafts.", "mute", why)
+    if waiting:
+        why = (
+            f"{counted(waiting, 'request')} waiting, none running: it sleeps, is paused, or hangs."
+        )
+        return Answer("vLLM is asleep or paused.", "even", why)
+    return Answer("vLLM is idle.", "mute", "No request is running, so there is nothing to judge.")
+
+
 def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     if model.judgement.has_collapsed:
         return Answer("Almost no draft tokens are accepted.", "bad", _COLLAPSED)
+
+    if _is_settling(model):
+        why = "The time per token is known after about half a minute of traffic."
+        return Answer("Not enough traffic for a verdict yet.", "mute", why)
 
     split = [
         bucket
@@ -93,6 +121,17 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     ):
         return _by_time(split, _at_load(model))
     return _by_temperature(split, _drafted(model))
+
+
+def _is_settling(model: ModelReport) -> bool:
+    """Whether a sidecar that has just started will soon judge by time.
+
+    Until then the acceptance rate would decide, and the answer would turn over.
+    """
+    withheld = model.speed.withheld if model.speed is not None else None
+    seconds = model.judgement.evidence.window.seconds
+    has_reference = model.plain_steps is not None
+    return has_reference and withheld is Withheld.TOO_LITTLE and seconds < _SETTLED
 
 
 def _is_worse(verdict: Verdict, than: Verdict) -> bool:

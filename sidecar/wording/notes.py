@@ -7,7 +7,10 @@ from typing import Final
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import CONFIDENCE, Evidence
+from sidecar.analysis.findings.finding import advised
+from sidecar.analysis.findings.greedy_drafting import GreedyDrafting
 from sidecar.analysis.findings.load import Load
+from sidecar.analysis.findings.mismatch import Mismatch
 from sidecar.analysis.findings.number_of_tokens import NumberOfTokens
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speed.speedup import Withheld
@@ -42,6 +45,11 @@ LIMITATIONS: Final = {
     Limitation.SEVERAL_PROCESSES: (
         "vLLM's /metrics is the sum of several API servers: it has no step count, and a restart"
         " shows only if a counter decreases. If one API server is enough, set --api-server-count 1."
+    ),
+    Limitation.SEVERAL_SENDERS: (
+        "Several plug-ins are connected to this sidecar's socket as this engine, so another vLLM"
+        " sends to it, too. Only the one whose numbers match vLLM's metrics counts. Give each vLLM"
+        " a sidecar and a socket of its own: SPECDEC_PLUGIN__SOCKET, the same path for both."
     ),
     Limitation.ITL_PER_TOKEN: (
         "This vLLM's inter-token latency has one observation per token, not one per engine step, so"
@@ -92,6 +100,7 @@ _GIVEN_UP: Final = (
     " That is part of the method's price, and only a baseline shows it."
 )
 _UNKNOWN: Final = Configuration()
+_RECEIVES_KV_CACHE: Final = frozenset({"kv_consumer", "kv_both"})
 # vLLM cannot turn speculation off for single requests; the runbook
 # SpecDecodeAcceptanceLowAtTemperature.md says more.
 _LOSING: Final = "Route this traffic to pods that do not speculate."
@@ -101,9 +110,11 @@ _OR_FEWER: Final = "Route this traffic to pods that do not speculate, or specula
 def model_notes(model: ModelReport) -> list[str]:
     """What to know about a model as a whole, and to do, most important first."""
     judgement = model.judgement
-    note = judgement_note(judgement, is_explained=bool(model.findings))
+    note = judgement_note(judgement, is_explained=bool(advised(model.findings)))
 
-    has_told = any(isinstance(finding, NumberOfTokens | Load) for finding in model.findings)
+    # these say so themselves, or change what the schedule follows from
+    told = NumberOfTokens | Load | GreedyDrafting | Mismatch
+    has_told = any(isinstance(finding, told) for finding in model.findings)
     schedule = "" if model.advice is None or has_told else schedule_sentence(model.advice)
 
     configured = [
@@ -112,8 +123,28 @@ def model_notes(model: ModelReport) -> list[str]:
     notes = [
         *filter(None, (note, schedule, _traffic(model))),
         *caveats(judgement.evidence, *configured[:1]),
+        *_placeholders(model),
     ]
     return [*notes, *_losing_engines(model)]
+
+
+def _placeholders(model: ModelReport) -> Iterator[str]:
+    """How far placeholder drafts bias the acceptance rate of a pod that only decodes."""
+    for engine in model.engines:
+        accepted = engine.acceptance
+        if engine.configuration.kv_connector_role not in _RECEIVES_KV_CACHE:
+            continue
+        if engine.speculation is None or accepted is None or not engine.cache.requests > 0:
+            continue
+
+        placeholders = engine.cache.requests * engine.speculation.num_speculative_tokens
+        share = min(placeholders / accepted.draft_tokens, 1.0)
+        yield (
+            f"Engine {engine.key.engine} receives KV caches from other pods. vLLM counts"
+            f" {engine.speculation.num_speculative_tokens} placeholder draft tokens for each such"
+            f" request and accepts none of them: up to {percent(share)} of the draft tokens, so"
+            " the acceptance rate is that much too low, at temperature 0 as elsewhere."
+        )
 
 
 def is_plain(model: ModelReport) -> bool:
@@ -199,13 +230,6 @@ def _remedy(judgement: Judgement) -> str:
     varies = not evidence.is_ruled or evidence.has_schedule
     is_one_token = judged is not None and len(judged.position_rates) == 1
     return _LOSING if varies or is_one_token else _OR_FEWER
-
-
-def advice_sentences(advice: Advice | None) -> str:
-    """How many tokens to draft; empty if there is nothing to change."""
-    if advice is None:
-        return ""
-    return f"{tokens_sentence(advice)} {schedule_sentence(advice)}".strip()
 
 
 def schedule_sentence(advice: Advice) -> str:

@@ -34,6 +34,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
+def memory_size(size: float) -> str:
+    """Bytes in GiB, or in MiB below a tenth of one."""
+    if size >= 0.1 * 2**30:
+        return f"{size / 2**30:.1f} GiB"
+    return f"{max(size / 2**20, 1):.0f} MiB"
+
+
 def counted(count: float, what: str) -> str:
     """A number and a noun."""
     return f"{count:,.0f} {what}{'' if count == 1 else 's'}"

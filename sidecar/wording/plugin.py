@@ -5,6 +5,11 @@ from typing import Final
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginReport, PluginState
 from sidecar.requests.messages import READ_VERSIONS
 
+# Both paths are the same setting: of the sidecar, and of the plug-in in vLLM.
+_A_SOCKET_EACH: Final = (
+    "Give each vLLM a sidecar and a socket of its own (SPECDEC_PLUGIN__SOCKET, the same path for"
+    " both)."
+)
 _DOCTOR: Final = "To find out why, run `python -m specdec_doctor` in vLLM's container."
 _NO_SPLIT: Final = {
     NoSplitReason.REFUSED: "The plug-in does not observe engine {engine} of vLLM {vllm}: {reason}.",
@@ -30,16 +35,17 @@ _NO_SPLIT: Final = {
     ),
     NoSplitReason.SEVERAL_CLAIM: (
         "There is no split by temperature: several plug-ins claim to be engine {engine} with vLLM's"
-        " own numbers. Only one vLLM, with one plug-in per engine, may use this sidecar's socket."
-        " Remove the others, then restart the sidecar."
+        f" own numbers. {_A_SOCKET_EACH} Then restart the sidecar."
     ),
     NoSplitReason.NOT_COMPARED: (
         "The split by temperature begins once vLLM's counters confirm what the plug-in reports of"
         " engine {engine}."
     ),
     NoSplitReason.NOT_REPORTED: (
-        "The split by temperature begins once the plug-in of engine {engine} has connected, which"
-        " it does with the engine's next request."
+        "There is no split by temperature: engine {engine} has drafted, and no plug-in of it is"
+        " connected. Under traffic it tries to connect once a second. If it does not, that engine"
+        " has not loaded it, sends to another socket, or runs on another node, which this socket"
+        f" does not reach. {_DOCTOR}"
     ),
 }
 _READ: Final = " and ".join(map(str, READ_VERSIONS))
@@ -58,42 +64,78 @@ _NEVER_CONNECTED: Final = (
     " has a line with `specdec`. If vLLM has not loaded it: `specdec-sidecar plugin DIR` writes it,"
     " and `PYTHONPATH=DIR vllm serve MODEL` loads it."
 )
+_NEVER_CONNECTED_UNDER_TRAFFIC: Final = (
+    "No plug-in has connected although vLLM serves requests, so there is no split by temperature."
+    " The likeliest causes: vLLM has not loaded the plug-in (`specdec-sidecar plugin DIR` writes"
+    " it, and `PYTHONPATH=DIR vllm serve MODEL` loads it), or it sends to another socket than this"
+    " sidecar's (SPECDEC_PLUGIN__SOCKET: the same path for both, in a directory that both share)."
+    f" If it refused this vLLM or failed, vLLM's log has a line with `specdec`. {_DOCTOR}"
+)
+_SEVERAL_SENDERS: Final = (
+    "Several plug-ins are connected to this sidecar's socket as engine {}, so another vLLM sends to"
+    " it, too. Only the one whose numbers match vLLM's metrics counts; what the others send is left"
+    f" out. {_A_SOCKET_EACH}"
+)
+_ELSEWHERE: Final = (
+    "The plug-ins that are connected are of engines that are not in vLLM's metrics, so another vLLM"
+    f" sends to this sidecar's socket. {_A_SOCKET_EACH}"
+)
 _OTHER_FORMAT: Final = (
-    "The plug-in uses message format {}, but this sidecar reads formats {}. Rewrite the plug-in with"
-    " this sidecar (`specdec-sidecar plugin DIR`) and restart vLLM."
+    "The plug-in uses message format {}, but this sidecar reads formats {}. Rewrite the plug-in"
+    " with this sidecar (`specdec-sidecar plugin DIR`) and restart vLLM."
 )
 
 
 def plugin_sentence(report: PluginReport) -> str:
     """What the state of the plug-in means."""
-    state, observed, expected = report.state, report.observed, report.expected
-    match state:
+    match report.state:
         case PluginState.OTHER_FORMAT:
-            sentence = _OTHER_FORMAT.format(report.unreadable_format, _READ)
-        case PluginState.NOT_CONNECTED if report.problem:
-            sentence = _CANNOT_LISTEN.format(report.problem)
+            sentence = _other_format(report)
         case PluginState.NOT_CONNECTED:
-            sentence = _GONE if report.heard else _NEVER_CONNECTED
+            sentence = _not_connected(report)
+        case PluginState.ELSEWHERE:
+            sentence = _ELSEWHERE
+        case PluginState.SEVERAL_SENDERS:
+            engines = ", ".join(key.engine for key in report.shared)
+            sentence = _SEVERAL_SENDERS.format(engines)
         case PluginState.REFUSED | PluginState.DISABLED | PluginState.CHECKING:
-            failed = next(engine for engine in report.engines if engine.state is state)
-            no_split = NoSplit(
-                NoSplitReason(state), failed.engine, failed.reason, failed.vllm_version
-            )
-            sentence = no_split_sentence(no_split, report)
-        case _ if not observed and expected:
-            sentence = (
-                "The plug-in's engines are not in vLLM's metrics; each vLLM needs its own sidecar."
-            )
+            sentence = _not_observing(report)
         case PluginState.IDLE:
             sentence = "The plug-in is connected; vLLM has not drafted for any request yet."
-        case _ if observed < expected:
-            engines = f"{observed} of {expected} engines"
-            sentence = (
-                f"The plug-in observes {engines}: the split by temperature covers only these."
-            )
-        case _:
-            sentence = f"The plug-in observes {'every' if expected > 1 else 'the'} engine."
+        case PluginState.OBSERVING:
+            sentence = _observing(report)
     return sentence
+
+
+def _not_observing(report: PluginReport) -> str:
+    failed = next(engine for engine in report.engines if engine.state is report.state)
+    no_split = NoSplit(
+        NoSplitReason(report.state), failed.engine, failed.reason, failed.vllm_version
+    )
+    return no_split_sentence(no_split, report)
+
+
+def _other_format(report: PluginReport) -> str:
+    return _OTHER_FORMAT.format(report.unreadable_format, _READ)
+
+
+def _not_connected(report: PluginReport) -> str:
+    if report.problem:
+        return _CANNOT_LISTEN.format(report.problem)
+    if report.heard:
+        return _GONE
+    return _NEVER_CONNECTED_UNDER_TRAFFIC if report.has_served else _NEVER_CONNECTED
+
+
+def _observing(report: PluginReport) -> str:
+    if report.observed >= report.expected:
+        return f"The plug-in observes {'every' if report.expected > 1 else 'the'} engine."
+
+    engines = f"{report.observed} of {report.expected} engines"
+    sentence = f"The plug-in observes {engines}: the split by temperature covers only these."
+    if report.unreadable_format is None:
+        return sentence
+    return f"{sentence} {_other_format(report)}"
 
 
 def no_split_sentence(no_split: NoSplit, plugin: PluginReport) -> str:

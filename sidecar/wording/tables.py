@@ -37,6 +37,7 @@ _BY: Final = {
     "prompt_tokens": "prompts of {} tokens",
     "output": "{} output",
     "sampling": "{} sampling",
+    "ending": "{} endings",
     "adapter": "adapter {}",
 }
 

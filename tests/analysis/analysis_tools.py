@@ -131,6 +131,7 @@ class PluginEnd:
         self.start = start or str(connection)
         self.started = server.at if started is None else started
         self.total, self.rows, self.since = NOTHING, {}, {}
+        self.generated = None  # tokens; None: it does not say
         self.hello(**hello)
 
     def hello(self, *, state=HelloState.OBSERVING, reason="", model="m", speculation=EAGLE):
@@ -159,6 +160,11 @@ class PluginEnd:
         self.total += tally
         return self
 
+    def generate(self, tokens, temperature=0):
+        """Serves a request that drafts nothing."""
+        self.generated = (self.generated or 0) + tokens
+        return self.serve(temperature, drafts=0)
+
     def _add(self, table, key, tally):
         self.rows[table, key] = self.rows.get((table, key), NOTHING) + tally
         self.since.setdefault((table, key), self.server.at + len(self.since) / 1000)
@@ -180,7 +186,9 @@ class PluginEnd:
         reported = tuple(
             Row(key=StepKey(key), since=0.0, counts=StepTally(**counts)) for key, counts in steps
         )
-        end = ReportEnd(total=self.total, lost=lost)
+        end = ReportEnd(
+            total=self.total, lost=lost, generation_tokens=self.generated, at=self.server.at
+        )
         self.send(ReportPart(tables=tables, steps=reported, finished=finished, end=end))
         return self
 
@@ -190,6 +198,8 @@ class PluginEnd:
     def finish(self, temperature=0, *, table=None, key=None, **changes):
         """Serves a request to its end, and reports it."""
         request = finished(temperature, self.server.at, **changes)
+        if self.generated is not None:
+            self.generated += request.output_tokens
         self.serve(
             temperature,
             drafts=request.drafts,
@@ -240,6 +250,7 @@ def finished(temperature=0, at=1000.0, **changes):
     times = {"arrival": at - 2.5, "first_token": at - 2.0, "last_token": at}
     rest = {
         "temperature": temperature,
+        "sampling": "plain" if temperature else "greedy",
         "prompt_tokens": 100,
         "output_tokens": 31,
         "outcome": Outcome.STOPPED,

@@ -1,6 +1,7 @@
 """How many tokens to draft: by time on published measurements, by acceptance, and by load."""
 
 from itertools import pairwise
+from random import Random
 
 import pytest
 
@@ -9,6 +10,7 @@ from sidecar.analysis.advice import (
     Direction,
     TokensAdvice,
     advise,
+    emitted_rates,
     schedule,
     timed_advice,
     token_seconds,
@@ -16,6 +18,7 @@ from sidecar.analysis.advice import (
 )
 from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.speed.steps import StepCosts
+from sidecar.analysis.verdict import Judgement, judge
 from sidecar.requests.messages import Speculation
 from sidecar.settings.groups import Thresholds
 from tests.analysis.analysis_tools import evidence, window
@@ -98,7 +101,7 @@ def test_the_expected_times_are_near_the_published_ones(name):
 def test_by_time_the_number_of_tokens_that_takes_the_least_is_advised(
     position_rates, step, direction, seconds
 ):
-    advice = timed_advice(position_rates, step)
+    advice = timed_advice(position_rates, step, 0.03)
     assert (advice.direction, advice.best, advice.now) == (*direction, len(position_rates))
     assert (advice.best_seconds, advice.now_seconds) == pytest.approx(seconds, rel=0.01)
 
@@ -110,37 +113,87 @@ def test_a_token_is_never_accepted_more_often_than_the_one_before_it():
 
 @pytest.mark.parametrize("position_rates", [[0.8, 0.6, 0.5], []])
 def test_a_change_that_saves_little_time_is_not_advised(position_rates):
-    assert timed_advice(position_rates, load(0.015)) is None
+    assert timed_advice(position_rates, load(0.015), 0.03) is None
 
 
 def test_a_number_of_draft_tokens_that_varies_gives_no_advice_by_time():
     """vLLM divides accepted tokens by position by all drafts, even those without that position."""
     varying = load(0.030, drafted=2.2)
-    assert timed_advice([0.6, 0.3, 0.1], varying) is None
+    assert timed_advice([0.6, 0.3, 0.1], varying, 0.03) is None
     assert schedule([0.6, 0.3, 0.1], {1: varying, 2: CHEAP}) == []
 
 
 @pytest.mark.parametrize(
-    ("acceptance", "position_rates", "expected"),
+    ("acceptance", "position_rates", "wanted", "expected"),
     [
         (
             0.33,
             (0.7, 0.45, 0.3, 0.15, 0.05),
+            Direction.FEWER,
             {"direction": Direction.FEWER, "best": 2, "next_rate": 0.3},
         ),
-        (0.18, (0.35, 0.12, 0.07), {"direction": Direction.NONE, "best": 0, "next_rate": 0.35}),
-        (0.2, (), {"direction": Direction.FEWER}),
-        (0.4, (0.5,), None),
-        (0.8, (0.8,), None),
-        (0.81, (0.9, 0.8), {"direction": Direction.MORE}),
+        (
+            0.18,
+            (0.35, 0.12, 0.07),
+            Direction.FEWER,
+            {"direction": Direction.NONE, "best": 0, "next_rate": 0.35},
+        ),
+        (0.2, (), Direction.FEWER, {"direction": Direction.FEWER}),
+        (0.4, (0.5,), None, None),
+        (0.81, (0.9, 0.8), Direction.MORE, {"direction": Direction.MORE}),
     ],
 )
 def test_by_acceptance_tokens_are_advised_as_far_as_positions_are_worth_it(
-    acceptance, position_rates, expected
+    acceptance, position_rates, wanted, expected
 ):
-    advice = tokens_advice(acceptance, position_rates, fewer=0.4, more=0.8)
+    advice = tokens_advice(acceptance, position_rates, wanted, least=0.4)
     now = len(position_rates)
+
     assert advice == (expected and TokensAdvice(now=now, acceptance=acceptance, **expected))
+
+
+def simulated(rates, output_tokens, requests=20_000):
+    """By position, the tokens that are accepted per step, and those that requests get.
+
+    Requests of a fixed length are simulated: what is accepted after the last token is lost.
+    """
+    draws = Random(1)
+    accepted_at = [0] * len(rates)
+    emitted_at = [0] * len(rates)
+    steps = 0
+    for _ in range(requests):
+        left = output_tokens - 1
+        while left > 0:
+            steps += 1
+            accepted = 0
+            for position, rate in enumerate(rates):
+                before = rates[position - 1] if position else 1.0
+                if draws.random() >= rate / before:
+                    break
+                accepted_at[position] += 1
+                emitted_at[position] += position < left
+                accepted += 1
+            left -= 1 + accepted
+
+    return [count / steps for count in accepted_at], [count / steps for count in emitted_at]
+
+
+@pytest.mark.parametrize(
+    ("rates", "output_tokens"),
+    [
+        ((0.9, 0.81, 0.73), 10),
+        ((0.9, 0.81, 0.73, 0.66, 0.59, 0.53, 0.48), 10),
+        ((0.8, 0.64), 200),
+    ],
+)
+def test_lengths_count_the_tokens_that_requests_got(rates, output_tokens):
+    """Of accepted tokens after a stop inside a draft, no request got any (vLLM issue 56101)."""
+    accepted, emitted = simulated(rates, output_tokens)
+    found = emitted_rates(accepted, sum(emitted) / sum(accepted))
+
+    assert sum(found) == pytest.approx(sum(emitted))
+    assert found == pytest.approx(emitted, abs=0.08)
+    assert emitted_rates(accepted, None) == tuple(accepted)
 
 
 def test_a_schedule_has_an_entry_for_each_stretch_of_loads():
@@ -156,15 +209,40 @@ def test_one_number_for_all_loads_needs_no_schedule():
     assert schedule([0.7, 0.5, 0.35], {1: CHEAP, 2: CHEAP}) == []
 
 
-def advice_on(evidence_):
-    return advise(evidence_, evidence_.window, Thresholds())
+def advice_on(evidence_, before=None):
+    judged = judge(evidence_, Thresholds())
+    return advise(
+        evidence_, evidence_.window, Thresholds(), wanted=judged.wanted_tokens, before=before
+    )
 
 
 def test_by_time_the_advice_is_on_the_requests_that_were_timed_even_if_an_hour_is_judged():
     recent = evidence(0.7, costs=load(0.015), accepted_per_position=(840, 720, 610))
     hour = window(0.4, accepted_per_position=(700, 300, 100))
-    assert advise(recent, hour, Thresholds()).tokens is None
-    assert timed_advice(hour.position_rates, load(0.015)) is not None
+    assert advise(recent, hour, Thresholds(), wanted=None).tokens is None
+    assert timed_advice(hour.position_rates, load(0.015), 0.03) is not None
+
+
+def test_advice_by_time_that_was_given_stays_until_it_would_gain_half_as_much():
+    """So that it does not flap where it gains about the 3 % that are worthwhile."""
+    near = evidence(0.5, costs=load(0.0184), accepted_per_position=(700, 450, 330))
+    given = advice_on(evidence(0.3, costs=load(0.02), accepted_per_position=(600, 200, 100)))
+
+    assert given.tokens is not None
+    assert advice_on(near).tokens is None
+    assert advice_on(near, before=given).tokens is not None
+
+
+def test_advice_by_acceptance_does_not_flicker_around_its_threshold():
+    """Below 0.40 fewer tokens are advised, and until the rate is 0.42."""
+    last = Judgement()
+    directions = []
+    for rate in (0.41, 0.395, 0.405, 0.399, 0.415, 0.421, 0.41, 0.79, 0.81, 0.79, 0.77):
+        last = judge(evidence(rate), Thresholds(), before=last)
+        directions.append(last.wanted_tokens)
+
+    fewer, more = Direction.FEWER, Direction.MORE
+    assert directions == [None, *[fewer] * 4, None, None, None, more, more, None]
 
 
 @pytest.mark.parametrize(("rate", "direction"), [(0.85, Direction.MORE), (0.75, None), (0.2, None)])

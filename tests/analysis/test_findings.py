@@ -11,6 +11,7 @@ from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.findings.catalog import find
 from sidecar.analysis.findings.situation import Situation
+from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.split.strata import Sums
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Counter, Gauge
@@ -25,8 +26,10 @@ from tests.export.reports import (
     judgement,
     model,
     speed,
+    speedup,
     temperature,
     timed_model,
+    window,
 )
 
 PROBABILISTIC = Speculation("draft_model", 3, draft_sample_method="probabilistic")
@@ -55,15 +58,24 @@ def traffic(cold=0.8, hot=0.4, *, way="plain", requests=60):
 
 
 def pod(
-    *, speculation=GREEDY, groups=(), engines=None, verdict=Verdict.BREAK_EVEN, rate=0.6, **changes
+    *,
+    speculation=GREEDY,
+    groups=(),
+    engines=None,
+    verdict=Verdict.BREAK_EVEN,
+    rate=0.6,
+    hot=0.7,
+    cold=0.7,
+    **changes,
 ):
+    """``hot`` and ``cold`` are the acceptance rates by temperature; None: no such requests."""
     judged = judgement(
         verdict, rate, speculation=speculation, has_collapsed=changes.pop("collapsed", False)
     )
     engines = (engine(speculation=speculation),) if engines is None else engines
+    rates = {COLD: cold, HOT: hot}
     return model(
-        temperature(COLD),
-        temperature(HOT),
+        *(temperature(label, rate=rate) for label, rate in rates.items() if rate is not None),
         engines=engines,
         groups=groups,
         **{"judgement": judged} | changes,
@@ -92,7 +104,7 @@ def undrafted(tokens=5000.0, **speculation):
     return pod(engines=(quiet,), verdict=Verdict.INSUFFICIENT_DATA, rate=None)
 
 
-EAGLE, LONG = Speculation("eagle", 3, keeps_last_block=False, draft_layers=1), 4000
+EAGLE, LONG = Speculation("eagle", 3, draft_layers=1), 4000
 MTP = replace(EAGLE, method="mtp", draft_layers=61)
 AT_THE_LIMIT = {Gauge.WAITING_FOR_CAPACITY: 3.0, Gauge.REQUESTS_RUNNING: 64.0}
 
@@ -102,8 +114,8 @@ def cached(
 ):
     """40 requests with prompts of this many tokens; the KV cache has 442,368 in blocks of 16."""
     cache = CacheWindow(40, 40 * prompt, 4000, 40 * prompt, hits * 40 * prompt, preemptions)
-    configuration = Configuration(layers=layers, max_num_seqs=64)
-    one = engine(speculation=speculation, cache=cache, configuration=configuration, **changes)
+    known = {"configuration": Configuration(layers=layers, max_num_seqs=64)}
+    one = engine(speculation=speculation, cache=cache, **known | changes)
     return pod(engines=(one,), speculation=None, plain_cache=PlainCache(capacity_tokens=plain))
 
 
@@ -134,10 +146,14 @@ SHORT_PROMPTS = group("prompt_tokens", "0-512", difference=HIGHER)
 @pytest.mark.parametrize(
     ("code", "report", "sampling"),
     [
-        ("greedy_drafting", pod(), traffic()),
+        ("greedy_drafting", pod(hot=0.4, cold=0.8), traffic()),
+        # The configuration tells, with no request at temperature 0.
+        ("greedy_drafting", pod(hot=0.4, cold=None), {}),
+        ("greedy_drafting", pod(hot=0.4, cold=None), traffic(cold=None, way="filtered")),
+        ("greedy_drafting", pod(hot=0.68, cold=0.9), traffic(0.9, 0.68)),
         # The number of draft tokens follows from it.
-        ("greedy_drafting", pod(advice=MANY), traffic()),
-        ("greedy_drafting", pod(groups=low("sampling", "filtered")), traffic()),
+        ("greedy_drafting", pod(hot=0.4, cold=0.8, advice=MANY), traffic()),
+        ("greedy_drafting", pod(hot=0.4, groups=low("sampling", "filtered")), traffic()),
         ("too_many_tokens", pod(advice=MANY), {}),
         ("too_few_tokens", pod(advice=MORE, rate=0.9), {}),
         ("load", by_load(12.0, 40.0, Verdict.NET_NEGATIVE), {}),
@@ -151,6 +167,14 @@ SHORT_PROMPTS = group("prompt_tokens", "0-512", difference=HIGHER)
         ("mismatch", pod(collapsed=True, rate=0.01, advice=MANY), traffic(0.01, 0.01)),
         ("not_speculating", undrafted(), {}),
         ("prefix_cache", cached(), {}),
+        (
+            "prefix_cache",
+            cached(
+                speculation=replace(EAGLE, keeps_last_block=False),
+                configuration=Configuration(drops_cache_block=True),
+            ),
+            {},
+        ),
         ("room", cached(LONG, preemptions=2, layers=4), {}),
         ("room", cached(LONG, preemptions=2, plain=500_000), {}),
         (
@@ -162,6 +186,30 @@ SHORT_PROMPTS = group("prompt_tokens", "0-512", difference=HIGHER)
 )
 def test_a_staged_cause_is_found_and_no_other_claims_the_loss(code, report, sampling):
     assert codes(report, sampling) == [code]
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "tokens", "found_codes", "advised"),
+    [
+        (1.3, 0.8, 1000.0, ["long_contexts"], True),
+        (1.3, 0.8, 20.0, ["long_contexts"], False),  # a small part
+        (1.3, 0.96, 1000.0, [], None),  # not clearly below 0.97
+        (1.01, 0.8, 1000.0, [], None),  # it pays nowhere
+        (None, 0.8, 1000.0, [], None),
+    ],
+)
+def test_long_contexts_lose_where_shorter_ones_gain(short, long, tokens, found_codes, advised):
+    """Each known within 0.01, at two standard errors 0.02."""
+    ratios = {"256-1k": short, "4k-16k": long}
+    contexts = {
+        label: replace(speedup(10 * ratio, 10), tokens=tokens if ratio is long else 1000.0)
+        for label, ratio in ratios.items()
+        if ratio is not None
+    }
+    findings = found(pod(contexts=contexts), {})
+
+    assert [finding.code for finding in findings] == found_codes
+    assert all(finding.is_advice == advised for finding in findings)
 
 
 UNDRAFTED = {"structured": True, "drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
@@ -193,6 +241,7 @@ def served(*requests, speculation=GREEDY, polls=40):
     ("found", "requests"),
     [
         ("greedy_drafting", [{}, {"temperature": 80, "accepted_tokens": BAD}]),
+        ("greedy_drafting", [{"temperature": 100, "accepted_tokens": BAD}]),
         ("long_prompts", [{}, {"prompt_tokens": 20_000, "accepted_tokens": BAD}]),
         ("structured_output", [{}, {"structured": True, "accepted_tokens": BAD}]),
         ("structured_output", [{}, STRUCTURED]),
@@ -227,7 +276,10 @@ def test_what_the_plug_ins_report_is_found_through_the_state(found, requests):
 def test_an_engine_that_decodes_without_a_draft_is_found_through_the_state(tokens, schedule, found):
     """``tokens`` are decoded at each of 40 polls."""
     pod = Server()
-    PluginEnd(pod, speculation=replace(GREEDY, schedule=schedule, per_batch_size=bool(schedule)))
+    plugin = PluginEnd(
+        pod, speculation=replace(GREEDY, schedule=schedule, per_batch_size=bool(schedule))
+    )
+    plugin.generate(9)
     counters = {
         Counter.DRAFTS: 0.0,
         Counter.DRAFT_TOKENS: 0.0,
@@ -236,21 +288,74 @@ def test_an_engine_that_decodes_without_a_draft_is_found_through_the_state(token
     }
     for poll in range(41):
         pod.poll(snap(counters=counters | {Counter.GENERATION_TOKENS: 9.0 + tokens * poll}))
+        plugin.generate(tokens).tick()
     found_codes = [finding.code for finding in pod.model().findings]
     assert found_codes == ["not_speculating"] * found
 
 
-def test_greedy_drafting_names_the_temperatures_with_enough_requests():
+def test_greedy_drafting_has_the_hot_requests_own_evidence():
+    """Not that of "other", whose temperatures nobody knows, nor labels of too few requests."""
+    few = temperature("0.3-0.5", rate=0.5, window=replace(window(0.5, share=0.02), requests=3.0))
+    few = replace(few, judgement=judgement(Verdict.INSUFFICIENT_DATA))
     report = model(
-        *(temperature(label) for label in (COLD, "0.3-0.5", HOT, "other")),
+        temperature(COLD, rate=0.8),
+        few,
+        temperature(HOT, rate=0.4),
+        temperature("other", rate=0.1),
         judgement=pod().judgement,
     )
-    few, unknown = {("0.3-0.5", "plain"): sums(0.4, 19)}, {("other", "plain"): sums(0.1, 500)}
-    (finding,) = found(report, traffic() | few | unknown)
-    assert (finding.temperatures, finding.others) == ((HOT,), pytest.approx(0.8))
-    # Not of "other", whose temperatures nobody knows.
-    assert finding.rate == pytest.approx(0.4, abs=0.01)
-    assert found(report, traffic(hot=None) | unknown) == ()
+    (finding,) = found(report, traffic())
+
+    assert finding.temperatures == (HOT,)
+    assert finding.rate == pytest.approx(0.45, abs=0.01)
+    assert finding.cold_rate == pytest.approx(0.8)
+    assert finding.length_at_most == pytest.approx(1 + 3 * 0.8)
+    assert finding.is_bound_measured
+
+
+@pytest.mark.parametrize(("way", "at_most"), [("plain", 3.29), ("filtered", 2.99)])
+def test_without_cold_requests_a_draft_close_to_its_target_bounds_the_gain(way, at_most):
+    """Acceptance rates of 0.75 and, with filters, 0.67 of three draft tokens: docs/why.md."""
+    (finding,) = found(pod(hot=0.4, cold=None), traffic(cold=None, way=way))
+
+    assert finding.length == pytest.approx(2.2)
+    assert finding.length_at_most == pytest.approx(at_most, abs=0.05)
+    assert (finding.is_bound_measured, finding.cold_rate) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("rate", "others", "speedup", "advised"),
+    [
+        (0.66, 0.81, 1.59, False),  # it breaks even at 31 %
+        (0.25, 0.81, 1.59, True),
+        (0.66, 0.81, None, False),
+        (0.45, 0.81, None, True),  # by the rule of thumb
+    ],
+)
+def test_structured_output_that_still_gains_is_a_fact(rate, others, speedup, advised):
+    """A grammar cannot be drafted around, so there is something to change only where it loses."""
+    lower = low("output", "structured", difference(rate, others))
+    known = speed() if speedup else speed(withheld=Withheld.NO_REFERENCE)
+    (finding,) = found(pod(groups=lower, speed=known), {})
+
+    assert (finding.code, finding.is_advice) == ("structured_output", advised)
+
+
+def test_an_adapter_that_gains_and_could_gain_more_is_advice_without_routing():
+    (finding,) = found(pod(groups=low("adapter", "legal", difference(0.55, 0.9))), {})
+
+    assert (finding.is_advice, finding.loses) == (True, False)
+
+
+def test_facts_come_last_and_hide_no_advice():
+    """The costliest group is shown, unless another one loses."""
+    fact = group("output", "structured", difference=difference(0.6, 0.85, drafted=2000))
+    loss = group("adapter", "legal", difference=difference(0.4, 0.6, drafted=400))
+    tokens = replace(MANY, tokens=replace(FEWER, best_seconds=0.0295))
+    report = pod(groups=(fact, loss), advice=tokens)
+
+    assert codes(report) == ["adapter"]
+    assert codes(replace(report, groups=(fact,))) == ["too_many_tokens", "structured_output"]
 
 
 @pytest.mark.parametrize(("quiet", "found"), [("structured", ["structured_output"]), ("free", [])])
@@ -264,16 +369,16 @@ def test_only_of_structured_output_can_a_grammar_forbid_all_drafts(quiet, found)
 def test_findings_come_by_what_they_cost():
     """Hot requests are half of the draft tokens, and the adapter's a tenth."""
     adapter = group("adapter", "legal", difference=difference(0.3, 0.7, drafted=300))
-    assert codes(pod(groups=(adapter,)), traffic()) == [
-        "greedy_drafting",
-        "adapter",
-    ]
+    assert codes(pod(groups=(adapter,), hot=0.4), traffic()) == ["greedy_drafting", "adapter"]
 
 
 SAMPLED = {
     "drafts are sampled already": {"draft_sample_method": "probabilistic"},
     "a vLLM without the option": {"draft_sample_method": None},
     "n-gram": {"method": "ngram"},
+    "the first DFlash": {"method": "dflash", "draft_architectures": ("DFlashDraftModel",)},
+    "a DFlash of an unknown kind": {"method": "dflash"},
+    "all positions in one pass": {"method": "eagle3", "parallel_drafting": True},
     "suffix": {"method": "suffix"},
     "medusa": {"method": "medusa"},
     "a class of one's own": {"method": "custom_class"},
@@ -285,17 +390,15 @@ SAMPLED = {
 }
 BY_SAMPLING = {
     "cold and hot accept alike": (pod(), traffic(0.7, 0.69)),
-    "cold and hot are equally low": (
-        pod(rate=0.3, verdict=Verdict.NET_NEGATIVE),
+    "cold and hot are equally low: the draft is weak": (
+        pod(rate=0.3, hot=0.3, cold=0.3, verdict=Verdict.NET_NEGATIVE),
         traffic(0.3, 0.3),
     ),
-    "few requests": (pod(), traffic(requests=8)),
-    "only T 0": (pod(), traffic(hot=None)),
-    "only hot requests": (pod(), traffic(cold=None)),
-    "most hot draft tokens are filtered": (pod(), traffic(way="filtered")),
-    "no plug-in": (pod(speculation=None), traffic()),
+    "only T 0": (pod(hot=None), traffic(hot=None)),
+    "hot requests accept much": (pod(hot=0.75, cold=None), {}),
+    "no plug-in": (pod(speculation=None, hot=0.4), traffic()),
 } | {
-    name: (pod(speculation=replace(GREEDY, **changes)), traffic())
+    name: (pod(speculation=replace(GREEDY, **changes), hot=0.4), traffic())
     for name, changes in SAMPLED.items()
 }
 HEALTHY = {
@@ -317,7 +420,12 @@ HEALTHY = {
     "a block is a small part of a long prompt": cached(LONG),
     "no prompts are shared": cached(hits=0.0),
     "nothing is left to be found": cached(hits=0.97),
-    "the last block is kept": cached(speculation=replace(EAGLE, keeps_last_block=True)),
+    "the engine says that it drops no block": cached(
+        configuration=Configuration(drops_cache_block=False)
+    ),
+    "vLLM 0.32 or later, of which the method tells nothing": cached(
+        speculation=replace(EAGLE, keeps_last_block=False)
+    ),
     "a draft model drops no block": cached(speculation=replace(EAGLE, method="draft_model")),
     "the draft takes little room": cached(LONG, preemptions=2, layers=80),
     "the baseline had little more room": cached(LONG, preemptions=2, plain=450_000),

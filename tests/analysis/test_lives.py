@@ -8,7 +8,9 @@ import pickle
 import pytest
 
 from sidecar.analysis.split.life import Life
+from sidecar.analysis.split.lives import MOST_WAITING_BYTES
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
+from sidecar.analysis.split.trust import Trust
 from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import (
     Hello,
@@ -20,7 +22,7 @@ from sidecar.requests.messages import (
     Unreadable,
 )
 from sidecar.requests.tally import NOTHING, Outcome, Tally
-from tests.analysis.analysis_tools import PluginEnd, Server, finished, snap
+from tests.analysis.analysis_tools import EAGLE, PluginEnd, Server, finished, snap
 
 LABELS = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
 SEVERAL_CLAIM = NoSplit(NoSplitReason.SEVERAL_CLAIM, "0")
@@ -212,6 +214,7 @@ def test_finished_requests_wait_until_vllm_s_counters_confirm_their_report(serve
 def test_rows_are_summed_once_however_many_packets_of_finished_requests_follow():
     life = Life(
         Hello(plugin="0", vllm=None, model="m", engine=0, start="a", started=0, state="observing"),
+        Trust(),
         from_start=True,
     )
     tally = Tally(stopped=2)
@@ -220,7 +223,9 @@ def test_rows_are_summed_once_however_many_packets_of_finished_requests_follow()
         {"finished": (finished(**UNDRAFTED),)},
     ):
         before = life.latest.tables
-        life.receive(ReportPart(**part, end=ReportEnd(total=tally, lost=0)), room=1)
+        life.receive(
+            ReportPart(**part, end=ReportEnd(total=tally, lost=0)), room=10_000, request_room=10_000
+        )
     assert (life.latest.tables is before, life.is_consistent) == (True, True)
 
 
@@ -259,7 +264,8 @@ def test_a_split_that_does_not_add_up_is_withheld_until_vllm_restarts(server, wa
         server.poll(snap(drafts=total), start=process)
     assert withheld(server) == HALF
     assert coverage(server) == HALF.ratio
-    assert server.engines()[EngineKey("m", "0")].speculation is not None
+    engine = server.engines()[EngineKey("m", "0")]
+    assert (engine.speculation, engine.said) == (None, EAGLE), "shown, but not judged by"
     assert server.model().judgement.is_known
     plugin.close()
     server.poll(snap(drafts=1200), start=process)
@@ -289,11 +295,11 @@ def test_two_plugins_that_claim_to_be_the_same_engine_withhold_the_split_until_v
 
 def test_a_sender_that_once_agreed_disputes_the_engine_even_if_it_contradicts_itself_later(server):
     """As after a restart of the sidecar beside an idle engine, whose own plug-in reports late."""
-    liar = PluginEnd(server, 1).serve(drafts=5000)
+    liar = PluginEnd(server, 1, started=1.0).serve(drafts=5000)
     confirm(server, liar)
     liar.tick(finished=[finished(drafts=9999, draft_tokens=29_997, accepted_tokens=19_998)])
     server.poll(liar.counted())
-    honest = PluginEnd(server, 2).serve(drafts=5010)
+    honest = PluginEnd(server, 2, started=1.0).serve(drafts=5010)
     for _ in range(2):
         confirm(server, honest)
     assert withheld(server) == SEVERAL_CLAIM
@@ -343,10 +349,11 @@ def test_a_report_without_its_table_of_temperatures_makes_no_split_of_zeros(serv
     )
 
 
-def test_without_vllm_s_counters_there_is_nothing_to_compare_with(server):
+def test_without_vllm_s_counters_nothing_is_confirmed(server):
     PluginEnd(server).serve(drafts=10).tick()
     server.poll(snap(counters={}))
-    assert (drafts(server), coverage(server)) == (10, None)
+    assert withheld(server) == NoSplit(NoSplitReason.NOT_COMPARED, "0")
+    assert coverage(server) is None
 
 
 def test_engines_that_are_not_on_the_page_are_refused_and_counted(server):
@@ -408,14 +415,14 @@ def test_a_plugin_that_is_gone_is_told_from_one_that_never_connected(server):
 
 def test_another_format_is_named_until_its_sender_leaves(server):
     server.state.plugin.receive(1, Unreadable(2))
-    plugin = server.report().plugin
+    plugin = server.poll(snap()).plugin
     assert (plugin.state, plugin.unreadable_format, plugin.heard) == (
         PluginState.OTHER_FORMAT,
         2,
         True,
     )
     server.state.plugin.receive(1, None)
-    assert server.report().plugin.state is PluginState.NOT_CONNECTED
+    assert server.poll(snap()).plugin.state is PluginState.NOT_CONNECTED
 
 
 def test_a_plugin_that_disabled_itself_has_no_split_until_vllm_restarts(server):
@@ -504,52 +511,54 @@ def test_one_sender_leaves_room_for_the_finished_requests_of_another(server, sta
     """One that says that it observes nothing, or is never confirmed by vLLM, takes no more room."""
     greedy = [PluginEnd(server, 1, state=state), PluginEnd(server, 2).serve(drafts=10**6)]
     for plugin in greedy:
-        for _ in range(9000 // 60):
+        for _ in range(12_000 // 60):
             plugin.tick(finished=[finished(**UNDRAFTED)] * 60)
     honest = PluginEnd(server, 3)
     for _ in range(100):
-        honest.finish(**UNDRAFTED)
-    server.poll(snap(drafts=0))
+        honest.finish()
+    server.poll(honest.counted())
     assert server.temperature("0").ttft.count == 100
 
 
 def test_finished_requests_without_end_wait_in_bounded_memory_whoever_sends_them(server):
     engines = [PluginEnd(server, number) for number in range(1, 11)]
-    for _ in range(1000):
+    for _ in range(1500):
         for engine in engines:
-            engine.finish(**UNDRAFTED)
-    assert server.report().plugin.dropped["overflow"] == 10 * (1000 - 8192 // 10)
-    assert server.poll(snap(drafts=0)).plugin.events == 10_000
-    assert server.temperature("0").ttft.count == 10 * (8192 // 10)
-    engines[0].finish(**UNDRAFTED)
-    server.poll(snap(drafts=0))
-    assert server.temperature("0").ttft.count == 10 * (8192 // 10) + 1
+            engine.finish(adapter="a" * 64)
+
+    waiting = sum(life.waiting_size for life in server.state.plugin._lives.values())
+    assert 0.9 * MOST_WAITING_BYTES < waiting <= MOST_WAITING_BYTES
+    assert server.poll(snap(drafts=0)).plugin.events == 15_000
+    assert server.report().plugin.dropped["overflow"] > 5000
+    server.poll(engines[0].counted())
+    engines[0].finish()
+    server.poll(engines[0].counted())
 
 
 def test_finished_requests_that_wait_for_a_page_without_their_engine_take_no_room_after_it():
     server = Server()
     stranger = PluginEnd(server, 1, engine=5)
-    for _ in range(10_000):
+    for _ in range(12_000):
         stranger.finish(**UNDRAFTED)
     server.fail()
     plugin = PluginEnd(server, 2)
     server.poll(snap(drafts=0))
-    plugin.finish(**UNDRAFTED)
-    assert server.poll(snap(drafts=0)).plugin.dropped["other_engine"] == 8192
+    plugin.finish()
+    assert server.poll(plugin.counted()).plugin.dropped["other_engine"] > 5000
     assert server.temperature("0").ttft.count == 1
 
 
 def test_unfinished_reports_of_dead_lives_take_no_room(server):
     """Each sent 200 finished requests of a report that never ended."""
-    for number in range(42):
+    for number in range(60):
         dead = PluginEnd(server, number)
         dead.send(ReportPart(finished=(finished(**UNDRAFTED),) * 200))
         dead.close()
     server.poll(snap(drafts=0))
-    alive = PluginEnd(server, 50)
+    alive = PluginEnd(server, 100)
     server.poll(snap(drafts=0))
-    alive.finish(**UNDRAFTED)
-    assert server.poll(snap(drafts=0)).plugin.dropped["unconfirmed"] >= 8000
+    alive.finish()
+    assert server.poll(alive.counted()).plugin.dropped["unconfirmed"] >= 8000
     assert server.temperature("0").ttft.count == 1
 
 

@@ -151,6 +151,7 @@ def test_the_p10_of_a_small_pod_is_over_the_last_requests_of_an_hour():
     pod.serve((0, 10, 15))
     assert pod.model().acceptance_p10 == pytest.approx(0.1)
     pod.state.apply(Settings(thresholds={"min_requests": 6}))
+    pod.poll(pod.plugin.counted())
     assert pod.model().acceptance_p10 is None
 
 

@@ -303,6 +303,7 @@ def test_a_vllm_that_speculates_in_another_way_since_a_restart_is_judged_by_what
             pod.poll(pod.plugin.counted(), start=start)
         cold, window = pod.temperature("0"), pod.model().judgement.evidence.window
         assert (cold.window.drafts, sum(cold.acceptance_bins), window.drafts) == expected
+        assert cold.acceptances.count == 1, "a counter goes on"
 
 
 def test_verdicts_hold_from_one_poll_to_the_next_and_outlast_a_minute_of_failed_ones():

@@ -2,16 +2,22 @@
 
 import pytest
 
-from sidecar.analysis.split.trust import Standing, Trust
-from sidecar.requests.tally import Tally
+from sidecar.analysis.split.trust import Compared, Standing, Trust
 
 WAITS, AGREES, DIFFERS = Standing
 
 
-def tally(draft_tokens):
-    return Tally(
-        drafts=draft_tokens // 3, draft_tokens=draft_tokens, accepted_tokens=draft_tokens // 2
-    )
+def totals(draft_tokens):
+    return {
+        Compared.DRAFTS: draft_tokens // 3,
+        Compared.DRAFT_TOKENS: draft_tokens,
+        Compared.ACCEPTED_TOKENS: draft_tokens // 2,
+    }
+
+
+def generated(tokens):
+    """Of an engine that drafts nothing."""
+    return totals(0) | {Compared.GENERATION_TOKENS: tokens}
 
 
 def compared(polls):
@@ -23,7 +29,7 @@ def compared(polls):
     for at, (counted, reported) in enumerate(polls):
         reports += reported != before
         before = reported
-        trust.compare(float(at), reports, tally(reported), tally(counted), 0.02)
+        trust.compare(float(at), reports, totals(reported), totals(counted), 0.02)
     return trust
 
 
@@ -33,7 +39,8 @@ def compared(polls):
         ([(600, 1200)], WAITS),  # the two need not be of one moment
         ([(1200, 600)], WAITS),
         ([(1200, 1200)], AGREES),
-        ([(0, 0)], AGREES),
+        ([(0, 0)], WAITS),  # nothing is compared
+        ([(0, 0), (600, 400)], WAITS),  # it says little: from 0 to 600 all would agree
         (
             [(30 * n + ahead, 30 * n) for n, ahead in enumerate((0, 0, 27, 0, 15, 0, 29, 0), 10)],
             AGREES,
@@ -63,11 +70,11 @@ def test_a_cut_agrees_if_vllm_may_have_counted_the_same_at_its_moment(polls, sta
 @pytest.mark.parametrize("name", ["drafts", "draft_tokens", "accepted_tokens"])
 def test_each_of_the_three_numbers_is_compared_and_the_ratio_says_how_far_it_is_off(name):
     trust = Trust()
-    other = Tally(**({"drafts": 100, "draft_tokens": 300, "accepted_tokens": 150} | {name: 70}))
+    other = totals(300) | {Compared(name): 70}
     for at in range(40):
-        trust.compare(float(at), 1, other, tally(300), 0.02)
+        trust.compare(float(at), 1, other, totals(300), 0.02)
     assert trust.standing is DIFFERS
-    assert trust.ratio == 70 / getattr(tally(300), name)
+    assert trust.ratio == 70 / totals(300)[Compared(name)]
 
 
 @pytest.mark.parametrize(("factor", "ratio"), [(0.9, 0.9), (1.1, 1.1), (0.0, 0.0)])
@@ -87,7 +94,7 @@ def test_bursts_between_polls_and_late_reports_contradict_nothing(behind):
     trust = Trust()
     for at, now in enumerate(counted):
         cut = at - at % 7 - behind
-        trust.compare(float(at), cut // 7, tally(counted[max(cut, 0)]), tally(now), 0.02)
+        trust.compare(float(at), cut // 7, totals(counted[max(cut, 0)]), totals(now), 0.02)
         assert trust.standing is not DIFFERS
 
 

@@ -25,13 +25,15 @@ from sidecar.requests.messages import (
     ReportEnd,
     ReportPart,
     Row,
+    Speculation,
     StepKey,
     StepTally,
     Table,
 )
 from sidecar.requests.tally import NOTHING, Tally
-from tests.analysis.analysis_tools import USUAL, PluginEnd, Server, finished, snap
+from tests.analysis.analysis_tools import EAGLE, USUAL, PluginEnd, Server, finished, snap
 
+OTHER_WAY = Speculation("mtp", 5)
 TEMPERATURES = {"0": 0, "0.3-0.5": 40, "1+": 150}
 ENGINES = ("0", "1")
 engines, liars = st.sampled_from(ENGINES), st.integers(0, 2)
@@ -204,11 +206,15 @@ class Trust(RuleBasedStateMachine):
 
     # Liars
 
-    @rule(liar=liars, engine=engines, state=st.sampled_from(HelloState))
-    def lie_hello(self, liar, engine, state):
-        self.liars[liar].hello(
-            engine, state=state, reason="" if state is HelloState.OBSERVING else "x"
-        )
+    @rule(
+        liar=liars,
+        engine=engines,
+        state=st.sampled_from(HelloState),
+        speculation=st.sampled_from([None, EAGLE, OTHER_WAY]),
+    )
+    def lie_hello(self, liar, engine, state, speculation):
+        reason = "" if state is HelloState.OBSERVING else "x"
+        self.liars[liar].hello(engine, state=state, reason=reason, speculation=speculation)
 
     @rule(
         liar=liars,
@@ -309,17 +315,19 @@ class Trust(RuleBasedStateMachine):
             self.exported[shown.temperature] = shown.tally
         self.has_restarted &= not self.server.model().temperatures
 
+        for engine in self.server.model().engines:
+            assert engine.speculation in {None, EAGLE}, "only the engine's own plug-in says it"
+
     @precondition(lambda self: hasattr(self, "engines"))
     @invariant()
     def memory_is_bounded(self):
-        assert len([*self.server.state.plugin.counting("m")]) <= 80
+        assert len(self.server.state.plugin.view.lives) <= 80
 
     def _is_known(self, name):
         lives = self.server.state.plugin
         start = self.engines[name].plugin.start
         return any(
-            life.hello.start == start and life.confirmed.total.drafts
-            for life in lives.counting("m")
+            life.start == start and life.cut.total.drafts for life in lives.view.lives_of("m")
         )
 
 

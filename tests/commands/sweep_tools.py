@@ -1,6 +1,9 @@
 """Sweeps: measured on a server, small by default, or generated with the noise of real servers."""
 
 import asyncio
+from dataclasses import replace
+from itertools import accumulate
+from math import exp
 from random import Random
 
 from sidecar.commands.load.client import Sample
@@ -26,10 +29,12 @@ async def measured_sweep(
         if name in given
     }
     on_begin = given.pop("on_begin", lambda _ended, _level: None)
+    levels = tuple(SweepLevel(temperature, concurrency) for temperature in temperatures)
+    levels = given.pop("levels", levels)
     asked = SweepOptions(
         url=url,
         requests=RequestOptions(prompts=prompts, **sending),
-        levels=tuple(SweepLevel(temperature, concurrency) for temperature in temperatures),
+        levels=levels,
         settings=load_settings(None, {"SPECDEC_SCRAPE_TIMEOUT": "60s"}),
         **given,
     )
@@ -69,20 +74,26 @@ def generated_level(
     ttft=0.05,
     acceptance=0.6,
     k=3,
+    slowdowns=None,
 ):
-    """Requests whose times scatter by a tenth, in runs that share a level of their own."""
+    """Requests whose times scatter by a tenth, in runs that share a level of their own.
+
+    ``slowdowns`` has a factor of the machine for each round.
+    """
     random = Random(seed)
     samples, shared, size = [], 1.0, requests // rounds
+    slowdowns = slowdowns or [1.0] * rounds
     for number in range(requests):
+        machine = slowdowns[min(number // size, rounds - 1)]
         if number % concurrency == 0:
             shared = random.gauss(1, 0.03)
         drafts = random.randint(20, 40)
         accepted = sum(random.random() < acceptance for _ in range(drafts * k))
-        time = tpot * shared * random.uniform(0.9, 1.1)
+        time = tpot * machine * shared * random.uniform(0.9, 1.1)
         samples.append(
             Sample(
                 temperature=temperature,
-                ttft=ttft * shared * random.uniform(0.8, 1.2),
+                ttft=ttft * machine * shared * random.uniform(0.8, 1.2),
                 tpot=time,
                 tokens=100,
                 drafts=drafts if k else None,
@@ -97,6 +108,29 @@ def generated_level(
         measured(part, seconds) for part, seconds in zip(parts, times, strict=True)
     )
     return LevelResult(level=SweepLevel(temperature, concurrency), rounds=measurements)
+
+
+def drifting(seed, rounds):
+    """How slow a machine is in each round: it wanders by 3 % from one to the next."""
+    random = Random(seed)
+    return [exp(place) for place in accumulate(random.gauss(0, 0.03) for _ in range(rounds))]
+
+
+def generated_pair(seed, *, slower=1.0, in_turns=True, rounds=8, requests=64):
+    """Two sweeps of one level on a machine that drifts, the second of a slower server.
+
+    In turns they share the drift; one after the other, each has its own.
+    """
+    same = {"rounds": rounds, "requests": requests, "k": 1}
+    first = drifting(3 * seed, rounds)
+    second = first if in_turns else drifting(3 * seed + 1, rounds)
+    slowed = {"tpot": 0.010 * slower, "ttft": 0.05 * slower}
+    levels = (
+        generated_level(3 * seed, slowdowns=first, **same),
+        generated_level(3 * seed + 1, slowdowns=second, **same, **slowed),
+    )
+    turns = "turns" if in_turns else None
+    return [replace(sweep_of(level), turns=turns) for level in levels]
 
 
 def sweep_of(*levels):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.commands.compare import compare
+from sidecar.commands.load.comparison import compare
 from sidecar.commands.load.metrics import confidence_factor
 from sidecar.commands.load.sweep_result import encode
 from tests.commands.commands_tools import command
@@ -72,6 +72,46 @@ def test_a_ratio_to_a_time_that_varies_more_than_it_is_long_claims_nothing():
     before, after = (replace(generated_level(1), rounds=tuple(parts)) for parts in (slow, rounds))
     change = of("TPOT P50", compared(sweep_of(before), sweep_of(after)))
     assert (change.change.is_clear, change.effect) == (True, None)
+
+
+def test_it_concludes_on_acceptance_time_and_price():
+    """Each in one sentence; with 64 requests a round, the acceptance is clear as well."""
+    before = sweep_of(generated_level(1, acceptance=0.4, tpot=0.036))
+    after = sweep_of(generated_level(2, acceptance=0.75, tpot=0.026))
+    acceptance, time, price, *others = compared(before, after).conclusions
+    level = before.levels[0].level
+
+    assert re.match(rf"acceptance: 4.% became 7.% \(\+..%\) at {level}$", acceptance)
+    assert re.match(
+        rf"time: saves .+ ms ± .+ ms per token \(3. ms became 2. ms \(-2.%\)\) at {level}$", time
+    )
+    assert price.startswith("price: no clear loss in time to first token, requests a second")
+    assert others == []
+
+
+@pytest.mark.parametrize(
+    ("rounds", "tpot", "says"),
+    [
+        (8, 0.0100, "at {} is not decided: about"),  # a difference of 3 % cannot be ruled out
+        (2, 0.0100, "at {} is not decided: about 2 more rounds"),
+        (8, 0.0200, None),
+    ],
+)
+def test_where_the_time_is_not_decided_it_says_how_many_more_rounds_would(rounds, tpot, says):
+    first = sweep_of(generated_level(1, rounds=rounds, requests=96))
+    second = sweep_of(generated_level(2, rounds=rounds, requests=96, tpot=tpot))
+    comparison = compared(first, second)
+    undecided = [line for line in comparison.conclusions if "not decided" in line]
+
+    assert len(undecided) == (says is not None)
+    assert all(says.format(first.levels[0].level) in line for line in undecided)
+
+
+def test_without_drafts_on_one_side_there_is_no_acceptance_to_conclude_on():
+    drafts, plain = sweep_of(generated_level(1, k=3)), sweep_of(generated_level(2, k=0))
+
+    assert compared(drafts, plain).conclusions[0] == "acceptance: only one of the two drafts"
+    assert compared(plain, plain).conclusions[0] == "acceptance: neither of the two drafts"
 
 
 def test_faster_here_and_slower_there_is_mixed():
@@ -281,7 +321,7 @@ def test_json_has_the_result_and_the_changes_with_their_errors(saved, capsys):
     assert command("compare", *saved(generated_level(1), generated_level(2)), "--json") == 0
     comparison = json.loads(capsys.readouterr().out)
     (acceptance,) = [one for one in comparison["changes"] if one["metric"] == "acceptance"]
-    assert acceptance["level"] == {"temperature": 0.0, "concurrency": 4}
+    assert acceptance["level"] == {"temperature": 0.0, "concurrency": 4, "mix": []}
     assert abs(acceptance["change"]["value"]) < acceptance["change"]["error"]
     assert (comparison["result"], acceptance["effect"]) == ("no_difference_shown", None)
 
@@ -321,9 +361,9 @@ def test_the_exit_code_says_whether_a_slowdown_is_within_the_limit(
         (None, "No such file or directory"),
         (b"{", "not a file that `sweep --save` of this version wrote"),
         (b"[" * 100_000, "not a file that `sweep --save` of this version wrote"),
-        (EMPTY % 5, "no request was answered in it"),
-        (EMPTY.replace(b"[]", LEVEL) % 5, "not a file that `sweep --save` of this version wrote"),
-        (EMPTY % 4, "not a file that `sweep --save` of this version wrote"),
+        (EMPTY % 6, "no request was answered in it"),
+        (EMPTY.replace(b"[]", LEVEL) % 6, "not a file that `sweep --save` of this version wrote"),
+        (EMPTY % 5, "not a file that `sweep --save` of this version wrote"),
     ],
 )
 def test_files_that_sweep_did_not_write_are_refused(tmp_path, capsys, content, reason):

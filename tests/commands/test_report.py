@@ -132,7 +132,7 @@ async def test_why_it_loses_and_what_to_change(reported):
     assert after[0].startswith(
         "  Route these requests to pods that do not speculate, or that draft with n-gram"
     )
-    assert after[1].startswith("  To verify: `specdec-sidecar sweep --url URL --prompts FILE")
+    assert after[1].startswith("  To verify: `specdec-sidecar sweep --url http://CHANGED:8000")
 
 
 async def test_times_by_vllms_buckets_say_so_and_are_bounds_below_the_first(reported):

@@ -127,11 +127,14 @@ def engine(model="demo", index="0", **changes):
         "difference": None,
         "undrafted_tokens": 0.0,
         "coverage": 1.0,
+        "report_age": 0.5,
     }
     return EngineReport(**values | changes)
 
 
-STRUCTURED = StructuredOutput(group="structured", rate=0.45, others=0.7, error=0.02)
+STRUCTURED = StructuredOutput(
+    group="structured", rate=0.45, others=0.7, error=0.02, loses=True, break_even=0.5
+)
 
 
 def latency(median):

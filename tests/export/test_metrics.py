@@ -11,9 +11,11 @@ import pytest
 from prometheus_client import ProcessCollector, generate_latest
 
 from scripts.metrics_reference import metrics_reference
+from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.findings.catalog import CODES
+from sidecar.analysis.findings.number_of_tokens import TooManyTokens
 from sidecar.analysis.speed.speedup import LoadReport
 from sidecar.analysis.speed.steps import LOAD_LABELS
 from sidecar.analysis.split.lives import Lives
@@ -100,7 +102,14 @@ def full(engines):
         for label in TEMPERATURES
     ]
     groups = tuple(reports.group(by, name) for by, name in (*GROUPS, *ADAPTERS))
-    whole = reports.model(*temperatures, engines=reported, groups=groups, loads=loads, **BASELINE)
+    whole = reports.model(
+        *temperatures,
+        engines=reported,
+        groups=groups,
+        loads=loads,
+        findings=(reports.STRUCTURED,),
+        **BASELINE,
+    )
     own = {
         "failures": dict.fromkeys(("vllm", "alerts", "settings"), 0),
         "reloads": {"applied": 0, "refused": 0},
@@ -193,6 +202,18 @@ def test_positions_past_the_bound_are_other():
     assert accepted == {("demo", "1+", "0"): 9, ("demo", "1+", "1"): 7, ("demo", "1+", "other"): 8}
     drafted = values(report, "specdec_draft_tokens_per_position_total", LIMITS__POSITIONS="4")
     assert drafted == {("demo", "1+", str(position)): 9 for position in range(4)}
+
+
+def test_a_findings_rank_says_what_to_change_first_and_a_fact_has_none():
+    """So that a dashboard shows the finding that matters, not an arbitrary one."""
+    fewer = TooManyTokens(tokens=TokensAdvice(direction=Direction.FEWER, now=3))
+    fact = replace(reports.STRUCTURED, is_advice=False)
+    report = reports.report(reports.model(findings=(fewer, reports.STRUCTURED)))
+    ranks = values(report, "specdec_finding_rank")
+    held = values(reports.report(reports.model(findings=(fact,))), "specdec_finding")
+
+    assert ranks == {("demo", "too_many_tokens"): 1, ("demo", "structured_output"): 2}
+    assert not any(held.values())
 
 
 def test_thresholds_and_links_are_those_of_the_settings():

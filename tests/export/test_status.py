@@ -45,7 +45,10 @@ def test_findings_are_there_in_numbers_and_in_words():
 
     assert finding.items() >= ({"code": "structured_output"} | numbers).items()
     assert explanation["code"] == "structured_output"
-    assert set(explanation) == {"code", "what", "remedy", "expect", "verify"}
+    assert set(explanation) == {
+        *("code", "what", "remedy", "expect", "verify"),
+        *("config", "option"),
+    }
 
 
 def test_a_failed_poll_says_what_to_do():

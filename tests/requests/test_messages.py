@@ -157,6 +157,28 @@ def test_a_field_out_of_its_type_or_range_refuses_the_packet(parts):
 VERSIONS = {2: messages._PacketVersion2, 3: messages._PacketVersion3}
 
 
+@pytest.mark.parametrize(
+    ("options", "is_read"),
+    [
+        ('{"method": "eagle3", "model": "/m", "num_speculative_tokens": 3}', True),
+        ("not JSON", False),
+        ("[1]", False),
+        ('{"model": {"nested": 1}}', False),
+        ("[" * 2000, False),
+        (json.dumps({"model": "m" * 5000}), False),
+    ],
+)
+def test_the_speculative_config_is_read_only_as_an_object_of_plain_values(options, is_read):
+    """It is shown to be pasted, so nothing else may stand there."""
+    hello = {**HELLO, "speculation": {**HELLO["speculation"], "options": options}}
+    if not is_read:
+        with pytest.raises(Malformed):
+            read_packet(packet(hello=hello))
+        return
+
+    assert read_packet(packet(hello=hello)).hello.speculation.options == options
+
+
 @pytest.mark.parametrize("version", READ_VERSIONS)
 @pytest.mark.parametrize(
     "report",

@@ -1,6 +1,8 @@
 """What the plug-in counts, on a double of vLLM's scheduler."""
 
+import json
 import random
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -239,7 +241,8 @@ def test_hello_identifies_the_plugin_the_engine_and_its_speculation(plain, made)
     speculation = {
         "method": "draft_model", "num_speculative_tokens": 3, "per_batch_size": False,
         "adaptive_verification": False, "rejection_sample_method": "standard",
-        "parallel_drafting": False, "schedule": [], "draft_sample_method": "greedy",
+        "parallel_drafting": False, "schedule": [], "options": None,
+        "draft_sample_method": "greedy",
     }  # fmt: skip
     expected = {
         "plugin": __version__,
@@ -286,6 +289,40 @@ def test_hello_has_the_configuration_that_explains_a_loss_and_none_where_it_is_u
     assert hello["speculation"]["heterogeneous_vocab"] is None
     known = {"model_runner_v2": True, "max_num_seqs": 64}
     assert hello["configuration"] == dict.fromkeys(plugin.CONFIGURATION) | known
+
+
+@dataclass
+class Options:
+    """Fields as vLLM's SpeculativeConfig has them, among them those that it fills in itself."""
+
+    method: str | None = None
+    model: str | None = None
+    num_speculative_tokens: int = None
+    num_speculative_tokens_per_batch_size: list | None = None
+    draft_sample_method: str = "greedy"
+    prompt_lookup_max: int | None = None
+    suffix_decoding_max_spec_factor: float = 1.0
+    draft_model_config: object = None
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, {}),
+        ({"draft_sample_method": "probabilistic"}, {"draft_sample_method": "probabilistic"}),
+        ({"num_speculative_tokens_per_batch_size": [[1, 4, 3]]},) * 2,
+        ({"model": "m" * 5000}, None),
+        ({"prompt_lookup_max": 0}, {}),
+        ({"suffix_decoding_max_spec_factor": 0}, {"suffix_decoding_max_spec_factor": 0}),
+    ],
+)
+def test_hello_has_the_whole_speculative_config_but_its_defaults(changes, told):
+    """It is what a reader changes one option of; objects are left out, and so is what is huge."""
+    given = {"method": "eagle3", "model": "/models/head", "num_speculative_tokens": 3}
+    options = plugin.options(Options(**{**given, "draft_model_config": object(), **changes}))
+
+    assert options is None if told is None else json.loads(options) == {**given, **told}
+    assert plugin.options(SimpleNamespace(method="ngram")) is None
 
 
 def test_without_speculation_requests_are_counted(plain, made):

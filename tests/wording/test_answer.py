@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Verdict
+from sidecar.engine.names import Gauge
 from sidecar.requests.messages import Speculation
+from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
 from tests.export.reports import (
     NEVER_CONNECTED,
@@ -22,6 +25,7 @@ from tests.export.reports import (
     window,
 )
 
+STEPS = PlainStepTimes(running=(1.0,), seconds=(0.02,), errors=(0.001,))
 GOOD = Verdict.NET_POSITIVE
 EVEN = Verdict.BREAK_EVEN
 BAD = Verdict.NET_NEGATIVE
@@ -39,15 +43,41 @@ def why(*models, **changes):
 
 
 def test_nothing_is_drafted():
-    idle = model(judgement=judgement(NONE))
+    """Idle, asleep, not speculating and not configured are told apart."""
+    idle = model(judgement=judgement(NONE), engines=(engine(gauges={}),))
+    running = model(judgement=judgement(NONE))
+    asleep = model(
+        judgement=judgement(NONE), engines=(engine(gauges={Gauge.REQUESTS_WAITING: 3.0}),)
+    )
+    broken = model(
+        judgement=judgement(NONE), findings=(NotSpeculating(engines=("0",), tokens=5000.0),)
+    )
     plain = model(
         judgement=judgement(NONE),
         engines=(engine(limitations=frozenset({Limitation.NO_SPECULATION})),),
     )
-    assert text_and_tone(idle) == text_and_tone() == ("vLLM is not drafting.", "mute")
-    assert text_and_tone(idle, plain) == ("vLLM is not drafting.", "mute")
+    assert text_and_tone(idle) == text_and_tone() == ("vLLM is idle.", "mute")
+    assert text_and_tone(idle, plain) == ("vLLM decodes without drafts.", "mute")
+    assert text_and_tone(running) == ("vLLM decodes without drafts.", "mute")
+    assert text_and_tone(asleep) == ("vLLM is asleep or paused.", "even")
+    assert text_and_tone(broken) == ("vLLM is configured to speculate and does not.", "bad")
     assert text_and_tone(plain) == ("This vLLM does not speculate.", "mute")
     assert "without --speculative-config" in why(plain)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "baseline", "tone"),
+    [(20.0, STEPS, "mute"), (90.0, STEPS, "good"), (20.0, None, "good")],
+)
+def test_just_after_the_start_it_waits_for_the_time_that_will_decide(seconds, baseline, tone):
+    """Within 20 s, the demo's answer turned from mute to good, even, good, bad and even."""
+    seen = replace(window(0.8), seconds=seconds)
+    judged = judgement(GOOD, 0.8)
+    judged = replace(judged, evidence=replace(judged.evidence, window=seen))
+    soon = speed(withheld=Withheld.TOO_LITTLE)
+    starting = model(judgement=judged, speed=soon, plain_steps=baseline)
+
+    assert answer(report(starting)).tone == tone
 
 
 @pytest.mark.parametrize(

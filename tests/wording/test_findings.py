@@ -1,5 +1,9 @@
 """The findings in words."""
 
+import json
+import shlex
+from dataclasses import replace
+
 import pytest
 
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
@@ -13,15 +17,18 @@ from sidecar.analysis.findings.groups import (
     StructuredOutput,
 )
 from sidecar.analysis.findings.load import Load
+from sidecar.analysis.findings.long_contexts import LongContexts
 from sidecar.analysis.findings.mismatch import Mismatch
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.findings.number_of_tokens import TooFewTokens, TooManyTokens
 from sidecar.analysis.findings.one_engine import OneEngine
 from sidecar.analysis.findings.prefix_cache import PrefixCache
 from sidecar.analysis.findings.room import Room
+from sidecar.cli import parser
+from sidecar.engine.names import Phase
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.findings import WORDS, explanations
-from tests.export.reports import engine, model
+from tests.export.reports import engine, latency, model, temperature
 
 GREEDY = Speculation("eagle3", 3, rejection_sample_method="standard", draft_sample_method="greedy")
 V1 = Configuration(
@@ -29,8 +36,19 @@ V1 = Configuration(
 )
 
 
+HOT_AND_COLD = GreedyDrafting(
+    temperatures=("0.5-0.7", "0.7-1"),
+    rate=0.45,
+    position_rates=(0.65, 0.42, 0.28),
+    length=2.35,
+    length_at_most=3.28,
+    is_bound_measured=True,
+    is_filtered=False,
+    cold_rate=0.76,
+    error=0.01,
+)
 LESS = {
-    kind: kind(group=group, rate=0.45, others=0.7, error=0.02)
+    kind: kind(group=group, rate=0.45, others=0.7, error=0.02, loses=True, break_even=0.5)
     for kind, group in {
         LongPrompts: "8k-32k",
         StructuredOutput: "structured",
@@ -38,14 +56,23 @@ LESS = {
         Sampling: "filtered",
     }.items()
 }
+FEWER = TokensAdvice(direction=Direction.FEWER, now=3, best=1, best_seconds=0.021, now_seconds=0.03)
 MORE = TokensAdvice(direction=Direction.MORE, now=3, acceptance=0.9)
 EVERY = LESS | {
-    GreedyDrafting: GreedyDrafting(temperatures=("1+",), rate=0.3, others=0.7, error=0.02),
+    GreedyDrafting: HOT_AND_COLD,
     TooManyTokens: TooManyTokens(tokens=MORE),
     TooFewTokens: TooFewTokens(tokens=MORE),
     Load: Load(running=9.0, speedup=0.8, error=0.01, fewer="1", speedup_at_fewer=1.5),
+    LongContexts: LongContexts(
+        context="4k-16k",
+        speedup=0.8,
+        error=0.01,
+        shorter="256-1k",
+        speedup_at_shorter=1.3,
+        cost=0.1,
+    ),
     ForbiddenDrafts: ForbiddenDrafts(acceptance=0.6),
-    OneEngine: OneEngine(engine="1", rate=0.3, others=0.7, error=0.02),
+    OneEngine: OneEngine(engine="1", rate=0.3, others=0.7, error=0.02, loses=True, break_even=None),
     Mismatch: Mismatch(acceptance=0.01),
     NotSpeculating: NotSpeculating(engines=("0", "1"), tokens=5000.0),
     PrefixCache: PrefixCache(hit_ratio=0.5, hit_ratio_at_most=0.7, block_tokens=16),
@@ -53,36 +80,100 @@ EVERY = LESS | {
 }
 
 
-def explained(finding, *, advice=None):
+def explained(finding, *, advice=None, **changes):
     """The only explanation of a model with one finding."""
-    report = model(
-        engines=(engine(speculation=GREEDY, configuration=V1),), findings=(finding,), advice=advice
-    )
+    pod = engine(**{"speculation": GREEDY, "configuration": V1} | changes)
+    report = model(temperature("0"), engines=(pod,), findings=(finding,), advice=advice)
     (explanation,) = explanations(report)
     return explanation
 
 
 def test_greedy_drafting_names_the_option_and_its_price():
-    finding = GreedyDrafting(temperatures=("0.5-0.7", "0.7-1"), rate=0.45, others=0.76, error=0.01)
-    greedy = explained(finding)
+    greedy = explained(HOT_AND_COLD)
 
     assert (
         greedy.what
-        == "Requests above temperature 0 accept 45% of their draft tokens, 31 ± 2 points less than"
-        " the 76% of those at temperature 0 (T 0.5-0.7, 0.7-1). vLLM drafts the draft model's"
-        " likeliest token at every temperature, which a request that samples rejects often."
+        == "Requests above temperature 0 (T 0.5-0.7, 0.7-1) accept 45% of their draft tokens, 31 ±"
+        " 2 points less than the 76% at temperature 0; by position 65%, 42%, 28%. vLLM drafts the"
+        " draft model's likeliest token at every temperature, which a request that samples rejects"
+        " often."
     )
     assert greedy.remedy.startswith(
         'Try `"draft_sample_method": "probabilistic"` in --speculative-config on one pod'
     )
-    assert (
-        "The distribution of the output stays the same, except for structured output: without async"
-        in greedy.remedy
+    assert "The distribution of the output stays the same, except for structured output: wi" in (
+        greedy.remedy
     )
-    assert (
-        "The draft's logits take up to 0.4 GiB of GPU memory. On model runner V1" in greedy.expect
+    assert greedy.expect.startswith(
+        "Expect between 3% fewer and 40% more tokens per step (2.35 now, at most 3.28, as at"
+        " temperature 0)"
     )
-    assert "specdec-sidecar compare before.json after.json" in greedy.verify
+    assert "The draft's logits take up to 0.4 GiB of GPU memory. On model runner V1" in (
+        greedy.expect
+    )
+    assert "--temperatures 0.7,1 " in greedy.verify
+
+
+def test_greedy_drafting_of_hot_requests_alone_says_what_bounds_its_gain():
+    hot = replace(HOT_AND_COLD, cold_rate=None, error=None, is_bound_measured=False)
+    filtered = replace(hot, is_filtered=True)
+
+    assert "accept 45% of their draft tokens; by position" in explained(hot).what
+    assert "as with the draft of our lab, which is close to its target" in explained(hot).expect
+    assert "with top-k 20 and top-p 0.8, 44% became 67%" in explained(filtered).expect
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "size"), [(128_256, "0.4 GiB"), (400, "1 MiB"), (20_000, "59 MiB")]
+)
+def test_a_small_amount_of_memory_is_not_zero(vocabulary, size):
+    small = replace(V1, vocabulary=vocabulary)
+    greedy = explained(HOT_AND_COLD, configuration=small)
+
+    assert f"logits take up to {size} of GPU memory" in greedy.expect
+
+
+OPTIONS = '{"method": "eagle3", "model": "/models/head", "num_speculative_tokens": 3}'
+
+
+@pytest.mark.parametrize(
+    ("finding", "change"),
+    [
+        (HOT_AND_COLD, {"draft_sample_method": "probabilistic"}),
+        (TooManyTokens(tokens=FEWER), {"num_speculative_tokens": 1}),
+        (PrefixCache(hit_ratio=0.5, hit_ratio_at_most=0.7, block_tokens=16),
+         {"disable_eagle_block_drop": True}),
+    ],
+)  # fmt: skip
+def test_the_whole_configuration_is_ready_to_paste_with_the_one_change(finding, change):
+    how = replace(GREEDY, options=OPTIONS, keeps_last_block=False)
+    explanation = explained(finding, speculation=how)
+
+    assert json.loads(explanation.config) == json.loads(OPTIONS) | change
+    assert explanation.option == f"--speculative-config '{explanation.config}'"
+    assert explained(finding).option == ""  # a plug-in that does not tell the rest
+
+
+def test_033_keeps_the_block_again_once_its_option_is_removed():
+    """The drop comes back with `disable_lookahead_block_hashes`, which is what to change there."""
+    options = '{"method": "eagle", "disable_lookahead_block_hashes": true}'
+    how = replace(GREEDY, options=options, keeps_last_block=False)
+    explanation = explained(EVERY[PrefixCache], speculation=how)
+
+    assert explanation.remedy.startswith("Remove `disable_lookahead_block_hashes`")
+    assert json.loads(explanation.config) == {"method": "eagle"}
+
+
+def test_the_command_that_verifies_ends_when_the_pods_are_done():
+    """32 requests of 128 tokens, 8 rounds, two pods, two temperatures; 9.2 requests run."""
+    slow = {phase: latency(1.0 if phase is Phase.TTFT else 0.1) for phase in Phase}
+    verify = explained(HOT_AND_COLD, latencies=slow).verify
+    arguments = shlex.split(verify.split("`")[1])
+
+    known = parser(arguments[1:]).parse_args(arguments[1:])
+    assert (known.rounds, known.concurrency, known.temperatures) == (8, (9,), (0.7, 1.0))
+    seconds = 8 * 2 * 2 * 4 * (1.0 + 128 * 0.1)
+    assert seconds < known.duration < 2 * seconds
 
 
 def test_structured_output_says_why_the_grammar_matters_and_where_to_send_it():
@@ -110,9 +201,7 @@ def test_structured_output_whose_grammar_forbids_every_draft_token():
 
 
 def test_too_many_tokens_by_time():
-    tokens = TokensAdvice(
-        direction=Direction.FEWER, now=3, best=1, best_seconds=0.021, now_seconds=0.03
-    )
+    tokens = FEWER
     advice = Advice(tokens=tokens, schedule=((1, 4, 3), (5, 16, 1)), can_schedule=True)
     many = explained(TooManyTokens(tokens=tokens), advice=advice)
 
@@ -131,9 +220,10 @@ def test_too_many_tokens_by_time():
 def test_every_finding_says_what_to_do_and_what_to_expect(kind):
     """In whole sentences, with all numbers filled in."""
     explanation = explained(EVERY[kind], advice=Advice(tokens=MORE))
-    parts = (explanation.what, explanation.remedy, explanation.expect, explanation.verify)
+    sentences = (explanation.what, explanation.remedy, explanation.expect)
 
-    assert all(part and part[-1] in ".`" and "{" not in part.replace('"{', "") for part in parts)
+    assert all(text and text[-1] in ".`" and "{" not in text for text in sentences)
+    assert explanation.verify.startswith("`specdec-sidecar ")
     assert explanation.code == kind.code
 
 

@@ -1,5 +1,7 @@
 """The sentences on a judgement, its evidence and its advice."""
 
+from dataclasses import replace
+
 import pytest
 
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
@@ -13,11 +15,12 @@ from sidecar.requests.messages import Configuration, Speculation, Table
 from sidecar.wording.notes import (
     LIMITATIONS,
     WITHHELD,
-    advice_sentences,
     caveats,
     hints,
     judgement_note,
     model_notes,
+    schedule_sentence,
+    tokens_sentence,
 )
 from tests.analysis.analysis_tools import PluginEnd, Server, faster, snap
 from tests.export.reports import STRUCTURED, engine, judgement, model, speed, timed_model, window
@@ -108,6 +111,8 @@ def test_findings_take_the_place_of_the_general_remedy_and_a_schedule_is_advised
     advice = Advice(schedule=SCHEDULE, can_schedule=True)
     assert model_notes(model(advice=advice)) == [BY_LOAD]
     assert model_notes(model(advice=advice, findings=(STRUCTURED,))) == [BY_LOAD]
+    fact = replace(STRUCTURED, is_advice=False)
+    assert model_notes(model(**lost, findings=(fact,))) == [OR_FEWER]
     load = Load(running=9.0, speedup=0.8, error=0.01, fewer="1", speedup_at_fewer=1.5)
     assert model_notes(model(advice=advice, findings=(load,))) == []  # it says so itself
 
@@ -164,7 +169,10 @@ SCHEDULE = ((1, 4, 3), (5, 8, 0))
 def test_advice_says_what_to_set_and_why(direction, tokens, rest, sentences):
     by_acceptance = "Acceptance rate " if "acceptance" in tokens else ""
     advice = TokensAdvice(direction=direction, **tokens) if direction else None
-    assert advice_sentences(Advice(tokens=advice, **rest)) == by_acceptance + sentences
+    given = Advice(tokens=advice, **rest)
+    text = f"{tokens_sentence(given)} {schedule_sentence(given)}".strip()
+
+    assert text == by_acceptance + sentences
 
 
 @pytest.mark.parametrize(
@@ -250,7 +258,7 @@ def test_without_a_speedup_the_reason_is_given():
 def test_a_vllm_that_does_not_speculate_is_described_by_its_traffic():
     server = Server()
     plugin = PluginEnd(server, speculation=None)
-    plain = snap(counters={Counter.FIRST_TOKENS: 4.0})
+    plugin.generated = 0
     nothing = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
     # The first of five ends before the first poll.
     for temperature, used in (
@@ -267,7 +275,8 @@ def test_a_vllm_that_does_not_speculate_is_described_by_its_traffic():
             parameters=used,
             **nothing,
         )
-        server.poll(plain)
+        tokens = float(plugin.generated)
+        server.poll(snap(counters={Counter.FIRST_TOKENS: 4.0, Counter.GENERATION_TOKENS: tokens}))
     (note,) = model_notes(server.model())
     assert (
         note == "5 requests in the last 5 s: 60% at T 0, 20% at T 0.5-0.7, 20% at T 0.7-1; 0% with"
@@ -276,3 +285,17 @@ def test_a_vllm_that_does_not_speculate_is_described_by_its_traffic():
         " vLLM rejects min_p (60% of the requests) with status 400."
     )
     assert model_notes(server.report(later=60).models[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("role", "notes"), [("kv_producer", 0), (None, 0), ("kv_consumer", 1), ("kv_both", 1)]
+)
+def test_a_pod_that_receives_kv_caches_says_how_far_placeholder_drafts_bias_its_acceptance(
+    role, notes
+):
+    """40 requests with 3 placeholders each, of 3,000 draft tokens (vLLM counts them as drafted)."""
+    pod = engine(configuration=Configuration(kv_connector_role=role))
+    said = [note for note in model_notes(model(engines=(pod,))) if "placeholder" in note]
+
+    assert len(said) == notes
+    assert all("up to 4% of the draft tokens" in note for note in said)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
+from sidecar.engine.plan import EngineKey
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
 from tests.export.reports import NEVER_CONNECTED, OBSERVING
 
@@ -21,6 +22,7 @@ OTHER = (
     "The plug-in uses message format 4, but this sidecar reads formats 2 and 3. Rewrite the"
     " plug-in with this"
 )
+OTHER_9 = "The plug-in uses message format 9, but this sidecar reads formats"
 WITHOUT = "There is no split by temperature: "
 
 
@@ -42,6 +44,18 @@ def in_state(state):
             ),
         ),
         (
+            replace(NEVER_CONNECTED, has_served=True),
+            "The likeliest causes: vLLM has not loaded the plug-in (`specdec-sidecar plugin DIR`",
+        ),
+        (
+            replace(
+                OBSERVING,
+                state=PluginState.SEVERAL_SENDERS,
+                shared=(EngineKey("demo", "0"),),
+            ),
+            "as engine 0, so another vLLM sends to it, too. Only the one whose numbers match",
+        ),
+        (
             replace(NEVER_CONNECTED, heard=True),
             "The plug-in is no longer connected: vLLM has stopped or restarted",
         ),
@@ -58,14 +72,19 @@ def in_state(state):
             "The plug-in is connected; vLLM has not drafted for any request yet.",
         ),
         (
-            replace(OBSERVING, observed=0),
-            "The plug-in's engines are not in vLLM's metrics; each vLLM needs its own",
+            replace(OBSERVING, state=PluginState.ELSEWHERE, observed=0, engines=(), elsewhere=1),
+            "of engines that are not in vLLM's metrics, so another vLLM sends to this sidecar's",
         ),
         (OBSERVING, "The plug-in observes the engine."),
         (replace(OBSERVING, observed=2, expected=2), "The plug-in observes every engine."),
         (
             replace(OBSERVING, expected=2),
             "The plug-in observes 1 of 2 engines: the split by temperature covers only",
+        ),
+        (replace(OBSERVING, expected=2, unreadable_format=9), f"these. {OTHER_9}"),
+        (
+            replace(OBSERVING, unreadable_format=9),
+            "The plug-in observes the engine.",
         ),
     ],
 )
@@ -113,7 +132,7 @@ def test_a_state_says_what_it_means(report, words):
         (
             NoSplitReason.NOT_REPORTED,
             {},
-            "begins once the plug-in of engine 0 has connected, which it does with",
+            f"{WITHOUT}engine 0 has drafted, and no plug-in of it is connected.",
         ),
     ],
 )

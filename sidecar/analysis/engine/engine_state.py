@@ -87,6 +87,7 @@ class Limitation(StrEnum):
     NO_POSITIONS = "no_positions"
     NO_KV_CACHE_CAPACITY = "no_kv_cache_capacity"
     SEVERAL_PROCESSES = "several_processes"
+    SEVERAL_SENDERS = "several_senders"
     ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - not a password
 
 

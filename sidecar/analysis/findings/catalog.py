@@ -13,17 +13,16 @@ from sidecar.analysis.findings.groups import (
     costliest_group,
 )
 from sidecar.analysis.findings.load import Load, load
+from sidecar.analysis.findings.long_contexts import LongContexts, long_contexts
 from sidecar.analysis.findings.mismatch import Mismatch, mismatch
 from sidecar.analysis.findings.not_speculating import NotSpeculating, not_speculating
 from sidecar.analysis.findings.number_of_tokens import (
-    NumberOfTokens,
     TooFewTokens,
     TooManyTokens,
     number_of_tokens,
 )
 from sidecar.analysis.findings.one_engine import OneEngine, one_engine
 from sidecar.analysis.findings.prefix_cache import PrefixCache, prefix_cache
-from sidecar.analysis.findings.rates import LowerAcceptance
 from sidecar.analysis.findings.room import Room, room
 from sidecar.analysis.findings.situation import Situation
 
@@ -32,6 +31,7 @@ KINDS: Final[tuple[type[Finding], ...]] = (
     TooManyTokens,
     TooFewTokens,
     Load,
+    LongContexts,
     LongPrompts,
     StructuredOutput,
     ForbiddenDrafts,
@@ -48,7 +48,12 @@ CODES: Final = tuple(dict.fromkeys(kind.code for kind in KINDS))
 
 
 def find(situation: Situation) -> tuple[Finding, ...]:
-    """The findings on a model, the most expensive first. No two explain the same loss."""
+    """The findings on a model, what to do first first. No two explain the same loss.
+
+    Faults come first, then how the drafts are sampled, since the number of draft tokens and what
+    to route elsewhere follow from that; then the others by their cost; then those on the cache and
+    on room, which cost no step. Facts without a remedy come last.
+    """
     collapse = mismatch(situation)
     if collapse is not None:
         return _known(not_speculating(situation), collapse)
@@ -57,25 +62,25 @@ def find(situation: Situation) -> tuple[Finding, ...]:
     # An engine's requests may be those of a group. Draft sampling and filters both explain hot
     # requests.
     part = one_engine(situation) or costliest_group(situation, without_sampling=greedy is not None)
-    rates = _known(greedy, part)
 
-    number = load(situation) or number_of_tokens(situation)
-    if number is not None and _follows(number, greedy, rates):
+    number = load(situation) or long_contexts(situation) or number_of_tokens(situation)
+    if number is not None and _follows(number, greedy, part):
         number = None
 
-    losses = sorted(_known(*rates, number), key=lambda finding: finding.cost, reverse=True)
-    # those on the cache and on room cost no step
-    return _known(not_speculating(situation), *losses, prefix_cache(situation), room(situation))
+    losses = sorted(_known(part, number), key=lambda finding: finding.cost, reverse=True)
+    found = _known(
+        not_speculating(situation), greedy, *losses, prefix_cache(situation), room(situation)
+    )
+    return tuple(sorted(found, key=lambda finding: not finding.is_advice))
 
 
-def _follows(
-    number: Load | NumberOfTokens, greedy: LowerAcceptance | None, rates: tuple[Finding, ...]
-) -> bool:
+def _follows(number: Finding, greedy: GreedyDrafting | None, part: Finding | None) -> bool:
     """Whether the number of draft tokens follows from what lowers the acceptance rate.
 
     That comes first: with it gone, another number is right.
     """
-    return greedy is not None or any(number.cost <= rate.cost for rate in rates)
+    costs_more = part is not None and part.is_advice and part.cost >= number.cost
+    return greedy is not None or costs_more
 
 
 def _known(*found: Finding | None) -> tuple[Finding, ...]:

@@ -1,15 +1,21 @@
 """Findings on a group of requests that accepts less at the same temperatures.
 
-They are ``long_prompts``, ``structured_output``, ``adapter`` and ``sampling``.
+They are ``long_prompts``, ``structured_output``, ``adapter`` and ``sampling``. A group that accepts
+less and still gains is a fact, unless another draft could gain more.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import ClassVar, Final
 
 from sidecar.analysis.findings.finding import Finding
-from sidecar.analysis.findings.rates import LowerAcceptance, cost_of
+from sidecar.analysis.findings.rates import (
+    LowerAcceptance,
+    break_even_acceptance,
+    cost_of,
+    is_below,
+)
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.split.tallies import NO_ADAPTER, GroupReport
@@ -24,6 +30,16 @@ class GroupAcceptsLess(LowerAcceptance):
     """A group's requests accept less than the others at the same temperatures."""
 
     group: str
+
+
+def is_advised(finding: GroupAcceptsLess, worthwhile: float) -> bool:
+    """Whether to change anything: the group loses, or another draft or request could gain.
+
+    No draft knows a grammar, so structured output that gains has nothing to change.
+    """
+    if isinstance(finding, StructuredOutput):
+        return finding.loses
+    return finding.loses or finding.cost >= worthwhile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +84,12 @@ class ForbiddenDrafts(Finding):
 def costliest_group(
     situation: Situation, *, without_sampling: bool
 ) -> GroupAcceptsLess | ForbiddenDrafts | None:
-    """The most expensive of the groups that accept less; groups may share requests."""
+    """The most expensive of the groups that accept less; groups may share requests.
+
+    One with something to change comes before one without.
+    """
     model = situation.model
+    break_even = break_even_acceptance(situation)
     found: list[GroupAcceptsLess | ForbiddenDrafts] = []
     for group, kind in _candidates(model):
         difference = group.difference
@@ -77,20 +97,22 @@ def costliest_group(
             continue
         if without_sampling and kind is Sampling:
             continue
-        found.append(
-            kind(
-                group=group.group,
-                rate=difference.rate,
-                others=difference.others,
-                error=difference.error,
-                cost=cost_of(difference, model),
-            )
+        finding = kind(
+            group=group.group,
+            rate=difference.rate,
+            others=difference.others,
+            error=difference.error,
+            loses=is_below(difference.rate, break_even),
+            break_even=break_even,
+            cost=cost_of(difference, model),
         )
+        is_advice = is_advised(finding, situation.thresholds.worthwhile)
+        found.append(replace(finding, is_advice=is_advice))
 
     forbidden = _forbidden_drafts(situation)
     if forbidden is not None:
         found.append(forbidden)
-    return max(found, key=lambda finding: finding.cost, default=None)
+    return max(found, key=lambda finding: (finding.is_advice, finding.cost), default=None)
 
 
 def _candidates(model: ModelReport) -> Iterator[tuple[GroupReport, type[GroupAcceptsLess]]]:
@@ -128,4 +150,6 @@ def _forbidden_drafts(situation: Situation) -> ForbiddenDrafts | None:
     window = situation.model.judgement.evidence.window
     length = window.length or 1.0
     share = tokens / (tokens + window.drafts * length)
-    return ForbiddenDrafts(acceptance=window.rate, cost=share * (1 - 1 / length))
+    cost = share * (1 - 1 / length)
+    is_advice = cost >= situation.thresholds.worthwhile
+    return ForbiddenDrafts(acceptance=window.rate, cost=cost, is_advice=is_advice)

@@ -3,7 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sidecar.analysis.findings.rates import LowerAcceptance, cost_of
+from sidecar.analysis.findings.rates import (
+    LowerAcceptance,
+    break_even_acceptance,
+    cost_of,
+    is_below,
+)
 from sidecar.analysis.findings.situation import Situation
 
 
@@ -26,11 +31,14 @@ def one_engine(situation: Situation) -> OneEngine | None:
     if len(lower) != 1:
         return None
 
-    (name, difference) = lower[0]
+    name, difference = lower[0]
+    break_even = break_even_acceptance(situation)
     return OneEngine(
         engine=name,
         rate=difference.rate,
         others=difference.others,
         error=difference.error,
+        loses=is_below(difference.rate, break_even),
+        break_even=break_even,
         cost=cost_of(difference, model),
     )

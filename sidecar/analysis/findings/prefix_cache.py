@@ -47,7 +47,16 @@ def prefix_cache(situation: Situation) -> PrefixCache | None:
 
 
 def _drops(engine: EngineReport) -> bool:
+    """Whether the engine drops the blocks: as it says itself, else as vLLM before 0.32 does.
+
+    Later ones hash a block together with the next token, so that the method alone does not tell.
+    """
     speculation = engine.speculation
-    if speculation is None or speculation.keeps_last_block:
+    configuration = engine.configuration
+    if speculation is None or configuration.prefix_caching is False:
         return False
-    return drops_last_block(speculation.method) and engine.configuration.prefix_caching is not False
+    if configuration.drops_cache_block is not None:
+        return configuration.drops_cache_block
+
+    is_before_032 = speculation.keeps_last_block is None  # it has no option to keep the block
+    return is_before_032 and drops_last_block(speculation.method)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.split.strata import Difference
 
@@ -12,12 +13,34 @@ class LowerAcceptance(Finding):
     """Some requests accept clearly less than comparable others.
 
     ``rate`` is their acceptance rate, ``others`` that of the others, 0 to 1; ``error`` is the
-    standard error of the difference.
+    standard error of the difference. ``loses``: they would be faster without speculation;
+    ``break_even`` is the acceptance rate that this is judged by, None if nothing tells.
     """
 
     rate: float
     others: float
     error: float
+    loses: bool
+    break_even: float | None
+
+
+def break_even_acceptance(situation: Situation) -> float | None:
+    """The acceptance rate below which requests lose, by time if that is known.
+
+    Otherwise it is the rule of thumb, where that applies. Above 1 if no rate breaks even; None if
+    nothing tells.
+    """
+    speed = situation.model.speed
+    if speed is not None and speed.speedup is not None:
+        return speed.break_even_acceptance
+
+    is_ruled = situation.model.judgement.evidence.is_ruled
+    return situation.thresholds.acceptance_net_negative if is_ruled else None
+
+
+def is_below(rate: float, break_even: float | None) -> bool:
+    """Whether requests with this acceptance rate are known to lose."""
+    return break_even is not None and rate < break_even
 
 
 def cost_of(difference: Difference, model: ModelReport) -> float:

@@ -1,33 +1,22 @@
 """All lives of the plug-in that this sidecar has heard of, and which of them count.
 
-This is the one place that decides it.
+``claims.py`` says whose numbers an engine's are; a poll's ``LivesView`` has the result.
 """
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from math import inf
 from typing import Final
 
-from sidecar.analysis.split.life import Life
-from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginReport, PluginState
-from sidecar.analysis.split.trust import Standing
-from sidecar.engine.names import SPECULATION
+from sidecar.analysis.split.claims import Claims, claimants
+from sidecar.analysis.split.life import Cut, Life, sum_totals
+from sidecar.analysis.split.plugin_state import PluginReport, plugin_state
+from sidecar.analysis.split.trust import Compared, Standing, Totals, Trust
+from sidecar.analysis.split.view import CountedLife, EngineView, FinishedRequests, LivesView
+from sidecar.engine import names
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
-from sidecar.requests.messages import (
-    Configuration,
-    Dropped,
-    FinishedRequest,
-    Hello,
-    HelloState,
-    Message,
-    ReportPart,
-    Speculation,
-    Unreadable,
-)
+from sidecar.requests.messages import Dropped, Hello, Message, ReportPart, Unreadable
 from sidecar.requests.receiver import DROP_REASONS
-from sidecar.requests.tally import NOTHING, Tally
 
 OTHER_ENGINE: Final = "other_engine"  # the engine is not on this sidecar's page
 UNCONFIRMED: Final = "unconfirmed"  # vLLM's counters contradict its sender
@@ -35,7 +24,19 @@ LOST: Final = "lost"  # the plug-in could not send it, because the sidecar was d
 # more than is kept until the next poll or in a table, or of a model past limits.models
 OVERFLOW: Final = "overflow"
 _MOST_LIVES: Final = 64
-_MOST_WAITING: Final = 8192  # finished requests, of all lives, that wait for the next poll
+# Bytes of the rows of all lives. Half is for those that vLLM's counters confirm, half for all
+# others, so that no sender takes the room of an engine's own plug-in.
+MOST_ROW_BYTES: Final = 48 * 2**20
+# Bytes of the finished requests of all lives that wait for the next poll: some 8,000.
+MOST_WAITING_BYTES: Final = 8 * 2**20
+# seconds of traffic after which a plug-in that vLLM has loaded would have connected
+_CONNECTS_WITHIN: Final = 5.0
+_COUNTERS: Final = {
+    names.Counter.DRAFTS: Compared.DRAFTS,
+    names.Counter.DRAFT_TOKENS: Compared.DRAFT_TOKENS,
+    names.Counter.ACCEPTED_TOKENS: Compared.ACCEPTED_TOKENS,
+    names.Counter.GENERATION_TOKENS: Compared.GENERATION_TOKENS,
+}
 
 
 class Lives:
@@ -53,20 +54,25 @@ class Lives:
         or as far above 1, does not count.
         """
         self.lowest_coverage = lowest_coverage  # may be replaced between two polls
+        self.view = LivesView()  # as of the last good poll
         self._since = listening_since
         self._lives: dict[str, Life] = {}  # by start
         self._connected: dict[int, Life] = {}
         # message formats that the sidecar cannot read, by connection
         self._unreadable: dict[int, int] = {}
-        # engines that several have claimed, until vLLM restarts
-        self._disputed: set[EngineKey] = set()
+        # the starts of those that have claimed an engine together
+        self._disputed: dict[EngineKey, set[str]] = {}
         # what vLLM counted of each engine on the last page
-        self._counted: dict[EngineKey, Tally | None] = {}
-        self._dropped = Counter(
-            dict.fromkeys((*DROP_REASONS, OTHER_ENGINE, UNCONFIRMED, LOST, OVERFLOW), 0)
+        self._counted: dict[EngineKey, Totals] = {}
+        self._dropped = dict.fromkeys(
+            (*sorted(DROP_REASONS), OTHER_ENGINE, UNCONFIRMED, LOST, OVERFLOW), 0
         )
         self._has_heard = False
+        self._unheard_since: float | None = None  # when vLLM first served a request unheard
+        self._polled_at = 0.0
+        self._latest_poll = 0.0  # by the clock, which may have been set back since
         self._finished = 0
+        self._seen = self._look()
 
     # What plug-ins send
 
@@ -91,36 +97,74 @@ class Lives:
         life = self._lives.get(hello.start)
         if life is None:
             self._make_room()
-            life = self._lives[hello.start] = Life(hello, from_start=hello.started >= self._since)
+            life = self._lives[hello.start] = self._begin(hello)
         life.hello = hello
-        life.is_over = life.is_over and life.confirmed is not None
+        if life.is_over and life.confirmed is None:
+            life.is_over = False
+            life.trust = Trust()
+        life.is_past = False
         self._end(connection)
         life.connections.add(connection)
         self._connected[connection] = life
+
+    def _begin(self, hello: Hello) -> Life:
+        """A life that is new to this sidecar."""
+        from_start = hello.started >= self._since
+        origin = None
+        # What vLLM had counted by then is not its own; unknown if the clock was set back since.
+        if from_start and hello.started > self._latest_poll:
+            origin = self._counted.get(EngineKey(hello.model or "", str(hello.engine)))
+        return Life(hello, Trust(origin), from_start=from_start)
 
     def _report(self, life: Life, part: ReportPart) -> None:
         self._finished += len(part.finished)
         if not life.observes:  # it has said itself that it has nothing to report
             self._dropped[UNCONFIRMED] += max(len(part.finished), 1)
             return
-        if life.is_over or self._is_elsewhere(life):
+        if life.is_over:
+            self._dropped[OTHER_ENGINE] += max(len(part.finished), 1)
+            return
+        if self._is_elsewhere(life):
             self._dropped[OTHER_ENGINE] += max(len(part.finished), 1)
             # its tables are kept: it may still appear on the page
             part = replace(part, finished=())
 
-        lost, is_first = life.lost, life.latest is None
-        room = _MOST_WAITING - sum(one.waiting for one in self._lives.values())
-        share = _MOST_WAITING // len(self._connected) - life.waiting  # no sender takes another's
-        self._dropped[OVERFLOW] += life.receive(part, min(room, share))
-
+        lost = life.lost
+        is_first = life.latest is None
+        self._dropped[OVERFLOW] += life.receive(
+            part, room=self._room(life), request_room=self._request_room(life)
+        )
         if life.from_start or not is_first:  # not what was lost before this sidecar was listening
             self._dropped[LOST] += life.lost - lost
+
+    def _room(self, life: Life) -> int:
+        """How many bytes more a life's rows may take: its share, as no sender takes another's."""
+        alike = [one for one in self._lives.values() if one.trust.is_proven is life.trust.is_proven]
+        connected = sum(bool(one.connections) for one in alike)
+        share = MOST_ROW_BYTES // 2 // max(connected, 1) - life.size
+        left = MOST_ROW_BYTES // 2 - sum(one.size for one in alike)
+        for one in alike:
+            if left >= share:
+                break
+            if one.confirmed is None and not one.connections:
+                left += one.size
+                one.forget_rows()
+        return min(left, share)
+
+    def _request_room(self, life: Life) -> int:
+        """The same of its finished requests."""
+        left = MOST_WAITING_BYTES - sum(one.waiting_size for one in self._lives.values())
+        share = MOST_WAITING_BYTES // max(len(self._connected), 1) - life.waiting_size
+        return min(left, share)
 
     def _end(self, connection: int) -> None:
         self._unreadable.pop(connection, None)
         life = self._connected.pop(connection, None)
-        if life is not None:
-            life.connections.discard(connection)
+        if life is None:
+            return
+        life.connections.discard(connection)
+        if not life.connections:
+            life.forget_arriving()
 
     def _make_room(self) -> None:
         """Forgets a life if there are too many.
@@ -128,243 +172,263 @@ class Lives:
         One that counts goes last, and one that is connected never.
         """
         gone = [life for life in self._lives.values() if not life.connections]
-        if len(self._lives) >= _MOST_LIVES and gone:
-            # ``min`` returns the oldest of those that matter least.
-            least = min(
-                gone,
-                key=lambda life: (
-                    not life.is_over,
-                    _has_drafted(life),
-                    not self._is_elsewhere(life),
-                ),
-            )
-            del self._lives[least.hello.start]
+        if len(self._lives) < _MOST_LIVES or not gone:
+            return
+        # ``min`` returns the oldest of those that matter least.
+        least = min(
+            gone,
+            key=lambda life: (
+                not life.is_over,
+                life.confirmed is not None,
+                not self._is_elsewhere(life),
+            ),
+        )
+        del self._lives[least.hello.start]
 
     # What vLLM says
 
     def polled(
         self, at: float, page: PageSnapshot, *, has_restarted: bool, reset: Collection[EngineKey]
-    ) -> None:
+    ) -> LivesView:
         """Takes in a good poll's page: which engines there are, and what vLLM itself counted.
 
         ``has_restarted``: the page is from a different process than the last one. ``reset`` are the
         engines whose own counters have started again at 0 in the same process.
         """
+        before = self._counted
         self._counted = {engine.key: _counted(engine) for engine in page.engines}
+        self._note_traffic(at, before)
         if has_restarted:
-            self._disputed.clear()
-
-        for life in self._lives.values():
-            # What was confirmed before is of the last process; its engine may outlive that, and
-            # stay connected. But a page of that process that arrives late confirms a life of the
-            # next one that has not drafted yet.
-            is_new = not _has_drafted(life) and life.hello.started >= (page.process_start or inf)
-            life.is_over |= has_restarted and (
-                not life.connections or (life.confirmed is not None and not is_new)
-            )
-            life.is_before_reset |= life.key in reset and not life.connections
+            self._end_process()
+        for key in reset:
+            self._restart_counters(key)
 
         for key, counted in self._counted.items():
-            for life in self._current(key):
-                self._judge(life, at, counted, self._of(key))
-            # nobody knows which it is, even if one of them leaves
-            if sum(map(_has_drafted, self._current(key))) > 1:
-                self._disputed.add(key)
-
+            self._compare(key, at, counted)
+            self._settle(key)
         if len(self._disputed) > _MOST_LIVES:  # a page that names other engines each time
-            self._disputed &= self._counted.keys()
+            self._disputed = {
+                key: starts for key, starts in self._disputed.items() if key in self._counted
+            }
 
-    def _judge(self, life: Life, at: float, counted: Tally | None, lives: Sequence[Life]) -> None:
-        """Confirms the latest cut of one of an engine's ``lives`` if nothing contradicts it."""
-        if life.latest is None or not life.observes:
+        lives = self._count_lives()
+        self.view = LivesView(
+            engines=self._view_engines(at), lives=lives, finished=tuple(self._take_finished())
+        )
+        self._polled_at = at
+        self._latest_poll = max(self._latest_poll, at)
+        self._seen = self._look()
+        return self.view
+
+    def missed(self) -> None:
+        """A poll has failed: only which plug-ins are connected may be another."""
+        self._seen = self._look()
+
+    def _note_traffic(self, at: float, before: dict[EngineKey, Totals]) -> None:
+        """Notes when vLLM has served requests for the first time since this sidecar listens."""
+        if self._unheard_since is not None or self._has_heard:
             return
-        if counted is not None:  # what the lives before it counted is in vLLM's counters, too
-            left = [
-                one
-                for one in lives
-                if one is not life and not one.connections and not one.is_before_reset
-            ]
-            counted -= sum(
-                [one.confirmed.total for one in left if one.confirmed is not None], NOTHING
+        for key, counted in self._counted.items():
+            known = before.get(key, counted)
+            if any(number > known.get(name, number) for name, number in counted.items()):
+                self._unheard_since = at
+                return
+
+    def _end_process(self) -> None:
+        """Another process of vLLM has taken the place of the last one.
+
+        An engine core may outlive its process, and stay connected.
+        """
+        self._disputed.clear()
+        for life in self._lives.values():
+            if life.connections and not life.trust.is_proven and not life.has_counted:
+                life.trust = Trust()
+            else:
+                life.end()
+
+    def _restart_counters(self, key: EngineKey) -> None:
+        for life in self._of(key):
+            if life.connections:
+                totals = (life.latest or Cut()).totals
+                life.trust.restart_counters(self._counted.get(key, {}), totals)
+            else:
+                life.is_past = life.is_before_reset = True
+
+    def _compare(self, key: EngineKey, at: float, counted: Totals) -> None:
+        """Confirms the latest cut of each of an engine's lives if nothing contradicts it."""
+        lives = self._of(key)
+        for place, life in enumerate(lives):
+            if life.latest is None or not life.observes or life.is_past:
+                continue
+            if not life.is_consistent:
+                life.trust.contradict()
+                continue
+            if life.reports != life.trust.reports:
+                life.latest_at = at
+
+            earlier = [one for one in lives[:place] if one.has_left]
+            later = [one for one in lives[place + 1 :] if one.connections and one.observes]
+            if life.hello.started > at:  # the clock was set back
+                life.trust.forget_origin()
+            life.trust.began_midway |= bool(earlier)
+            life.trust.compare(
+                at,
+                life.reports,
+                life.latest.totals,
+                counted,
+                1 - self.lowest_coverage,
+                earlier=sum_totals(earlier),
+                is_succeeded=bool(later) and not life.connections,
             )
-        life.trust.compare(at, life.reports, life.latest.total, counted, 1 - self.lowest_coverage)
-        if not life.is_consistent:
-            life.trust.standing = Standing.DIFFERS
-        if life.trust.standing is Standing.AGREES:
+            if life.trust.standing is not Standing.AGREES or key in self._disputed:
+                continue
             life.confirmed = life.latest
+            if life.trust.explains_all:
+                for one in earlier:
+                    one.trust.is_proven = True
+                    one.confirmed = one.latest
+
+    def _settle(self, key: EngineKey) -> None:
+        """Notes which lives claim an engine.
+
+        Where several do, nobody knows whose it is, even if one of them leaves. One that was no part
+        of the split gives its claim up once a report of its own contradicts vLLM.
+        """
+        claiming = claimants(self._of(key))
+        if len(claiming) > 1:
+            disputed = self._disputed.setdefault(key, set())
+            disputed.update(life.hello.start for life in claiming)
+        if key not in self._disputed:
+            return
+
+        for life in self._of(key):
+            if life.trust.is_contradicted and not life.has_counted:
+                self._disputed[key].discard(life.hello.start)
+        if len(self._disputed[key]) < 2:
+            del self._disputed[key]
 
     # What follows from both
 
-    def counting(self, model_name: str) -> list[Life]:
-        """The lives of a model that count, in the current process of vLLM.
-
-        Those that have left are among them.
-        """
-        return [
-            life
-            for life in self._lives.values()
-            if life.key.model_name == model_name and not life.is_over and life.confirmed is not None
-            if life.key not in self._disputed
-        ]
-
-    def take_finished(self) -> list[tuple[EngineKey, list[FinishedRequest], list[FinishedRequest]]]:
-        """The requests that finished since the last call, of lives that count.
-
-        For each life: those of the first cut, and those after it.
-        """
-        taken = []
-        for life in self._lives.values() if self._counted else ():
-            if self._is_elsewhere(life):
-                self._dropped[OTHER_ENGINE] += len(life.finished)
-            elif life.trust.standing is Standing.DIFFERS or life.key in self._disputed:
-                self._dropped[UNCONFIRMED] += len(life.finished)
-            elif life.latest is life.confirmed:
-                taken.append((life.key, life.finished[: life.early], life.finished[life.early :]))
-            else:
+    def _count_lives(self) -> tuple[CountedLife, ...]:
+        """Those that are part of the split, as of now."""
+        counted = []
+        for life in self._lives.values():
+            if life.is_over or life.confirmed is None or life.first is None:
                 continue
-            life.finished, life.early = [], 0
+            is_confirmed = life.trust.is_proven and life.key not in self._disputed
+            if not is_confirmed and not life.has_counted:
+                continue
+            life.has_counted = True
+            counted.append(
+                CountedLife(
+                    start=life.hello.start,
+                    key=life.key,
+                    tables=life.tables,
+                    began=life.hello.started if life.from_start else None,
+                    first=life.first,
+                    cut=life.confirmed,
+                    steps=life.take_steps(),
+                )
+            )
+        return tuple(counted)
 
-        current = [life for key in self._counted for life in self._current(key)]
-        for life in self._lives.values() if self._counted else ():
-            # its report will not be completed
-            if life not in current and not self._is_elsewhere(life):
-                self._dropped[UNCONFIRMED if life.confirmed is None else LOST] += life.abandon()
-        return taken
+    def _take_finished(self) -> Iterator[FinishedRequests]:
+        """The requests that finished since the last poll, of lives that count."""
+        for life in self._lives.values():
+            if self._is_elsewhere(life):
+                self._dropped[OTHER_ENGINE] += life.abandon_requests()
+            elif life.trust.standing is Standing.DIFFERS or life.key in self._disputed:
+                self._dropped[UNCONFIRMED] += life.abandon_requests()
+            elif life.confirmed is not None and life.latest is life.confirmed:
+                early, recent = life.take_finished()
+                if early or recent:
+                    yield FinishedRequests(key=life.key, early=tuple(early), recent=tuple(recent))
+            elif not life.connections:  # its report will not be completed
+                reason = UNCONFIRMED if life.confirmed is None else LOST
+                self._dropped[reason] += life.abandon_requests()
 
-    def leave_out(self, requests: int) -> None:
-        """Counts ``requests`` finished requests as dropped, because their model has no state."""
-        self._dropped[OVERFLOW] += requests
+    def leave_out(self, requests: FinishedRequests) -> None:
+        """Counts finished requests as dropped, because their model has no state."""
+        self._dropped[OVERFLOW] += len(requests.early) + len(requests.recent)
 
-    def withheld(self, model_name: str) -> NoSplit | None:
-        """Why the model must not be split with the plug-in's data; None if it may be."""
-        engines = [key for key in self._counted if key.model_name == model_name]
-        return next(
-            (reason for key in engines if (reason := self._engine_withheld(key)) is not None), None
+    def _view_engines(self, at: float) -> dict[EngineKey, EngineView]:
+        split = {life.key.model_name for life in self._lives.values() if life.has_counted}
+        over = {life.key for life in self._lives.values() if life.is_over}
+        return {
+            key: self._claims(key).view(
+                at, is_split=key.model_name in split, was_observed=key in over
+            )
+            for key in self._counted
+        }
+
+    def _claims(self, key: EngineKey) -> Claims:
+        has_drafted = self._counted.get(key, {}).get(Compared.DRAFTS, 0) > 0
+        return Claims(
+            key, self._of(key), is_disputed=key in self._disputed, has_drafted=has_drafted
         )
-
-    def _engine_withheld(self, key: EngineKey) -> NoSplit | None:
-        current = self._current(key)
-        holding = [
-            life
-            for life in current
-            if life.confirmed and life.trust.standing is not Standing.DIFFERS
-        ]
-        if key in self._disputed:
-            return NoSplit(NoSplitReason.SEVERAL_CLAIM, key.engine)
-        for life in holding or current:
-            if life.hello.state is HelloState.DISABLED:  # from then on its totals stand still
-                return NoSplit(NoSplitReason.DISABLED, key.engine, life.hello.reason)
-        return None if holding else self._why_none_holds(key, current)
-
-    def _why_none_holds(self, key: EngineKey, current: Sequence[Life]) -> NoSplit | None:
-        """The same for an engine none of whose ``current`` lives agrees with vLLM's counters."""
-        counted = self._counted[key]
-        if not current:
-            if any(life.is_over and life.key == key for life in self._lives.values()):
-                return NoSplit(NoSplitReason.RESTARTED_WITHOUT, key.engine)
-            has_drafted = counted is not None and counted.drafts > 0
-            is_missing = has_drafted and self.counting(key.model_name)
-            return NoSplit(NoSplitReason.NOT_REPORTED, key.engine) if is_missing else None
-
-        hello = current[-1].hello
-        if not any(life.observes for life in current):
-            return NoSplit(NoSplitReason(hello.state), key.engine, hello.reason, hello.vllm or "")
-
-        differ = (life for life in current if life.trust.standing is Standing.DIFFERS)
-        differing = next(differ, None)
-        if differing is None:
-            return NoSplit(NoSplitReason.NOT_COMPARED, key.engine)
-        if not differing.is_consistent:
-            return NoSplit(NoSplitReason.CONTRADICTS_ITSELF, key.engine)
-        return NoSplit(NoSplitReason.COUNTS_OTHERWISE, key.engine, ratio=differing.trust.ratio)
-
-    def coverage(self, key: EngineKey) -> float | None:
-        """The engine's coverage; None if it is unknown.
-
-        It is that of the life that counts, else of any that is compared. 0 if nothing of it can be
-        used although vLLM's counters do not contradict it.
-        """
-        current = sorted(
-            self._current(key), key=lambda life: life.trust.standing is Standing.DIFFERS
-        )
-        life = next((life for life in current if life.observes), None)
-        if life is None or (life.is_consistent and key not in self._disputed):
-            return None if life is None else life.trust.ratio
-        return 0.0
-
-    def hello(self, key: EngineKey) -> Hello | None:
-        """How the engine is configured, as its plug-in says; None if none is connected."""
-        connected = [life for life in self._current(key) if life.connections]
-        known = [life for life in connected if life.confirmed is not None] or connected
-        return known[-1].hello if known else None
-
-    def speculation(self, key: EngineKey) -> Speculation | None:
-        """How the engine drafts; None if it does not, or if no plug-in is connected."""
-        hello = self.hello(key)
-        return hello.speculation if hello is not None else None
-
-    def configuration(self, key: EngineKey) -> Configuration:
-        """The rest of the engine's configuration; all is unknown if no plug-in is connected."""
-        hello = self.hello(key)
-        return hello.configuration if hello is not None else Configuration()
 
     def _of(self, key: EngineKey) -> list[Life]:
         """The engine's lives in the current process of vLLM, the latest last."""
         return [life for life in self._lives.values() if life.key == key and not life.is_over]
 
-    def _current(self, key: EngineKey) -> list[Life]:
-        """Which of the lives in ``_of`` may be the engine's now.
-
-        These are the connected ones, and the last confirmed one if none of the connected ones is.
-        """
-        lives = self._of(key)
-        connected = [life for life in lives if life.connections]
-        confirmed = [life for life in lives if life.confirmed is not None]
-        if any(life in connected for life in confirmed):
-            return connected
-        return [*confirmed[-1:], *connected] or lives[-1:]
-
     def _is_elsewhere(self, life: Life) -> bool:
         """Whether this engine is not on the last page; False before the first one."""
         return bool(self._counted) and life.key not in self._counted
 
-    def report(self, problem: str) -> PluginReport:
-        """The current states.
+    # What is shown of the plug-ins
+
+    def report(self, problem: str, *, as_of_poll: bool = False) -> PluginReport:
+        """The plug-ins' states as of now, or ``as_of_poll``, the last one.
 
         ``problem`` says why the socket cannot be opened; it is empty if the socket is open.
         """
-        connected = [life for life in self._lives.values() if life.connections and not life.is_over]
-        engines = tuple(life.report for life in connected)
-
-        states = [engine.state for engine in engines] or [PluginState.NOT_CONNECTED]
-        state = min(states, key=list(PluginState).index)
-        unreadable = next(iter(self._unreadable.values()), None)
-        if unreadable is not None:
-            state = PluginState.OTHER_FORMAT
-
-        return PluginReport(
-            state=state,
-            unreadable_format=unreadable,
+        return replace(
+            self._seen if as_of_poll and self._counted else self._look(),
             problem=problem,
-            observed=len({life.key for life in connected if life.observes} & self._counted.keys()),
-            expected=len(self._counted),
-            heard=self._has_heard,
-            engines=engines,
+            has_served=self._has_served_unheard,
             events=self._finished,
             dropped=dict(self._dropped),
         )
 
+    def _look(self) -> PluginReport:
+        """The plug-ins' states as of now, without what is counted."""
+        connected = [life for life in self._lives.values() if life.connections and not life.is_over]
+        claims = {key: self._claims(key) for key in self._counted}
+        shown = connected
+        if claims:
+            candidates = [life for one in claims.values() for life in one.candidates]
+            shown = [life for life in candidates if life.connections]
+        engines = tuple(life.report for life in shown)
 
-def _has_drafted(life: Life) -> bool:
-    """Whether vLLM's counters have confirmed drafts of it, even if they contradict it by now."""
-    return life.confirmed is not None and life.confirmed.total.drafts > 0
+        shared = tuple(key for key, one in claims.items() if len(one.connected) > 1)
+        elsewhere = sum(map(self._is_elsewhere, connected))
+        unreadable = next(iter(self._unreadable.values()), None)
+        return PluginReport(
+            state=plugin_state(engines, unreadable, is_shared=bool(shared), elsewhere=elsewhere),
+            unreadable_format=unreadable,
+            problem="",
+            observed=len({life.key for life in shown if life.observes} & claims.keys()),
+            expected=len(claims),
+            heard=self._has_heard,
+            engines=engines,
+            events=0,
+            dropped={},
+            shared=shared,
+            elsewhere=elsewhere,
+        )
+
+    @property
+    def _has_served_unheard(self) -> bool:
+        """Whether vLLM has served requests for a while, and no plug-in has ever connected."""
+        if self._has_heard or self._unheard_since is None:
+            return False
+        return self._polled_at - self._unheard_since >= _CONNECTS_WITHIN
 
 
-def _counted(engine: EngineSnapshot) -> Tally | None:
-    """What vLLM counted of an engine since it started; None if it does not export that."""
-    if not engine.counters.keys() >= set(SPECULATION):
-        return None
-    drafts, draft_tokens, accepted_tokens = (
-        int(engine.counters[counter]) for counter in SPECULATION
-    )
-    return Tally(drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted_tokens)
+def _counted(engine: EngineSnapshot) -> Totals:
+    """What vLLM has counted of an engine since it started, as far as it exports that."""
+    return {
+        compared: int(engine.counters[counter])
+        for counter, compared in _COUNTERS.items()
+        if counter in engine.counters
+    }

@@ -3,10 +3,12 @@
 Also why a model may have no split.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from sidecar.engine.plan import EngineKey
 
 
 class PluginState(StrEnum):
@@ -15,9 +17,12 @@ class PluginState(StrEnum):
     OTHER_FORMAT = "other_format"  # its messages are in another version of the format
     DISABLED = "disabled"  # it failed and disabled itself
     REFUSED = "refused"  # connected, but it does not know this vLLM's scheduler
+    # several plug-ins are connected as the same engine, so another vLLM uses the socket, too
+    SEVERAL_SENDERS = "several_senders"
     CHECKING = "checking"  # connected, but the scheduler has not been seen to call vLLM's methods
     OBSERVING = "observing"
     IDLE = "idle"  # connected, but vLLM has not drafted for any request yet
+    ELSEWHERE = "elsewhere"  # connected, but as engines that are not on vLLM's page
     NOT_CONNECTED = "not_connected"
 
 
@@ -44,6 +49,8 @@ class PluginReport:
     ``observed`` of the ``expected`` engines on the page are observed. ``state`` is the worst of the
     engines'. ``unreadable_format`` is a message format that a plug-in uses and the sidecar cannot
     read. ``problem`` says why the sidecar cannot listen for plug-ins; it is empty if it can.
+    ``shared`` are the engines that several plug-ins are connected as, and ``elsewhere`` counts the
+    plug-ins that are connected as engines not on the page.
     """
 
     state: PluginState
@@ -55,6 +62,30 @@ class PluginReport:
     engines: tuple[PluginEngineReport, ...]
     events: int  # finished requests received
     dropped: Mapping[str, int]  # what was lost or refused, by reason, each starting at 0
+    shared: tuple[EngineKey, ...] = ()
+    elsewhere: int = 0
+    # whether vLLM has served requests for a while, and no plug-in has ever connected
+    has_served: bool = False
+
+
+def plugin_state(
+    engines: Sequence[PluginEngineReport],
+    unreadable: int | None,
+    *,
+    is_shared: bool,
+    elsewhere: int,
+) -> PluginState:
+    """The state as a whole.
+
+    What a sender in another format, or as an engine that is not on the page, does changes nothing
+    where a plug-in can be read.
+    """
+    if not engines:
+        if unreadable is not None:
+            return PluginState.OTHER_FORMAT
+        return PluginState.ELSEWHERE if elsewhere else PluginState.NOT_CONNECTED
+    worst = min((engine.state for engine in engines), key=list(PluginState).index)
+    return PluginState.SEVERAL_SENDERS if is_shared and worst not in BAD else worst
 
 
 class NoSplitReason(StrEnum):

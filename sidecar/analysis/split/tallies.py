@@ -4,14 +4,14 @@ Also which groups of requests accept less.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import sub
 from typing import Final
 
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
-from sidecar.analysis.split.life import Life, Rows
+from sidecar.analysis.split.life import Cut, TableRows
 from sidecar.analysis.split.strata import Difference
 from sidecar.engine.window import HOUR, GrowthWindow
 from sidecar.requests.messages import OTHER, Table
@@ -57,7 +57,7 @@ class TemperatureBuckets:
         return self.labels[bisect_left(self._edges, hundredths)]
 
 
-class Labels:
+class RequestLabels:
     """The labels of one model's requests."""
 
     def __init__(self, buckets: TemperatureBuckets, *, names_adapters: bool) -> None:
@@ -70,28 +70,31 @@ class Labels:
         self._adapters: frozenset[str] = frozenset()  # those with a label of their own
         self.overflowed = 0  # adapters that are summed as "other"
 
-    def name_adapters(self, lives: Iterable[Life]) -> bool:
+    def name_adapters(self, cuts: Iterable[Cut]) -> bool:
         """Gives the adapters that appeared first labels of their own; returns whether any changed.
 
         The engines' clock says which appeared first.
         """
         since: dict[str, float] = {}
-        for life in lives if self._names_adapters else ():
-            if life.confirmed is None:
-                continue
-            for row in life.confirmed.tables[Table.ADAPTER].values():
+        for cut in cuts if self._names_adapters else ():
+            for row in cut.tables.get(Table.ADAPTER, {}).values():
                 since[str(row.key)] = min(row.since, since.get(str(row.key), row.since))
 
-        named = frozenset(sorted(since, key=lambda name: (since[name], name))[:MOST_ADAPTERS])
-        before, self._adapters, self.overflowed = self._adapters, named, len(since) - len(named)
+        oldest = sorted(since, key=lambda name: (since[name], name))
+        named = frozenset(oldest[:MOST_ADAPTERS])
+        before = self._adapters
+        self._adapters = named
+        self.overflowed = len(since) - len(named)
         return named != before
 
-    def sums(self, tables: Mapping[Table, Rows]) -> dict[Label, Tally]:
+    def sums(self, tables: Mapping[Table, TableRows]) -> dict[Label, Tally]:
         """The tallies of one cut by label."""
         sums: dict[Label, Tally] = {}
         for table, rows in tables.items():
-            for row in rows.values() if table is not Table.ADAPTER or self._names_adapters else ():
-                label = table, self.label(table, row.key)
+            if table is Table.ADAPTER and not self._names_adapters:
+                continue
+            for row in rows.values():
+                label = (table, self.label(table, row.key))
                 sums[label] = sums[label] + row.counts if label in sums else row.counts
         return sums
 
@@ -126,7 +129,8 @@ class LiveTally:
         """``window`` is the sliding window in seconds."""
         self.total = NOTHING
         self._grown = NOTHING
-        self._window, self._hour = GrowthWindow(window, sub), GrowthWindow(HOUR, sub)
+        self._window = GrowthWindow(window, sub)
+        self._hour = GrowthWindow(HOUR, sub)
 
     def grow(self, growth: Tally) -> None:
         """Adds growth to the windows."""
@@ -166,6 +170,7 @@ def _acceptance(window: GrowthWindow[Tally]) -> Acceptance:
 GROUPED: Final = {
     Table.PROMPT_TOKENS: PROMPT_LABELS,
     Table.OUTPUT: ("free", "structured"),
+    Table.ENDING: ("normal", "loop", "empty"),
     Table.SAMPLING: ("greedy", "plain", "filtered", "penalties"),
     Table.ADAPTER: (),
 }
@@ -176,10 +181,10 @@ GROUPED: Final = {
 class GroupReport:
     """One model's requests in one group.
 
-    ``by`` is prompt_tokens, output, sampling or adapter; ``tally`` is as above. ``difference`` is
-    how far the acceptance of those that finished in the window lies above that of the model's other
-    requests at the same temperatures; None if too few can be compared. ``without_drafts``: vLLM
-    drafted nothing for its requests of the window, but did for others.
+    ``by`` is prompt_tokens, output, ending, sampling or adapter; ``tally`` is as above.
+    ``difference`` is how far the acceptance of those that finished in the window lies above that of
+    the model's other requests at the same temperatures; None if too few can be compared.
+    ``without_drafts``: vLLM drafted nothing for its requests of the window, but did for others.
     """
 
     by: str
@@ -197,18 +202,24 @@ class GroupReport:
 
 def group_reports(
     tallies: Mapping[Label, LiveTally],
+    tables: Collection[Table],
     differences: Mapping[str, Mapping[str, Difference]],
     min_requests: int,
     *,
-    fresh: bool,
+    is_fresh: bool,
 ) -> Iterator[GroupReport]:
-    """Every group; one with fewer than ``min_requests`` requests in the window is never flagged.
+    """Every group of the ``tables``; one of a table that a plug-in does not send is absent.
 
-    The windows are empty unless the last poll is ``fresh``.
+    One with fewer than ``min_requests`` requests in the window is never flagged. The windows are
+    empty unless the last poll ``is_fresh``.
     """
     for by in GROUPED:
+        if by not in tables:
+            continue
         groups = {group: tally for (table, group), tally in tallies.items() if table is by}
-        windows = {group: tally.window if fresh else NO_DRAFTS for group, tally in groups.items()}
+        windows = {
+            group: tally.window if is_fresh else NO_DRAFTS for group, tally in groups.items()
+        }
         drafted = sum(window.draft_tokens for window in windows.values())
 
         for group, window in windows.items():

@@ -1,14 +1,13 @@
 """Whether what a life of the plug-in reports is what vLLM itself counted.
 
-Both are since the engine started.
+Drafts are compared or, where vLLM drafts nothing, generated tokens.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
-
-from sidecar.requests.tally import NOTHING, Tally
 
 # seconds for which the plug-in, which reports once a second, or vLLM may be behind
 _PATIENCE: Final = 30.0
@@ -16,28 +15,118 @@ _MOST_UNREPORTED: Final = 300  # with many requests and long steps, a report may
 # seconds over which growth is compared, too, since a long exact life hides a late fault
 _SPAN: Final = 300.0
 _MARK_EVERY: Final = 60.0
-_COMPARED: Final = ("drafts", "draft_tokens", "accepted_tokens")
+# Where vLLM may have counted up to so many times as much as it had at least, a total between the
+# two says nothing.
+_UNSURE: Final = 2.0
+
+
+class Compared(StrEnum):
+    """What both the plug-in and vLLM count of an engine."""
+
+    DRAFTS = "drafts"
+    DRAFT_TOKENS = "draft_tokens"
+    ACCEPTED_TOKENS = "accepted_tokens"
+    GENERATION_TOKENS = "generation_tokens"
+
+
+_DRAFTED: Final = (Compared.DRAFTS, Compared.DRAFT_TOKENS, Compared.ACCEPTED_TOKENS)
+
+Totals = Mapping[Compared, int]
+"""What was counted since a start. A number that is not known is missing."""
 
 
 class Standing(StrEnum):
     """How a life's latest cut compares with vLLM's counters."""
 
-    WAITS = "waits"  # the next poll or report will tell; until then the last confirmed cut holds
+    WAITS = "waits"  # nothing to compare yet, or the next poll or report will tell
     AGREES = "agrees"
     DIFFERS = "differs"
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
-    """An earlier cut that agreed: its total, and what vLLM had counted at its moment.
+class _Cut:
+    """A cut's ``total``, and what vLLM had counted at its moment: from ``least`` to ``most``.
 
-    vLLM had counted ``least`` at least and ``most`` at most.
+    The three have the same numbers.
     """
 
+    total: Totals
+    least: Totals
+    most: Totals
+
+    def since(self, before: "_Cut") -> "_Cut":
+        """The growth since an earlier cut."""
+        return _Cut(
+            total=_subtract(self.total, before.total),
+            least=_subtract(self.least, before.most),
+            most=_subtract(self.most, before.least),
+        )
+
+    def is_below(self, tolerance: float) -> bool:
+        """Whether any number is below the least, by more than the fraction ``tolerance``."""
+        return any(self.total[name] < (1 - tolerance) * least for name, least in self.least.items())
+
+    def is_above(self, tolerance: float) -> bool:
+        """Whether any number is above the most, by more than the fraction ``tolerance``."""
+        return any(self.total[name] > (1 + tolerance) * most for name, most in self.most.items())
+
+    def is_outside(self, tolerance: float) -> bool:
+        """Whether it is either."""
+        return self.is_below(tolerance) or self.is_above(tolerance)
+
+    def less(self, origin: Totals) -> "_Cut":
+        """The cut beside what vLLM has counted beyond the ``origin``."""
+        return _Cut(
+            total=self.total,
+            least={name: least - origin.get(name, 0) for name, least in self.least.items()},
+            most={name: most - origin.get(name, 0) for name, most in self.most.items()},
+        )
+
+    def is_telling(self, tolerance: float) -> bool:
+        """Whether it says anything that it agrees.
+
+        vLLM must have counted something, and it must be known how much, or the cut must have as
+        much as vLLM has by now.
+        """
+        for name, most in self.most.items():
+            is_known = most <= _UNSURE * self.least[name]
+            is_all = self.total[name] >= (1 - tolerance) * most
+            if most > 0 and (is_known or is_all):
+                return True
+        return False
+
+    def is_telling_and_within(self, tolerance: float) -> bool:
+        """Whether it agrees, and says anything by that."""
+        return self.is_telling(tolerance) and not self.is_outside(tolerance)
+
+    @property
+    def ratio(self) -> float | None:
+        """The plug-in's tokens / vLLM's, drafted or else generated; None if vLLM has none.
+
+        It is 1 for a total from the least to the most.
+        """
+        name = Compared.GENERATION_TOKENS
+        if Compared.DRAFT_TOKENS in self.total:
+            name = Compared.DRAFT_TOKENS
+        if self.most[name] <= 0:
+            return None
+        if self.least[name] <= self.total[name] <= self.most[name]:
+            return 1.0
+        return self.total[name] / self.most[name]
+
+    def farthest(self, tolerance: float) -> float | None:
+        """The ratio of whichever number differs most, so that one near 1 hides no difference."""
+        bound = self.least if self.is_below(tolerance) else self.most
+        ratios = [self.total[name] / number for name, number in bound.items() if number > 0]
+        return max(ratios, key=lambda ratio: abs(ratio - 1), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """An earlier cut, and when it agreed: growth since then is compared."""
+
     at: float
-    total: Tally
-    least: Tally
-    most: Tally
+    cut: _Cut
 
 
 class Trust:
@@ -46,123 +135,262 @@ class Trust:
     The two are never from the same moment. A cut has at least what vLLM had counted when the report
     before it was complete, since the engine counts before its API server does, and at most what
     vLLM has counted once the API server has caught up.
+
+    Where vLLM's counters began before the life did, or have started again since, the totals are of
+    different times, but their growth can be compared.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, origin: Totals | None = None) -> None:
+        """``origin`` is what vLLM had counted before the life began; None: nothing."""
         self.standing = Standing.WAITS
-        # draft tokens of the cut / vLLM's, or see ``_farthest``; None: not compared
+        # whether a cut that says anything has agreed, and none has differed since
+        self.is_proven = False
+        # whether it and the lives before it have reported all that vLLM has counted
+        self.explains_all = False
+        # whether it differs by a cut of its own, and not by having reported nothing for long
+        self.is_contradicted = False
+        # of the last comparison that told whether the two agree; see ``_Cut``
         self.ratio: float | None = None
-        self._reports = 0  # as of the last poll
-        self._is_confirmed = False  # whether the latest cut has agreed at a poll
-        self._counted: Tally | None = None  # by vLLM, at the last poll
+        self._origin: Totals = origin or {}
+        # whether it follows another life, so that vLLM's counters have more than its own
+        self.began_midway = any(self._origin.values())
+        self._have_counters_restarted = False
+        self._idle_at: float | None = None  # the last poll at which nothing had been counted
+        self.reports = 0  # as of the last poll
+        self._has_agreed = False  # whether the latest cut has agreed at a poll
+        self._counted: Totals | None = None  # by vLLM, at the last poll
         # by vLLM, at the last poll before the latest cut was there
-        self._before_latest: Tally | None = None
+        self._before_latest: Totals | None = None
         # by vLLM, at the last poll before the cut before that one; None: unknown
-        self._least: Tally | None = None
+        self._least: Totals | None = None
         self._off_since: float | None = None  # the first poll at which one was behind the other
         self._marks: deque[_Mark] = deque()  # a few, the oldest first
-        # The total and the least of the cut that agreed at the last poll.
-        self._agreed: tuple[Tally, Tally] | None = None
-        # polls since the latest cut at which vLLM had drafted more than at the poll before
+        # the cut of the last poll, which becomes a mark once vLLM's API server has caught up
+        self._next_mark: _Cut | None = None
+        # polls since the latest cut at which vLLM had counted more than at the poll before
         self._unreported = 0
 
+    def holds_nothing(self, at: float) -> bool:
+        """Whether 0 is right for all of it at ``at``, since vLLM had counted nothing either.
+
+        It stays so for a while after vLLM's first counts, until a cut with these has agreed.
+        """
+        if self.is_proven or self._idle_at is None or self.standing is not Standing.WAITS:
+            return False
+        return at - self._idle_at <= _PATIENCE
+
+    def forget_origin(self) -> None:
+        """When the life began is not known, so neither is what vLLM had counted by then."""
+        self._origin = {}
+        self.began_midway = False
+
+    def restart_counters(self, counted: Totals, total: Totals) -> None:
+        """VLLM's counters have started again at 0 while the life went on.
+
+        If the life has counted no more than vLLM since then, it began with them.
+        """
+        self._marks.clear()
+        self._next_mark = self._counted = self._before_latest = self._least = None
+        self._off_since = None
+        self._origin = {}
+        self.began_midway = False
+        self._have_counters_restarted = any(
+            number > counted.get(name, number) for name, number in total.items()
+        )
+
     def compare(
-        self, at: float, reports: int, total: Tally, counted: Tally | None, tolerance: float
+        self,
+        at: float,
+        reports: int,
+        total: Totals,
+        counted: Totals,
+        tolerance: float,
+        *,
+        earlier: Totals | None = None,
+        is_succeeded: bool = False,
     ) -> None:
         """Takes in a good poll at ``at``: the latest cut's ``total``, and vLLM's counters.
 
-        The cut came after ``reports`` reports. ``counted`` is None if vLLM does not export its
-        counters: nothing contradicts the cut then. The two may differ by the fraction
-        ``tolerance``.
+        The cut came after ``reports`` reports. The two may differ by the fraction ``tolerance``.
+        ``earlier`` is what the lives before it had reported; None if there was none.
+        ``is_succeeded``: the life has left, and what vLLM counts may be another one's by now.
         """
-        before, self._counted = self._counted, counted
-        if counted is None:
-            self.standing, self.ratio = Standing.AGREES, None
+        self._follow_clock(at)
+        self._take_in(reports, counted)
+        if counted and not any(counted.values()) and not any(total.values()):
+            self._idle_at = at
+
+        names = self._names(total, counted)
+        if not names:
+            self._wait()
             return
 
-        self._unreported += before is not None and counted.drafts > before.drafts
-        if reports != self._reports:
-            self._unreported = 0
-            self._least = before if reports > self._reports + 1 else self._before_latest
-            self._before_latest, self._reports, self._is_confirmed = before, reports, False
-
-        self._mark(at, counted)
-        off = self._off(total, counted, tolerance)
-        if off is None:
-            self._off_since = None
-        elif self._off_since is None:
-            self._off_since = at
+        cut = self._cut(names, total, counted)
+        self._mark(at, cut)
+        standing, told = self._find(cut, tolerance, earlier, is_succeeded=is_succeeded)
+        if standing is Standing.AGREES and not (self.is_proven or told.is_telling(tolerance)):
+            standing = Standing.WAITS
 
         is_silent = self._unreported > _MOST_UNREPORTED
-        # Not at once: after a stall of the sidecar, a poll may come before reports that are older
-        # than its page.
-        if is_silent or (self._off_since is not None and at - self._off_since > _PATIENCE):
-            self.standing, self.ratio = Standing.DIFFERS, _farthest(*(off or (total, counted)))
-        elif off is None:
-            self.standing, self._is_confirmed = Standing.AGREES, True
-            within = self._within(total, counted).draft_tokens
-            self.ratio = total.draft_tokens / within if within > 0 else None
-            self._agreed = None if self._least is None else (total, self._least)
+        if standing is Standing.DIFFERS or is_silent:
+            self._differ(at, told.farthest(tolerance), is_silent=is_silent)
+        elif standing is Standing.AGREES:
+            self._agree(self.ratio if is_succeeded else told.ratio)
         else:
-            self.standing = Standing.AGREES if self._is_confirmed else Standing.WAITS
+            self._off_since = None
+            self._wait()
+        self._note_for_a_mark(cut, standing)
 
-    def _off(self, total: Tally, counted: Tally, tolerance: float) -> tuple[Tally, Tally] | None:
-        """What the plug-in and vLLM counted, if that differs; else None.
+    def contradict(self) -> None:
+        """The life contradicts itself, so nothing of it is compared."""
+        self.standing = Standing.DIFFERS
+        self.is_proven = False
+        self.is_contradicted = True
 
-        Both are since the start or since a mark.
-        """
-        # A confirmed cut falls behind while no report comes; so may the first one, of which nobody
-        # knows how old it is.
-        least = counted if self._is_confirmed or self._least is None else self._least
-        off = _outside(total, least, counted, tolerance)
-        if off is not None or not self._marks:
-            return off
+    def _follow_clock(self, at: float) -> None:
+        """If the clock was set back, what happened before is as of now."""
+        if self._idle_at is not None:
+            self._idle_at = min(self._idle_at, at)
+        if self._off_since is not None:
+            self._off_since = min(self._off_since, at)
+        if self._marks and self._marks[-1].at > at:
+            self._marks = deque(replace(mark, at=at) for mark in self._marks)
 
-        mark = self._marks[0]
-        least = NOTHING if self._least is None else self._least - mark.most
-        return _outside(total - mark.total, least, counted - mark.least, tolerance)
+    def _take_in(self, reports: int, counted: Totals) -> None:
+        before = self._counted
+        self._counted = counted
+        if before is not None:
+            self._unreported += any(
+                number > before.get(name, number) for name, number in counted.items()
+            )
+        if reports == self.reports:
+            return
 
-    def _mark(self, at: float, counted: Tally) -> None:
-        """Marks the cut of the last poll if it agreed.
+        self._unreported = 0
+        is_next = reports == self.reports + 1
+        self._least = self._before_latest if is_next else before
+        self._before_latest = before
+        self.reports = reports
+        self._has_agreed = False
+
+    def _names(self, total: Totals, counted: Totals) -> tuple[Compared, ...]:
+        """What to compare: drafts, or generated tokens where there are none."""
+        both = total.keys() & counted.keys()
+        drafted = _DRAFTED if both.issuperset(_DRAFTED) else ()
+        has_drafted = any(
+            total[name] > 0 or counted[name] > self._origin.get(name, 0) for name in drafted
+        )
+        if not has_drafted and Compared.GENERATION_TOKENS in both:
+            return (Compared.GENERATION_TOKENS,)
+        return drafted
+
+    def _cut(self, names: Collection[Compared], total: Totals, counted: Totals) -> _Cut:
+        least = self._least
+        if least is None or not least.keys() >= set(names):
+            least = dict.fromkeys(names, 0)
+        return _Cut(
+            total={name: total[name] for name in names},
+            least={name: least[name] for name in names},
+            most={name: counted[name] for name in names},
+        )
+
+    def _mark(self, at: float, cut: _Cut) -> None:
+        """Marks the cut of the last poll.
 
         By now, vLLM's API server has counted all of it.
         """
-        agreed, self._agreed = self._agreed, None
-        if agreed is not None and (not self._marks or at - self._marks[-1].at >= _MARK_EVERY):
-            self._marks.append(_Mark(at, *agreed, most=counted))
+        if self._marks and self._marks[0].cut.total.keys() != cut.total.keys():
+            self._marks.clear()
+        following, self._next_mark = self._next_mark, None
+        is_due = not self._marks or at - self._marks[-1].at >= _MARK_EVERY
+        if following is not None and is_due and following.total.keys() == cut.total.keys():
+            self._marks.append(_Mark(at, replace(following, most=cut.most)))
         while len(self._marks) > 1 and at - self._marks[1].at >= _SPAN:
             self._marks.popleft()
 
-    def _within(self, total: Tally, counted: Tally) -> Tally:
-        """What vLLM may have counted at the moment of the cut.
+    def _note_for_a_mark(self, cut: _Cut, standing: Standing) -> None:
+        is_first = standing is Standing.WAITS and not self._marks
+        if self._least is not None and (standing is Standing.AGREES or is_first):
+            self._next_mark = cut
 
-        It is ``total`` itself if that lies between the two polls.
+    def _find(
+        self, cut: _Cut, tolerance: float, earlier: Totals | None, *, is_succeeded: bool
+    ) -> tuple[Standing, _Cut]:
+        """How the cut compares, and what tells it: the cut itself, or its growth since a mark."""
+        growth = cut.since(self._marks[0].cut) if self._marks else None
+        whole = self._as_of_now(cut).less(self._origin)
+        self.explains_all = False
+        if self._have_counters_restarted:
+            return _compared(growth or cut, tolerance, is_known=growth is not None)
+        if whole.is_above(tolerance):
+            return Standing.DIFFERS, whole
+        if is_succeeded:
+            return Standing.AGREES, whole
+        if self.began_midway and not whole.is_telling_and_within(tolerance):
+            return self._find_midway(cut, growth, earlier or {}, tolerance)
+        if whole.is_below(tolerance) or growth is None:
+            return _compared(whole, tolerance)
+        standing, told = _compared(growth, tolerance)
+        return standing, told if standing is Standing.DIFFERS else whole
+
+    def _find_midway(
+        self, cut: _Cut, growth: _Cut | None, earlier: Totals, tolerance: float
+    ) -> tuple[Standing, _Cut]:
+        """The same where vLLM's counters have what earlier lives counted.
+
+        These may have counted more than they reported. Where they have not, all is explained.
         """
-        least = self._least if self._least is not None else counted
-        if least.draft_tokens <= total.draft_tokens <= counted.draft_tokens:
-            return total
-        return counted
+        rest = self._as_of_now(cut).less(earlier)
+        self.explains_all = rest.is_telling_and_within(tolerance)
+        if self.explains_all:
+            return Standing.AGREES, rest
+        return _compared(growth or cut, tolerance, is_known=growth is not None)
+
+    def _as_of_now(self, cut: _Cut) -> _Cut:
+        """The cut beside what vLLM has counted by now, if it should have as much.
+
+        One that has agreed falls behind while no report comes; so may the first one, of which
+        nobody knows how old it is.
+        """
+        if self._has_agreed or self._least is None:
+            return replace(cut, least=cut.most)
+        return cut
+
+    def _agree(self, ratio: float | None) -> None:
+        self.standing = Standing.AGREES
+        self.ratio = ratio
+        self.is_proven = True
+        self.is_contradicted = False
+        self._has_agreed = True
+        self._off_since = None
+
+    def _differ(self, at: float, ratio: float | None, *, is_silent: bool) -> None:
+        """Not at once.
+
+        After a stall of the sidecar, a poll may come before reports that are older than its page.
+        """
+        if self._off_since is None:
+            self._off_since = at
+        if not is_silent and at - self._off_since <= _PATIENCE:
+            self._wait()
+            return
+
+        self.standing = Standing.DIFFERS
+        self.ratio = ratio
+        self.is_proven = False
+        self.is_contradicted = not (is_silent or self._has_agreed)
+
+    def _wait(self) -> None:
+        """The last cut that agreed holds, if it is still the latest."""
+        if self.standing is not Standing.DIFFERS:
+            self.standing = Standing.AGREES if self._has_agreed else Standing.WAITS
 
 
-def _outside(
-    total: Tally, least: Tally, most: Tally, tolerance: float
-) -> tuple[Tally, Tally] | None:
-    """``total`` and the one of the other two that it is beyond in any number.
-
-    None if it lies between them.
-    """
-    if any(getattr(total, name) < (1 - tolerance) * getattr(least, name) for name in _COMPARED):
-        return total, least
-    if any(getattr(total, name) > (1 + tolerance) * getattr(most, name) for name in _COMPARED):
-        return total, most
-    return None
+def _compared(cut: _Cut, tolerance: float, *, is_known: bool = True) -> tuple[Standing, _Cut]:
+    if not is_known:
+        return Standing.WAITS, cut
+    return (Standing.DIFFERS if cut.is_outside(tolerance) else Standing.AGREES), cut
 
 
-def _farthest(total: Tally, counted: Tally) -> float | None:
-    """The ratio of whichever number differs most.
-
-    So a coverage near 1 never hides a difference.
-    """
-    pairs = [(getattr(total, name), getattr(counted, name)) for name in _COMPARED]
-    ratios = [mine / theirs for mine, theirs in pairs if theirs > 0]
-    return max(ratios, key=lambda ratio: abs(ratio - 1), default=None)
+def _subtract(totals: Totals, before: Totals) -> Totals:
+    return {name: number - before[name] for name, number in totals.items()}

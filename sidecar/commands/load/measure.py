@@ -1,4 +1,4 @@
-"""Measures a sweep.
+"""Measures a sweep of one vLLM, or of two that take turns.
 
 Each round goes through all levels, so that a drift of the machine affects all of them.
 """
@@ -7,11 +7,13 @@ import asyncio
 import json
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import zip_longest
 from typing import Final
+from uuid import uuid4
 
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.steps import counter_growth
@@ -54,61 +56,118 @@ class SweepOptions:
 async def measure_sweep(
     options: SweepOptions, stop: asyncio.Event, on_begin: Callable[[int, SweepLevel], None]
 ) -> SweepResult:
-    """Measures all levels, or those it reaches before ``stop`` is set.
+    """Measures all levels of the vLLM at ``options.url``, as ``measure_in_turns``."""
+    (result,) = await measure_in_turns(options, (options.url,), stop, on_begin)
+    return result
+
+
+async def measure_in_turns(
+    options: SweepOptions,
+    urls: Sequence[str],
+    stop: asyncio.Event,
+    on_begin: Callable[[int, SweepLevel], None],
+) -> tuple[SweepResult, ...]:
+    """Measures all levels of each vLLM, or those it reaches before ``stop`` is set.
+
+    Each round of a level is measured on one server after the other, and every other round goes
+    through levels and servers backwards: what drifts steadily meets all of them alike.
 
     Sets ``stop`` itself after ``options.seconds``. Calls ``on_begin`` before each round of a level,
     with the number of those before it.
 
     Raises:
-        MeasurementError: the server does not answer like an OpenAI-style one, or not at all.
+        MeasurementError: a server does not answer like an OpenAI-style one, or not at all.
     """
     timer = asyncio.get_running_loop().call_later(options.seconds, stop.set)
-    scrape = options.settings.model_copy(
-        update={"vllm_url": options.url.rstrip("/").removesuffix("/v1")}
-    )
-    rounds: dict[SweepLevel, list[Measurement]] = defaultdict(list)
-
     try:
-        async with (
-            Client(options.url, options.requests) as client,
-            page_source(scrape, scrape.limits) as source,
-        ):
-            sweep = _Sweep(options, client, source, stop)
-            await unless_stopped(sweep.warm_up(), stop)
-            for ended, level in enumerate(options.levels * options.rounds):
+        async with AsyncExitStack() as stack:
+            sweeps = [await _opened(stack, options, url, stop) for url in urls]
+            for sweep in sweeps:
+                await unless_stopped(sweep.warm_up(), stop)
+            for ended, (level, servers) in enumerate(_turns(options, sweeps)):
                 if not stop.is_set():
                     on_begin(ended, level)
-                    measured = await sweep.measure(level)
-                    if not stop.is_set() or not rounds[level]:  # else it was cut short
-                        rounds[level].append(measured)
+                for sweep in servers:
+                    await sweep.measure_round(level)
             reached_end = not stop.is_set()
     finally:
         timer.cancel()
 
-    levels = tuple(LevelResult(level=level, rounds=tuple(parts)) for level, parts in rounds.items())
-    sent = options.requests
-    return SweepResult(
-        model=client.model or None,
-        prompts=sha256(repr(sent.prompts).encode()).hexdigest(),
-        requests=options.count,
-        endpoint=sent.endpoint,
-        extra_body=json.dumps(sent.extra_body, sort_keys=True),
-        max_tokens=sent.max_tokens,
-        rounds=options.rounds,
-        complete=reached_end and all(level.whole.samples for level in levels),
-        fault=client.last_fault or None,
-        levels=levels,
-    )
+    turns = uuid4().hex if len(urls) > 1 else None
+    common = _common_rounds(sweeps)
+    return tuple(sweep.result(common, turns, reached_end=reached_end) for sweep in sweeps)
+
+
+async def _opened(
+    stack: AsyncExitStack, options: SweepOptions, url: str, stop: asyncio.Event
+) -> "_Sweep":
+    address = url.rstrip("/").removesuffix("/v1")
+    settings = options.settings.model_copy(update={"vllm_url": address})
+    client = await stack.enter_async_context(Client(url, options.requests))
+    source = await stack.enter_async_context(page_source(settings, settings.limits))
+    return _Sweep(options, client, source, stop, defaultdict(list))
+
+
+def _turns(
+    options: SweepOptions, sweeps: Sequence["_Sweep"]
+) -> Iterator[tuple[SweepLevel, Sequence["_Sweep"]]]:
+    """The levels in the order in which they are measured, each with the order of the servers."""
+    for number in range(options.rounds):
+        step = -1 if number % 2 else 1
+        for level in options.levels[::step]:
+            yield level, sweeps[::step]
+
+
+def _common_rounds(sweeps: Sequence["_Sweep"]) -> Mapping[SweepLevel, int]:
+    """How many rounds of each level all servers have."""
+    levels = sweeps[0].rounds
+    return {level: min(len(sweep.rounds[level]) for sweep in sweeps) for level in list(levels)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """A sweep in progress: requests go to ``client``, and ``source`` has vLLM's counters."""
+    """A server's sweep in progress, with the rounds so far.
+
+    Requests go to ``client``, and ``source`` has vLLM's counters.
+    """
 
     options: SweepOptions
     client: Client
     source: PageSource
     stop: asyncio.Event
+    rounds: dict[SweepLevel, list[Measurement]]
+
+    def result(
+        self, common: Mapping[SweepLevel, int], turns: str | None, *, reached_end: bool
+    ) -> SweepResult:
+        """What was measured, with so many rounds of each level."""
+        levels = tuple(
+            LevelResult(level=level, rounds=tuple(self.rounds[level][:number]))
+            for level, number in common.items()
+            if number
+        )
+        sent = self.options.requests
+        return SweepResult(
+            model=self.client.model or None,
+            prompts=sha256(repr(sent.prompts).encode()).hexdigest(),
+            requests=self.options.count,
+            endpoint=sent.endpoint,
+            extra_body=json.dumps(sent.extra_body, sort_keys=True),
+            max_tokens=sent.max_tokens,
+            rounds=self.options.rounds,
+            complete=reached_end and all(level.whole.samples for level in levels),
+            fault=self.client.last_fault or None,
+            turns=turns,
+            levels=levels,
+        )
+
+    async def measure_round(self, level: SweepLevel) -> None:
+        """Measures a round of a level; one that is cut short is kept only if it is the first."""
+        if self.stop.is_set():
+            return
+        measured = await self.measure(level)
+        if not self.stop.is_set() or not self.rounds[level]:
+            self.rounds[level].append(measured)
 
     async def warm_up(self) -> None:
         """Connects, and sends each prompt once, for one token.
@@ -130,22 +189,24 @@ class _Sweep:
         """One round of a level, as far as it gets before ``stop``."""
         before = await self._settled()
         prompts = self.options.requests.prompts
+        asked = level.requests(self.options.count)
         ended: list[Sample | None] = []  # None for a request that failed
         begun = time.monotonic()
 
-        async def ask(number: int) -> None:
-            ended.append(await self.client.ask(prompts[number % len(prompts)], level.temperature))
+        async def ask(place: int) -> None:
+            number, temperature = asked[place]
+            ended.append(await self.client.ask(prompts[number % len(prompts)], temperature))
             if ended[-1] is None:
                 await asyncio.sleep(_AFTER_FAILURE)
 
-        await unless_stopped(_send(level.concurrency, self.options.count, ask), self.stop)
+        await unless_stopped(_send(level.concurrency, len(asked), ask), self.stop)
         seconds = time.monotonic() - begun
         after = await self._settled()
         samples = tuple(sample for sample in ended if sample is not None)
         grown = _growth(before, after)
         tokens = [sample.tokens for sample in samples]
         others = _is_busy(before) or _is_busy(after)
-        if len(samples) == self.options.count and None not in tokens:
+        if len(samples) == len(asked) and None not in tokens:
             others |= grown.get(Counter.GENERATION_TOKENS, 0.0) > (1 + _OTHERS) * sum(
                 filter(None, tokens)
             )

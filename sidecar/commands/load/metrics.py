@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from statistics import NormalDist, stdev
+from statistics import NormalDist, fmean, stdev
 from typing import Final
 
 from sidecar.analysis.distributions import quantile
@@ -82,6 +82,40 @@ def difference(before: Interval | None, after: Interval | None) -> Interval | No
     if before is None or after is None or before.error is None or after.error is None:
         return None
     return Interval(after.value - before.value, math.hypot(before.error, after.error))
+
+
+def without_error(interval: Interval | None) -> Interval | None:
+    """The same value, of which nothing can be claimed."""
+    return None if interval is None else Interval(interval.value)
+
+
+Rounds = Iterable[tuple[float | None, float | None]]
+"""A metric before and after in each round of two servers that took turns."""
+
+
+def paired_change(rounds: Rounds, confidence: float) -> Interval | None:
+    """After / before - 1: the geometric mean of the rounds' own ratios, with its error.
+
+    What slows both servers down in a round leaves its ratio as it is. None with fewer than
+    ``LEAST_BATCHES`` ratios.
+    """
+    ratios = [math.log(new / old) for old, new in rounds if old and new]
+    if len(ratios) < LEAST_BATCHES:
+        return None
+    mean = estimate(fmean(ratios), ratios, confidence)
+    if mean is None or mean.error is None:
+        return None
+    change = math.expm1(mean.value)
+    return Interval(change, (1 + change) * math.expm1(mean.error))
+
+
+def paired_difference(rounds: Rounds, confidence: float) -> Interval | None:
+    """After - before: the mean of the rounds' own differences, with its error.
+
+    None with fewer than ``LEAST_BATCHES`` differences.
+    """
+    gaps = [new - old for old, new in rounds if old is not None and new is not None]
+    return estimate(fmean(gaps), gaps, confidence) if len(gaps) >= LEAST_BATCHES else None
 
 
 def gains_from(token: Interval, first: Interval) -> tuple[int, int, int] | None:

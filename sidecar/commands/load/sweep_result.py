@@ -1,9 +1,11 @@
 """What a sweep measured: the result that ``sweep --save`` writes and ``compare`` reads."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from pathlib import Path
+from random import Random
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, PositiveInt, TypeAdapter, ValidationError
@@ -18,13 +20,53 @@ _MOST_BYTES: Final = 256 * 1024 * 1024  # a saved sweep
 
 @dataclass(frozen=True, slots=True)
 class SweepLevel:
-    """Requests at one temperature, ``concurrency`` of them in flight."""
+    """Requests at one temperature or at several, ``concurrency`` of them in flight.
 
-    temperature: float
+    ``mix`` has the temperatures of a mix with their weights. Without ``temperature`` the level is
+    the mix; with both, it is those requests of the mix that are at this temperature, alone.
+    """
+
+    temperature: float | None
     concurrency: int
+    mix: tuple[tuple[float, float], ...] = ()
 
     def __str__(self) -> str:
-        return f"temperature {self.temperature:g}, concurrency {self.concurrency}"
+        return f"{self.name}, concurrency {self.concurrency}"
+
+    @property
+    def name(self) -> str:
+        """Its temperatures in words."""
+        if not self.mix:
+            return f"temperature {self.temperature:g}"
+
+        weights = ",".join(f"{temperature:g}:{weight:g}" for temperature, weight in self.mix)
+        if self.temperature is None:
+            return f"mix {weights}"
+        return f"temperature {self.temperature:g} of {weights} alone"
+
+    def requests(self, count: int) -> list[tuple[int, float]]:
+        """The number and the temperature of each request.
+
+        A mix has ``count`` of them, each temperature by its weight, in an order that looks random
+        and is always the same.
+        """
+        if not self.mix:
+            return [(number, self.temperature or 0.0) for number in range(count)]
+
+        mixed = enumerate(_spread(self.mix, count))
+        wanted = self.temperature
+        return [(number, at) for number, at in mixed if wanted is None or at == wanted]
+
+
+def _spread(mix: Sequence[tuple[float, float]], count: int) -> list[float]:
+    bounds = list(accumulate(weight for _, weight in mix))
+    temperatures = []
+    for number in range(count):
+        share = (number + 0.5) / count * bounds[-1]
+        temperature, _ = mix[bisect_left(bounds, share)]
+        temperatures.append(temperature)
+    Random(0).shuffle(temperatures)  # noqa: S311 - an order that is the same in each round
+    return temperatures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +161,12 @@ class SweepResult:
     ``complete`` is False if the sweep was stopped, ran out of time, or a level got no answer at
     all. ``model`` is None if the sweep ended before the server named one. ``fault`` is the last one
     of a request, None if none failed. The fields from ``prompts``, which is a digest, to ``rounds``
-    are arguments of ``sweep``: with the same ones, the same requests are sent.
+    are arguments of ``sweep``: with the same ones, the same requests are sent. ``turns`` is the
+    same random text in the sweeps of two servers that took turns, None otherwise; their levels have
+    the same numbers of rounds, and rounds of the same number were measured one after the other.
     """
 
-    format: Literal[5] = 5
+    format: Literal[6] = 6
     model: str | None
     prompts: str
     requests: int
@@ -132,6 +176,7 @@ class SweepResult:
     rounds: PositiveInt
     complete: bool
     fault: str | None
+    turns: str | None = None
     levels: tuple[LevelResult, ...]
 
 

@@ -249,15 +249,25 @@ METRICS: Final = (
         "request_coverage_ratio",
         (
             "Draft tokens that the plug-in reported / vLLM's own counter, both since the engine "
-            "started. 0 if the plug-in contradicts itself, or if several claim to be the engine."
+            "started; generated tokens where nothing was drafted. 0 if the plug-in contradicts "
+            "itself, or if several claim to be the engine."
         ),
         value=lambda engine: engine.coverage,
     ),
     ENGINE.gauge(
+        "plugin_report_age_seconds",
+        (
+            "How old the plug-in's newest whole report was at the last poll. It reports once a "
+            "second while requests run, and not while none does."
+        ),
+        value=lambda engine: engine.report_age,
+    ),
+    ENGINE.gauge(
         "speculation_info",
         (
-            "1, labelled with the engine's speculative configuration as the plug-in reads it, and"
-            " whether the rule of thumb on the acceptance rate applies to it."
+            "1, labelled with the engine's speculative configuration, as read by the plug-in whose"
+            " numbers vLLM's counters confirm, and whether the rule of thumb on the acceptance rate"
+            " applies to it."
         ),
         [
             "method",

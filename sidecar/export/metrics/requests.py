@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from sidecar.analysis.findings.catalog import CODES
+from sidecar.analysis.findings.finding import advised
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.verdict import Basis, Judgement, Verdict
 from sidecar.export.declaration import GROUP, MODEL, SINGLE_ENGINE, TEMPERATURE, ByLabel, Value
@@ -29,8 +30,13 @@ _HAS_COLLAPSED: Final = _if_known(lambda judgement: judgement.has_collapsed)
 def _findings(model: ModelReport) -> ByLabel | None:
     if model.speed is None:  # a stale poll has none
         return None
-    found = {finding.code for finding in model.findings}
+    found = {finding.code for finding in advised(model.findings)}
     return {code: code in found for code in CODES}
+
+
+def _ranks(model: ModelReport) -> ByLabel:
+    codes = dict.fromkeys(finding.code for finding in advised(model.findings))
+    return {code: rank for rank, code in enumerate(codes, start=1)}
 
 
 METRICS: Final = (
@@ -192,11 +198,20 @@ METRICS: Final = (
     MODEL.gauge(
         "finding",
         (
-            "1 for each finding on why speculation loses or what would make it gain more, 0 for "
-            "the others; docs/why.md."
+            "1 for each finding on why speculation loses or what would make it gain more, 0 for"
+            " the others and for facts without a remedy; docs/why.md."
         ),
         ["finding"],
         value=_findings,
+    ),
+    MODEL.gauge(
+        "finding_rank",
+        (
+            "Place of a finding among those of its model: 1 is what to change first, which is the"
+            " costliest cause. Absent where specdec_finding is 0."
+        ),
+        ["finding"],
+        value=_ranks,
     ),
     # Against plain decoding.
     TEMPERATURE.gauge(

@@ -16,6 +16,7 @@ WORDS: Final[tuple[AnyWords, ...]] = (
     number_of_tokens.TOO_MANY_TOKENS,
     number_of_tokens.TOO_FEW_TOKENS,
     number_of_tokens.LOAD,
+    number_of_tokens.LONG_CONTEXTS,
     rates.LONG_PROMPTS,
     rates.STRUCTURED_OUTPUT,
     rates.FORBIDDEN_DRAFTS,

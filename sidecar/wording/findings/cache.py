@@ -8,21 +8,22 @@ from sidecar.analysis.engine.cache import sum_caches
 from sidecar.analysis.findings.prefix_cache import PrefixCache
 from sidecar.analysis.findings.room import Room, waiting_for_room
 from sidecar.analysis.report import EngineReport, ModelReport
+from sidecar.requests.messages import Speculation
 from sidecar.wording.findings.explanation import Explanation, Words, speculation_of
+from sidecar.wording.findings.paste import changed_config, given_option, verification
 from sidecar.wording.numbers import counted, percent
 
+_HASHES: Final = "disable_lookahead_block_hashes"
 _KEEP: Final = (
     'Try `"disable_eagle_block_drop": true` in --speculative-config on one pod, and compare.'
 )
-_CANNOT_KEEP: Final = (
-    "Upgrade to vLLM 0.32 or later, which has `disable_eagle_block_drop`, or make shared prefixes"
-    " longer."
-)
+_HASH: Final = f"Remove `{_HASHES}` from --speculative-config on one pod, and compare."
+_CANNOT_KEEP: Final = "Upgrade to vLLM 0.33, which keeps the block, or make shared prefixes longer."
 
 
 def _prefix_cache(finding: PrefixCache, model: ModelReport) -> Explanation:
     speculation = speculation_of(model)
-    can_keep = speculation.keeps_last_block is not None
+    remedy, config = _keep_block(speculation)
     method = speculation.method or "an unknown method"
 
     return Explanation(
@@ -32,13 +33,24 @@ def _prefix_cache(finding: PrefixCache, model: ModelReport) -> Explanation:
             f" to {percent(finding.hit_ratio_at_most)} could be: with method {method}, vLLM"
             f" recomputes the last block of each hit, here {finding.block_tokens:,} tokens."
         ),
-        remedy=_KEEP if can_keep else _CANNOT_KEEP,
+        remedy=remedy,
         expect=(
             "Time to first token falls where prompts are shared; the time per token may rise with"
-            " it or fall. vLLM calls the option experimental: without the block the draft head"
-            " lacks its own states, so it may accept less."
+            " it or fall. vLLM calls `disable_eagle_block_drop` experimental: without the block the"
+            " draft head lacks its own states, so it may accept less."
         ),
+        verify=verification(model),
+        config=config,
     )
+
+
+def _keep_block(speculation: Speculation) -> tuple[str, str]:
+    """The remedy, and the configuration with it."""
+    if given_option(speculation, _HASHES):
+        return _HASH, changed_config(speculation, **{_HASHES: None})
+    if speculation.keeps_last_block is None:
+        return _CANNOT_KEEP, ""
+    return _KEEP, changed_config(speculation, disable_eagle_block_drop=True)
 
 
 PREFIX_CACHE: Final = Words(
@@ -68,6 +80,7 @@ def _room(finding: Room, model: ModelReport) -> Explanation:
             "A preempted request is computed again, and its client waits for that; no acceptance"
             " rate shows it."
         ),
+        verify=verification(model),
     )
 
 

@@ -2,20 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from shlex import quote
+from typing import Any, Generic, TypeVar
 
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.requests.messages import Speculation
-
-VERIFY: Final = (
-    "`specdec-sidecar sweep --url URL --prompts FILE --temperatures 0,0.7,1 --rounds 8 --duration"
-    " 3h --save before.json`, the same with `--save after.json` after the change and the restart,"
-    " then `specdec-sidecar compare before.json after.json`."
-)
-VERIFY_GROUP: Final = (
-    f"{VERIFY} For requests of this group, let `sweep` send their parameters with --extra-body."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,14 +15,22 @@ class Explanation:
     """A finding in words.
 
     ``what`` is seen, with numbers; ``remedy`` is the change, ``expect`` its likely effect,
-    ``verify`` a command.
+    ``verify`` a command. ``config`` is the engine's whole --speculative-config with that change
+    made; empty if that is not the change, or if the plug-in does not tell the rest. A fact has
+    neither remedy nor command: ``expect`` says why.
     """
 
     code: str
     what: str
     remedy: str
     expect: str
-    verify: str = VERIFY
+    verify: str
+    config: str = ""
+
+    @property
+    def option(self) -> str:
+        """``config`` as an option of vLLM's command line."""
+        return f"--speculative-config {quote(self.config)}" if self.config else ""
 
 
 AnyFinding = TypeVar("AnyFinding", bound=Finding)

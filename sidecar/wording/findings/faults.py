@@ -15,6 +15,11 @@ from sidecar.wording.findings.explanation import (
 )
 from sidecar.wording.numbers import percent
 
+REPLIES_MAY_BE_WRONG: Final = (
+    "The replies may be wrong as well: the fault can be in the target. Send one prompt to this pod"
+    " and read the reply."
+)
+
 
 def _mismatch(finding: Mismatch, model: ModelReport) -> Explanation:
     configuration = speculating_engine(model).configuration
@@ -24,13 +29,14 @@ def _mismatch(finding: Mismatch, model: ModelReport) -> Explanation:
         code=finding.code,
         what=(
             f"Almost no draft tokens are accepted ({rate}), at any temperature and from the first"
-            " position on. High temperatures alone do not cause this."
+            f" position on. High temperatures alone do not cause this. {REPLIES_MAY_BE_WRONG}"
         ),
         remedy=_match(configuration, speculation_of(model)),
         expect=(
             "A draft that matches has its first token accepted far more often, even at high"
             " temperatures."
         ),
+        verify="`specdec-sidecar report` five minutes after the restart: the finding is gone.",
     )
 
 
@@ -44,7 +50,7 @@ def _match(configuration: Configuration, speculation: Speculation) -> str:
     target = configuration.quantization or "none"
     draft = speculation.draft_quantization or "none"
     longest = ""
-    if speculation.draft_max_model_len is not None and not configuration.model_runner_v2:
+    if speculation.draft_max_model_len is not None and configuration.model_runner_v2 is False:
         longest = (
             " On model runner V1, no draft token of a batch is accepted while one of its requests"
             f" is longer than the draft's longest length, here {speculation.draft_max_model_len:,}"
@@ -79,6 +85,7 @@ def _not_speculating(finding: NotSpeculating, model: ModelReport) -> Explanation
         ),
         remedy="Look in vLLM's log for what switched drafting off, and restart it.",
         expect="Until then the draft model takes memory and saves no time.",
+        verify="`specdec-sidecar report` five minutes after the restart: the finding is gone.",
     )
 
 

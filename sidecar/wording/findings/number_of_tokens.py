@@ -5,13 +5,16 @@ from typing import Final
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.findings.load import Load
+from sidecar.analysis.findings.long_contexts import LongContexts
 from sidecar.analysis.findings.number_of_tokens import (
     NumberOfTokens,
     TooFewTokens,
     TooManyTokens,
 )
 from sidecar.analysis.report import ModelReport
-from sidecar.wording.findings.explanation import Explanation, Words
+from sidecar.requests.messages import Speculation
+from sidecar.wording.findings.explanation import Explanation, Words, speculation_of
+from sidecar.wording.findings.paste import changed_config, verification
 from sidecar.wording.notes import schedule_sentence, tokens_sentence
 
 _BY_TIME: Final = (
@@ -31,7 +34,15 @@ def _number_of_tokens(finding: NumberOfTokens, model: ModelReport) -> Explanatio
         what=tokens_sentence(advice),
         remedy=f"{_change(finding.tokens)} {schedule_sentence(advice)}".strip(),
         expect=_BY_TIME if is_by_time else _BY_ACCEPTANCE,
+        verify=verification(model),
+        config=_config(finding.tokens, speculation_of(model)),
     )
+
+
+def _config(tokens: TokensAdvice, speculation: Speculation) -> str:
+    if not tokens.best:  # unknown, or none
+        return ""
+    return changed_config(speculation, num_speculative_tokens=tokens.best)
 
 
 def _change(tokens: TokensAdvice) -> str:
@@ -75,7 +86,16 @@ def _load(finding: Load, model: ModelReport) -> Explanation:
             "At low load, verification uses compute that would be idle. At high load it takes it"
             " from other requests."
         ),
+        verify=verification(model),
+        config=_scheduled(model.advice, speculation_of(model)),
     )
+
+
+def _scheduled(advice: Advice | None, speculation: Speculation) -> str:
+    if advice is None or not advice.schedule:
+        return ""
+    entries = [list(entry) for entry in advice.schedule]
+    return changed_config(speculation, num_speculative_tokens_per_batch_size=entries)
 
 
 LOAD: Final = Words(
@@ -83,5 +103,38 @@ LOAD: Final = Words(
     explain=_load,
     why="pays only at a lower load",
     remedy="schedule draft tokens by batch size, or add pods",
+    runbook="SpecDecodeSlowerThanPlain",
+)
+
+
+def _long_contexts(finding: LongContexts, model: ModelReport) -> Explanation:
+    speedup = f"{finding.speedup:.2f} ± {CONFIDENCE * finding.error:.2f}"
+    what = (
+        f"With contexts of {finding.context} tokens, decoding is {speedup} times as fast as without"
+        f" speculation. With {finding.shorter} it is {finding.speedup_at_shorter:.2f} times as"
+        " fast."
+    )
+    expect = (
+        "A step takes longer the more tokens it attends to, and verifying draft tokens lengthens it"
+        " more than plain decoding."
+    )
+    if not finding.is_advice:
+        nothing = f"{expect} Nothing to change: such contexts are too small a part."
+        return Explanation(code=finding.code, what=what, remedy="", expect=nothing, verify="")
+
+    return Explanation(
+        code=finding.code,
+        what=what,
+        remedy="Route requests with such contexts to pods that do not speculate.",
+        expect=expect,
+        verify=verification(model),
+    )
+
+
+LONG_CONTEXTS: Final = Words(
+    kind=LongContexts,
+    explain=_long_contexts,
+    why="pays only with shorter contexts",
+    remedy="send long contexts to pods without speculation",
     runbook="SpecDecodeSlowerThanPlain",
 )

@@ -7,6 +7,7 @@ from sidecar.analysis.findings.greedy_drafting import GreedyDrafting
 from sidecar.analysis.findings.groups import (
     Adapter,
     ForbiddenDrafts,
+    GroupAcceptsLess,
     LongPrompts,
     Sampling,
     StructuredOutput,
@@ -16,13 +17,13 @@ from sidecar.analysis.findings.rates import LowerAcceptance
 from sidecar.analysis.report import ModelReport
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.findings.explanation import (
-    VERIFY_GROUP,
     Explanation,
     Words,
     speculating_engine,
     speculation_of,
 )
-from sidecar.wording.numbers import percent
+from sidecar.wording.findings.paste import changed_config, verification
+from sidecar.wording.numbers import memory_size, percent
 
 _LOGIT_BYTES: Final = 4  # of a draft that samples: vLLM keeps its logits until verification
 _RUNBOOK_OF_A_PART: Final = "SpecDecodeAcceptanceP10Low"
@@ -38,6 +39,19 @@ def _compared(finding: LowerAcceptance) -> str:
     )
 
 
+def _without_advice(finding: LowerAcceptance) -> str:
+    """Why there is nothing to change."""
+    if finding.break_even is None:
+        return (
+            "Whether these requests lose is not known: the acceptance rate does not tell with this"
+            " method. Measure a baseline with `specdec-sidecar baseline`."
+        )
+    return (
+        "Nothing to change: these requests still gain, since speculation breaks even at"
+        f" {percent(finding.break_even)}."
+    )
+
+
 _BIASED: Final = (
     ", except for structured output: without async scheduling, vLLM drops the draft tokens that the"
     " grammar forbids before it verifies, which biases the tokens that take their place"
@@ -46,29 +60,60 @@ _BIASED: Final = (
 
 def _greedy_drafting(finding: GreedyDrafting, model: ModelReport) -> Explanation:
     at = f" (T {', '.join(finding.temperatures)})" if finding.temperatures else ""
-    configuration = speculating_engine(model).configuration
-    but = _BIASED if configuration.async_scheduling is False else ""
-    memory = _memory(configuration, speculation_of(model))
+    positions = ", ".join(percent(rate) for rate in finding.position_rates)
+    by_position = f"; by position {positions}" if positions else ""
+    engine = speculating_engine(model)
+    but = _BIASED if engine.configuration.async_scheduling is False else ""
+    speculation = speculation_of(model)
 
     return Explanation(
         code=finding.code,
         what=(
-            f"Requests above temperature 0 accept {_compared(finding)} at temperature 0{at}. vLLM"
-            " drafts the draft model's likeliest token at every temperature, which a request that"
-            " samples rejects often."
+            f"Requests above temperature 0{at} accept {percent(finding.rate)} of their draft tokens"
+            f"{_below_cold(finding)}{by_position}. vLLM drafts the draft model's likeliest token at"
+            " every temperature, which a request that samples rejects often."
         ),
         remedy=(
             'Try `"draft_sample_method": "probabilistic"` in --speculative-config on one pod: the'
             " draft then samples at the request's temperature. The distribution of the output"
             f" stays the same{but}."
         ),
-        expect=(
-            "How much it gains depends on the two models. A draft close to its target went from 39%"
-            " to 75% at T 1 in our lab; of published pairs, one accepted 7 to 11% more tokens per"
-            f" step, a weak one between 3% fewer and 4% more. {memory} Top-k and top-p shape only"
-            " the target, so they shrink the gain."
-        ),
+        expect=f"{_range(finding)} {_memory(engine.configuration, speculation)}",
+        verify=verification(model, finding.temperatures),
+        config=changed_config(speculation, draft_sample_method="probabilistic"),
     )
+
+
+def _below_cold(finding: GreedyDrafting) -> str:
+    if finding.cold_rate is None or finding.error is None:
+        return ""
+    points = 100 * (finding.cold_rate - finding.rate)
+    interval = 100 * CONFIDENCE * finding.error
+    return (
+        f", {points:.0f} ± {interval:.0f} points less than the {percent(finding.cold_rate)} at"
+        " temperature 0"
+    )
+
+
+def _range(finding: GreedyDrafting) -> str:
+    """How much the change may gain, from what was measured."""
+    more = percent(finding.length_at_most / finding.length - 1)
+    bound = (
+        "as at temperature 0"
+        if finding.is_bound_measured
+        else "as with the draft of our lab, which is close to its target"
+    )
+    text = (
+        f"Expect between 3% fewer and {more} more tokens per step ({finding.length:.2f} now, at"
+        f" most {finding.length_at_most:.2f}, {bound}). A draft close to its target went from 39%"
+        " to 75% at T 1; of published pairs, one gained 7 to 11%, a weak one nothing."
+    )
+    if finding.is_filtered:
+        text += (
+            " Most of these requests use top-k, top-p or min-p, which shape only the target and"
+            " shrink the gain: with top-k 20 and top-p 0.8, 44% became 67% at T 1."
+        )
+    return text
 
 
 def _memory(configuration: Configuration, speculation: Speculation) -> str:
@@ -80,7 +125,7 @@ def _memory(configuration: Configuration, speculation: Speculation) -> str:
             * speculation.num_speculative_tokens
             * configuration.vocabulary
         )
-        size = f" up to {logits * _LOGIT_BYTES / 2**30:.1f} GiB of"
+        size = f" up to {memory_size(logits * _LOGIT_BYTES)} of"
 
     text = f"The draft's logits take{size} GPU memory."
     if configuration.model_runner_v2:
@@ -106,17 +151,40 @@ def _long_prompts(finding: LongPrompts, model: ModelReport) -> Explanation:
     tokens = speculation_of(model).draft_max_model_len
     longest = f" ({tokens:,} tokens)" if tokens else ""
 
-    return Explanation(
-        code=finding.code,
+    return _advice_or_fact(
+        finding,
+        model,
         what=(
             f"Requests with prompts of {finding.group} tokens accept {_compared(finding)} with"
             " other prompt lengths at the same temperatures."
         ),
-        remedy=(
-            f"Use a draft that was trained on such lengths{longest}, or route these requests to"
-            " pods that do not speculate."
-        ),
+        change=f"Use a draft that was trained on such lengths{longest}",
         expect="Heads and small drafts accept less beyond the lengths that they were trained on.",
+    )
+
+
+def _advice_or_fact(
+    finding: GroupAcceptsLess,
+    model: ModelReport,
+    *,
+    what: str,
+    change: str,
+    expect: str,
+    body: str = "",
+) -> Explanation:
+    """The remedy is a ``change`` and, only if the group loses, also to send it elsewhere."""
+    if not finding.is_advice:
+        return Explanation(
+            code=finding.code, what=what, remedy="", expect=_without_advice(finding), verify=""
+        )
+
+    route = ", or route these requests to pods that do not speculate" if finding.loses else ""
+    return Explanation(
+        code=finding.code,
+        what=what,
+        remedy=f"{change}{route}.",
+        expect=expect,
+        verify=verification(model, body=body),
     )
 
 
@@ -129,43 +197,54 @@ LONG_PROMPTS: Final = Words(
 )
 
 
-def _structured_output(finding: StructuredOutput, _model: ModelReport) -> Explanation:
+_ROUTE_STRUCTURED: Final = (
+    "Route these requests to pods that do not speculate, or that draft with n-gram or suffix"
+    " decoding, which repeats keys and punctuation."
+)
+_GRAMMAR: Final = (
+    "The drafter does not know the grammar, and vLLM drops the draft tokens that the grammar"
+    " forbids."
+)
+_STRUCTURED_BODY: Final = '{"response_format": {"type": "json_object"}}'
+
+
+def _structured_output(finding: StructuredOutput, model: ModelReport) -> Explanation:
     what = (
         f"Requests with structured output accept {_compared(finding)} without it at the same"
         " temperatures."
     )
-    return _structured(what)
+    if not finding.is_advice:
+        expect = f"{_GRAMMAR} {_without_advice(finding)}"
+        return Explanation(code=finding.code, what=what, remedy="", expect=expect, verify="")
+    return _structured(what, model)
 
 
-def _forbidden_drafts(finding: ForbiddenDrafts, _model: ModelReport) -> Explanation:
+def _forbidden_drafts(finding: ForbiddenDrafts, model: ModelReport) -> Explanation:
     accepted = percent(finding.acceptance or 0.0)
     what = (
         "Requests with structured output get no draft tokens: the grammar forbids all of them. Over"
         f" all requests, vLLM accepts {accepted} of the draft tokens."
     )
-    return _structured(what)
+    if not finding.is_advice:
+        nothing = "Nothing to change: these requests are too small a part."
+        return Explanation(code=finding.code, what=what, remedy="", expect=nothing, verify="")
+    return _structured(what, model)
 
 
-def _structured(what: str) -> Explanation:
+def _structured(what: str, model: ModelReport) -> Explanation:
     return Explanation(
         code=StructuredOutput.code,
         what=what,
-        remedy=(
-            "Route these requests to pods that do not speculate, or that draft with n-gram or"
-            " suffix decoding, which repeats keys and punctuation."
-        ),
-        expect=(
-            "The drafter does not know the grammar, and vLLM drops the draft tokens that the"
-            " grammar forbids."
-        ),
-        verify=VERIFY_GROUP,
+        remedy=_ROUTE_STRUCTURED,
+        expect=_GRAMMAR,
+        verify=verification(model, body=_STRUCTURED_BODY),
     )
 
 
 STRUCTURED_OUTPUT: Final = Words(
     kind=StructuredOutput,
     explain=_structured_output,
-    why="structured output accepts less",
+    why="structured output loses",
     remedy="pods without speculation, or with n-gram drafts",
     runbook=_RUNBOOK_OF_A_PART,
 )
@@ -178,16 +257,15 @@ FORBIDDEN_DRAFTS: Final = Words(
 )
 
 
-def _adapter(finding: Adapter, _model: ModelReport) -> Explanation:
-    return Explanation(
-        code=finding.code,
+def _adapter(finding: Adapter, model: ModelReport) -> Explanation:
+    return _advice_or_fact(
+        finding,
+        model,
         what=(
             f"Requests with adapter {finding.group} accept {_compared(finding)} without it at the"
             " same temperatures."
         ),
-        remedy=(
-            "Train a draft for this adapter, or route its requests to pods that do not speculate."
-        ),
+        change="Train a draft for this adapter",
         expect="The draft was made for the base model and does not apply the adapter.",
     )
 
@@ -204,24 +282,23 @@ _PARAMETERS: Final = {
     "filtered": "top-k, top-p or min-p",
     "penalties": "presence, frequency or repetition penalties",
 }
+_BODIES: Final = {"filtered": '{"top_k": 20}', "penalties": '{"presence_penalty": 1}'}
 
 
-def _sampling(finding: Sampling, _model: ModelReport) -> Explanation:
+def _sampling(finding: Sampling, model: ModelReport) -> Explanation:
     parameters = _PARAMETERS.get(finding.group, finding.group)
-    return Explanation(
-        code=finding.code,
+    return _advice_or_fact(
+        finding,
+        model,
         what=(
             f"Requests with {parameters} accept {_compared(finding)} without them at the same"
             " temperatures."
         ),
-        remedy=(
-            "Ask the clients whether they need these parameters, or route these requests to pods"
-            " that do not speculate."
-        ),
+        change="Ask the clients whether they need these parameters",
         expect=(
             "These parameters shape the target's distribution alone: the drafter does not see them."
         ),
-        verify=VERIFY_GROUP,
+        body=_BODIES.get(finding.group, ""),
     )
 
 
@@ -246,9 +323,13 @@ def _one_engine(finding: OneEngine, _model: ModelReport) -> Explanation:
             " and GPU with those of the others."
         ),
         expect="The engines of one vLLM load the same draft, so a difference points to a fault.",
+        verify=_WATCH.format(f"engine {finding.engine}"),
     )
 
 
+_WATCH: Final = (
+    "`specdec-sidecar report` five minutes after the restart: the finding on {} is gone."
+)
 ONE_ENGINE: Final = Words(
     kind=OneEngine,
     explain=_one_engine,

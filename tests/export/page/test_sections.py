@@ -1,13 +1,17 @@
 """The parts of the page, as text without tags."""
 
+import json
 import re
+import shlex
 from dataclasses import replace
 from html import unescape
 
 import pytest
 
+from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.engine.engine_state import Latency, Limitation
 from sidecar.analysis.findings.groups import Adapter
+from sidecar.analysis.findings.number_of_tokens import TooManyTokens
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
 from sidecar.analysis.verdict import Gate, Verdict
@@ -72,7 +76,9 @@ def test_a_temperature_that_is_not_judged_says_why_and_its_marks_are_explained()
 
 def test_names_are_escaped():
     plugin = replace(NEVER_CONNECTED, problem="<i>")
-    found = Adapter(group="<i>{where}", rate=0.45, others=0.7, error=0.02)
+    found = Adapter(
+        group="<i>{where}", rate=0.45, others=0.7, error=0.02, loses=True, break_even=0.5
+    )
     page = html(model(temperature("0"), name='<b>&"model', findings=(found,)), plugin=plugin)
     assert "<b>" not in page
     assert "<i>" not in page
@@ -90,8 +96,45 @@ def test_a_finding_says_why_speculation_loses_what_to_do_and_how_to_verify_it():
         "at the same temperatures. Route these requests to pods that do not speculate, or that"
         " draft" in shown
     )
-    assert "To verify: specdec-sidecar sweep --url URL --prompts FILE" in shown
+    assert "To verify: specdec-sidecar sweep --url http://CHANGED:8000 --against" in shown
     assert "Why" not in text(reports.model(reports.temperature("0")))
+
+
+def test_a_fact_has_no_remedy_and_leaves_the_general_one_in_place():
+    """Structured output that still gains is nothing to change."""
+    fact = replace(reports.STRUCTURED, rate=0.6, loses=False, is_advice=False)
+    lost = reports.judgement(Verdict.NET_NEGATIVE, 0.3)
+    shown = text(reports.model(reports.temperature("0"), findings=(fact,), judgement=lost))
+
+    assert "Nothing to change: these requests still gain, since speculation breaks even" in shown
+    assert "To verify" not in shown
+    assert "Route this traffic to pods that do not speculate" in shown
+
+
+def test_the_whole_configuration_with_the_change_has_a_button_that_copies_it():
+    how = Speculation("eagle3", 5, options='{"model": "/m\'s", "num_speculative_tokens": 5}')
+    fewer = TokensAdvice(direction=Direction.FEWER, now=5, best=2, acceptance=0.3, next_rate=0.3)
+    engines = (reports.engine(speculation=how),)
+    page = html(reports.model(engines=engines, findings=(TooManyTokens(tokens=fewer),)))
+
+    (code,) = re.findall(r"</button><code>(.*?)</code>", page)
+    option = shlex.split(unescape(code))
+    assert option[0] == "--speculative-config"
+    assert json.loads(option[1]) == {"model": "/m's", "num_speculative_tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "said"),
+    [
+        ("greedy", "eagle3, 3 tokens, drafts the likeliest token, sampler standard"),
+        ("probabilistic", "eagle3, 3 tokens, drafts are sampled (probabilistic), sampler standard"),
+        (None, "eagle3, 3 tokens, sampler standard"),
+    ],
+)
+def test_the_subtitle_says_how_drafts_are_sampled(sampling, said):
+    how = replace(reports.EAGLE, draft_sample_method=sampling)
+
+    assert f"demo {said}" in text(reports.model(engines=(reports.engine(speculation=how),)))
 
 
 def test_a_finding_takes_the_place_of_the_general_remedy():

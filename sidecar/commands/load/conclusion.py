@@ -1,0 +1,167 @@
+"""What follows from a comparison: a sentence on acceptance, on time, and on the price.
+
+Where the time is not decided, also how many more rounds would decide it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Final, Literal
+
+from sidecar.commands.load.metrics import LEAST_BATCHES, METRICS, Interval
+from sidecar.commands.load.sweep_result import SweepLevel
+from sidecar.wording.numbers import latency, percent
+
+ACCEPTED: Final = ("acceptance", "length")
+TPOT: Final = "TPOT P50"
+TTFT: Final = "TTFT P50"
+_PRICES: Final = {
+    TTFT: "time to first token",
+    "requests/s": "requests a second",
+    "cache hit ratio": "prefix-cache hits",
+    "preemptions/request": "preemptions per request",
+}
+_MOST_ROUNDS: Final = 1000  # beyond that, rounds decide nothing that matters
+
+Effect = Literal["faster", "slower", "higher", "lower"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricChange:
+    """One metric at one level: seconds, ratios, tokens or requests per second, or counts.
+
+    ``before`` and ``after`` are None if not measured. ``change`` is after / before - 1, without an
+    error if there are too few requests, None if the two cannot be compared. ``difference`` is after
+    minus before, None without an error. ``effect`` is None unless the change is larger than its
+    error, and than a drift of the machine could explain, and the difference larger than its own: a
+    ratio hides how uncertain a large number is that it divides by.
+    """
+
+    level: SweepLevel
+    metric: str
+    before: Interval | None
+    after: Interval | None
+    change: Interval | None
+    difference: Interval | None
+    effect: Effect | None
+
+
+def conclusions(changes: Sequence[MetricChange], more_rounds: Mapping[str, int]) -> Iterator[str]:
+    """The sentences, each over all levels."""
+    by_metric: dict[str, list[MetricChange]] = {}
+    for one in changes:
+        by_metric.setdefault(one.metric, []).append(one)
+
+    yield f"acceptance: {_acceptance(by_metric)}"
+    yield f"time: {_over_levels(by_metric[TPOT], _time_per_token)}"
+    yield f"price: {_price(by_metric)}"
+    for level, rounds in more_rounds.items():
+        yield _undecided(level, rounds)
+
+
+def rounds_needed(
+    changes: Sequence[MetricChange], rounds: int, smallest: float
+) -> Mapping[str, int]:
+    """By level, how many more rounds would decide whether a token takes less time.
+
+    The error falls with the square root of their number. A change above ``smallest`` is decided
+    once its error is below it, a smaller one once ``smallest`` can be ruled out. A level that is
+    decided is absent.
+    """
+    needed = {}
+    for one in changes:
+        if one.metric != TPOT or one.effect is not None or one.change is None:
+            continue
+        if one.change.error is None:
+            needed[str(one.level)] = max(LEAST_BATCHES - rounds, 1)
+            continue
+
+        size = abs(one.change.value)
+        target = size if size > smallest else smallest - size
+        if one.change.error <= target:
+            continue
+        total = rounds * (one.change.error / target) ** 2 if target else float(_MOST_ROUNDS)
+        needed[str(one.level)] = min(ceil(total), _MOST_ROUNDS) - rounds
+    return {level: more for level, more in needed.items() if more > 0}
+
+
+def _undecided(level: str, rounds: int) -> str:
+    if rounds >= _MOST_ROUNDS // 2:
+        return (
+            f"time at {level} is not decided, and the difference is too small for this machine to"
+            " show it"
+        )
+    return f"time at {level} is not decided: about {rounds} more rounds would decide it"
+
+
+def _acceptance(by_metric: Mapping[str, Sequence[MetricChange]]) -> str:
+    rates = by_metric["acceptance"]
+    if all(one.before is None and one.after is None for one in rates):
+        return "neither of the two drafts"
+    if all(one.before is None or one.after is None for one in rates):
+        return "only one of the two drafts"
+    if all(one.change is None for one in rates):  # another number of draft tokens
+        return _over_levels(by_metric["length"], _tokens_per_step)
+    return _over_levels(rates, _accepted)
+
+
+def _over_levels(changes: Sequence[MetricChange], sentence: Callable[[MetricChange], str]) -> str:
+    """A metric's sentence at each level."""
+    return "; ".join(f"{sentence(one)} at {one.level}" for one in changes)
+
+
+def _accepted(one: MetricChange) -> str:
+    return _moved(one, percent)
+
+
+def _tokens_per_step(one: MetricChange) -> str:
+    return f"{_moved(one, METRICS['length'].shown)} tokens per step"
+
+
+def _time_per_token(one: MetricChange) -> str:
+    if one.difference is None:
+        return f"{_moved(one, _latency)} per token"
+    size = f"{latency(abs(one.difference.value))} ± {latency(one.difference.error or 0.0)}"
+    if one.effect is None:
+        return f"no clear difference per token ({size})"
+    verb = "saves" if one.effect == "faster" else "costs"
+    return f"{verb} {size} per token ({_moved(one, _latency)})"
+
+
+def _latency(seconds: float | None) -> str:
+    return "-" if seconds is None else latency(seconds)
+
+
+def _moved(one: MetricChange, show: Callable[[float | None], str]) -> str:
+    before = show(one.before.value if one.before is not None else None)
+    after = show(one.after.value if one.after is not None else None)
+    change = f" ({one.change.value:+.0%})" if one.change is not None else ""
+    if one.effect is None:
+        return f"no clear difference ({before} and {after})"
+    return f"{before} became {after}{change}"
+
+
+def _price(by_metric: Mapping[str, Sequence[MetricChange]]) -> str:
+    """What became clearly worse, or that nothing did."""
+    worse = [
+        f"{name}: {_moved(one, METRICS[metric].shown)} at {one.level}"
+        for metric, name in _PRICES.items()
+        for one in by_metric.get(metric, ())
+        if _is_worse(one)
+    ]
+    if worse:
+        return "; ".join(worse)
+
+    compared = [
+        name
+        for metric, name in _PRICES.items()
+        if any(one.difference is not None for one in by_metric.get(metric, ()))
+    ]
+    return f"no clear loss in {', '.join(compared)}" if compared else "not compared"
+
+
+def _is_worse(one: MetricChange) -> bool:
+    more_is_worse = one.metric == "preemptions/request"
+    if more_is_worse:
+        return one.effect == "higher"
+    return one.effect in {"slower", "lower"}

@@ -1,0 +1,157 @@
+"""What requests of different temperatures do to each other.
+
+The requests of a mix are measured together, and those of each of its temperatures alone, at the
+same load and round by round. So what a temperature gains or loses is due to its company.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from sidecar.commands.load.metrics import (
+    METRICS,
+    Interval,
+    estimate,
+    least_size,
+    paired_change,
+    relative_change,
+    without_error,
+)
+from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
+from sidecar.wording.numbers import aligned, milliseconds
+
+_CONFIDENCE: Final = 0.95  # probability that none of the claimed changes is spurious
+_MEDIAN: Final = METRICS["TPOT P50"]
+_TAIL: Final = METRICS["TPOT P99"]
+_GAP: Final = "TPOT P99 - P50"
+
+
+@dataclass(frozen=True, slots=True)
+class MixChange:
+    """A time per token, in seconds, of one temperature alone and in the mix.
+
+    ``change`` is mixed / alone - 1, without an error if the rounds are too few or too small; None
+    if it is unknown.
+    """
+
+    level: SweepLevel
+    metric: str
+    alone: Interval | None
+    mixed: Interval | None
+    change: Interval | None
+
+
+def mixed_levels(
+    mix: tuple[tuple[float, float], ...], concurrency: Sequence[int]
+) -> list[SweepLevel]:
+    """The levels to measure for a mix: each temperature alone, and all of them together."""
+    temperatures = [temperature for temperature, _ in mix]
+    return [
+        SweepLevel(temperature, number, mix)
+        for number in concurrency
+        for temperature in (*temperatures, None)
+    ]
+
+
+def mix_changes(result: SweepResult) -> tuple[MixChange, ...]:
+    """What each temperature gains or loses in company.
+
+    The confidence holds for all changes with an error together (Bonferroni).
+    """
+    changes = list(_changes(result, _CONFIDENCE))
+    uncertain = [one for one in changes if one.change is not None and one.change.error]
+    return tuple(_changes(result, 1 - (1 - _CONFIDENCE) / max(1, len(uncertain))))
+
+
+def _changes(result: SweepResult, confidence: float) -> Iterator[MixChange]:
+    levels = {one.level: one for one in result.levels}
+    for level, alone in levels.items():
+        mixed = levels.get(replace(level, temperature=None))
+        if not level.mix or level.temperature is None or mixed is None:
+            continue
+
+        company = _only(level.temperature, mixed)
+        for metric in (_MEDIAN.name, _TAIL.name, _GAP):
+            before = _interval(metric, alone, confidence)
+            after = _interval(metric, company, confidence)
+            rounds = zip(_by_round(metric, alone), _by_round(metric, company), strict=False)
+            change = paired_change(rounds, confidence)
+            if change is None:
+                change = without_error(relative_change(before, after))
+            yield MixChange(level, metric, before, after, change)
+
+
+def _only(temperature: float, mixed: LevelResult) -> LevelResult:
+    """The mix's requests of one temperature."""
+    rounds = tuple(
+        replace(
+            part,
+            samples=tuple(one for one in part.samples if one.temperature == temperature),
+            counted=None,
+        )
+        for part in mixed.rounds
+    )
+    return replace(mixed, rounds=rounds)
+
+
+def _interval(metric: str, level: LevelResult, confidence: float) -> Interval | None:
+    return estimate(_value(metric, level.whole), _by_round(metric, level), confidence)
+
+
+def _by_round(metric: str, level: LevelResult) -> list[float | None]:
+    """The metric in each round; none at all if a round is too small to have it."""
+    share = _MEDIAN.share if metric == _MEDIAN.name else _TAIL.share
+    if min(len(part.samples) for part in level.rounds) < least_size(share):
+        return []
+    return list(map(partial(_value, metric), level.rounds))
+
+
+def _value(metric: str, measured: Measurement) -> float | None:
+    if metric != _GAP:
+        return METRICS[metric].value(measured)
+
+    median, tail = _MEDIAN.value(measured), _TAIL.value(measured)
+    return None if median is None or tail is None else tail - median
+
+
+def mix_text(changes: Sequence[MixChange]) -> Iterator[str]:
+    """A table of times in milliseconds, and a sentence for each temperature and load."""
+    rows = []
+    for one in changes:
+        sides = (_milliseconds(side) for side in (one.alone, one.mixed))
+        rows.append((str(one.level), one.metric, *sides, *_shown(one.change)))
+    header = ("in company", "", "alone", "mixed", "change", "error")
+    yield from aligned(header, rows, left=(0, 1))
+    yield ""
+
+    for one in changes:
+        if one.metric == _MEDIAN.name and one.change is not None:
+            yield f"{one.level}: {_sentence(one.change)}"
+    if any(one.change is not None and one.change.error is None for one in changes):
+        yield (
+            "An error of P50 needs 4 rounds, one of P99 200 requests of each temperature in each "
+            "round as well."
+        )
+
+
+def _milliseconds(side: Interval | None) -> str:
+    return milliseconds(None if side is None else side.value)
+
+
+def _shown(change: Interval | None) -> tuple[str, str]:
+    if change is None:
+        return "-", "-"
+    return f"{change.value:+.1%}", "-" if change.error is None else f"±{change.error:.1%}"
+
+
+def _sentence(change: Interval) -> str:
+    if change.error is None:
+        return (
+            f"half of its requests take {change.value:+.1%} per token in the mix (no error known)"
+        )
+    size = f"{abs(change.value):.1%} ± {change.error:.1%}"
+    if not change.is_clear:
+        return f"the mix makes no clear difference to its median time per token ({size})"
+    direction = "longer" if change.value > 0 else "less"
+    return f"in the mix its median token takes {size} {direction} than alone"

@@ -1,0 +1,278 @@
+"""Whose numbers are an engine's, where several processes use the socket or follow one another.
+
+A life is confirmed by what vLLM itself counted, and no other says or changes anything.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
+from sidecar.engine.names import Counter
+from sidecar.engine.plan import EngineKey
+from sidecar.requests.messages import (
+    Hello,
+    HelloState,
+    ReportEnd,
+    ReportPart,
+    Row,
+    Speculation,
+    Table,
+    Unreadable,
+)
+from sidecar.requests.tally import Tally
+from tests.analysis.analysis_tools import EAGLE, PluginEnd, Pod, Server, snap
+
+ENGINE = EngineKey("m", "0")
+OTHER_WAY = Speculation("mtp", 5)
+
+
+@pytest.fixture
+def server():
+    server = Server(thresholds={"min_requests": 1})
+    server.poll(snap(drafts=0))
+    return server
+
+
+def served(server, plugin, polls=5, drafts=10, **counted):
+    """The plug-in's engine drafts and reports before each poll."""
+    for _ in range(polls):
+        plugin.serve(drafts=drafts).tick()
+        server.poll(plugin.counted(**counted))
+
+
+def engine(server):
+    return server.engines()[ENGINE]
+
+
+def drafts(server):
+    return sum(row.tally.drafts for row in server.model().temperatures)
+
+
+def plain(tokens, drafts=None):
+    """An engine that has generated ``tokens``; it drafts nothing, or has no counters of drafts."""
+    counters = {Counter.GENERATION_TOKENS: float(tokens), Counter.FIRST_TOKENS: float(tokens > 0)}
+    if drafts is not None:
+        counters |= dict.fromkeys(
+            (Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS), float(drafts)
+        )
+    return snap(counters=counters)
+
+
+@pytest.mark.parametrize("state", [HelloState.OBSERVING, HelloState.DISABLED, HelloState.REFUSED])
+def test_a_neighbour_that_says_hello_before_vllm_drafts_changes_nothing(server, state):
+    own, neighbour = PluginEnd(server, 1), PluginEnd(server, 2, speculation=OTHER_WAY)
+    own.tick()
+    neighbour.tick()
+    server.poll(snap(drafts=0))
+    neighbour.hello(state=state, reason="x", speculation=OTHER_WAY)
+    served(server, own, polls=60)
+
+    assert (drafts(server), server.model().no_split) == (600, None)
+    assert (engine(server).speculation, engine(server).coverage) == (EAGLE, 1.0)
+    shown = server.report().plugin
+    assert [(one.engine, one.state) for one in shown.engines] == [("0", PluginState.OBSERVING)]
+
+
+def test_a_hello_never_resets_what_vllm_s_own_counters_say():
+    pod = Pod()
+    pod.serve((0, 10, 6), polls=20)
+    neighbour = PluginEnd(pod, 7, speculation=OTHER_WAY)
+    for number in range(10):
+        neighbour.hello(speculation=replace(OTHER_WAY, num_speculative_tokens=2 + number))
+        pod.plugin.hello(speculation=replace(EAGLE, num_speculative_tokens=2 + number))
+        pod.serve((0, 10, 6))
+
+    assert pod.model().judgement.evidence.window.drafts == 300
+    assert pod.temperature("0").window.drafts == 300
+    assert pod.temperature("0").tally.drafts == 300
+
+
+def test_several_senders_as_one_engine_are_a_state_of_their_own_with_a_limitation(server):
+    own, plain_one = PluginEnd(server, 1), PluginEnd(server, 2, speculation=None)
+    for _ in range(40):
+        own.serve(drafts=10).tick()
+        plain_one.serve(80, requests=5, drafts=0).tick()
+        server.poll(own.counted())
+
+    plugin = server.report().plugin
+    assert (plugin.state, plugin.shared, plugin.observed) == (
+        PluginState.SEVERAL_SENDERS,
+        (ENGINE,),
+        1,
+    )
+    assert Limitation.SEVERAL_SENDERS in engine(server).limitations
+    assert sum(row.tally.requests for row in server.model().temperatures) == 40, "its own alone"
+    plain_one.close()
+    server.poll(own.counted())
+    assert server.report().plugin.state is PluginState.OBSERVING
+    assert Limitation.SEVERAL_SENDERS not in engine(server).limitations
+
+
+def test_where_vllm_drafts_nothing_generated_tokens_tell_whose_the_requests_are():
+    server = Server()
+    server.poll(plain(0))
+    own, neighbour = PluginEnd(server, 1, speculation=None), PluginEnd(server, 2)
+    for number in range(1, 41):
+        own.generate(30).tick()
+        neighbour.generate(7, temperature=80).tick()
+        server.poll(plain(30 * number))
+
+    tallies = {row.temperature: row.tally.requests for row in server.model().temperatures}
+    assert (tallies["0"], tallies["0.7-1"]) == (40, 0)
+    assert engine(server).coverage == 1.0
+
+
+@pytest.mark.parametrize("counted", [plain(900), plain(900, drafts=0)])
+def test_a_plugin_that_does_not_say_how_many_tokens_it_saw_is_not_confirmed_without_drafts(counted):
+    server = Server()
+    PluginEnd(server).serve(drafts=0).tick()
+    server.poll(counted)
+    assert server.model().no_split == NoSplit(NoSplitReason.NOT_COMPARED, "0")
+
+
+def test_the_confirmation_is_withdrawn_once_the_numbers_part(server):
+    """As where two vLLMs had served the same requests at first."""
+    sender = PluginEnd(server, speculation=OTHER_WAY)
+    served(server, sender)
+    assert (engine(server).speculation, drafts(server)) == (OTHER_WAY, 50)
+    for number in range(60):
+        sender.serve(drafts=1).tick()
+        server.poll(snap(drafts=60 + 10 * number))
+
+    assert server.model().no_split.code is NoSplitReason.COUNTS_OTHERWISE
+    assert (engine(server).speculation, engine(server).said) == (None, OTHER_WAY)
+    assert server.model().judgement.evidence.speculation is None
+
+
+def test_a_dispute_ends_once_the_other_sender_s_reports_contradict_vllm(server):
+    own = PluginEnd(server, 1)
+    served(server, own)
+    twin = PluginEnd(server, 2, started=server.at - 100).serve(drafts=50)
+    own.tick()
+    twin.tick()
+    for _ in range(3):
+        server.poll(own.counted())
+    assert server.model().no_split == NoSplit(NoSplitReason.SEVERAL_CLAIM, "0")
+    for _ in range(60):
+        own.serve(drafts=10).tick()
+        twin.serve(drafts=3).tick()
+        server.poll(own.counted())
+
+    assert (server.model().no_split, drafts(server)) == (None, 650)
+    assert server.temperature("0").window.drafts == 650
+
+
+def test_a_packet_of_another_version_changes_nothing_where_a_plugin_can_be_read(server):
+    own = PluginEnd(server)
+    served(server, own)
+    server.state.plugin.receive(2, Unreadable(9))
+    served(server, own)
+    plugin = server.report().plugin
+    assert (plugin.state, plugin.unreadable_format) == (PluginState.OBSERVING, 9)
+
+
+def test_plugins_of_engines_that_are_not_on_the_page_are_named_as_such(server):
+    PluginEnd(server, 1, engine=7, state=HelloState.DISABLED, reason="x")
+    plugin = server.poll(snap()).plugin
+    assert (plugin.state, plugin.engines, plugin.elsewhere) == (PluginState.ELSEWHERE, (), 1)
+
+
+@pytest.mark.parametrize("lost", [0, 400])
+def test_an_engine_core_that_ends_under_load_costs_no_more_than_what_it_had_not_reported(
+    server, lost
+):
+    """Its API server and its counters go on, and a new core starts."""
+    old = PluginEnd(server, 1)
+    served(server, old, polls=20, drafts=50)
+    old.close()
+    server.poll(snap(drafts=1000 + lost))
+    new = PluginEnd(server, 2, started=server.at + 0.1)
+    shown = []
+    for number in range(1, 21):
+        new.serve(drafts=3).tick()
+        server.poll(snap(drafts=1000 + lost + 3 * number))
+        shown.append(drafts(server) if server.model().no_split is None else None)
+
+    assert shown[-1] == 1060
+    assert None not in shown
+    assert shown == sorted(shown)
+
+
+def test_a_life_that_began_before_the_last_page_but_said_hello_after_it_is_compared_whole(server):
+    """Its first connection was refused."""
+    server.poll(snap(drafts=40))
+    late = PluginEnd(server, started=server.at - 0.9).serve(drafts=60).tick()
+    server.poll(late.counted())
+    assert drafts(server) == 60
+
+
+@pytest.mark.parametrize("tables", [None, frozenset({Table.TEMPERATURE, Table.OUTPUT})])
+def test_a_table_that_the_plugin_does_not_send_is_an_absent_group_and_never_0(server, tables):
+    hello = Hello(
+        plugin="0", vllm=None, model="m", engine=0, start="a", started=server.at,
+        state=HelloState.OBSERVING, tables=tables,
+    )  # fmt: skip
+    server.state.plugin.receive(1, hello)
+    tally = Tally(stopped=1, drafts=10, draft_tokens=30, accepted_tokens=20)
+    rows = {
+        Table.TEMPERATURE: (Row(key=0, since=0.0, counts=tally),),
+        Table.OUTPUT: (Row(key="free", since=0.0, counts=tally),),
+    }
+    server.state.plugin.receive(1, ReportPart(tables=rows, end=ReportEnd(total=tally, lost=0)))
+    server.poll(snap(drafts=10))
+
+    assert drafts(server) == 10
+    assert {group.by for group in server.model().groups} == {"output"}
+
+
+def test_the_age_of_the_newest_report_grows_while_none_comes(server):
+    plugin = PluginEnd(server)
+    served(server, plugin)
+    assert engine(server).report_age == pytest.approx(1.0)
+    server.poll(plugin.counted(), seconds=20.0)
+    assert engine(server).report_age == pytest.approx(21.0)
+    server.fail()
+    assert engine(server).report_age is None
+
+
+def test_between_a_plugin_s_goodbye_and_the_next_poll_the_report_is_of_one_moment(server):
+    plugin = PluginEnd(server)
+    served(server, plugin)
+    before = server.report()
+    plugin.close()
+    after = server.report()
+
+    assert after.models == before.models
+    assert after.plugin.state is before.plugin.state is PluginState.OBSERVING
+    server.fail()
+    assert server.report().plugin.state is PluginState.NOT_CONNECTED
+
+
+def test_requests_that_pass_without_a_plugin_are_noted_until_one_connects(server):
+    for number in range(1, 5):
+        assert not server.poll(snap(drafts=number)).plugin.has_served
+    for number in range(5, 9):
+        server.poll(snap(drafts=number))
+    assert server.report().plugin.has_served
+    PluginEnd(server)
+    assert not server.poll(snap(drafts=9)).plugin.has_served
+
+
+def test_a_life_goes_on_when_vllm_makes_its_engine_s_counters_anew():
+    """The process and the plug-in go on (elastic expert parallelism)."""
+    server = Server(thresholds={"min_requests": 1})
+    first, second = PluginEnd(server, 1), PluginEnd(server, 2, engine=1)
+    server.poll(snap("0"), snap("1"), start=None)
+    shown = []
+    for number in range(1, 61):
+        first.serve(drafts=10).tick()
+        second.serve(drafts=10).tick()
+        counted = 10 * number if number < 20 else 10 * (number - 19)
+        server.poll(first.counted(), snap("1", counted), start=None)
+        shown.append(drafts(server) if server.model().no_split is None else None)
+
+    assert None not in shown
+    assert (shown, shown[-1]) == (sorted(shown), 1200)
+    assert server.engines()[EngineKey("m", "1")].coverage == 1.0

@@ -1,0 +1,144 @@
+"""What is said of requests that are slower in the company of others."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from sidecar.commands.load.mixture import mix_changes, mix_text, mixed_levels
+from sidecar.commands.load.sweep_result import SweepLevel
+from tests.commands.sweep_tools import (
+    drifting,
+    generated_level,
+    measured_sweep,
+    simulated,
+    sweep_of,
+)
+
+MIX = ((0.0, 60.0), (1.0, 40.0))
+ALONE = [SweepLevel(temperature, 4, MIX) for temperature, _ in MIX]
+MIXED = SweepLevel(None, 4, MIX)
+
+
+def test_the_mix_and_its_parts_are_the_same_requests():
+    mixed = MIXED.requests(50)
+    parts = [level.requests(50) for level in ALONE]
+
+    assert [len(part) for part in parts] == [30, 20]
+    assert sorted(parts[0] + parts[1]) == sorted(mixed)
+    assert [number for number, _ in mixed] == list(range(50))
+    assert mixed == MIXED.requests(50)
+    # Mixed well: neither temperature has a long stretch for itself.
+    temperatures = [temperature for _, temperature in mixed]
+    assert all(len(set(temperatures[start : start + 10])) == 2 for start in range(0, 50, 10))
+
+
+def test_each_load_has_each_temperature_alone_and_all_together():
+    levels = mixed_levels(MIX, (1, 8))
+
+    expected = product((1, 8), (0.0, 1.0, None))
+    assert levels == [SweepLevel(temperature, number, MIX) for number, temperature in expected]
+    assert [level.name for level in levels[:3]] == [
+        "temperature 0 of 0:60,1:40 alone",
+        "temperature 1 of 0:60,1:40 alone",
+        "mix 0:60,1:40",
+    ]
+
+
+def generated_mix(seed, *, slower=1.0, requests=64, rounds=8):
+    """The first temperature takes so much longer in the mix; the second does not."""
+    slowdowns = drifting(seed, rounds)
+    same = {"requests": requests, "rounds": rounds, "slowdowns": slowdowns, "k": 1}
+    alone = [
+        replace(
+            generated_level(3 * seed + place, temperature=level.temperature, **same), level=level
+        )
+        for place, level in enumerate(ALONE)
+    ]
+    company = [
+        generated_level(3 * seed + 900_000, temperature=0.0, tpot=0.010 * slower, **same),
+        generated_level(3 * seed + 900_001, temperature=1.0, **same),
+    ]
+    rounds_of_both = zip(*(level.rounds for level in company), strict=True)
+    mixed = tuple(
+        replace(first, samples=first.samples + second.samples) for first, second in rounds_of_both
+    )
+    return sweep_of(*alone, replace(company[0], level=MIXED, rounds=mixed))
+
+
+def clear(seed, **given):
+    changes = mix_changes(generated_mix(seed, **given))
+    return [
+        one.level.temperature for one in changes if one.change is not None and one.change.is_clear
+    ]
+
+
+def test_of_a_thousand_mixes_without_an_effect_at_most_five_percent_show_one():
+    false_alarms = sum(bool(clear(seed)) for seed in range(1000))
+
+    assert false_alarms <= 50
+
+
+def test_the_temperature_that_suffers_is_named_and_the_other_is_not():
+    results = [clear(seed, slower=1.1) for seed in range(20)]
+
+    assert sum(result == [0.0] for result in results) >= 18
+
+
+def test_the_tail_and_the_gap_have_an_error_with_200_requests_of_each_in_each_round():
+    for requests, is_known in ((1600, True), (1592, False)):
+        changes = mix_changes(generated_mix(1, requests=requests))
+        errors = {one.metric: one.change.error for one in changes}
+
+        assert errors["TPOT P50"] is not None
+        assert (errors["TPOT P99"] is not None) == is_known
+        assert (errors["TPOT P99 - P50"] is not None) == is_known
+
+
+def test_the_text_says_who_waits_for_whom():
+    lines = list(mix_text(mix_changes(generated_mix(1, slower=1.2))))
+
+    start = "temperature 0 of 0:60,1:40 alone, concurrency 4"
+    (sentence,) = [line for line in lines if line.startswith(f"{start}: ")]
+    assert "in the mix its median token takes" in sentence
+    assert sentence.endswith("longer than alone")
+    assert any("no clear difference" in line for line in lines)
+    assert lines[-1].startswith("An error of P50 needs 4 rounds")
+
+
+async def test_a_mix_is_measured_at_its_temperatures():
+    async with simulated() as vllm:
+        result = await measured_sweep(vllm.url, count=10, levels=tuple(mixed_levels(MIX, (4,))))
+
+    samples = [level.whole.samples for level in result.levels]
+    assert [len(part) for part in samples] == [6, 4, 10]
+    assert sorted(one.temperature for one in samples[2]) == [0.0] * 6 + [1.0] * 4
+    assert [one.metric for one in mix_changes(result)] == 2 * [
+        "TPOT P50",
+        "TPOT P99",
+        "TPOT P99 - P50",
+    ]
+
+
+@pytest.mark.parametrize("mix", ["0:1", "0:1,0:2", "0,1", "0:1,1:-1", "x:1,1:1"])
+async def test_a_mix_without_two_weighted_temperatures_is_refused(finished, mix):
+    code, _, err = await finished("sweep", "--mix", mix)
+
+    assert code == 2
+    assert "--mix" in err
+
+
+async def test_the_command_measures_only_the_mix_unless_temperatures_are_given(finished):
+    async with simulated() as vllm:
+        code, out, err = await finished(
+            *("sweep", "--url", vllm.url, "--mix", "0:1,1:1", "--concurrency", "2"),
+            *("--requests", "8", "--max-tokens", "8"),
+        )
+    assert code == 0, err
+    begun = [line.split(" (")[0] for line in err.splitlines()]
+    assert begun == [
+        "measuring temperature 0 of 0:1,1:1 alone, concurrency 2",
+        "measuring temperature 1 of 0:1,1:1 alone, concurrency 2",
+        "measuring mix 0:1,1:1, concurrency 2",
+    ]
+    assert "in company" in out

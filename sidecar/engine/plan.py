@@ -129,10 +129,9 @@ def _engine_plan(
         traits.add(Trait.DIFFUSION)
     gauges = {gauge: _gauge_indices(samples, gauge.candidates) for gauge in Gauge}
     by_reason = samples.get(names.WAITING_BY_REASON, [])
-    for_capacity = tuple(
-        sample.index for sample in by_reason if sample.labels.get("reason") == names.CAPACITY
-    )
-    gauges[Gauge.WAITING_FOR_CAPACITY] = for_capacity
+    gauges[Gauge.WAITING_FOR_CAPACITY] = _with_label(by_reason, "reason", names.CAPACITY)
+    sleep_states = samples.get(names.SLEEP_STATE, [])
+    gauges[Gauge.AWAKE] = _with_label(sleep_states, "sleep_state", names.AWAKE)
     histograms = {phase: _histogram(samples, phase.candidates) for phase in Phase}
     return EnginePlan(
         key,
@@ -161,6 +160,11 @@ def _gauge_indices(
         name for name in candidates if name in samples and "pid" not in samples[name][0].labels
     ]
     return _indices(samples, shared or candidates)
+
+
+def _with_label(samples: Iterable[_Sample], label: str, value: str) -> tuple[int, ...]:
+    """The indices of the samples that have this value of a label."""
+    return tuple(sample.index for sample in samples if sample.labels.get(label) == value)
 
 
 def _positions(samples: list[_Sample]) -> tuple[tuple[int, ...], ...]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from sidecar.analysis.engine.engine_state import EngineState
+from sidecar.engine.names import Gauge
 from sidecar.engine.plan import EngineKey
 from sidecar.settings.groups import EngineHealth
 
@@ -40,6 +42,27 @@ class Vitals:
     moving: tuple[float | None, ...]
     is_awake: bool | None
     has_collapsed: bool
+
+
+def vitals(state: EngineState, heartbeat: int | None, *, has_collapsed: bool) -> Vitals:
+    """Those of an engine on the last page; ``heartbeat`` as in ``EngineView``.
+
+    Waiting requests are no sign of life: clients go on sending to an engine that hangs.
+    """
+    page = state.latest
+    gauges = page.gauges if page is not None else {}
+    counters = page.counters if page is not None else {}
+    is_awake = None
+    if Gauge.AWAKE in gauges:
+        is_awake = gauges[Gauge.AWAKE] > 0
+
+    return Vitals(
+        key=state.key,
+        running=gauges.get(Gauge.REQUESTS_RUNNING, 0.0),
+        moving=(*counters.values(), gauges.get(Gauge.KV_CACHE_USAGE), heartbeat),
+        is_awake=is_awake,
+        has_collapsed=has_collapsed,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,12 @@ run: ## the sidecar beside your own vLLM: make run SPECDEC_VLLM_URL=http://127.0
 test: ## run the tests of everything that must hold (3 minutes)
 	@scripts/setup dev
 	@scripts/debian-tools $(DEBIAN)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not lab and not slow" $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not lab and not slow and not measured" $(ARGS)
 
 test-slow: ## run the slow variants: scrape intervals, mutations of the rules, fuzzing, rendered charts
 	@scripts/setup dev
 	@scripts/debian-tools $(DEBIAN)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "slow and not lab" $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "slow and not lab and not measured" $(ARGS)
 
 test-all: test test-slow ## run all tests except those against a real vLLM
 
@@ -37,7 +37,7 @@ lab: ## install a real vLLM with small models, 4 to 9 GB: make lab [VERSION=0.20
 test-lab: lab ## run the tests against the lab's vLLM, on this machine's CPU (20 minutes)
 	@scripts/setup dev
 	@scripts/debian-tools $(DEBIAN)
-	$(BIN)/pytest -m lab $(ARGS)
+	$(BIN)/pytest -m "lab and not measured" $(ARGS)
 
 mutations: ## change every rule in every place, one at a time, and list what no scene notices (slow)
 	@scripts/setup dev

@@ -62,7 +62,8 @@ def main() -> NoReturn:
         sys.exit("lab: method suffix is not installed: install a C++ compiler and run `make lab`")
     if serving.scheduler == "dynamo" and not (printed or lab.dynamo.is_dir()):
         sys.exit("lab: Dynamo is not installed: it needs vLLM 0.31 or later; run `make lab`")
-    command, more = command_line(lab, serving), environment(lab, serving, os.environ)
+    command = command_line(lab, serving)
+    more = environment(lab, serving, os.environ)
     if printed:
         print(shlex.join(["env", *(f"{name}={value}" for name, value in more.items()), *command]))
         sys.exit()

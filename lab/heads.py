@@ -155,7 +155,8 @@ def layer(config: Any, prefix: str, **given: torch.Tensor) -> Weights:
         count * config.head_dim
         for count in (config.num_attention_heads, config.num_key_value_heads)
     )
-    size, mlp = config.hidden_size, config.intermediate_size
+    size = config.hidden_size
+    mlp = config.intermediate_size
     shapes = {
         "self_attn.q_proj": (heads, size),
         "self_attn.k_proj": (keys, size),

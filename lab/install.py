@@ -198,13 +198,15 @@ class _Setup:
 
     def _install_plugin(self, module: Path) -> None:
         """Copies a plug-in of vLLM's to where vLLM finds it."""
-        site, name = self._site_packages(), f"lab_{module.stem}"
+        site = self._site_packages()
+        name = f"lab_{module.stem}"
         shutil.copy(module, site / f"{name}.py")
         _add_distribution(site, name, "1", f"[vllm.general_plugins]\n{name} = {name}:register\n")
 
     def _models(self) -> None:
         """All models, in a new folder that then takes the old one's place."""
-        made, models = self._lab.folder / "models.new", self._lab.folder / "models"
+        made = self._lab.folder / "models.new"
+        models = self._lab.folder / "models"
         shutil.rmtree(made, ignore_errors=True)
         self._run(str(self._lab.venv / "bin/python"), "-m", "lab.models", str(made))
         shutil.rmtree(models, ignore_errors=True)

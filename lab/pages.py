@@ -88,7 +88,8 @@ class SimulatedEngine:
                 new = self._decode(request, speculation, step)
             else:
                 new = self._first_token(request, step)
-            request.tokens, request.last = request.tokens + new, self._now
+            request.tokens = request.tokens + new
+            request.last = self._now
             step.num_generation_tokens += new
             self.counters["generation_tokens"] += new
 
@@ -245,7 +246,8 @@ def stat_logger(model: Path) -> Any:
         max_model_len=2048,
     )
     config = arguments.create_engine_config()
-    config.cache_config.num_gpu_blocks, config.cache_config.block_size = BLOCKS, BLOCK_SIZE
+    config.cache_config.num_gpu_blocks = BLOCKS
+    config.cache_config.block_size = BLOCK_SIZE
     logger = PrometheusStatLogger(config, [0])
     logger.log_engine_initialized()
     return logger
@@ -275,13 +277,15 @@ def _route() -> Any:
 
 def main(model: Path, folder: Path) -> None:
     """Writes the page, and its truth beside what TRUTH.json has."""
-    logger, engine = stat_logger(model), SimulatedEngine()
+    logger = stat_logger(model)
+    engine = SimulatedEngine()
     for _ in range(_STEPS):
         logger.record(*engine.step(), engine_idx=0)
     response = asyncio.run(page())
     folder.mkdir(parents=True, exist_ok=True)
     version = vllm.__version__.partition("+")[0]
-    name, path = f"vllm-{version}.prom", folder / "TRUTH.json"
+    name = f"vllm-{version}.prom"
+    path = folder / "TRUTH.json"
     (folder / name).write_bytes(response.content)
     truth = json.loads(path.read_text()) if path.exists() else {}
     truth[name] = {

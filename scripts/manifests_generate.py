@@ -4,6 +4,7 @@ Usage: manifests_generate.py FOLDER   from the repository's root; writes FOLDER/
 FOLDER/dashboards.yaml.
 """
 
+import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -49,7 +50,13 @@ def prometheus_rule(path: Path) -> dict[str, Any]:
 
 
 def config_map(path: Path) -> dict[str, Any]:
-    """One dashboard as the ConfigMap that Grafana's sidecar looks for."""
+    """One dashboard as the ConfigMap that Grafana's sidecar looks for.
+
+    Its JSON is compact, since a client-side apply stores the whole object in an annotation, and
+    Kubernetes allows 262,144 bytes of annotations.
+    """
+    dashboard = json.loads(path.read_text(encoding="utf-8"))
+    compact = json.dumps(dashboard, separators=(",", ":"), ensure_ascii=False)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -58,7 +65,7 @@ def config_map(path: Path) -> dict[str, Any]:
             "labels": _LABELS | {"grafana_dashboard": "1"},
             "annotations": {_FOLDER_ANNOTATION: "specdec-sidecar"},
         },
-        "data": {path.name: path.read_text(encoding="utf-8")},
+        "data": {path.name: f"{compact}\n"},
     }
 
 

@@ -35,7 +35,18 @@ a number of seconds, or a number and `ms`, `s`, `m` or `h`. Shares and acceptanc
 0 to 1. Variables that
 Kubernetes sets for a Service named `specdec…` are ignored.
 
-If settings are invalid or unknown, the sidecar prints one line for each and exits with code 2.
+`SPECDEC_CONFIG` is the default of `--config`, and `SPECDEC_USER_FILE` and `SPECDEC_USER` are for \
+the sidecar's password
+([security.md](security.md#commands-against-a-sidecar-with-a-password-or-a-ca-of-your-own)); \
+they are not settings.
+
+If settings are invalid or unknown, the sidecar prints one line for each and exits with code 2. \
+With `run
+--ignore-invalid-settings`, as in our chart and manifests, where vLLM waits for the sidecar, \
+each invalid setting has its
+default instead. Settings that contradict each other all have theirs. The log, the status page, \
+`report` and
+`specdec_settings_invalid` say so, and SpecDecodeSettingsInvalid fires.
 
 `run` reloads the settings on SIGHUP and when the file or a mounted ConfigMap changes. \
 `thresholds.*`, `log.level` and

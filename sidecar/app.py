@@ -12,18 +12,20 @@ from sidecar.alerting.push import Push
 from sidecar.analysis.report import OwnReport, Report
 from sidecar.analysis.state import State
 from sidecar.engine.page_source import PageSource, page_source
+from sidecar.engine.pause import PauseAsker
 from sidecar.engine.scrape import Poller, ScrapeSink
 from sidecar.errors import ListenError
 from sidecar.export.changes import LoggedState
 from sidecar.export.declaration import Shown
 from sidecar.export.web import PROBES, make_web
-from sidecar.http.guard import GuardedServer, GuardOptions
+from sidecar.http.server import GuardedServer, GuardOptions
 from sidecar.log import Logger, StateLog, set_log_level
 from sidecar.recording.recording import Recorder
 from sidecar.requests.messages import PluginSink
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
 from sidecar.settings.field_types import Address
+from sidecar.settings.groups import Thresholds
 from sidecar.settings.reload import Reloader
 from sidecar.supervise import Supervisor
 
@@ -44,6 +46,7 @@ async def running(
         sidecar = Sidecar(settings, pages, supervisor, recorder, reloader)
         async with sidecar.receiver:
             supervisor.start("vllm", sidecar.poller.run)
+            supervisor.start("pause", sidecar.pause.run)
             if sidecar.push is not None:
                 supervisor.start("alerts", sidecar.push.run)
             if reloader is not None:
@@ -66,7 +69,8 @@ class Sidecar:
         reloader: Reloader | None,
     ) -> None:
         self._settings = settings  # in force: a reload replaces them
-        self._supervisor, self._reloader = supervisor, reloader
+        self._supervisor = supervisor
+        self._reloader = reloader
         self._state = State(settings, time.time())
         scrapes: ScrapeSink = LoggedState(self._state, _log(), StateLog(_log()), settings.measured)
         requests: PluginSink = self._state.plugin.receive
@@ -74,8 +78,9 @@ class Sidecar:
             scrapes = recorder.tee_scrapes(scrapes, pages)
             requests = recorder.tee_requests(requests)
         self.poller = Poller(pages, settings, scrapes)
+        self.pause = PauseAsker(settings, self._state.health)
         self.receiver = PluginReceiver(settings.plugin.socket, requests, _log())
-        self.push = _push(self._report, settings)
+        self.push = _push(self._report, lambda: self._settings.thresholds, settings)
 
         own_pages = make_web(
             self._shown,
@@ -102,7 +107,8 @@ class Sidecar:
         own = OwnReport(
             failures=dict(self._supervisor.failures),
             reloads={} if self._reloader is None else dict(self._reloader.outcomes),
-            http_refusals=dict(self.server.refusals),
+            invalid_settings=() if self._reloader is None else self._reloader.invalid,
+            http_refusals=dict(self.server.connections.refusals),
             alerts_sent={} if self.push is None else self.push.sent,
         )
         return self._state.report(time.time(), own, self.receiver.problem)
@@ -114,8 +120,12 @@ def _log() -> Logger:
 
 
 async def _listening(server: GuardedServer, listen: Address) -> Address:
+    host = listen.host
+    if listen.is_wildcard:  # as for Prometheus' own exporters
+        host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - what was asked for
+
     try:
-        return Address(*await server.start(listen.host, listen.port))
+        return Address(*await server.start(host, listen.port))
     except OSError as error:
         # socket.create_server adds the address.
         problem, _, _ = (error.strerror or str(error)).partition(" (while")
@@ -123,18 +133,23 @@ async def _listening(server: GuardedServer, listen: Address) -> Address:
         raise ListenError(f"cannot bind {listen}: {problem}; {advice}") from error
 
 
-def _push(report: Callable[[], Report], settings: Settings) -> Push | None:
+def _push(
+    report: Callable[[], Report], thresholds: Callable[[], Thresholds], settings: Settings
+) -> Push | None:
     """The direct push; None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
     own_page = f"{settings.scheme}://{_reachable(settings.listen)}"
-    return Push(report, settings.alerting, own_page, StateLog(_log()))
+    return Push(report, settings.alerting, own_page, StateLog(_log()), thresholds=thresholds)
 
 
 def _reachable(listen: Address) -> Address:
     """Where others reach ``listen``: at the host's own address if that is the wildcard address."""
-    if listen.local == listen:
+    if not listen.is_wildcard:
         return listen
-    with suppress(OSError):  # in a Pod the host's name resolves to the Pod's address
-        return Address(socket.gethostbyname(socket.gethostname()), listen.port)
-    return Address(socket.gethostname(), listen.port)
+
+    name = socket.gethostname()
+    with suppress(OSError):  # in a Pod the host's name resolves to the Pod's address, IPv4 or IPv6
+        *_, (address, *_) = socket.getaddrinfo(name, listen.port, type=socket.SOCK_STREAM)[0]
+        return Address(str(address), listen.port)
+    return Address(name, listen.port)

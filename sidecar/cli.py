@@ -20,14 +20,15 @@ _INTERRUPTED = 130  # exit code that shells give for Ctrl-C
 
 _COMMANDS = (
     *("run", "plugin", "check", "healthcheck", "plan", "baseline"),
-    *("sweep", "compare", "report", "record", "replay", "demo"),
+    *("sweep", "compare", "fidelity", "report", "record", "replay", "demo"),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code.
 
-    The codes: 0 success, 1 failure, 2 bad settings or input, 3 undecided, 130 Ctrl-C.
+    The codes: 0 success, 1 failure, 2 bad settings or input, 3 undecided, 4 net negative, 130
+    Ctrl-C.
     """
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["run"]:
@@ -37,14 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     # Imported once signals are handled, since it takes long.
     from sidecar.log import configure_logging  # noqa: PLC0415 - see above
-    from sidecar.settings import load_settings  # noqa: PLC0415 - see above
+    from sidecar.settings.load import read_settings  # noqa: PLC0415 - see above
 
     arguments = parser(argv).parse_args(argv)
-    try:
-        settings = load_settings(arguments.config, os.environ)
-    except SettingsError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    loaded = read_settings(arguments.config, os.environ)
+    settings = loaded.settings
+    if loaded.problems and not arguments.ignore_invalid_settings:
+        print(SettingsError(list(loaded.problems)), file=sys.stderr)
+        return SettingsError.exit_code
+    arguments.invalid_settings = (*loaded.problems, *loaded.consequences)
 
     configure_logging(sys.stderr, level=settings.log.level, format=settings.log.format)
     try:
@@ -74,6 +76,8 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 
     No command pays for another's imports.
     """
+    from sidecar.settings.groups import CONFIG_VARIABLE  # noqa: PLC0415 - see ``main``
+
     top = argparse.ArgumentParser(
         prog="specdec-sidecar",
         description=(
@@ -92,7 +96,14 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         command = commands.add_parser(
             name, help=module.HELP, description=f"{module.HELP[0].upper()}{module.HELP[1:]}."
         )
-        command.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings")
+        command.add_argument(
+            "--config",
+            type=Path,
+            metavar="FILE",
+            default=os.environ.get(CONFIG_VARIABLE) or None,
+            help=f"YAML file with settings (default: {CONFIG_VARIABLE})",
+        )
+        command.set_defaults(ignore_invalid_settings=False)
         module.add_arguments(command)
 
     return top

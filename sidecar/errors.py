@@ -54,7 +54,9 @@ class ScrapeError(SpecDecError):
     """
 
     reason: ClassVar[str] = "scrape"
-    remedy: ClassVar[str] = ""
+    remedy: str = ""
+    has_answer: ClassVar[bool] = False
+    """Whether something at the address answers requests: if so, vLLM may well serve."""
 
     @classmethod
     def reasons(cls) -> list[str]:
@@ -81,10 +83,41 @@ class TimedOut(ScrapeError):
 
 
 class BadStatus(ScrapeError):
-    """The status was not 200."""
+    """The status was not 200: ``status`` is the one that was."""
 
     reason = "status"
-    remedy = "Is this vLLM's own address? A gateway may hide /metrics."
+    has_answer = True
+
+    def __init__(self, status: int, location: str = "") -> None:
+        """``location`` is where a redirect points, without credentials."""
+        super().__init__(f"status {status}" + (f", to {location}" if location else ""))
+        self.status = status
+        self.remedy = _status_remedy(status)
+
+
+def _status_remedy(status: int) -> str:
+    match status:
+        case 401 | 403:
+            return (
+                "It asks for credentials: put them into the URL, http://USER:PASSWORD@HOST:PORT, or"
+                " use vLLM's own address, which asks for none."
+            )
+        case 404 | 405 | 410:
+            return "Is this vLLM's own address? A gateway may hide /metrics."
+        case 502 | 503 | 504:
+            return (
+                "What is in front of vLLM cannot reach it, or vLLM is still starting. The sidecar"
+                " keeps trying."
+            )
+        case _ if 300 <= status < 400:
+            return "The sidecar follows no redirects: set vllm_url to vLLM's own address."
+        case _ if status >= 500:
+            return (
+                "vLLM, or what is in front of it, failed to render its metrics: the reason is in"
+                " its log. One is a PROMETHEUS_MULTIPROC_DIR that it cannot read."
+            )
+        case _:
+            return "Is this vLLM's own address?"
 
 
 class Interrupted(ScrapeError):
@@ -92,12 +125,30 @@ class Interrupted(ScrapeError):
 
     reason = "interrupted"
     remedy = "Something between the sidecar and vLLM cuts off responses."
+    has_answer = True
+
+
+class CountersFell(ScrapeError):
+    """All counters fell since the last page; the next pages tell why (``engine.restarts``)."""
+
+    reason = "counters_fell"
+    remedy = "The sidecar waits for two more polls."
+    has_answer = True
+
+
+class AnotherServer(ScrapeError):
+    """The page is of another server than the last one: several servers share the address."""
+
+    reason = "another_server"
+    remedy = "Give each vLLM server its own sidecar."
+    has_answer = True
 
 
 class PageError(ScrapeError):
     """The page arrived, but is unusable."""
 
     reason = "page"
+    has_answer = True
 
 
 class PageTooLarge(PageError):
@@ -105,6 +156,17 @@ class PageTooLarge(PageError):
 
     reason = "too_large"
     remedy = "The settings limits.page_bytes and limits.series are the maximum."
+
+
+class EmptyPage(PageError):
+    """The page has nothing on it."""
+
+    reason = "empty_page"
+    remedy = (
+        "vLLM's metrics are in files, and there are none: the directory that its environment"
+        " variable PROMETHEUS_MULTIPROC_DIR names is missing, unreadable or was emptied. With one"
+        " API server, unset the variable."
+    )
 
 
 class NotAnExposition(PageError):
@@ -128,8 +190,11 @@ class NoVllmMetrics(PageError):
     remedy = "These are another program's metrics. Is this vLLM's own address?"
 
 
-class AnotherServer(ScrapeError):
-    """The page is from an older process than the last one: several servers share the address."""
+class NoLogStats(PageError):
+    """An API server's page without any of vLLM's metrics: vLLM runs with --disable-log-stats."""
 
-    reason = "another_server"
-    remedy = "Give each vLLM server its own sidecar."
+    reason = "no_log_stats"
+    remedy = (
+        "vLLM runs with --disable-log-stats: it serves requests, but counts nothing. Start it"
+        " without this option."
+    )

@@ -97,11 +97,15 @@ def running(scheduler: Any, requests: int) -> list[tuple[Any, Any]]:
 
 def _step(names: list[str], random: Random) -> tuple[Any, Any]:
     sampled = [[7] * random.randint(1, K + 1) for _ in names]
-    outputs = [SimpleNamespace(new_token_ids=tokens) for tokens in sampled]
+    outputs = [
+        SimpleNamespace(request_id=name, new_token_ids=tokens)
+        for name, tokens in zip(names, sampled, strict=True)
+    ]
     return (
         SimpleNamespace(
             scheduled_new_reqs=[],
             num_scheduled_tokens=dict.fromkeys(names, K + 1),
+            total_num_scheduled_tokens=(K + 1) * len(names),
             scheduled_spec_decode_tokens={name: [1] * K for name in names},
         ),
         SimpleNamespace(

@@ -16,6 +16,7 @@ import structlog
 
 from sidecar.commands.load.client import Client, Sample
 from sidecar.commands.load.workload import RequestOptions
+from sidecar.engine.names import Counter
 from sidecar.engine.page_source import PageSource, page_source
 from sidecar.errors import ScrapeError
 from sidecar.recording.recording import PluginLine, Scrape
@@ -32,14 +33,21 @@ _WORDS: Sequence[str] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The traffic: concurrent requests, with the temperatures in turn."""
+    """The traffic: concurrent requests, with the temperatures in turn.
+
+    Each client sends the same prompt of ``prompt_tokens`` again and again, which is then in the
+    prefix cache; None: another short one each time.
+    """
 
     at_once: int
     temperatures: tuple[float, ...]
+    prompt_tokens: int | None = None
 
     @property
     def name(self) -> str:
-        """Its temperature, or ``mixed``."""
+        """Its temperature, or ``mixed``, or its requests and prompts."""
+        if self.prompt_tokens is not None:
+            return f"{self.at_once} at once, prompts of {self.prompt_tokens}"
         return "mixed" if len(self.temperatures) > 1 else str(self.temperatures[0])
 
 
@@ -75,6 +83,23 @@ class ObservedServer:
     random: Random = field(default_factory=lambda: Random(1))
     scrapes: list[Scrape] = field(default_factory=list)
     messages: list[PluginLine] = field(default_factory=list)
+    tokens_per_word: float = 1.0
+
+    async def calibrate(self) -> None:
+        """Learns how many tokens a word has."""
+        before = await self._prompt_tokens()
+        await self.client.ask(" ".join([*_WORDS] * 4), 0.0, max_tokens=1)
+        self.tokens_per_word = (await self._prompt_tokens() - before) / (4 * len(_WORDS))
+
+    async def _prompt_tokens(self) -> float:
+        page = await self.pages.next()
+        return sum(engine.counters[Counter.PROMPT_TOKENS] for engine in page.engines)
+
+    def _prompt(self, cell: Cell, client: int) -> str:
+        if cell.prompt_tokens is None:
+            return " ".join(self.random.choices(_WORDS, k=self.random.randint(15, 40)))
+        words = max(round(cell.prompt_tokens / self.tokens_per_word), 1)
+        return " ".join(Random(client).choices(_WORDS, k=words))
 
     def receive(self, connection: int, message: Message) -> None:
         """See ``PluginSink``."""
@@ -87,9 +112,9 @@ class ObservedServer:
         traffic = CellTraffic(time.time())
         temperatures, end = itertools.cycle(cell.temperatures), time.monotonic() + seconds
 
-        async def send() -> None:
+        async def send(client: int) -> None:
             while time.monotonic() < end:
-                words = " ".join(self.random.choices(_WORDS, k=self.random.randint(15, 40)))
+                words = self._prompt(cell, client)
                 tokens = self.random.randint(40, 80)
                 if (
                     sample := await self.client.ask(words, next(temperatures), max_tokens=tokens)
@@ -97,7 +122,7 @@ class ObservedServer:
                     traffic.samples.append(sample)
 
         polling = asyncio.create_task(self._poll())
-        await asyncio.gather(*(send() for _ in range(cell.at_once)))
+        await asyncio.gather(*map(send, range(cell.at_once)))
         await asyncio.sleep(1.5)  # for the plug-in's last report
         polling.cancel()
         await asyncio.gather(polling, return_exceptions=True)

@@ -8,8 +8,8 @@ from sidecar.analysis.model_state import request_numbers
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.split.tallies import TemperatureBuckets
-from sidecar.commands.baseline import BaselineRun
 from sidecar.commands.load.client import Sample
+from sidecar.commands.plain.measured import BaselineRun
 from sidecar.recording.recording import replay_events
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.baselines import PlainStepTimes
@@ -98,10 +98,10 @@ def _rows(
     Yields whether each is off or missing.
     """
     plain, server = servers
-    models = [_replayed(server, traffic, curves) for _, traffic in rounds]
+    models = [replayed(server, traffic, curves) for _, traffic in rounds]
     # With the plain times of this very cell, what is left is the method's error, without the
     # machine's drift.
-    own = [_replayed(server, traffic, _curves(plain, [first])) for first, traffic in rounds]
+    own = [replayed(server, traffic, _curves(plain, [first])) for first, traffic in rounds]
     # at any temperature
     before = seconds_per_token(sample for first, _ in rounds for sample in first.samples)
     parts = [(cell.name, cell.temperatures[0] if len(cell.temperatures) == 1 else None)]
@@ -144,7 +144,7 @@ def _acceptance(samples: Sequence[Sample]) -> float:
     )
 
 
-def _replayed(server: ObservedServer, traffic: CellTraffic, curves: _Curves) -> ModelReport | None:
+def replayed(server: ObservedServer, traffic: CellTraffic, curves: _Curves) -> ModelReport | None:
     """What a sidecar that watched the server from its start would have reported on the cell.
 
     The report is the one at the cell's end.

@@ -1,9 +1,11 @@
 """Expressions that several panels use."""
 
+from dashboards.builders.inhibitions import FIRES, inhibitions
 from dashboards.builders.query import (
     MODEL,
     POD,
     alerts,
+    banded,
     lately,
     least,
     missing,
@@ -20,14 +22,16 @@ ACCEPTANCE_BY_POD = ratio(POD, "engine_accepted_tokens_total", "engine_draft_tok
 DRAFTS_BY_POD = total(POD, "engine_drafts_total")
 
 
-def verdict_code(by: str, metric: str = "verdict") -> str:
+def verdict_code(by: str, metric: str = "verdict", *, over_time: bool = False) -> str:
     """The worst verdict of each group, as a number.
 
-    4 loses, 3 a pod is missing, 2 breaks even, 1 pays, 0 too little data.
+    4 loses, 3 a pod is missing, 2 breaks even, 1 pays, 0 too little data. ``over_time``: the worst
+    within each step, for a band; else as of now.
     """
+    read = banded if over_time else lately
 
     def held(name: str) -> str:
-        return worst(by, lately(series(metric, f'verdict="{name}"')))
+        return worst(by, read(series(metric, f'verdict="{name}"')))
 
     loses = 'verdict="net_negative"'
     known = worst(by, f"last_over_time({series(metric, loses)}[1h])")
@@ -44,9 +48,22 @@ def _model_verdict(name: str) -> str:
     return f"sum by ({POD}) ({named})"
 
 
+def shown(firing: str) -> str:
+    """Those of the alerts that fire that Alertmanager would send, by the shipped configuration.
+
+    An alert that another one explains is inhibited.
+    """
+    for rule in inhibitions():
+        source, target = (
+            f"ALERTS{{{', '.join((FIRES, *matchers))}}}" for matchers in (rule.source, rule.target)
+        )
+        firing += f" unless ({target} and on ({', '.join(rule.equal)}) {source})"
+    return f"({firing})"
+
+
 LOSING_PODS = f"count({_model_verdict('net_negative')} == 1) or on () vector(0)"
 
-FIRING = alerts('alertstate="firing"')
+FIRING = shown(alerts('alertstate="firing"'))
 
 # When each firing alert's condition came to hold, in milliseconds since 1970.
 FIRING_SINCE = f"({alerts(name='ALERTS_FOR_STATE')} and ignoring (alertstate) {FIRING}) * 1000"

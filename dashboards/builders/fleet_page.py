@@ -48,8 +48,10 @@ def _trust() -> Section:
         "A step on all pods at the same time is a rollout or a network problem; select an instance"
         " to see which.",
         [
-            Query(total("reason", "request_events_dropped_total"), "lost: {{reason}}"),
-            Query(total("reason", "scrape_errors_total"), "poll failed: {{reason}}"),
+            Query(
+                f"topk(6, {total('reason', 'request_events_dropped_total')})", "lost: {{reason}}"
+            ),
+            Query(f"topk(6, {total('reason', 'scrape_errors_total')})", "poll failed: {{reason}}"),
             Query(total("", "vllm_restarts_total"), "vLLM restarts"),
             Query(total("part", "internal_errors_total"), "internal: {{part}}"),
         ],

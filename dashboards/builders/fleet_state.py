@@ -15,6 +15,8 @@ from dashboards.builders.query import (
     MODEL,
     POD,
     SIDECAR,
+    banded,
+    known,
     lately,
     least,
     missing,
@@ -39,38 +41,51 @@ STATES: Final[Mapping] = {
     8: ("sidecar down", "red"),
 }
 _OF_MODELS: Final[Mapping] = {code: state for code, state in STATES.items() if code < 7}
-MODEL_STATES: Final[Mapping] = _OF_MODELS | {4: VERDICTS[3]}
+_ALL_DOWN: Final = 7
+MODEL_STATES: Final[Mapping] = _OF_MODELS | {4: VERDICTS[3], _ALL_DOWN: ("all pods down", "red")}
 
 _LOSES: Final = 'verdict="net_negative"'
 # What is on the page of every sidecar that reaches its vLLM, and on no other.
 _RUNNING: Final = series("requests_running")
-# Every pod of the last hour; without a model if its vLLM has not been up.
-_WITH_MODEL: Final = f"group by ({POD}) (last_over_time({_RUNNING}[1h]))"
-_SIDECARS: Final = f"group by ({SIDECAR}) (last_over_time({series('build_info')}[1h]))"
+# Every pod that is there or is missing; without a model if its vLLM has not been up.
+_WITH_MODEL: Final = known(POD, _RUNNING)
+_SIDECARS: Final = known(SIDECAR, series("build_info"))
 PODS: Final = f"({_WITH_MODEL} or on ({SIDECAR}) {_SIDECARS})"
 MODELS: Final = f"group by ({MODEL}) ({_WITH_MODEL})"
 UP: Final = f"group by ({POD}) ({_RUNNING})"
 DOWN: Final = f"{reached()} == 0 or {series('up')} == 0"
+# Models of which pods are still targets, and none is up.
+_DOWN_MODELS: Final = (
+    f"group by ({MODEL}) ({_WITH_MODEL} and on ({SIDECAR}) ({DOWN})) unless on ({MODEL}) {UP}"
+)
 
 
-def whole(verdict: str) -> str:
-    """1 for each pod with this verdict as a whole, 0 for the others."""
-    return lately(series("model_verdict", f'verdict="{verdict}"'))
+def whole(verdict: str, *, over_time: bool = False) -> str:
+    """1 for each pod with this verdict as a whole, 0 for the others.
+
+    ``over_time``: if it had it within the step, for a band.
+    """
+    read = banded if over_time else lately
+    return read(series("model_verdict", f'verdict="{verdict}"'))
 
 
-def at_temperature(verdict: str) -> str:
+def at_temperature(verdict: str, *, over_time: bool = False) -> str:
     """The same for each temperature of each pod."""
-    return lately(series("verdict", f'verdict="{verdict}"'))
+    read = banded if over_time else lately
+    return read(series("verdict", f'verdict="{verdict}"'))
 
 
-def _verdicts(by: str, unknown: str = "") -> str:
+def _verdicts(by: str, unknown: str = "", *, over_time: bool = False) -> str:
     """Each group's worst verdict as its state; a part that loses is a temperature or an engine."""
-    part = f"{at_temperature('net_negative')} or {lately(series('engine_verdict', _LOSES))}"
-    found = [f"6 * ({worst(by, whole('net_negative'))} == 1)", f"5 * ({worst(by, part)} == 1)"]
+    read = banded if over_time else lately
+    loses = whole("net_negative", over_time=over_time)
+    temperatures = at_temperature("net_negative", over_time=over_time)
+    part = f"{temperatures} or {read(series('engine_verdict', _LOSES))}"
+    found = [f"6 * ({worst(by, loses)} == 1)", f"5 * ({worst(by, part)} == 1)"]
     found += [unknown] if unknown else []
     found += [
-        f"3 * ({worst(by, whole('break_even'))} == 1)",
-        f"2 * ({worst(by, whole('net_positive'))} == 1)",
+        f"3 * ({worst(by, whole('break_even', over_time=over_time))} == 1)",
+        f"2 * ({worst(by, whole('net_positive', over_time=over_time))} == 1)",
     ]
     return " or ".join([*found, worst(by, f"{recorded('speculates:bool', 'pod')} == 0")])
 
@@ -81,11 +96,21 @@ _AS_DOWN: Final = worst(
     f" {missing(SIDECAR, series('build_info'))}",
 )
 # Each known pod's state: what is down comes first, then the verdict.
-STATE: Final = f"({PODS} * on ({SIDECAR}) group_left () {_AS_DOWN} or {_verdicts(POD)} or {PODS})"
-# Each known model's worst verdict: without one of its pods it is unknown, unless another one loses.
-MODEL_STATE: Final = (
-    f"{_verdicts(MODEL, f'4 * group by ({MODEL}) {missing(POD, _RUNNING)}')} or {MODELS}"
+STATE: Final = (
+    f"({PODS} * on ({SIDECAR}) group_left () {_AS_DOWN}"
+    f" or {_verdicts(POD, f'4 * {missing(POD, _RUNNING)}')} or {PODS})"
 )
+
+
+def model_state(*, over_time: bool = False) -> str:
+    """Each known model's worst verdict.
+
+    Down if all its pods are; without one of its pods unknown, unless another one loses.
+    """
+    unknown = f"4 * group by ({MODEL}) {missing(POD, _RUNNING)}"
+    verdicts = _verdicts(MODEL, unknown, over_time=over_time)
+    return f"{_ALL_DOWN} * {_DOWN_MODELS} or {verdicts} or {MODELS}"
+
 
 # The acceptance rate at which a pod breaks even: as measured, or the rule of thumb where that
 # judged it.

@@ -11,7 +11,6 @@ from dashboards.builders.expressions import ACCEPTANCE_BY_NAMESPACE, ACCEPTANCE_
 from dashboards.builders.findings import columns, explained
 from dashboards.builders.fleet_state import (
     BREAK_EVEN,
-    MODEL_STATE,
     MODEL_STATES,
     PODS,
     SPEEDUP,
@@ -19,6 +18,7 @@ from dashboards.builders.fleet_state import (
     STATES,
     UP,
     at_temperature,
+    model_state,
     whole,
 )
 from dashboards.builders.operator_top import VERDICTS
@@ -104,7 +104,7 @@ def models() -> table.Panel:
         "Models, worst first",
         (
             (
-                "Worst: the verdict on the model's worst pod. Pods: known within the last hour;"
+                "Worst: the verdict on the model's worst pod. Pods: also those that are missing;"
                 " down: of these, without answer or gone; losing: net_negative. Break-even: the"
                 " acceptance rate that pays for drafting. Speedup, P99 and KV peak are those of the"
                 " worst pod."
@@ -116,7 +116,7 @@ def models() -> table.Panel:
         ),
         _model_labels(operator_link("cluster", "namespace", "model_name")),
         [
-            Value(MODEL_STATE, "Worst", COUNT, MODEL_STATES, 190),
+            Value(model_state(), "Worst", COUNT, MODEL_STATES, 190),
             Value(f"count by ({MODEL}) ({PODS})", "Pods", width=70),
             Value(f"count by ({MODEL}) ({PODS}) - {up}", "Down", width=70),
             Value(f"sum by ({MODEL}) ({whole('net_negative')})", "Losing", width=80),

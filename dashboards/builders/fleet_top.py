@@ -5,16 +5,17 @@ from typing import Final
 from grafana_foundation_sdk.builders import stat, statetimeline
 from grafana_foundation_sdk.models.common import BigValueTextMode
 
+from dashboards.builders.expressions import shown
 from dashboards.builders.fleet_state import (
     DOWN,
     GREY,
-    MODEL_STATE,
     MODEL_STATES,
     MODELS,
     PODS,
     UP,
     at_temperature,
     counted,
+    model_state,
     whole,
 )
 from dashboards.builders.layout import Line, beside
@@ -56,7 +57,7 @@ def _models() -> stat.Panel:
     return _told(
         "Models that do not pay",
         "Models of which at least one pod, over all its requests, loses by speculating; of all"
-        " models known within the last hour. Purple: none loses, but a pod is missing.",
+        " models. Purple: none loses, but a pod is missing.",
         "One of many: that model's draft or traffic. All at the same time: a rollout or new"
         " prompts.",
         counted(_losing(some, known), losing=some, known=known),
@@ -69,14 +70,14 @@ def _pods() -> stat.Panel:
     some, judged = number(f"{whole('net_negative')} == 1"), number(f"{_JUDGED} == 1")
     return _told(
         "Pods that do not pay",
-        "Pods whose verdict is net_negative, of those with enough traffic for one: by time if there"
-        " is a reference without speculation, otherwise by acceptance rate. A verdict stands for"
-        " three minutes after its pod's end. Purple: none loses, but nothing is known now of a pod"
-        " known within the last hour.",
+        "Pods whose verdict is net_negative, of all: by time if there is a reference without"
+        " speculation, otherwise by acceptance rate. A verdict stands for three minutes after its"
+        " pod's end. Purple: none loses, but nothing is known now of a pod that should be there, or"
+        " none has enough traffic for a verdict.",
         "The table of pods has their findings. One pod of many: compare its traffic. All: stop"
         " speculating.",
-        counted(_losing(some, judged), losing=some, judged=judged, missing=_MISSING),
-        "{{losing}} of {{judged}}{{missing}}",
+        counted(_losing(some, judged), losing=some, known=_KNOWN, missing=_MISSING),
+        "{{losing}} of {{known}}{{missing}}",
         empty="-",
     )
 
@@ -87,8 +88,8 @@ def _up() -> stat.Panel:
     )
     return _told(
         "Pods up",
-        "Pods whose sidecar and vLLM both answer, of those known within the last hour. Red: one is"
-        " down. Purple: one is gone, and no longer among Prometheus' targets, as after a rollout.",
+        "Pods whose sidecar and vLLM both answer, of all. Red: one is down. Purple: the last pod of"
+        " a model is gone, and no longer among Prometheus' targets.",
         "Check what is down first, on top of the table of pods: nothing is known about it.",
         counted(color, up=_UP, known=_KNOWN),
         "{{up}} of {{known}}",
@@ -114,7 +115,7 @@ def _alerts() -> stat.Panel:
 
 def _rows(severity: str) -> str:
     """The rows of the table of alerts."""
-    firing = alerts('alertstate="firing"', f'severity="{severity}"')
+    firing = shown(alerts('alertstate="firing"', f'severity="{severity}"'))
     return f"group by (alertname, model_name, temperature, engine, sign) ({firing})"
 
 
@@ -123,13 +124,16 @@ def _split() -> stat.Panel:
     drafting = number(f"{total(POD, 'engine_drafts_total')} > 0")
     return _told(
         "Split by temperature",
-        "Pods with verdicts by temperature, of those that draft.",
+        "Pods with verdicts by temperature, of all. Orange: some draft without a split. A pod that"
+        " is down, or does not speculate, has none.",
         "Where it is missing, no alert by temperature can fire. The sidecar's status page says why:"
         " mostly vLLM was started without the plug-in.",
         counted(
-            f"2 + 0 * ({whole_split} < {drafting}) or vector(0)", split=whole_split, all=drafting
+            f"2 + 0 * ({whole_split} < {drafting}) or 1 + 0 * ({_MISSING} > 0) or vector(0)",
+            split=whole_split,
+            known=_KNOWN,
         ),
-        "{{split}} of {{all}}",
+        "{{split}} of {{known}}",
         empty="-",
     )
 
@@ -139,10 +143,11 @@ def verdicts() -> statetimeline.Panel:
     return states(
         "Worst verdict by model: which, and since when",
         "One band per model: red, a pod loses over all its requests; orange, at a temperature or on"
-        " an engine only; purple, of a pod known within the last hour nothing is known.",
+        " an engine only; purple, of a pod that should be there nothing is known; all pods down is"
+        " red as well.",
         "Find the temperature and the pod in the tables below. The marks are alerts, restarts and"
         " changes of the configuration.",
-        Query(MODEL_STATE, "{{model_name}} {{namespace}} {{cluster}}"),
+        Query(model_state(over_time=True), "{{model_name}} {{namespace}} {{cluster}}"),
         values=MODEL_STATES,
         empty="no pod within the last hour: check Prometheus' targets",
     )

@@ -11,6 +11,7 @@ from dashboards.builders.query import (
     POD,
     SIDECAR,
     at_end,
+    known,
     labelled,
     lately,
     least,
@@ -36,11 +37,10 @@ _PAYS: Final[Mapping] = {
     5: ("too little data", "#6e7079"),
 }
 _ANSWERS: Final[Mapping] = {
-    0: ("vLLM down", "red"),
-    1: ("sidecar down", "red"),
-    2: ("split incomplete", "orange"),
-    3: ("live, no plug-in", "blue"),
-    4: ("live and complete", "green"),
+    0: ("vLLM or sidecar down", "red"),
+    1: ("split incomplete", "orange"),
+    2: ("live, no plug-in", "blue"),
+    3: ("live and complete", "green"),
 }
 
 
@@ -62,14 +62,14 @@ def answers() -> Line:
     return beside(3, *((panel, 4) for panel in panels))
 
 
-def _counted(code: str, by: str, known: str) -> str:
+def _counted(code: str, by: str, selector: str) -> str:
     """The lowest code, with how many have it and of how many as the labels ``some`` and ``all``.
 
-    All are those that ``known`` had within the last hour, each of which has a code.
+    All are those that ``selector`` finds or misses, each of which has a code.
     """
     lowest = f"min({code})"
     some = f'count_values("some", count(({code}) == on () group_left () {lowest}))'
-    everyone = f'count_values("all", count(group by ({by}) (last_over_time({known}[1h]))))'
+    everyone = f'count_values("all", count({known(by, selector)}))'
     return f"{lowest} * on () group_left (some) {some} * on () group_left (all) {everyone}"
 
 
@@ -107,7 +107,7 @@ def _pays() -> stat.Panel:
         "The worst verdict of the selected pods that speculate, and how many have it: by time if"
         " there is a reference without speculation, otherwise by acceptance rate. not everywhere:"
         " it pays, except at some temperature. unknown: nothing is known now of a pod that had a"
-        " verdict within the last hour, as after a rollout.",
+        " verdict within the last hour and should be there.",
         "On NO, read the findings and the alerts below. If it pays at no temperature, start vLLM"
         " without --speculative-config. If it fails to pay only at some, route those requests to"
         " pods that do not speculate.",
@@ -218,13 +218,12 @@ def _load() -> stat.Panel:
 
 
 def _live() -> stat.Panel:
-    up, known = worst(SIDECAR, series("up")), series("build_info")
+    up, sidecars = worst(SIDECAR, series("up")), series("build_info")
     coverage = series("request_coverage_ratio")
     limit = f"on ({SIDECAR}) group_left () {own_threshold('coverage')}"
     faulty = series("plugin_info", 'state!~"idle|observing"')
     code = _chosen(
-        f"{up} == 0",
-        missing(SIDECAR, known, at_once=True),
+        f"{up} == 0 or {missing(SIDECAR, sidecars, at_once=True)}",
         f"{worst(SIDECAR, faulty)} or"
         f" {worst(SIDECAR, f'{coverage} < {limit} or 2 - {coverage} < {limit}')}",
         f"{up} unless {worst(SIDECAR, series('plugin_info'))}",
@@ -232,13 +231,13 @@ def _live() -> stat.Panel:
     )
     return figure(
         "Live, and is the split complete?",
-        "Whether Prometheus reaches every sidecar that it knew within the last hour, each sidecar"
-        " its vLLM, and whether the plug-in reports as many draft tokens as vLLM counts: the worst,"
-        " and how many pods that is.",
+        "Whether Prometheus reaches every sidecar that is a target, each sidecar its vLLM, and"
+        " whether the plug-in reports as many draft tokens as vLLM counts: the worst, and how many"
+        " pods that is.",
         "Down: check the pod, the vLLM container and Prometheus' targets before anything else on"
         " this page. Incomplete: there is no split by temperature; the plug-in's table and the"
         " sidecar's status page say why.",
-        Query(_counted(code, SIDECAR, known), "{{some}} of {{all}} pods"),
+        Query(_counted(code, SIDECAR, sidecars), "{{some}} of {{all}} pods"),
         values=_ANSWERS,
         empty="nothing found",
     )

@@ -104,8 +104,8 @@ def _since() -> statetimeline.Panel:
         "Find where the colour changed and check what happened then: the marks are alerts, restarts"
         " and changes of the configuration. The usual causes are a deployment, another draft model,"
         " quantization or new traffic.",
-        Query(verdict_code("", "model_verdict"), "all"),
-        Query(verdict_code("temperature"), TEMPERATURE),
+        Query(verdict_code("", "model_verdict", over_time=True), "all"),
+        Query(verdict_code("temperature", over_time=True), TEMPERATURE),
         values=VERDICTS,
         empty="no verdict: nothing is drafted",
     )
@@ -142,8 +142,9 @@ def firing(*labels: str) -> table.Panel:
                 " fired first. Empty is good if all is live."
             ),
             (
-                "Click the name for its runbook. Start with alerts that say down or absent: they"
-                " explain the rest."
+                "Click the name for its runbook. If that leads to localhost, first forward a"
+                " sidecar's port: kubectl port-forward POD 9911. Alerts that another one explains"
+                " are left out, as Alertmanager does."
             ),
         ),
         [

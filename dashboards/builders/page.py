@@ -71,7 +71,10 @@ def new_page(uid: str, title: str, description: str, *, since: str) -> dashboard
             .icon("doc")
             .url("${runbooks}")
             .target_blank(True)
-            .tooltip("What each alert means and what to do")
+            .tooltip(
+                "What each alert means and what to do. If it leads to localhost, first forward a"
+                " sidecar's port: kubectl port-forward POD 9911"
+            )
         )
     )
     _add_variables(page)
@@ -132,7 +135,7 @@ def _add_annotations(page: dashboard.Dashboard) -> None:
     page.annotation(
         _EventsBuilder(_Events("Alerts", firing, "red", "{{alertname}}", "{{severity}}"))
     )
-    restarts = f"group (changes({series('vllm_restarts_total')}[2m]) > 0)"
+    restarts = f"group (changes({series('vllm_restarts_total')}[5m]) > 0)"
     page.annotation(
         _EventsBuilder(_Events("vLLM restarts", restarts, "blue", "vLLM restarted", ""))
     )
@@ -150,7 +153,7 @@ def _add_annotations(page: dashboard.Dashboard) -> None:
             _Events("Speculation changed", changed, "orange", "speculation changed", shown)
         )
     )
-    starts = f"group ({of_process('process_start_time_seconds', 'changes({}[2m])')} > 0)"
+    starts = f"group ({of_process('process_start_time_seconds', 'changes({}[5m])')} > 0)"
     page.annotation(
         _EventsBuilder(_Events("Sidecar restarts", starts, "purple", "sidecar restarted", ""))
     )

@@ -18,7 +18,7 @@ BUCKET = "model_name, temperature"
 
 _LABELS = {metric.name.removeprefix("specdec_"): metric.labels for metric in METRICS}
 _VARIABLES = ("model_name", "temperature")  # labels that a variable of the same name narrows
-_EMPTY_TOO = tuple(f'{label}=~"${label}|"' for label in (*_SCRAPE, *_VARIABLES))
+_EMPTY_TOO = tuple(f'{label}=~"(${label})?"' for label in (*_SCRAPE, *_VARIABLES))
 
 
 def _selector(name: str, matchers: tuple[str, ...]) -> str:
@@ -55,11 +55,35 @@ def lately(selector: str) -> str:
     return f"last_over_time({selector}[3m])"
 
 
+def banded(selector: str) -> str:
+    """Its highest value within each step of a range, however long; in short ones as ``lately``."""
+    return f"(max_over_time({selector}[$__interval]) or {lately(selector)})"
+
+
 def missing(by: str, selector: str, *, at_once: bool = False) -> str:
-    """1 for what had a series within the last hour and has none lately, or ``at_once`` none now."""
+    """1 for what has no series lately, or ``at_once`` none now, and should have one.
+
+    It had one within the last hour, and Prometheus still has its target, or it was the last of its
+    model: a pod that a rollout or an autoscaler removed is not missing.
+    """
     here = selector if at_once else lately(selector)
+    gone = f"last_over_time({selector}[1h]) unless on ({by}) {here}"
     # Grouped only at the end: to group hundreds of pods at each point costs more than all the rest.
-    return f"(group by ({by}) (last_over_time({selector}[1h]) unless on ({by}) {here}))"
+    return f"(group by ({by}) ({_expected(f'({gone})', here, by)}))"
+
+
+def known(by: str, selector: str) -> str:
+    """1 for what has a series lately or is missing."""
+    here = lately(selector)
+    return f"(group by ({by}) ({here} or {_expected(f'last_over_time({selector}[1h])', here, by)}))"
+
+
+def _expected(pods: str, here: str, by: str) -> str:
+    """Those of ``pods`` that are targets still, or the last of their model; ``here`` are live."""
+    targets = f"{pods} and on ({SIDECAR}) {_of_any_job('up')}"
+    if "model_name" not in by:
+        return targets
+    return f"{targets} or {pods} unless on ({MODEL}) {here}"
 
 
 def missing_phrase(count: str) -> str:
@@ -92,8 +116,12 @@ def first(count: int, expression: str, *, lowest: bool = False) -> str:
 
 
 def who(expression: str) -> str:
-    """With the label ``who``: the pod, or the instance where a scrape has no pod."""
-    return copied(copied(expression, "who", "instance"), "who", "pod")
+    """With the label ``who``: the pod, or the instance where a scrape has no pod.
+
+    Of a long name the end is kept: there the pods of one model differ.
+    """
+    named = copied(copied(expression, "who", "instance"), "who", "pod")
+    return relabelled(named, "who", "…$1", "who", ".{3,}(.{20})")
 
 
 def relabelled(expression: str, label: str, text: str, source: str, pattern: str = "(.+)") -> str:
@@ -136,9 +164,9 @@ def _of_any_job(name: str) -> str:
 def alerts(*matchers: str, name: str = "ALERTS") -> str:
     """Our alerts within the selection, and those that a rule took the selection's labels from.
 
-    ``.+`` does not match a label that is missing, so the variables stand with an empty alternative
-    here: an alert about a whole fleet has no instance, and must not be hidden from someone who was
-    paged.
+    ``.+`` does not match a label that is missing, so the variables are optional here: an alert
+    about a whole fleet has no instance, and must not be hidden from someone who was paged.
+    VictoriaMetrics takes ``.+|`` for ``.+``, and reads ``(.+)?`` right.
     """
     return _selector(name, ('alertname=~"SpecDecode.*"', *_EMPTY_TOO, *matchers))
 

@@ -131,7 +131,13 @@ def matrix(
     )
     panel.description(f"**Read:** {description[0]}\n\n**Do:** {description[1]}")
     panel.with_target(target(0, expr).instant().format(PromQueryFormat.TABLE))
-    grouped = {"rowField": row, "columnField": column, "valueField": "Value"}
+    # A pair without a value is empty, not the 0 that Grafana would colour.
+    grouped = {
+        "rowField": row,
+        "columnField": column,
+        "valueField": "Value",
+        "emptyValue": "null",
+    }
     # Both in the order of their names: columns come in that of the rows, and Prometheus gives rows
     # in any order.
     panel.with_transformation(

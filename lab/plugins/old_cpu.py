@@ -81,7 +81,8 @@ def _mend_structured_output() -> None:
 
     Both pin its index tensor, for which they need CUDA; 0.12 needs float32, too.
     """
-    make_tensor, xgrammar = torch.tensor, import_module("xgrammar")
+    make_tensor = torch.tensor
+    xgrammar = import_module("xgrammar")
     apply = xgrammar.apply_token_bitmask_inplace
 
     def tensor(*arguments: Any, **named: Any) -> torch.Tensor:

@@ -10,10 +10,13 @@ from typing import Final
 
 import yaml
 
+from sidecar.alerting.past import Past
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.report import ModelReport, Report
 from sidecar.analysis.verdict import Judgement, Verdict
-from sidecar.settings.files import shipped
+from sidecar.errors import BadStatus, Interrupted, TimedOut, Unreachable
+from sidecar.settings.groups import Thresholds
+from sidecar.shipped import shipped
 from sidecar.wording.answer import answer
 from sidecar.wording.findings import explanations
 from sidecar.wording.findings.explanation import Explanation
@@ -21,9 +24,15 @@ from sidecar.wording.notes import model_notes
 
 # What a summary or a description may quote; anything else needs Prometheus.
 _QUOTE: Final = re.compile(
-    r"\{\{ \$(?:labels\.(\w+)|value \| (?:humanizePercentage|printf \"(%\.\d[gf])\")) \}\}"
+    r"\{\{ (?:\$labels\.(\w+)|index \$labels \"(\w+)\""
+    r"|\$value \| (?:humanizePercentage|printf \"(%\.\d[gf])\")) \}\}"
 )
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+# The errors of a scrape that mean that vLLM may be down. After any other, something responded.
+NO_ANSWER: Final = frozenset(
+    error.reason for error in (BadStatus, Interrupted, TimedOut, Unreachable)
+)
+_DOWN_SECONDS: Final = 180.0  # as in the rule, whose `for` would begin anew with Prometheus
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +53,8 @@ class Rule:
         """``summary`` or ``description`` with an alert's labels and value filled in."""
 
         def quoted(match: re.Match[str]) -> str:
-            label, form = match.groups()
-            if label:
+            always, maybe, form = match.groups()
+            if label := always or maybe:
                 return labels.get(label, "")
             return form % value if form else f"{100 * value:.4g}%"
 
@@ -53,7 +62,7 @@ class Rule:
 
 
 def load_rules() -> dict[str, Rule]:
-    """All alerts by name; the second of two with the same name is under ``name/severity``."""
+    """All alerts by name; of several with one name, the later are under ``name/severity``."""
     groups = yaml.safe_load(shipped("alerts.yaml").read_text(encoding="utf-8"))["groups"]
     rules: dict[str, Rule] = {}
     for entry in (entry for group in groups for entry in group["rules"]):
@@ -82,31 +91,50 @@ class Condition:
     context: str = ""
 
 
-def conditions(report: Report) -> Iterator[Condition]:
-    """Every condition that holds: on vLLM as a whole, on a model, or on one of its temperatures."""
-    scrape = report.scrape
-    # Without either, no poll has ended yet.
-    if not scrape.up and (scrape.last_scrape or scrape.last_error):
-        rule = "SpecDecodeVLLMNeverUp" if scrape.last_scrape is None else "SpecDecodeVLLMDown"
+def conditions(
+    report: Report, past: Past, thresholds: Thresholds, *, pace: float = 1.0
+) -> Iterator[Condition]:
+    """Every condition that holds: on vLLM as a whole, on a model, or on one of its temperatures.
+
+    ``past`` has observed this report. ``pace`` multiplies how long vLLM must be down.
+    """
+    if rule := _on_vllm(report, past, thresholds, pace):
         yield Condition(rule, {}, context=_page_answer(report))
 
     for model in report.models:
         context = _context(report, model)
-        for rule, labels, value in _table(model):
+        for rule, labels, value in _table(model, past, thresholds):
             if value is not None:
                 yield Condition(rule, {"model_name": model.model_name, **labels}, value, context)
 
 
-def _table(model: ModelReport) -> Iterator[tuple[str, Mapping[str, str], float | None]]:
+def _on_vllm(report: Report, past: Past, thresholds: Thresholds, pace: float) -> str | None:
+    """The rule on vLLM itself whose condition holds, if any does."""
+    scrape = report.scrape
+    # Without an error, no poll has ended yet.
+    if scrape.up or scrape.last_error is None:
+        return None
+    if scrape.last_error.reason not in NO_ANSWER:
+        return "SpecDecodeVLLMUnreadable"
+
+    if scrape.last_scrape is not None:
+        is_down = report.at - scrape.last_scrape >= pace * _DOWN_SECONDS
+        return "SpecDecodeVLLMDown" if is_down else None
+
+    waited = report.at - (report.at if past.began is None else past.began)
+    is_late = waited > pace * thresholds.startup_time
+    return "SpecDecodeVLLMNeverUp" if is_late else None
+
+
+def _table(
+    model: ModelReport, past: Past, thresholds: Thresholds
+) -> Iterator[tuple[str, Mapping[str, str], float | None]]:
     """Each rule with its additional labels and its value; None if its condition does not hold."""
-    whole, breaches = model.judgement, model.breaches
+    breaches = model.breaches
     drafts_nothing = any(isinstance(finding, NotSpeculating) for finding in model.findings)
 
-    yield "SpecDecodeAcceptanceLow", {}, _low(whole, loses=True)
-    yield "SpecDecodeAcceptanceLow/info", {}, _low(whole, loses=False)
-    yield "SpecDecodeAcceptanceCollapsed", {}, whole.acceptance if whole.has_collapsed else None
+    yield from _losing(model, past, thresholds)
     yield "SpecDecodeNotSpeculating", {}, 1.0 if drafts_nothing else None
-    yield "SpecDecodeSlowerThanPlain", {}, _slower(whole)
     yield "SpecDecodeAcceptanceP10Low", {}, breaches.acceptance_p10
     yield "SpecDecodeLatencyGapWide", {}, breaches.latency_gap_growth
     yield "SpecDecodeKVCachePressure", {}, breaches.kv_cache_usage
@@ -115,6 +143,32 @@ def _table(model: ModelReport) -> Iterator[tuple[str, Mapping[str, str], float |
         labels, judgement = {"temperature": temperature.temperature}, temperature.judgement
         yield "SpecDecodeAcceptanceLowAtTemperature", labels, _low(judgement, loses=True)
         yield "SpecDecodeSlowerThanPlainAtTemperature", labels, _slower(judgement)
+
+
+def _losing(
+    model: ModelReport, past: Past, thresholds: Thresholds
+) -> Iterator[tuple[str, Mapping[str, str], float | None]]:
+    """The alerts that one cause can raise: at most one of the critical ones.
+
+    Where the rate collapsed, that is the alert; else a measured time decides; else the rate does.
+    """
+    whole = model.judgement
+    is_measured = whole.by_speedup is not None
+    low = None if is_measured else _low(whole, loses=True)
+    has_dropped = past.has_dropped(model) and not is_measured and not whole.has_collapsed
+    is_critical = has_dropped or (low is not None and thresholds.acceptance_low_is_critical)
+
+    if whole.has_collapsed:
+        yield "SpecDecodeAcceptanceCollapsed", {}, whole.acceptance
+    elif is_critical:
+        yield "SpecDecodeAcceptanceLow", {}, whole.acceptance
+    else:
+        yield "SpecDecodeSlowerThanPlain", {}, _slower(whole)
+
+    if not is_critical or whole.has_collapsed:
+        yield "SpecDecodeAcceptanceLow/warning", {}, low
+    information = whole.acceptance if whole.is_low and low is None else None
+    yield "SpecDecodeAcceptanceLow/info", {}, information
 
 
 def _low(judgement: Judgement, *, loses: bool) -> float | None:

@@ -15,9 +15,10 @@ from urllib.parse import urlencode
 import aiohttp
 
 from sidecar.alerting.conditions import Course, Tracker, conditions, load_rules
+from sidecar.alerting.past import Past
 from sidecar.analysis.report import Report
 from sidecar.log import StateLog
-from sidecar.settings.groups import Alerting
+from sidecar.settings.groups import Alerting, Thresholds
 
 # a separate identity, so that these alerts and those of Prometheus do not resolve each other
 SOURCE: Final = "sidecar"
@@ -43,11 +44,13 @@ class Push:
         own_page: str,
         log: StateLog,
         *,
+        thresholds: Callable[[], Thresholds] = Thresholds,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """``own_page`` is the address at which others reach the sidecar.
 
+        ``thresholds`` gives those in force, which a reload may have changed.
         ``monotonic`` measures how long conditions hold; ``wall`` gives Unix seconds.
         """
         self._alerting = alerting
@@ -55,6 +58,8 @@ class Push:
         self._log, self._own_page = log, own_page
         self._monotonic = monotonic
         self._wall = wall
+        self._thresholds = thresholds
+        self._past = Past()
         self._tracker = Tracker(load_rules(), alerting.pace)
         self._labels = {
             **alerting.labels,
@@ -80,7 +85,11 @@ class Push:
     async def evaluate(self, session: aiohttp.ClientSession) -> None:
         """Evaluates all alerts once and sends them to all replicas at the same time."""
         wall = self._wall()
-        courses = self._tracker.update(conditions(self._report()), self._monotonic(), wall)
+        report = self._report()
+        self._past.observe(report)
+        found = conditions(report, self._past, self._thresholds(), pace=self._alerting.pace)
+        courses = self._tracker.update(found, self._monotonic(), wall)
+
         alerts = [self._alert(course, wall) for course in courses.values()]
         await asyncio.gather(
             *(self._send(session, name, url, alerts) for name, url in self._replicas)

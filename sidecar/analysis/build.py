@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from sidecar.analysis.distributions import Ordered, quantile
+from sidecar.analysis.distributions import quantile
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import Limitation, gap_growth
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence, ModelEvidence, sum_windows
@@ -18,6 +18,7 @@ from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import group_reports
 from sidecar.analysis.verdict import Judgement, ModelJudgement
+from sidecar.analysis.windows.recent import Ordered
 from sidecar.engine.names import Phase
 from sidecar.requests.messages import Table
 from sidecar.settings.groups import Thresholds
@@ -37,7 +38,7 @@ def evidence(facts: ModelFacts, thresholds: Thresholds) -> ModelEvidence:
             label: Evidence(
                 window=window,
                 hour=facts.hours[label],
-                speedup=model.speed.temperature(label).speedup,
+                speedup=model.speed.temperature(label).in_force,
                 speculation=facts.speculation,
             )
             for label, window in facts.windows.items()
@@ -46,7 +47,7 @@ def evidence(facts: ModelFacts, thresholds: Thresholds) -> ModelEvidence:
             engine.state.key.engine: Evidence(
                 window=engine.state.window,
                 hour=engine.state.hour,
-                speedup=engine.speed.speedup if engine.speed is not None else None,
+                speedup=engine.speed.in_force if engine.speed is not None else None,
                 speculation=engine.speculation,
             )
             for engine in facts.speculating
@@ -66,7 +67,7 @@ def _whole(facts: ModelFacts) -> Evidence:
     return Evidence(
         window=_at_positions(windows, facts.windows.values()),
         hour=_at_positions(hours, facts.hours.values()),
-        speedup=facts.speed.speedup if facts.speed is not None else None,
+        speedup=facts.speed.in_force if facts.speed is not None else None,
         costs=facts.speed.costs if facts.speed is not None else None,
         costs_by_load=costs_by_load(loads),
         speculation=facts.speculation,
@@ -154,6 +155,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
             for load in model.speed.loads.report(model.speed.curve)
             if load.tokens or load.plain_seconds is not None
         ),
+        contexts=model.speed.contexts if facts.is_fresh else {},
         acceptance_p10=facts.acceptance_p10,
         no_split=facts.no_split,
         advice=judged.advice,
@@ -177,7 +179,8 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
 
 
 def _engine_report(facts: ModelFacts, engine: EngineFacts, judged: ModelJudgement) -> EngineReport:
-    state, plugin = engine.state, engine.plugin
+    state = engine.state
+    plugin = engine.plugin
     report = EngineReport(
         key=state.key,
         counters=state.held.counters if state.held is not None else {},
@@ -220,6 +223,7 @@ def _engine_report(facts: ModelFacts, engine: EngineFacts, judged: ModelJudgemen
         undrafted_tokens=state.undrafted_tokens,
         coverage=plugin.coverage,
         report_age=plugin.report_age,
+        context_tokens=state.context(facts.at),
     )
 
 
@@ -261,6 +265,7 @@ def _temperatures(facts: ModelFacts, judged: ModelJudgement) -> Iterator[Tempera
             tpot_quantiles={share: quantile(tpot, share) for share in _TIMES},
             judgement=judged.temperatures.get(label, Judgement()),
             speedup=speed.speedup if window is not None else None,
+            held=speed.held if window is not None else None,
             saved_seconds=speed.saved if has_baseline else None,
             lost_seconds=speed.lost if has_baseline else None,
         )

@@ -163,7 +163,7 @@ def _speculation(engines: Sequence[EngineFacts]) -> Speculation | None:
 
 def _speed(model: ModelState, speculating: list[EngineFacts]) -> EngineSpeed | None:
     """The speed of all speculating engines together; None if there are none, and for ``other``."""
-    if not speculating or model.name == merge.OTHER.model_name:
+    if not speculating or model.name == merge.OTHER_ENGINES.model_name:
         return None
     speed = model.speed.whole or EngineSpeed(withheld=speculating[0].state.idle)
     return _without_misleading_rate(speed, _speculation(speculating))

@@ -8,19 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from sidecar.analysis.distributions import (
-    ACCEPTANCE_EDGES,
-    Histogram,
-    Ordered,
-    Recent,
-    SlidingSums,
-    acceptance_bin,
-    duration_bin,
-    quantile,
-)
+from sidecar.analysis.distributions import ACCEPTANCE_EDGES, Histogram, quantile
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.model_speed import ModelSpeed
-from sidecar.analysis.speed.speedup import Withheld
+from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.strata import Cell, Sums
 from sidecar.analysis.split.tallies import (
@@ -34,6 +25,8 @@ from sidecar.analysis.split.tallies import (
     sum_by_label,
 )
 from sidecar.analysis.split.view import CountedLife
+from sidecar.analysis.windows.recent import Ordered, Recent, acceptance_bin, duration_bin
+from sidecar.analysis.windows.sums import SlidingSums
 from sidecar.engine.methods import REJECTED
 from sidecar.requests.messages import OTHER, FinishedRequest, Table
 from sidecar.requests.tally import NOTHING, Outcome, Tally
@@ -66,7 +59,9 @@ def request_numbers(request: FinishedRequest) -> RequestNumbers:
 
     A failed one has no times; one whose client left has the times until then.
     """
-    arrival, first, last = request.arrival, request.first_token, request.last_token
+    arrival = request.arrival
+    first = request.first_token
+    last = request.last_token
     failed = request.outcome is Outcome.ERROR
     decoded = request.output_tokens - 1
     decoding = None if failed or decoded < 1 else _between(first, last)
@@ -89,8 +84,10 @@ class TemperatureState:
 
     def __init__(self, window: float) -> None:
         """``window`` is the sliding window in seconds."""
-        self.acceptances, self.lengths = Histogram(ACCEPTANCE_EDGES), Histogram(LENGTH_EDGES)
-        self.ttft, self.tpot = Histogram(TTFT_EDGES), Histogram(TPOT_EDGES)
+        self.acceptances = Histogram(ACCEPTANCE_EDGES)
+        self.lengths = Histogram(LENGTH_EDGES)
+        self.ttft = Histogram(TTFT_EDGES)
+        self.tpot = Histogram(TPOT_EDGES)
         self.durations = Histogram(DURATION_EDGES)
         self.recent_acceptances = Recent(window, acceptance_bin)
         self.recent_ttft = Recent(window, duration_bin)
@@ -141,7 +138,8 @@ class ModelState:
         self.name = name
         self._settings = settings
         self._buckets = TemperatureBuckets(settings.temperature_buckets)
-        window, measured = settings.latency_window, settings.measured
+        window = settings.latency_window
+        measured = settings.measured
 
         self.assumed_method = settings.speculative_method
         self.plain_latencies = measured.latencies(name)

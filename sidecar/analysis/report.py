@@ -14,17 +14,17 @@ from sidecar.analysis.advice import Advice
 from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.engine.cache import CacheWindow, mean_capacity
 from sidecar.analysis.engine.engine_state import Latency, Limitation
-from sidecar.analysis.engine.engines import ScrapeReport
 from sidecar.analysis.engine.health import HealthReport
+from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.findings.finding import Finding
-from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
+from sidecar.analysis.speed.speedup import EngineSpeed, Held, LoadReport, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Breaches, Judgement
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainStepTimes
@@ -71,6 +71,8 @@ class EngineReport:
     # the plug-in's draft tokens / vLLM's, both since the engine started; generated tokens where
     # nothing was drafted; 0 if not usable
     coverage: float | None
+    # what a decoding request holds in the KV cache, on average
+    context_tokens: float | None = None
     report_age: float | None = None  # of the plug-in's newest whole report, in seconds
     # as a plug-in says it, also if nothing has confirmed it yet: to be shown, not to judge by
     said: Speculation | None = None
@@ -104,6 +106,7 @@ class TemperatureReport:
     # request-seconds saved against plain decoding; None without a baseline
     saved_seconds: float | None
     lost_seconds: float | None  # likewise, but lost
+    held: Held | None = None  # what stands in for ``speedup`` while it is withheld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +155,9 @@ class OwnReport:
     failures: Mapping[str, int] = field(default_factory=dict)  # by part of the program
     # of settings and certificates, by outcome
     reloads: Mapping[str, int] = field(default_factory=dict)
+    # A line for each problem. Settings that were invalid at the start have their defaults; those of
+    # a reload are not in force.
+    invalid_settings: tuple[str, ...] = ()
     http_refusals: Mapping[str, int] = field(default_factory=dict)  # by reason
     # by Alertmanager and outcome
     alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)

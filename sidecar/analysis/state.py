@@ -3,16 +3,18 @@
 It gives the report of the last poll.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.build import evidence, model_report
-from sidecar.analysis.engine.engines import Engines, ScrapeReport, shown_positions
+from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.engine.health import HealthWatch, vitals
+from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.facts import ModelFacts, gather
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import ModelReport, OwnReport, Report
+from sidecar.analysis.series import shown_positions
 from sidecar.analysis.speed.speedup import LoadTotals
 from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.split.life import NO_STEPS
@@ -20,13 +22,18 @@ from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.view import LivesView
 from sidecar.analysis.verdict import Judge, ModelJudgement
 from sidecar.engine import merge
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.requests.messages import Speculation, StepTally
 from sidecar.settings import Settings
 
 _NO_OWN: Final = OwnReport()
+
+
+def _drops(is_dropped: bool | None) -> float:  # noqa: FBT001 - as the plug-in says it
+    """The share of hits whose last block an engine computes again: half where nobody knows."""
+    return 0.5 if is_dropped is None else float(is_dropped)
 
 
 class State:
@@ -72,10 +79,18 @@ class State:
         self.health.apply(settings.engine_health)
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
-        """Takes in one poll's page; see ``ScrapeSink``."""
+        """Takes in one poll's page; see ``ScrapeSink``.
+
+        One that is of another server, or may be, counts as a failed poll.
+        """
+        try:
+            restarts = self._engines.observe(at, page)
+        except ScrapeError as error:
+            self.failed(at, error)
+            return
+
         before = self._scrape.last_scrape
         self._scrape = self._scrape.scraped(at, duration, interval, page.malformed)
-        restarts = self._engines.observe(at, page)
         self._note_positions(page)
         lives = self.plugin.polled(at, page, has_restarted=restarts.vllm, reset=restarts.engines)
 
@@ -84,7 +99,7 @@ class State:
         self._keep_models(has_restarted=restarts.vllm)
         self._take_lives(at, lives)
         if before is not None and before < at:
-            self._take_steps(before, at, _steps_by_engine(lives))
+            self._take_steps(before, at, lives)
         self._take_finished(at, lives)
         for model in self._models.values():
             model.mark(at)
@@ -97,21 +112,28 @@ class State:
         self._scrape = self._scrape.failed(error)
         self.plugin.missed()
 
+    @property
+    def last_error(self) -> ScrapeError | None:
+        """Why the last poll gave no usable page; None if it did."""
+        return self._scrape.last_error
+
     def report(self, now: float, own: OwnReport = _NO_OWN, problem: str = "") -> Report:
         """The report at ``now``, Unix seconds; ``problem`` is as in ``Lives.report``."""
         scrape = self._scrape.at(now, self._engines.restarts)
+        # Counters of a process that may have ended would fall later, and be too high until then.
+        models = () if self._engines.is_in_doubt else self._models_at(now, is_fresh=scrape.up)
         return Report(
             at=now,
             scrape=scrape,
             plugin=self.plugin.report(problem, as_of_poll=True),
-            models=self._models_at(now, is_fresh=scrape.up),
+            models=models,
             own=replace(own, label_overflow={"engine": self._engines.overflowed, **self._overflow}),
             health=self.health.report(is_fresh=scrape.up),
         )
 
     def _models_at(self, now: float, *, is_fresh: bool) -> tuple[ModelReport, ...]:
         """All models, made once for each poll, and once more when it is no longer fresh."""
-        judged = self._judge.held(now, fresh=is_fresh)
+        judged = self._judge.in_force(now, fresh=is_fresh)
         which = (is_fresh, bool(judged))
         if which not in self._reports:
             known = self._facts if is_fresh else [facts.aged() for facts in self._facts]
@@ -139,7 +161,7 @@ class State:
         self._judge.judge([evidence(facts, thresholds) for facts in self._facts], at)
 
     def _watch_health(self, at: float, lives: LivesView, *, has_restarted: bool) -> None:
-        judged = self._judge.held(at, fresh=True)
+        judged = self._judge.in_force(at, fresh=True)
         collapsed = {name for name, model in judged.items() if model.whole.has_collapsed}
         present = [
             vitals(
@@ -148,7 +170,7 @@ class State:
                 has_collapsed=key.model_name in collapsed,
             )
             for key, state in self._engines.states.items()
-            if state.seen_at == at and key != merge.OTHER
+            if state.seen_at == at and key != merge.OTHER_ENGINES
         ]
         self.health.polled(at, present, has_restarted=has_restarted)
 
@@ -212,20 +234,24 @@ class State:
             else:
                 model.finished(at, requests.key.engine, requests.early, requests.recent)
 
-    def _take_steps(self, start: float, at: float, reported: Mapping[EngineKey, StepTally]) -> None:
+    def _take_steps(self, start: float, at: float, lives: LivesView) -> None:
         """Takes in what each engine decoded since the last poll.
 
         It is by vLLM's counters, else by the plug-in's reports.
         """
+        reported = _steps_by_engine(lives)
         speculating: dict[str, dict[EngineKey, Steps]] = {name: {} for name in self._models}
         for key, state in self._engines.states.items():
-            if key == merge.OTHER or state.seen_at != at:
+            if key == merge.OTHER_ENGINES or state.seen_at != at:
                 continue
+            state.drops_block = _drops(lives.engine(key).configuration.drops_cache_block)
             steps = state.steps
             if state.untimed is not None and state.grown is not None:
                 steps = state.reported(state.grown, reported.get(key, NO_STEPS))
+            state.sample(at, reported.get(key, NO_STEPS))
             if steps is None:
                 continue
+            steps = steps.holding(state.context(at))
             state.loads.add(steps)
             if state.speculates:
                 speculating[key.model_name][key] = steps

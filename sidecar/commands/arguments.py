@@ -6,15 +6,20 @@ On an error argparse names the argument, prints the message and exits with 2.
 import argparse
 import math
 import os
+import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
+from urllib.parse import quote, urlsplit
 
 from sidecar.errors import InputError
+from sidecar.settings import Settings
 from sidecar.settings.field_types import parse_base_url, parse_duration
+from sidecar.settings.groups import USER_FILE_VARIABLE, USER_VARIABLE
 
 _LONGEST: Final = 24 * 3600.0  # seconds
+_MEBIBYTE: Final = 1024 * 1024
 _Value = TypeVar("_Value")
 
 
@@ -80,7 +85,8 @@ def file_to_write(text: str) -> Path:
 
     So no measurement is wasted on one that cannot.
     """
-    path, folder = Path(text), Path(text).absolute().parent
+    path = Path(text)
+    folder = Path(text).absolute().parent
     if not folder.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: no such directory")
     if path.is_dir():
@@ -127,3 +133,75 @@ def add_duration(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="stop after this long, such as 10m (default: until Ctrl-C)",
     )
+
+
+def add_vllm_url(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--url``, for commands that otherwise read the vLLM of the settings."""
+    parser.add_argument(
+        "--url",
+        type=base_url,
+        dest="vllm_url",
+        help="vLLM's address (default: SPECDEC_VLLM_URL, also the place for a password)",
+    )
+
+
+def with_vllm_url(settings: Settings, url: str | None) -> Settings:
+    """The settings with vLLM's address replaced, if ``--url`` has one."""
+    return settings if url is None else settings.model_copy(update={"vllm_url": url})
+
+
+def add_sidecar_user(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--user-file``, for commands that ask a sidecar, which may have a password."""
+    parser.add_argument(
+        "--user-file",
+        type=Path,
+        metavar="FILE",
+        help=f"file with NAME:PASSWORD of the sidecar (default: {USER_FILE_VARIABLE}, or"
+        f" {USER_VARIABLE} with NAME:PASSWORD itself)",
+    )
+
+
+def with_sidecar_user(url: str, file: Path | None, environ: Mapping[str, str]) -> str:
+    """The URL of a sidecar with a user and a password in it, from ``--user-file`` or ``environ``.
+
+    Unchanged if it has a user already, or if there is none.
+
+    Raises:
+        InputError: the file cannot be read, or what is given is not NAME:PASSWORD.
+    """
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        return url
+
+    if file is None and environ.get(USER_FILE_VARIABLE):
+        file = Path(environ[USER_FILE_VARIABLE])
+    if file is None:
+        source = USER_VARIABLE
+        text = environ.get(USER_VARIABLE, "")
+    else:
+        source = str(file)
+        text = read_input(file, _MEBIBYTE).decode(errors="replace")
+    if not text.strip() and file is None:
+        return url
+
+    name, colon, password = text.rstrip("\r\n").partition(":")
+    if not (name and colon and password) or not text.rstrip("\r\n").isprintable():
+        raise InputError(f"{source}: expected one line with NAME:PASSWORD")
+    user = f"{quote(name, safe='')}:{quote(password, safe='')}"
+    return parts._replace(netloc=f"{user}@{parts.netloc}").geturl()
+
+
+def authorities(path: Path | None) -> ssl.SSLContext | None:
+    """Verifies certificates by the CA certificates in a file; None without one.
+
+    Raises:
+        InputError: the file cannot be read or has no certificate.
+    """
+    if path is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=path)
+    except ssl.SSLError:
+        raise InputError(f"{path}: no certificate in this file; expected a PEM file") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error

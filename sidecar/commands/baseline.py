@@ -5,24 +5,19 @@ The sidecar compares with them later.
 
 import argparse
 import asyncio
+import os
 import sys
-from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
-from itertools import cycle
-from math import ceil, inf
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 import yaml
+from yarl import URL
 
-from sidecar.analysis.engine.cache import mean_capacity, sum_caches
-from sidecar.analysis.engine.engine_state import EngineState, latency
-from sidecar.analysis.engine.engines import Engines
-from sidecar.analysis.speed.plain import fit
-from sidecar.analysis.speed.steps import Steps
+from sidecar.analysis.engine.engine_state import latency
+from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.commands.arguments import base_url, duration, file_to_write, listed, whole, written
 from sidecar.commands.load.client import Client
 from sidecar.commands.load.workload import (
@@ -31,17 +26,20 @@ from sidecar.commands.load.workload import (
     add_request_arguments,
     request_options,
 )
+from sidecar.commands.plain.agreement import Agreement, agreement, widened
+from sidecar.commands.plain.document import plain_steps
+from sidecar.commands.plain.measured import BaselineRun
+from sidecar.commands.plain.traffic import Traffic
 from sidecar.commands.waiting import stop_on_signals, unless_stopped
-from sidecar.engine.merge import merge
-from sidecar.engine.names import Counter, Phase, Trait
-from sidecar.engine.page_source import page_source
+from sidecar.engine.names import Phase
+from sidecar.engine.page_source import PageSource, page_source
 from sidecar.engine.scrape import Poller
-from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
-from sidecar.errors import MeasurementError, ScrapeError
-from sidecar.log import StateLog, redacted
-from sidecar.settings import Settings
+from sidecar.engine.snapshot import HistogramReading
+from sidecar.errors import InputError, MeasurementError, ScrapeError, SettingsError
+from sidecar.log import redacted
+from sidecar.requests.receiver import PluginReceiver
+from sidecar.settings import Settings, load_settings
 from sidecar.settings.baselines import PlainStepTimes
-from sidecar.settings.groups import Limits
 
 HELP = (
     "measure the latencies of a healthy vLLM and its step times without speculation, "
@@ -50,10 +48,8 @@ HELP = (
 _DIGITS: Final = 6
 # Share of a level that the step times must reach: while requests end, fewer run.
 _REACHED: Final = 0.7
-# Of all levels, so that a drifting machine does not look like one that slows down under load.
-_ROUNDS: Final = 3
-_TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperature
-_AFTER_FAILURE: Final = 0.5  # seconds
+_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_BUSY: Final = 0.5  # processes per core before the measurement
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +65,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--duration",
         type=duration,
         metavar="TIME",
-        help="such as 10m (default: 60s; 5m with --load)",
+        help="such as 10m (default: 60s; 10m with --load)",
+    )
+    context = (
+        "with --load: lengths of the prompts in tokens, to which they are cut or filled up; give"
+        " the shortest and the longest of your traffic (default: the prompts as they are, and 2048"
+        " tokens or 8 times as long)"
+    )
+    parser.add_argument(
+        "--context", type=listed(whole(2**31)), default=(), metavar="N,N", help=context
+    )
+    parser.add_argument(
+        "--plugin-socket",
+        type=Path,
+        metavar="PATH",
+        help="where this vLLM's plug-in sends (SPECDEC_PLUGIN__SOCKET), if it loads it: a socket of"
+        " its own",
+    )
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        metavar="FILE",
+        help="also say whether an earlier baseline agrees (default: the file of --out, if it"
+        " exists)",
     )
     parser.add_argument(
         "--out", type=file_to_write, metavar="FILE", help="write to this file, not to the terminal"
@@ -89,21 +107,35 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         SettingsError: the API key cannot be used.
     """
     url = arguments.url or settings.vllm_url
-    seconds: float = arguments.duration or (300.0 if arguments.load else 60.0)
+    seconds: float = arguments.duration or (600.0 if arguments.load else 60.0)
     options = request_options(arguments, settings)
+    earlier = _earlier(arguments)
 
     print(f"{'measuring' if arguments.load else 'watching'} for {seconds:g} s", file=sys.stderr)
-    measured = asyncio.run(measure(url, settings, seconds, arguments.load, options))
-    histograms, curves = measured.histograms(), measured.curves()
+    measured = asyncio.run(
+        measure(
+            url,
+            settings,
+            seconds,
+            arguments.load,
+            options,
+            contexts=arguments.context,
+            socket=arguments.plugin_socket,
+        )
+    )
+    histograms = measured.histograms()
+    curves = {model: _beside(model, curve, earlier) for model, curve in measured.curves().items()}
     _warn(histograms.keys() - curves.keys(), measured.drafted, curves, arguments.load)
 
-    document = {
+    document: dict[str, Any] = {
         "baseline": {
             model: phases
             for model, grown in histograms.items()
             if (phases := _phases(model, grown))
         },
-        "plain_steps": {model: _plain_steps(curve, measured) for model, curve in curves.items()},
+        "plain_steps": {
+            model: plain_steps(curve, measured.until) for model, curve in curves.items()
+        },
         "plain_cache": measured.caches(),
     }
     document = {name: models for name, models in document.items() if models}
@@ -126,136 +158,110 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-class BaselineRun:
-    """A scrape sink that collects each engine's latencies and what it decoded from poll to poll."""
+def _earlier(arguments: argparse.Namespace) -> Mapping[str, PlainStepTimes]:
+    """The baseline to compare with, by model; empty if there is none.
 
-    def __init__(self) -> None:
-        self.drafted: set[str] = set()  # the models that speculated
-        self.began = self.until = 0.0  # Unix seconds of the first and the last page
-        self.periods: dict[str, list[Steps]] = {}  # from poll to poll, by model
-        windows = {"latency_window": inf, "history": inf}  # so that nothing drops out of them
-        endless = Settings(limits=Limits(engines=64, models=16)).model_copy(update=windows)
-        self._engines = Engines(endless)
-        self._log = StateLog(structlog.get_logger("sidecar"))
+    Raises:
+        InputError: the file of ``--beside`` is no baseline.
+    """
+    given: Path | None = arguments.beside
+    file = given or arguments.out
+    if file is None or (given is None and not file.is_file()):
+        return {}
+    try:
+        return load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).measured.plain_steps
+    except SettingsError as error:
+        if given is None:  # it is about to be replaced
+            return {}
+        raise InputError(f"--beside={given}: {error}") from None
 
-    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002 - the protocol's signature
-        """See ``ScrapeSink``; ignores the duration and the interval."""
-        self.began, self.until = self.began or at, at
-        self._engines.observe(at, page)
-        self.drafted |= {
-            engine.key.model_name for engine in page.engines if Trait.OVERCOUNTED in engine.traits
-        }
-        for key, state in self._engines.states.items():
-            if state.seen_at != at or state.grown is None:
-                continue
-            if state.grown.get(Counter.DRAFTS):
-                self.drafted.add(key.model_name)
-            if state.steps is not None:
-                self.periods.setdefault(key.model_name, []).append(state.steps)
 
-    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
-        """See ``ScrapeSink``; ignores the time of the failure."""
-        self._log.fault(
-            "vllm", "cannot read vLLM's metrics", reason=error.reason, problem=str(error)
-        )
+def _beside(
+    model: str, times: PlainStepTimes, earlier: Mapping[str, PlainStepTimes]
+) -> PlainStepTimes:
+    """The times, with the difference from an earlier baseline in their error; prints it."""
+    found = agreement(times, earlier[model]) if model in earlier else None
+    if found is None:
+        return times
+    print(f"{model}: {_agreement_sentence(found)}", file=sys.stderr)
+    return widened(times, found)
 
-    def histograms(self) -> Mapping[str, Mapping[Phase, HistogramReading]]:
-        """How much each model's histograms have grown, all of its engines together."""
-        models: dict[str, list[EngineSnapshot]] = defaultdict(list)
-        for key, state in self._engines.states.items():
-            models[key.model_name].append(EngineSnapshot(key, {}, (), {}, state.histograms, None))
-        return {model: merge(engines).histograms for model, engines in models.items()}
 
-    def caches(self) -> dict[str, dict[str, float]]:
-        """The KV cache by model, as in ``PlainCache``.
-
-        Without models that speculated or got no requests.
-        """
-        models = {key.model_name for key in self._engines.states} - self.drafted
-        caches = {model: _plain_cache(self._engines.of(model)) for model in sorted(models)}
-        return {
-            model: cache
-            for model, cache in caches.items()
-            if "preemptions_ratio" in cache or "hit_ratio" in cache
-        }
-
-    def curves(self) -> dict[str, PlainStepTimes]:
-        """Plain step times by model, without models that speculated or decoded too little."""
-        plain = {
-            model: fit(periods)
-            for model, periods in self.periods.items()
-            if model not in self.drafted
-        }
-        return {model: curve for model, curve in plain.items() if curve is not None}
+def _agreement_sentence(found: Agreement) -> str:
+    amount = f"{round(100 * found.difference):+d} ± {100 * CONFIDENCE * found.error:.0f} %"
+    if found.holds:
+        return f"agrees with the earlier baseline: step times differ by {amount}"
+    return (
+        f"does not agree with the earlier baseline: step times differ by {amount}, so the machine's"
+        " speed or vLLM's configuration has changed; half of the difference is in the new"
+        " baseline's error. Measure once more on a quiet machine"
+    )
 
 
 async def measure(
-    url: str, settings: Settings, seconds: float, loads: Sequence[int], options: RequestOptions
+    url: str,
+    settings: Settings,
+    seconds: float,
+    loads: Sequence[int],
+    options: RequestOptions,
+    *,
+    contexts: Sequence[int] = (),
+    socket: Path | None = None,
 ) -> BaselineRun:
     """Polls the vLLM at ``url`` for ``seconds``.
 
-    The ``loads`` (concurrent requests), if any, share this time equally.
+    The ``loads`` (concurrent requests) and ``contexts`` (tokens of prompts), if any, share this
+    time equally. ``socket`` is where its plug-in sends, if it has one.
 
     Raises:
         MeasurementError: vLLM's first page cannot be read, vLLM speculates although ``loads``
             measure plain decoding, or it does not answer requests.
     """
     measured = BaselineRun()
+    measured.machine_load = _machine_load(url)
     scrape = settings.model_copy(update={"vllm_url": url})
-    async with page_source(scrape, settings.limits) as source:
-        try:  # before it waits or sends requests in vain
-            page = await source.next()
-        except ScrapeError as error:
-            fault = f"cannot read vLLM's metrics at {redacted(url)} ({error.reason}: {error})"
-            remedy = f"`SPECDEC_VLLM_URL={redacted(url)} specdec-sidecar check` shows why"
-            raise MeasurementError(f"{fault}; {remedy}") from None
-
-        if loads and any(engine.speculates for engine in page.engines):
-            raise MeasurementError(f"{redacted(url)} speculates: --load needs a vLLM that does not")
+    async with AsyncExitStack() as stack:
+        source = await stack.enter_async_context(page_source(scrape, settings.limits))
+        if socket is not None:
+            receiver = PluginReceiver(socket, measured.receive, structlog.get_logger("sidecar"))
+            await stack.enter_async_context(receiver)
+        await _check(source, url, loads)
 
         poller = Poller(source, settings, measured)
-        polls = asyncio.create_task(poller.run())
-        try:
-            work = _send(url, seconds, loads, options) if loads else asyncio.sleep(seconds)
-            # After a signal, what was measured so far is written.
-            await unless_stopped(work, stop_on_signals())
-        finally:
-            polls.cancel()
-            with suppress(asyncio.CancelledError):
-                await polls  # an error that ended them is raised here
-
+        work = _watch(poller, seconds)
+        if loads:
+            client = await stack.enter_async_context(Client(url, options))
+            traffic = Traffic(client, options, measured, poller, source)
+            work = traffic.run(seconds, loads, contexts)
+        # After a signal, what was measured so far is written.
+        await unless_stopped(work, stop_on_signals())
         await poller.poll()  # once more, at the very end
     return measured
 
 
-async def _send(url: str, seconds: float, loads: Sequence[int], options: RequestOptions) -> None:
-    """Sends requests, with each load in turn.
+async def _check(source: PageSource, url: str, loads: Sequence[int]) -> None:
+    """Reads a page before it waits or sends requests in vain."""
+    try:
+        page = await source.next()
+    except ScrapeError as error:
+        fault = f"cannot read vLLM's metrics at {redacted(url)} ({error.reason}: {error})"
+        remedy = f"`SPECDEC_VLLM_URL={redacted(url)} specdec-sidecar check` shows why"
+        raise MeasurementError(f"{fault}; {remedy}") from None
 
-    Raises:
-        MeasurementError: the server does not answer like an OpenAI-style one.
-    """
-    async with Client(url, options) as client:
-        await client.connect(options.prompts[0])
-        prompts = cycle(options.prompts)
+    if loads and any(engine.speculates for engine in page.engines):
+        raise MeasurementError(f"{redacted(url)} speculates: --load needs a vLLM that does not")
 
-        async def worker(part: float) -> None:
-            # Clients in step with each other would prefill while nobody decodes, and S0 would lack
-            # what prefill costs.
-            await client.ask(
-                next(prompts), _TEMPERATURE, max_tokens=ceil(part * options.max_tokens)
-            )
-            while True:
-                if await client.ask(next(prompts), _TEMPERATURE) is None:
-                    await asyncio.sleep(_AFTER_FAILURE)
 
-        levels = sorted(set(loads)) * _ROUNDS
-        for at_once in levels:
-            print(f"concurrency {at_once}", file=sys.stderr)
-            tasks = [asyncio.create_task(worker((place + 1) / at_once)) for place in range(at_once)]
-            await asyncio.sleep(seconds / len(levels))
-            for task in tasks:  # what they have decoded so far is already counted
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+async def _watch(poller: Poller, seconds: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(poller.run(), seconds)
+
+
+def _machine_load(url: str) -> float | None:
+    """Processes that are ready to run per core, if vLLM runs on this machine."""
+    if URL(url).host not in _LOCAL:
+        return None
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 def _warn(
@@ -274,12 +280,30 @@ def _warn(
             why = "it speculates"
         print(f"{model}: no plain step times ({why})", file=sys.stderr)
     for model, curve in curves.items():
-        low, high = _REACHED * curve.running[0], curve.running[-1] / _REACHED
+        low = _REACHED * curve.running[0]
+        high = curve.running[-1] / _REACHED
         if missed := ", ".join(str(load) for load in loads if not low <= load <= high):
             print(
                 f"{model}: no step times with {missed} running: measure longer, with --duration",
                 file=sys.stderr,
             )
+        for problem in _problems(curve):
+            print(f"{model}: {problem}", file=sys.stderr)
+
+
+def _problems(times: PlainStepTimes) -> Iterable[str]:
+    if not times.slopes:
+        yield (
+            "all requests had about the same context, so a speedup will be known only at that"
+            " context: --load measures two"
+        )
+    if not times.prefill_tokens:
+        yield "no prompts of 64 tokens or more: what prefill costs is unknown"
+    if (load := times.machine_load) is not None and load > _BUSY:
+        yield (
+            f"this machine was busy before: {load:.1f} processes per core were ready to run, so the"
+            " step times may be too long"
+        )
 
 
 def _phases(
@@ -307,33 +331,3 @@ def _phases(
         }
         for phase, known in latencies.items()
     }
-
-
-def _plain_cache(engines: Sequence[EngineState]) -> dict[str, float]:
-    cache = sum_caches(engine.cache for engine in engines)
-    found = {
-        "hit_ratio": cache.hit_ratio,
-        "capacity_tokens": mean_capacity(
-            one.latest.kv_cache_capacity_tokens for one in engines if one.latest
-        ),
-        "preemptions_ratio": cache.preemptions_ratio,
-    }
-    return {name: round(value, _DIGITS) for name, value in found.items() if value is not None}
-
-
-def _plain_steps(curve: PlainStepTimes, measured: BaselineRun) -> dict[str, Any]:
-    steps: dict[str, Any] = {
-        "running": [round(running, 2) for running in curve.running],
-        "seconds": [round(seconds, _DIGITS) for seconds in curve.seconds],
-        "errors": [round(error, _DIGITS) for error in curve.errors],
-        "deviations": [
-            [round(deviation, _DIGITS) for deviation in row] for row in curve.deviations
-        ],
-        "prompt_share": round(curve.prompt_share, 3),
-        "measured": datetime.fromtimestamp(measured.until, UTC).isoformat(timespec="seconds"),
-    }
-    if curve.first_token_seconds:
-        steps["first_token_seconds"] = [
-            round(seconds, _DIGITS) for seconds in curve.first_token_seconds
-        ]
-    return steps

@@ -2,11 +2,12 @@
 
 import argparse
 import asyncio
+import os
+import ssl
 import time
 from collections.abc import Iterator
 from typing import Final
 
-import aiohttp
 import structlog
 
 from sidecar.alerting.push import alert_session, post_alerts
@@ -14,11 +15,18 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.report import EngineReport, Report
 from sidecar.analysis.split.plugin_state import BAD
 from sidecar.analysis.state import State
+from sidecar.commands.arguments import (
+    add_sidecar_user,
+    add_vllm_url,
+    with_sidecar_user,
+    with_vllm_url,
+)
 from sidecar.commands.sidecar_status import own_url, sidecar_status
 from sidecar.engine.names import Counter
 from sidecar.engine.page_source import page_source
 from sidecar.engine.scrape import Poller
-from sidecar.errors import ScrapeError, Unreachable
+from sidecar.engine.snapshot import PageSnapshot
+from sidecar.errors import AnotherServer, CountersFell, ScrapeError, Unreachable
 from sidecar.log import redacted
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
@@ -31,14 +39,25 @@ HELP = (
 )
 _LISTEN: Final = 2.0  # seconds: while requests run, a disconnected plug-in retries once a second
 _PAUSE: Final = 0.1
+_POLLS: Final = 6
+_BETWEEN_POLLS: Final = 0.05
+_SHARED: Final = (
+    "several vLLM servers answer at this address: give each its own sidecar, with its own address"
+)
+_NO_FOLDER: Final = (
+    "not heard, because {} does not exist. The sidecar creates it when it runs; vLLM must see the"
+    " same folder, so in Kubernetes both containers mount one volume there."
+)
 _REMEDIES: Final = {
     "rejected": "alerting.alertmanagers takes base URLs, such as http://alertmanager:9093",
     "failed": "is Alertmanager up and reachable from here?",
 }
 
 
-def add_arguments(_parser: argparse.ArgumentParser) -> None:
-    """There are none."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``check``."""
+    add_vllm_url(parser)
+    add_sidecar_user(parser)
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -46,45 +65,86 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
     Failures: the page is unusable, a plug-in failed, its socket cannot be opened, an Alertmanager
     takes no alerts. A plug-in that is not heard is none, as only the split by temperature needs it.
+
+    Raises:
+        InputError: the file with the password of a sidecar that runs here cannot be used.
     """
+    settings = with_vllm_url(settings, arguments.vllm_url)
+    own = with_sidecar_user(own_url(settings), arguments.user_file, os.environ)
     source = "environment variables, no file"
     if arguments.config:
         source = f"{arguments.config} and environment variables"
     print(f"settings: valid ({source})")
-    return asyncio.run(_check(settings))
+    return asyncio.run(_check(settings, own))
 
 
-async def _check(settings: Settings) -> int:
+async def _check(settings: Settings, own: str) -> int:
     state = State(settings, time.time())
-    async with page_source(settings, settings.limits) as source:
-        await Poller(source, settings, state).poll()
+    is_shared = await _poll(state, settings)
     report = state.report(time.time())
 
     print(f"\nvLLM: {redacted(settings.vllm_url)}")
-    for line in _page(report, settings):
+    for line in [_SHARED] if is_shared else _page(report, settings):
         print(f"  {line}")
 
-    plugin = await _running(settings)
-    if plugin is None and report.scrape.last_error is None:
+    is_read = report.scrape.last_error is None and not is_shared
+    plugin = await _running(own)
+    if plugin is None and is_read:
         plugin = await _listen(state, settings)
     failed, text = plugin or (False, "not checked, because vLLM's metrics cannot be read")
     print(f"\nplug-in: {text}")
 
-    code = 0 if report.scrape.last_error is None and not failed else 1
+    code = 0 if is_read and not failed else 1
     for url in settings.alerting.alertmanagers:
         code = max(code, await _check_alertmanager(url, settings))
     return code
 
 
-async def _running(settings: Settings) -> tuple[bool, str] | None:
+class _Starts:
+    """A scrape sink that passes everything to a state, and notes which processes answered."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._starts: set[float | None] = set()
+        self.is_shared = False  # whether several servers answer
+
+    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
+        """See ``ScrapeSink``."""
+        self._state.scraped(at, duration, interval, page)
+        self._starts.add(page.process_start)
+        is_doubted = isinstance(self._state.last_error, AnotherServer | CountersFell)
+        self.is_shared |= is_doubted or len(self._starts) > 1
+
+    def failed(self, at: float, error: ScrapeError) -> None:
+        """See ``ScrapeSink``."""
+        self._state.failed(at, error)
+
+
+async def _poll(state: State, settings: Settings) -> bool:
+    """Polls a few times, each on a new connection; returns whether several servers answer.
+
+    A Service or a load balancer chooses a server for each connection.
+    """
+    sink = _Starts(state)
+    async with page_source(settings, settings.limits, whole=True, is_persistent=False) as source:
+        poller = Poller(source, settings, sink)
+        for _ in range(_POLLS):
+            await poller.poll()
+            if sink.is_shared or state.last_error is not None:
+                break
+            await asyncio.sleep(_BETWEEN_POLLS)
+    return sink.is_shared
+
+
+async def _running(own: str) -> tuple[bool, str] | None:
     """Whether the plug-in failed, and its text, according to a sidecar that already runs here.
 
     Such a sidecar has the socket. None if there is none.
     """
-    url = own_url(settings)
+    url = redacted(own)
 
     try:
-        status = await sidecar_status(url, tls=False)
+        status = await sidecar_status(own, tls=False)
         plugin = status["plugin"]
         watches = f"from the sidecar at {url}, which watches {status['vllm_url']}"
         return bool(plugin["problem"]) or plugin["state"] in BAD, f"{plugin['text']} ({watches})"
@@ -98,23 +158,36 @@ async def _running(settings: Settings) -> tuple[bool, str] | None:
 
 
 async def _listen(state: State, settings: Settings) -> tuple[bool, str]:
-    """The same from the socket.
+    """The same from the socket, which is there only as long as this listens.
 
     Listens for two seconds, or until a plug-in is bad or all engines have said hello.
     """
+    path = settings.plugin.socket
+    if not path.parent.is_dir():
+        return False, _NO_FOLDER.format(path.parent)
+
+    was_there = path.exists()
     # ``check`` itself prints what it finds.
     silent = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
-    receiver = PluginReceiver(settings.plugin.socket, state.plugin.receive, silent)
-    async with receiver:
-        for _ in range(round(_LISTEN / _PAUSE)):
-            plugin = state.plugin.report(receiver.problem)
-            failed = bool(receiver.problem) or plugin.state in BAD
-            if failed or (plugin.heard and len(plugin.engines) >= plugin.expected):
-                return failed, plugin_sentence(plugin)
-            await asyncio.sleep(_PAUSE)
+    receiver = PluginReceiver(path, state.plugin.receive, silent)
+    try:
+        async with receiver:
+            return await _heard(state, receiver)
+    finally:
+        if not was_there and not receiver.problem:
+            path.unlink(missing_ok=True)
 
-        listened = "" if plugin.heard else f" (listened for {_LISTEN:.0f} s)"
-        return False, f"{plugin_sentence(plugin)}{listened}"
+
+async def _heard(state: State, receiver: PluginReceiver) -> tuple[bool, str]:
+    for _ in range(round(_LISTEN / _PAUSE)):
+        plugin = state.plugin.report(receiver.problem)
+        failed = bool(receiver.problem) or plugin.state in BAD
+        if failed or (plugin.heard and len(plugin.engines) >= plugin.expected):
+            return failed, plugin_sentence(plugin)
+        await asyncio.sleep(_PAUSE)
+
+    listened = "" if plugin.heard else f" (listened for {_LISTEN:.0f} s)"
+    return False, f"{plugin_sentence(plugin)}{listened}"
 
 
 def _page(report: Report, settings: Settings) -> Iterator[str]:
@@ -141,7 +214,7 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
 
 
 def _remedy(error: ScrapeError, url: str) -> str:
-    if isinstance(error.__cause__, aiohttp.ClientSSLError):
+    if isinstance(error.__cause__, ssl.SSLError):
         return (
             "Does vLLM serve TLS there? If not, use http. "
             "If it does, is the CA of its certificate in vllm_ca_file?"

@@ -11,13 +11,16 @@ HELP = "check whether a running sidecar is healthy, for container probes"
 _TIMEOUT = 2.0  # seconds
 
 
-def add_arguments(_parser: argparse.ArgumentParser) -> None:
-    """There are none."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """There are none of its own."""
+    # A sidecar may run with the defaults of invalid settings.
+    parser.set_defaults(ignore_invalid_settings=True)
 
 
 def run(_arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 if the sidecar at ``listen`` is healthy, else prints why not and returns 1."""
-    local, web = settings.listen.local, settings.web_config_file
+    local = settings.listen.local
+    web = settings.web_config_file
     tls = None if web is None else web.tls
     if tls is None:
         connection = http.client.HTTPConnection(local.host, local.port, timeout=_TIMEOUT)

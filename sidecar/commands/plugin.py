@@ -87,7 +87,8 @@ def write_plugin(folder: Path) -> tuple[Path, ...]:
     Raises:
         InputError: the folder cannot be written or belongs to another project.
     """
-    package, project = folder / f"{MODULE}-{__version__}.dist-info", folder / "pyproject.toml"
+    package = folder / f"{MODULE}-{__version__}.dist-info"
+    project = folder / "pyproject.toml"
     files = {
         folder / f"{MODULE}.py": (_SOURCES / "plugin.py").read_text(encoding="utf-8"),
         folder / f"{_DOCTOR}.py": (_SOURCES / "doctor.py").read_text(encoding="utf-8"),

@@ -2,15 +2,31 @@
 
 import argparse
 import asyncio
+import json
+import os
+import ssl
 import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
 
-from sidecar.commands.arguments import base_url
+from sidecar.analysis.verdict import Verdict
+from sidecar.commands.arguments import (
+    add_sidecar_user,
+    authorities,
+    base_url,
+    with_sidecar_user,
+)
 from sidecar.commands.sidecar_status import own_url, sidecar_status, status_lines
-from sidecar.errors import ScrapeError
+from sidecar.errors import BadStatus, ScrapeError
 from sidecar.log import redacted
 from sidecar.settings import Settings
+from sidecar.settings.groups import USER_FILE_VARIABLE
 
 HELP = "print the verdicts and tables of a running sidecar, for a ticket"
+_NO_VERDICT: Final = 3
+_NET_NEGATIVE: Final = 4
+_NOT_A_SIDECAR: Final = "its JSON is not from a specdec-sidecar of this version"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,27 +36,84 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=base_url,
         help="a running sidecar (default: this machine's, at SPECDEC_LISTEN)",
     )
+    add_sidecar_user(parser)
     parser.add_argument(
+        "--cacert",
+        type=Path,
+        metavar="FILE",
+        help="CA certificates (PEM) to verify the certificate of --url",
+    )
+    parser.add_argument(
+        "--exit-code",
+        action="store_true",
+        help=f"exit with {_NET_NEGATIVE} if a model's verdict is net negative, with {_NO_VERDICT}"
+        " if one has no verdict, else with 0 (1: no report)",
+    )
+
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument(
         "--format", choices=("text", "markdown"), default="text", help="default: text"
     )
+    output.add_argument("--json", action="store_true", help="the sidecar's JSON, for scripts")
+    # The running sidecar says which of its settings are invalid.
+    parser.set_defaults(ignore_invalid_settings=True)
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0, or 1 if no sidecar answers."""
+    """Returns 0, 1 if no sidecar answers, or with ``--exit-code`` a code for the verdict.
+
+    Raises:
+        InputError: a file with the password or the certificates cannot be used.
+    """
     url: str = arguments.url or own_url(settings)
     origin = redacted(url)
+    # Without --url, the address is this machine's; the certificate is issued for other names.
+    tls = authorities(arguments.cacert) or arguments.url is not None
+    with_user = with_sidecar_user(url, arguments.user_file, os.environ)
+
     try:
-        # Without --url, the address is this machine's; the certificate is issued for other names.
-        status = asyncio.run(sidecar_status(url, tls=arguments.url is not None))
-        print("\n".join(status_lines(status, origin, is_markdown=arguments.format == "markdown")))
+        status = asyncio.run(sidecar_status(with_user, tls=tls))
+        text = "\n".join(_lines(status, origin, arguments))
+        code = _verdict_code(status)
     except ScrapeError as error:
         fault = f"{error} ({error.reason})"
+        hint = _hint(error)
     except (AttributeError, LookupError, TypeError, ValueError):
-        fault = "its JSON is not from a specdec-sidecar of this version"
+        fault = _NOT_A_SIDECAR
+        hint = _hint(None)
     else:
-        return 0
-    hint = "set --url to the address of a running sidecar, not of vLLM"
-    if fault.startswith("status 401 "):
-        hint = "it asks for a password: --url http://USER:PASSWORD@HOST:PORT"
+        print(text)
+        return code if arguments.exit_code else 0
     print(f"no report from {origin}: {fault}; {hint}", file=sys.stderr)
     return 1
+
+
+def _lines(status: Mapping[str, Any], origin: str, arguments: argparse.Namespace) -> Iterator[str]:
+    if arguments.json:
+        yield json.dumps(status, indent=2, ensure_ascii=False)
+    else:
+        yield from status_lines(status, origin, is_markdown=arguments.format == "markdown")
+
+
+def _verdict_code(status: Mapping[str, Any]) -> int:
+    """The exit code for the worst verdict of a model; vLLM's last ones do not count if it is down.
+
+    Raises:
+        LookupError, TypeError: the status is not a sidecar's.
+    """
+    models = status["models"] if status["scrape"]["up"] else ()
+    verdicts = {model["judgement"]["verdict"] for model in models}
+    if Verdict.NET_NEGATIVE in verdicts:
+        return _NET_NEGATIVE
+    return _NO_VERDICT if not verdicts or Verdict.INSUFFICIENT_DATA in verdicts else 0
+
+
+def _hint(error: ScrapeError | None) -> str:
+    if isinstance(error, BadStatus) and error.status == 401:
+        return (
+            "it asks for a password: put NAME:PASSWORD into a file and name it in --user-file or"
+            f" {USER_FILE_VARIABLE}"
+        )
+    if error is not None and isinstance(error.__cause__, ssl.SSLError):
+        return "is the CA of its certificate in --cacert, and its name in --url?"
+    return "set --url to the address of a running sidecar, not of vLLM"

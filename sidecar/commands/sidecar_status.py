@@ -4,12 +4,13 @@ It shows the sidecar's verdicts and computes none.
 """
 
 import json
+import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from sidecar.analysis.evidence import CONFIDENCE
-from sidecar.engine.page_source import Fetcher
+from sidecar.engine.fetch import Fetcher
 from sidecar.errors import NotAnExposition
 from sidecar.settings import Settings
 from sidecar.wording.numbers import aligned, markdown, ratio
@@ -23,8 +24,10 @@ def own_url(settings: Settings) -> str:
     return f"{settings.scheme}://{settings.listen.local}"
 
 
-async def sidecar_status(url: str, *, tls: bool) -> dict[str, Any]:
-    """The JSON of the sidecar at ``url``; ``tls``: whether to verify its certificate.
+async def sidecar_status(url: str, *, tls: ssl.SSLContext | bool) -> dict[str, Any]:
+    """The JSON of the sidecar at ``url``.
+
+    ``tls`` verifies its certificate: True by the system's CAs, False not at all.
 
     Raises:
         ScrapeError: there is no answer, or it is not a JSON object.
@@ -49,7 +52,9 @@ def status_lines(status: _Json, origin: str, *, is_markdown: bool = False) -> It
     """
     table: _Table = markdown if is_markdown else aligned
     heading, item = ("### ", "- ") if is_markdown else ("", "  ")
-    scrape, why, plugin = status["scrape"], status["answer"]["why"], status["plugin"]["text"]
+    scrape = status["scrape"]
+    why = status["answer"]["why"]
+    plugin = status["plugin"]["text"]
 
     yield f"{heading}Does speculation pay? {status['answer']['text']}"
     yield ""
@@ -58,6 +63,9 @@ def status_lines(status: _Json, origin: str, *, is_markdown: bool = False) -> It
         f"specdec-sidecar {status['version']}, {origin}; "
         "times in milliseconds; ± is the 95 % confidence interval"
     )
+
+    for problem in status["own"]["invalid_settings"]:
+        yield f"{item}invalid setting: {problem}"
 
     if scrape["up"]:
         for model in status["models"]:
@@ -104,7 +112,8 @@ def _speedup(model: _Json) -> str:
     speed = model["speed"]
     if speed is None or speed["speedup"] is None:
         return ""
-    speedup, break_even = speed["speedup"], speed["break_even_acceptance"]
+    speedup = speed["speedup"]
+    break_even = speed["break_even_acceptance"]
     text = f"speedup {speedup['ratio']:.3f} ± {CONFIDENCE * speedup['error']:.3f}"
     if break_even is None:
         return text

@@ -93,7 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " alone, such as 0:60,1:40"
     )
     parser.add_argument("--mix", type=_mix, metavar="T:W,T:W", help=mix)
-    concurrency, in_flight = listed(whole(MOST_AT_ONCE)), "requests in flight (default: 1,8)"
+    concurrency = listed(whole(MOST_AT_ONCE))
+    in_flight = "requests in flight (default: 1,8)"
     parser.add_argument(
         "--concurrency", type=concurrency, default="1,8", metavar="N,N", help=in_flight
     )
@@ -176,7 +177,8 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
 
 async def _run(options: SweepOptions, urls: Sequence[str]) -> tuple[SweepResult, ...]:
     clock = asyncio.get_running_loop().time
-    begun, total = clock(), len(options.levels) * options.rounds
+    begun = clock()
+    total = len(options.levels) * options.rounds
 
     def on_begin(ended: int, level: SweepLevel) -> None:
         left = f", about {(clock() - begun) / ended * (total - ended):.0f} s left" if ended else ""

@@ -30,6 +30,7 @@ _HISTOGRAMS: Final = {
     "request_time_per_output_token_seconds": _TOKEN,
     "e2e_request_latency_seconds": _REQUEST,
     "request_queue_time_seconds": _REQUEST,
+    "request_prefill_time_seconds": _REQUEST,
 }
 
 
@@ -87,7 +88,8 @@ class MetricsPage:
         # Since vLLM 0.25.1: the prompt tokens that were computed, not cached, and the generated
         # tokens.
         computed = report.prompt_tokens - report.cached_prompt_tokens
-        self._observe("iteration_tokens_total", computed + report.generation_tokens)
+        if report.outputs:  # vLLM counts no step without any, as of a part of a prompt
+            self._observe("iteration_tokens_total", computed + report.generation_tokens)
         self._count("prompt_tokens", report.prompt_tokens)
         self._count("prefix_cache_queries", report.prompt_tokens)
         self._count("prefix_cache_hits", report.cached_prompt_tokens)
@@ -105,6 +107,7 @@ class MetricsPage:
             self._observe("request_time_per_output_token_seconds", request.time_per_output_token)
             self._observe("e2e_request_latency_seconds", request.last_token - request.arrived)
             self._observe("request_queue_time_seconds", request.scheduled - request.arrived)
+            self._observe("request_prefill_time_seconds", request.first_token - request.scheduled)
         self.record_load(scheduler)
 
     def record_load(self, scheduler: Scheduler) -> None:

@@ -11,6 +11,8 @@ from enum import StrEnum
 from random import Random
 from types import SimpleNamespace
 
+from sidecar.demo.step_law import LinearLaw, StepLaw, StepWork
+
 
 @dataclass(frozen=True, slots=True)
 class SimulatorOptions:
@@ -29,10 +31,12 @@ class SimulatorOptions:
     # What the plug-in reads; hot_acceptance does not follow from it.
     draft_sample_method: str = "greedy"
     structured_acceptance: float = 1.0  # factor on that probability for structured output
-    # Share of requests that find half of their prompt in the prefix cache (0-1).
+    # Share of requests that find ``cached_share`` of their prompt in the prefix cache (0-1).
     prefix_hits: float = 0.25
+    cached_share: float = 0.5
 
     max_num_seqs: int = 16  # requests that run concurrently
+    max_num_batched_tokens: int = 1_000_000  # tokens per step: a longer prompt takes several
     block_size: int = 16  # tokens per KV-cache block
     num_gpu_blocks: int = 4096  # KV-cache blocks
 
@@ -41,6 +45,7 @@ class SimulatorOptions:
     prefill_seconds_per_token: float = 0.00002  # added for every prompt token computed
     # Added for each draft position, since drafting is sequential.
     draft_seconds_per_token: float = 0.0
+    law: StepLaw | None = None  # if given, it replaces these durations
 
 
 class RequestStatus(StrEnum):
@@ -78,6 +83,7 @@ class Request:
     lora_request: None = None
     status: RequestStatus = RequestStatus.RUNNING
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache
+    num_computed_tokens: int = 0  # tokens whose keys and values are in the KV cache
     num_output_tokens: int = 0
     arrived: float = 0.0
     scheduled: float = 0.0
@@ -85,6 +91,16 @@ class Request:
     last_token: float = 0.0
     # [j]: verification steps that accepted j tokens
     lengths: list[int] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens."""
+        return self.num_prompt_tokens + self.num_output_tokens
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether tokens of its prompt are still to be computed."""
+        return self.num_computed_tokens < self.num_prompt_tokens
 
     @property
     def time_per_output_token(self) -> float:
@@ -100,6 +116,11 @@ class SchedulerOutput:
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
     num_invalid_spec_tokens: dict[str, int] | None = None  # draft tokens that a grammar rejected
+
+    @property
+    def total_num_scheduled_tokens(self) -> int:
+        """The tokens that all requests compute together."""
+        return sum(self.num_scheduled_tokens.values())
 
 
 @dataclass(slots=True)
@@ -143,8 +164,8 @@ class Scheduler:
 
     As in vLLM, the step that computes a prompt yields the first token; each later step verifies K
     draft tokens and yields the accepted ones and one more. Tokens beyond ``max_tokens`` are cut off
-    but count as accepted. Unlike in vLLM, one step computes a prompt of any length, and a full KV
-    cache stops nothing.
+    but count as accepted. A prompt longer than what is left of ``max_num_batched_tokens`` takes
+    several steps. Unlike in vLLM, a full KV cache stops nothing.
     """
 
     def __init__(self, options: SimulatorOptions) -> None:
@@ -198,36 +219,66 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Plans the next step, which is empty if no request waits or runs."""
         output, options = SchedulerOutput(), self._options
+        room = options.max_num_batched_tokens
         for request in self.running:
+            if request.is_prefilling:
+                continue
             output.num_scheduled_tokens[request.request_id] = 1 + self.num_spec_tokens
+            room -= 1 + self.num_spec_tokens
             if self.num_spec_tokens:
                 output.scheduled_spec_decode_tokens[request.request_id] = [0] * self.num_spec_tokens
-        while self.waiting and len(self.running) < options.max_num_seqs:
+
+        for request in self.running:
+            if request.is_prefilling and room > 0:
+                room -= self._prefill(request, output, room)
+
+        while self.waiting and len(self.running) < options.max_num_seqs and room > 0:
             request = self.waiting.popleft()
             self.running.append(request)
             request.scheduled = self.now
             if request.random.random() < options.prefix_hits:
-                request.num_cached_tokens = request.num_prompt_tokens // 2
+                cached = int(request.num_prompt_tokens * options.cached_share)
+                # vLLM always computes the last token, to get its logits.
+                request.num_cached_tokens = min(cached, request.num_prompt_tokens - 1)
+            request.num_computed_tokens = request.num_cached_tokens
             output.scheduled_new_reqs.append(SimpleNamespace(req_id=request.request_id))
-            output.num_scheduled_tokens[request.request_id] = (
-                request.num_prompt_tokens - request.num_cached_tokens
-            )
+            room -= self._prefill(request, output, room)
         return output
 
-    def duration(self, output: SchedulerOutput) -> float:
-        """The planned step's duration in seconds.
+    def _prefill(self, request: Request, output: SchedulerOutput, room: int) -> int:
+        """Plans the next part of a prompt, at most ``room`` tokens; returns how many."""
+        tokens = min(request.num_prompt_tokens - request.num_computed_tokens, room)
+        output.num_scheduled_tokens[request.request_id] = tokens
+        return tokens
 
-        Each prompt is computed in one step, in which it drafts nothing.
-        """
+    def duration(self, output: SchedulerOutput) -> float:
+        """The planned step's duration in seconds, by the law in the options."""
         options = self._options
-        prompts = sum(output.num_scheduled_tokens[new.req_id] for new in output.scheduled_new_reqs)
-        drafts = self.num_spec_tokens if output.scheduled_spec_decode_tokens else 0
-        requests = len(output.num_scheduled_tokens)
-        return (
-            options.step_seconds
-            + options.step_seconds_per_request * requests
-            + options.prefill_seconds_per_token * prompts
-            + options.draft_seconds_per_token * drafts
+        law = options.law or LinearLaw(
+            step=options.step_seconds,
+            per_request=options.step_seconds_per_request,
+            per_prefill_token=options.prefill_seconds_per_token,
+            per_draft_position=options.draft_seconds_per_token,
+        )
+        return law.seconds(self._work(output))
+
+    def _work(self, output: SchedulerOutput) -> StepWork:
+        """What the planned step computes."""
+        decodes = context = prefill = attended = 0
+        for request_id, tokens in output.num_scheduled_tokens.items():
+            request = self.requests[request_id]
+            if request.is_prefilling:
+                prefill += tokens
+                attended += tokens * (request.num_computed_tokens + tokens // 2)
+            else:
+                decodes += 1
+                context += request.num_tokens
+        return StepWork(
+            decodes=decodes,
+            context_tokens=context,
+            drafted=self.num_spec_tokens,
+            prefill_tokens=prefill,
+            prefill_context=attended / prefill if prefill else 0.0,
         )
 
     def execute(self, output: SchedulerOutput) -> SimpleNamespace:
@@ -238,6 +289,10 @@ class Scheduler:
         sampled = []
         for request_id in output.num_scheduled_tokens:
             request, accepted = self.requests.get(request_id), 0
+            if request is not None and request.is_prefilling:
+                ends = request.num_computed_tokens + output.num_scheduled_tokens[request_id]
+                sampled.append([0] if ends >= request.num_prompt_tokens else [])
+                continue
             drafted = len(output.scheduled_spec_decode_tokens.get(request_id, ()))
             if request is not None and drafted:
                 chance = acceptance(request.sampling_params.temperature, self._options)
@@ -264,6 +319,10 @@ class Scheduler:
                 continue
 
             tokens = model_runner_output.sampled_token_ids[index]
+            if request.is_prefilling:
+                request.num_computed_tokens += scheduler_output.num_scheduled_tokens[request_id]
+                if not tokens:  # of a part of a prompt, as in vLLM, nothing is reported
+                    continue
             if draft := scheduler_output.scheduled_spec_decode_tokens.get(request_id):
                 request.lengths[len(tokens) - 1] += 1
                 invalid = scheduler_output.num_invalid_spec_tokens

@@ -14,11 +14,17 @@ them.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
 
-from sidecar.errors import NotAnExposition, PageTooLarge, TruncatedPage
+from sidecar.engine.names import split
+from sidecar.errors import EmptyPage, NoLogStats, NotAnExposition, PageTooLarge, TruncatedPage
 from sidecar.settings.groups import Limits
 
 _TYPE_LINE = re.compile(rb"# TYPE \S+ \w+\n")
+# What vLLM's API server itself counts, from the first request on or before it.
+_API_SERVER = re.compile(
+    rb'(?m)^http_requests_total\{[^\n]*handler="/v1/|^# TYPE http_requests_total '
+)
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(
     r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|(?=\}))'
@@ -30,6 +36,7 @@ _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
 _MOST_LINES = 100_000  # per page; vLLM has about 420 per engine
 _LINE_BYTES = 16 * 1024
+_MOST_REMEMBERED = 4 * 1024 * 1024  # bytes of a page; one of 16 engines has less than 1 MiB
 _MOST_LABELS = 64
 _LABEL_CHARACTERS = 512  # a label's value: it is kept, and exported with each series of its engine
 
@@ -81,7 +88,9 @@ class PageReader:
 
         Raises:
             PageTooLarge: the page has more bytes, lines or wanted series than the limit.
+            EmptyPage: the body is empty.
             NotAnExposition: the body has neither a wanted sample nor a ``# TYPE`` line.
+            NoLogStats: the page is of an API server, without any metric of vLLM.
             TruncatedPage: the last line does not end with a newline.
         """
         if len(body) > self._limits.page_bytes:
@@ -94,10 +103,14 @@ class PageReader:
     def _learn(self, body: bytes) -> Page:
         """Reads the page line by line and remembers its shape. Raises what ``read`` raises."""
         page, places = read_lines(body, self._wanted, self._limits.series)
+        if not body.strip():
+            raise EmptyPage("vLLM answers, but its page is empty")
         if not page.series and not _TYPE_LINE.search(body):
             raise NotAnExposition(f"the body begins with {body[:16]!r}")
         if not body.endswith(b"\n"):
             raise TruncatedPage(f"{len(body)} bytes and the last line has no end")
+        if not any(split(series.name)[0] for series in page.series) and _API_SERVER.search(body):
+            raise NoLogStats("an API server answers, but its page has no metric of vLLM")
         if self._series != page.series:
             self._series = page.series
         self._memory = _remember(body, page, places)
@@ -105,11 +118,11 @@ class PageReader:
 
 
 def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | None:
-    """The page's shape; None if a page of that shape could be misread.
+    """The page's shape; None if a page of that shape could be misread, or is very large.
 
-    That is so with malformed lines, or white space in keys.
+    It could be misread with malformed lines, or white space in keys.
     """
-    if page.malformed or not places:
+    if page.malformed or not places or len(body) > _MOST_REMEMBERED:
         return None
 
     lines = body.split(b"\n")
@@ -150,17 +163,18 @@ def read_lines(
     Raises:
         PageTooLarge: more lines or wanted series than the limit.
     """
-    lines = body.split(b"\n", _MOST_LINES)
-    if len(lines) > _MOST_LINES:
-        raise PageTooLarge(f"more than {_MOST_LINES} lines")
     samples: dict[Series, float] = {}
     places: list[int] = []
     malformed = 0
-    for place, line in enumerate(lines):
+    texts: dict[str, str] = {}  # each label's text once, however many series have it
+    for place, ended_line in enumerate(BytesIO(body)):
+        if place >= _MOST_LINES:
+            raise PageTooLarge(f"more than {_MOST_LINES} lines")
+        line = ended_line.removesuffix(b"\n")
         name = _NAME.match(line)
         if name is None or name[0] not in wanted:
             continue
-        sample = _sample(line, name.end())
+        sample = _sample(line, name.end(), texts)
         if sample is None or sample[0] in samples:
             malformed += 1
             continue
@@ -177,23 +191,31 @@ def read_sample(line: bytes) -> tuple[Series, float] | None:
     None for a malformed line, a comment or an empty line.
     """
     name = _NAME.match(line)
-    return None if name is None else _sample(line, name.end())
+    return None if name is None else _sample(line, name.end(), {})
 
 
-def _sample(line: bytes, name_end: int) -> tuple[Series, float] | None:
-    """The series and value of a line; None for a malformed one."""
+def _sample(line: bytes, name_end: int, texts: dict[str, str]) -> tuple[Series, float] | None:
+    """The series and value of a line; None for a malformed one.
+
+    Its texts are those in ``texts`` where they are known.
+    """
     if len(line) > _LINE_BYTES:
         return None
     try:
         text = line.decode()
-        labels, end = _labels(text, name_end)
+        labels, end = _labels(text, name_end, texts)
         match = _VALUE.match(text, end)
-        return None if match is None else (Series(text[:name_end], labels), float(match[1]))
+        if match is None:
+            return None
+        name = text[:name_end]
+        return Series(texts.setdefault(name, name), labels), float(match[1])
     except ValueError:
         return None
 
 
-def _labels(text: str, position: int) -> tuple[tuple[tuple[str, str], ...], int]:
+def _labels(
+    text: str, position: int, texts: dict[str, str]
+) -> tuple[tuple[tuple[str, str], ...], int]:
     """The label pairs that begin at ``position``, and the position where they end.
 
     Raises:
@@ -210,6 +232,6 @@ def _labels(text: str, position: int) -> tuple[tuple[tuple[str, str], ...], int]
         value = match[2]
         if "\\" in value:
             value = _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[0]), value)
-        pairs.append((match[1], value))
+        pairs.append((texts.setdefault(match[1], match[1]), texts.setdefault(value, value)))
         position = match.end()
     return tuple(pairs), position + 1

@@ -59,6 +59,9 @@ class Counter(_Quantity):
     FIRST_TOKENS = "first_tokens", "time_to_first_token_seconds_count"
     # From their arrival until then, summed over them.
     TTFT_SECONDS = "ttft_seconds", "time_to_first_token_seconds_sum"
+    # From being scheduled to the first token, summed over finished requests, and their number.
+    PREFILL_SECONDS = "prefill_seconds", "request_prefill_time_seconds_sum"
+    PREFILLED = "prefilled", "request_prefill_time_seconds_count"
 
 
 class Gauge(_Quantity):
@@ -134,3 +137,11 @@ def split(full_name: str) -> tuple[str, str]:
         if full_name.startswith(prefix):
             return prefix, full_name[len(prefix) :]
     return "", full_name
+
+
+def is_collected(prefix: str) -> bool:
+    """Whether an agent serves the page, and not vLLM's own process: that of a whole Ray node.
+
+    The page's start time is the agent's then.
+    """
+    return prefix.startswith("ray_")

@@ -10,20 +10,13 @@ from typing import NamedTuple
 
 from sidecar.engine import names
 from sidecar.engine.exposition import Series
+from sidecar.engine.identity import EngineKey, Identities
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.errors import PageTooLarge
 
 # Pairs of model and engine on a page; four times the maximum of ``limits.engines``.
 _MOST_ENGINES = 256
 _DIGITS = 15  # at most; Python refuses to parse integers of several thousand digits
-_NO_ENGINE = "0"  # V0 and the first V1 versions have one engine and no label for it
-
-
-class EngineKey(NamedTuple):
-    """Which engine of which model; versions without an ``engine`` label have one engine, "0"."""
-
-    model_name: str
-    engine: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +51,21 @@ class EnginePlan:
     histograms: Mapping[Phase, HistogramPlan]
     kv_cache: KvCache
     traits: frozenset[Trait]
+    created: int | None  # when the engine's counters were made; None on a page of several processes
+
+
+@dataclass(frozen=True, slots=True)
+class PagePlan:
+    """Where everything is on a page of one shape.
+
+    ``process_start`` is the index of the time at which the process of its engines started; None if
+    they are of several processes.
+    """
+
+    engines: tuple[EnginePlan, ...] = ()
+    process_start: int | None = None
+    shows_replicas: bool = False  # see ``PageSnapshot``
+    replica_labels: tuple[str, ...] = ()  # see ``Identities``
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,45 +74,67 @@ class _Sample:
     labels: Mapping[str, str]
 
 
-def engine_plans(page: Sequence[Series]) -> tuple[EnginePlan, ...]:
-    """One plan per engine, ordered by model and engine; empty if the page has no vLLM series.
+_Samples = Mapping[str, list[_Sample]]  # of one engine, by name without prefix
+
+
+def page_plan(page: Sequence[Series], replica_labels: tuple[str, ...] = ()) -> PagePlan:
+    """The plan of a page; without engines if it has no vLLM series.
+
+    ``replica_labels`` have told engines apart on earlier pages of the same server.
 
     Raises:
         PageTooLarge: more than ``_MOST_ENGINES`` engines.
     """
+    split = [names.split(series.name) for series in page]
+    is_collected = any(names.is_collected(prefix) for prefix, _ in split)
+    identities = Identities(
+        (
+            series
+            for series, (prefix, name) in zip(page, split, strict=True)
+            if prefix and name != names.CACHE_CONFIG
+        ),
+        is_collected=is_collected,
+        known=replica_labels,
+    )
     by_engine: dict[EngineKey, dict[str, list[_Sample]]] = defaultdict(lambda: defaultdict(list))
     caches: dict[str | None, set[KvCache]] = defaultdict(set)
-    for index, series in enumerate(page):
-        prefix, name = names.split(series.name)
-        sample = _Sample(index, dict(series.labels))
+    for index, (series, (prefix, name)) in enumerate(zip(page, split, strict=True)):
         if not prefix:
             continue
+        labels = dict(series.labels)
         if name == names.CACHE_CONFIG:  # has no model_name, and no engine either before 0.9
-            caches[sample.labels.get("engine")].add(_kv_cache(sample.labels))
-        elif "model_name" in sample.labels:
-            key = EngineKey(sample.labels["model_name"], sample.labels.get("engine", _NO_ENGINE))
-            by_engine[key][name].append(sample)
+            engine = identities.engine(labels) if "engine" in labels else None
+            caches[engine].add(_kv_cache(labels))
+        elif "model_name" in labels:
+            by_engine[identities.key(labels)][name].append(_Sample(index, labels))
             if len(by_engine) > _MOST_ENGINES:
                 raise PageTooLarge(f"more than {_MOST_ENGINES} pairs of model and engine")
-    return tuple(
+
+    engines = tuple(
         _engine_plan(key, by_engine[key], _agreed(caches.get(key.engine) or caches.get(None)))
-        for key in sorted(
-            by_engine, key=lambda key: (key.model_name, _whole(key.engine) or 0, key.engine)
-        )
+        for key in sorted(by_engine, key=_order)
     )
+    numbers = {(key.model_name, key.number) for key in by_engine}
+    shows_replicas = is_collected or len(numbers) < len(by_engine)
+    start = None if shows_replicas else _process_start(page)
+    return PagePlan(engines, start, shows_replicas, identities.replica_labels)
 
 
-def process_start(page: Sequence[Series]) -> int | None:
+def _order(key: EngineKey) -> tuple[str, int, str]:
+    return key.model_name, _whole(key.number) or 0, key.engine
+
+
+def _process_start(page: Sequence[Series]) -> int | None:
     """The index of the process start time, or else of the time at which it created a counter.
 
     None if there is neither, as on pages of several processes.
     """
     starts = [index for index, series in enumerate(page) if series.name == names.PROCESS_START]
+    if len(starts) == 1:
+        return starts[0]
     created = [
         index for index, series in enumerate(page) if names.split(series.name)[1] == names.CREATED
     ]
-    if len(starts) == 1:
-        return starts[0]
     return created[0] if created and not starts else None
 
 
@@ -116,10 +146,15 @@ def _agreed(caches: set[KvCache] | None) -> KvCache:
     return next(iter(caches)) if caches is not None and len(caches) == 1 else KvCache()
 
 
-def _engine_plan(
-    key: EngineKey, samples: Mapping[str, list[_Sample]], kv_cache: KvCache
-) -> EnginePlan:
+def _engine_plan(key: EngineKey, samples: _Samples, kv_cache: KvCache) -> EnginePlan:
     counters = {counter: _indices(samples, counter.candidates) for counter in Counter}
+    gauges = {gauge: _gauge_indices(samples, gauge.candidates) for gauge in Gauge}
+    by_reason = samples.get(names.WAITING_BY_REASON, [])
+    gauges[Gauge.WAITING_FOR_CAPACITY] = _with_label(by_reason, "reason", names.CAPACITY)
+    sleep_states = samples.get(names.SLEEP_STATE, [])
+    gauges[Gauge.AWAKE] = _with_label(sleep_states, "sleep_state", names.AWAKE)
+    histograms = {phase: _histogram(samples, phase.candidates) for phase in Phase}
+
     traits = set()
     if counters[Counter.DRAFT_TOKENS] and not counters[Counter.DRAFTS]:
         # Only V0 counts tokens but no drafts, and it adds its totals again at every log interval.
@@ -127,12 +162,8 @@ def _engine_plan(
         traits.add(Trait.OVERCOUNTED)
     if names.DIFFUSION in samples:
         traits.add(Trait.DIFFUSION)
-    gauges = {gauge: _gauge_indices(samples, gauge.candidates) for gauge in Gauge}
-    by_reason = samples.get(names.WAITING_BY_REASON, [])
-    gauges[Gauge.WAITING_FOR_CAPACITY] = _with_label(by_reason, "reason", names.CAPACITY)
-    sleep_states = samples.get(names.SLEEP_STATE, [])
-    gauges[Gauge.AWAKE] = _with_label(sleep_states, "sleep_state", names.AWAKE)
-    histograms = {phase: _histogram(samples, phase.candidates) for phase in Phase}
+
+    created = samples.get(names.CREATED, [])
     return EnginePlan(
         key,
         {counter: indices for counter, indices in counters.items() if indices},
@@ -141,17 +172,16 @@ def _engine_plan(
         {phase: plan for phase, plan in histograms.items() if plan is not None},
         kv_cache,
         frozenset(traits),
+        created[0].index if len(created) == 1 else None,
     )
 
 
-def _indices(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) -> tuple[int, ...]:
+def _indices(samples: _Samples, candidates: Iterable[str]) -> tuple[int, ...]:
     first = next((samples[name] for name in candidates if name in samples), [])
     return tuple(sample.index for sample in first)
 
 
-def _gauge_indices(
-    samples: Mapping[str, list[_Sample]], candidates: tuple[str, ...]
-) -> tuple[int, ...]:
+def _gauge_indices(samples: _Samples, candidates: tuple[str, ...]) -> tuple[int, ...]:
     """Like ``_indices``, but prefers a candidate without ``pid``.
 
     Most with one are stale (0.9.2 to 0.11.0).
@@ -179,9 +209,7 @@ def _positions(samples: list[_Sample]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(by_position[position]) for position in positions)
 
 
-def _histogram(
-    samples: Mapping[str, list[_Sample]], candidates: Iterable[str]
-) -> HistogramPlan | None:
+def _histogram(samples: _Samples, candidates: Iterable[str]) -> HistogramPlan | None:
     """The first candidate that is complete, that is, has a +Inf bucket."""
     for name in candidates:
         by_edge: dict[float, list[int]] = defaultdict(list)

@@ -74,7 +74,8 @@ class Poller:
 
     async def poll(self) -> float:
         """Polls once; returns the seconds from its start to the start of the next poll."""
-        wall, started = self._wall_clock(), self._monotonic()
+        wall = self._wall_clock()
+        started = self._monotonic()
         try:
             page = await self._source.next()
         except ScrapeError as error:

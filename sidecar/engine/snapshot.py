@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from operator import le
 
 from sidecar.engine.exposition import Page, Series
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
-from sidecar.engine.plan import EngineKey, EnginePlan, HistogramPlan, engine_plans, process_start
+from sidecar.engine.plan import EnginePlan, HistogramPlan, PagePlan, page_plan
 from sidecar.errors import NoVllmMetrics
 
 _LARGEST = 1e18  # far above any real count; sums of larger values would eventually be infinite
@@ -45,6 +46,7 @@ class EngineSnapshot:
     kv_cache_capacity_tokens: int | None
     traits: frozenset[Trait] = frozenset()
     kv_cache_block_tokens: int = 0  # 0: not exported
+    created: float | None = None  # when its counters were made, Unix seconds; None: not exported
 
     @property
     def speculates(self) -> bool:
@@ -67,6 +69,22 @@ class PageSnapshot:
     engines: tuple[EngineSnapshot, ...]
     process_start: float | None
     malformed: int  # malformed lines, and histograms that are not cumulative
+    # Each engine is of a process of its own, and the page is an agent's that collects them.
+    shows_replicas: bool = False
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether an engine's counters are sums over several API servers."""
+        return self.process_start is None and not self.shows_replicas
+
+    def key_of(self, model_name: str, number: str) -> EngineKey:
+        """The engine that vLLM itself gives this ``number``, where the page has only one such."""
+        found = [
+            engine.key
+            for engine in self.engines
+            if engine.key.model_name == model_name and engine.key.number == number
+        ]
+        return found[0] if len(found) == 1 else EngineKey(model_name, number)
 
 
 class SnapshotReader:
@@ -74,8 +92,9 @@ class SnapshotReader:
 
     def __init__(self) -> None:
         self._series: tuple[Series, ...] = ()
-        self._plans: tuple[EnginePlan, ...] = ()
-        self._process_start: int | None = None
+        self._plan = PagePlan()
+        # Labels that have told processes apart: an engine keeps its name once it is the only one.
+        self._replica_labels: tuple[str, ...] = ()
 
     def read(self, page: Page) -> PageSnapshot:
         """The engines on a page, ordered by model and engine.
@@ -85,17 +104,29 @@ class SnapshotReader:
             PageTooLarge: there are more engines than any vLLM has.
         """
         if self._series is not page.series:
-            self._plans = engine_plans(page.series)
-            self._process_start = process_start(page.series)
+            self._plan = page_plan(page.series, self._replica_labels)
+            self._replica_labels = self._plan.replica_labels
             self._series = page.series
-        if not self._plans:
+        plans = self._plan.engines
+        if not plans:
             raise NoVllmMetrics("the page has no series of a vLLM engine")
-        engines = tuple(_engine(plan, page.values) for plan in self._plans)
-        planned = sum(len(plan.histograms) for plan in self._plans)
+
+        engines = tuple(_engine(plan, page.values) for plan in plans)
+        planned = sum(len(plan.histograms) for plan in plans)
         contradictory = planned - sum(len(engine.histograms) for engine in engines)
-        start = math.nan if self._process_start is None else page.values[self._process_start]
-        known_start = start if math.isfinite(start) else None
-        return PageSnapshot(engines, known_start, page.malformed + contradictory)
+        return PageSnapshot(
+            engines,
+            _time(self._plan.process_start, page.values),
+            page.malformed + contradictory,
+            self._plan.shows_replicas,
+        )
+
+
+def _time(index: int | None, values: Sequence[float]) -> float | None:
+    """A time on the page, in Unix seconds; None if it has none, or one that is no time."""
+    if index is None or not math.isfinite(values[index]):
+        return None
+    return values[index]
 
 
 def _engine(plan: EnginePlan, values: Sequence[float]) -> EngineSnapshot:
@@ -118,6 +149,7 @@ def _engine(plan: EnginePlan, values: Sequence[float]) -> EngineSnapshot:
         plan.kv_cache.capacity,
         plan.traits,
         plan.kv_cache.block,
+        _time(plan.created, values),
     )
 
 

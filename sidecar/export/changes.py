@@ -2,7 +2,7 @@
 
 from sidecar.analysis.split.plugin_state import BAD
 from sidecar.analysis.state import State
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import Logger, StateLog
@@ -25,6 +25,10 @@ class LoggedState:
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
         """See ``ScrapeSink``."""
         self._state.scraped(at, duration, interval, page)
+        if self._state.last_error is not None:
+            self._log_failure(self._state.last_error)
+            return
+
         self._changes.clear("scrape", "vLLM responds again")
         if self._state.restarts > self._restarts:
             self._restarts = self._state.restarts
@@ -47,6 +51,9 @@ class LoggedState:
     def failed(self, at: float, error: ScrapeError) -> None:
         """See ``ScrapeSink``."""
         self._state.failed(at, error)
+        self._log_failure(error)
+
+    def _log_failure(self, error: ScrapeError) -> None:
         self._changes.fault(
             "scrape", "cannot read vLLM's metrics", reason=error.reason, problem=str(error)
         )

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from sidecar.analysis.distributions import Distribution
-from sidecar.analysis.engine.engines import shown_positions
 from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
+from sidecar.analysis.series import engines_with_histograms, shown_positions
 from sidecar.analysis.speed.speedup import LoadReport
 from sidecar.analysis.split.tallies import GroupReport
-from sidecar.engine.merge import OTHER
+from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.settings import Settings
 
 LabelValues = tuple[str, ...]  # in the order of the label names
@@ -96,8 +96,7 @@ class Level(Generic[Node]):
         """A counter for each draft position, from 0; those past the limit are summed: ``other``."""
 
         def samples(shown: Shown) -> Iterator[Sample]:
-            engines = sum(len(model.engines) for model in shown.report.models)
-            most = shown_positions(shown.settings, engines)
+            most = shown_positions(shown.settings, len(list(_engines(shown))))
             for outer, node in self.nodes(shown):
                 counts = value(node)
                 for position, count in enumerate(counts[:most]):
@@ -141,7 +140,12 @@ def _engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
 
 
 def _single_engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
-    return ((key, engine) for key, engine in _engines(shown) if key != OTHER)
+    return ((key, engine) for key, engine in _engines(shown) if key != OTHER_ENGINES)
+
+
+def _engines_with_histograms(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
+    engines = list(_single_engines(shown))
+    return iter(engines[: engines_with_histograms(len(engines))])
 
 
 SETTINGS: Final[Level[Settings]] = Level((), lambda shown: [((), shown.settings)])
@@ -152,6 +156,7 @@ MODEL: Final[Level[ModelReport]] = Level(
 ENGINE: Final = Level(("model_name", "engine"), _engines)
 # For what merged engines do not have.
 SINGLE_ENGINE: Final = Level(("model_name", "engine"), _single_engines)
+HISTOGRAM_ENGINE: Final = Level(("model_name", "engine"), _engines_with_histograms)
 LOAD: Final[Level[LoadReport]] = Level(
     ("model_name", "engine", "running"),
     lambda shown: (

@@ -1,12 +1,8 @@
-"""The sidecar's ``/metrics`` page in the requested format.
-
-Where vLLM's own series are re-exported, it has them, too.
-"""
+"""The sidecar's ``/metrics`` page in the requested format."""
 
 import gzip
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,69 +13,10 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from sidecar.analysis.distributions import Distribution
-from sidecar.engine.exposition import Series, read_sample
-from sidecar.engine.names import PREFIXES
 from sidecar.export.declaration import Shown
 from sidecar.export.metrics import METRICS
 
-_NAME: Final = rf"((?:{'|'.join(PREFIXES)})[a-zA-Z0-9_:]+)"
-_FAMILY: Final = re.compile(
-    rf"# HELP {_NAME} .*\n# TYPE \1 (?:counter|gauge|histogram|summary|untyped)\n"
-)
-_BETWEEN: Final = re.compile(r"\n(?=# (?!TYPE ))")  # families, and other comments
-_SAMPLE: Final = re.compile(r"[a-zA-Z0-9_:]+(?:\{.*\})? [^ ]+")  # no time: vLLM writes none
-_SUFFIXES: Final = ("", "_bucket", "_sum", "_count", "_total", "_created")
-_EXEMPLAR: Final = re.compile(r" # \{.*")  # the text format has none
-_MOST_READ: Final = 4  # times the limit: families that are too large or invalid take time, too
-
-
-def own_series(page: bytes, limit: int) -> bytes:
-    """The families of vLLM itself on its page, unchanged except that exemplars are removed.
-
-    ``limit`` bounds the number of series. A family is exported completely or not at all: not if one
-    of its lines is that of another, or would make Prometheus refuse the whole page.
-    """
-    exported: dict[str, str] = {}
-    series = read = 0
-    text = page.decode("utf-8", "replace")
-    for family in _BETWEEN.split(text[: text.rfind("\n")]):
-        head = _FAMILY.match(family)
-        if head is None:
-            continue
-        count = family.count("\n", head.end()) + 1
-        read += count + 1
-        if read > _MOST_READ * limit:
-            break
-        if head[1] in exported or series + count > limit:
-            continue
-        lines = [
-            _EXEMPLAR.sub("", line)
-            for line in family[head.end() :].split("\n")
-            if not line.startswith("#")
-        ]
-        if lines and _are_samples(lines, head[1]):
-            series += count
-            exported[head[1]] = head[0] + "\n".join([*lines, ""])
-    return "".join(exported.values()).encode()
-
-
-def _are_samples(lines: Sequence[str], family: str) -> bool:
-    """Whether each line is a sample of the family, and of another series than the others."""
-    samples = [read_sample(line.encode()) if _SAMPLE.fullmatch(line) else None for line in lines]
-    series = {sample[0] for sample in samples if sample is not None}
-    return len(series) == len(lines) and all(_belongs(one, family) for one in series)
-
-
-def _belongs(series: Series, family: str) -> bool:
-    labels = [name for name, _ in series.labels]
-    return (
-        series.name in {family + suffix for suffix in _SUFFIXES}
-        and len(set(labels)) == len(labels)
-        and not any(name.startswith("__") for name in labels)
-    )
-
-
-_GZIP_LEVEL = 1  # half the uncompressed size at a fifth of the default level's time
+GZIP_LEVEL: Final = 1  # half the uncompressed size at a fifth of the default level's time
 
 
 class Families(Collector):
@@ -139,8 +76,13 @@ def chosen(accept: str, accept_encoding: str) -> Format:
     return Format(content_type, gzip_accepted(accept_encoding), encode)
 
 
-def rendered(shown: Shown, form: Format, own: bytes = b"") -> bytes:
-    """The page, including the metrics of the sidecar's own process, with ``own`` at the end."""
+def rendered(shown: Shown, form: Format) -> bytes:
+    """The page, including the metrics of the sidecar's own process; not compressed."""
     process = ProcessCollector(registry=None).collect()
-    body = form.encode(Families([*families(shown), *process])) + own
-    return gzip.compress(body, _GZIP_LEVEL) if form.gzip else body
+    return form.encode(Families([*families(shown), *process]))
+
+
+def compressed(shown: Shown, form: Format) -> bytes:
+    """The page as it is sent."""
+    body = rendered(shown, form)
+    return gzip.compress(body, GZIP_LEVEL) if form.gzip else body

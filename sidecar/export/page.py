@@ -1,5 +1,6 @@
 """The page, and the part of it that the script refreshes every two seconds."""
 
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
@@ -12,6 +13,7 @@ from sidecar.wording.answer import answer
 from sidecar.wording.notes import hints
 from sidecar.wording.numbers import counted
 from sidecar.wording.plugin import plugin_sentence
+from sidecar.wording.speed import baseline_sentence
 
 # The page loads nothing from elsewhere, and only the sidecar's own script can run in it.
 SECURITY_POLICY = (
@@ -29,6 +31,17 @@ def plugin_line(plugin: PluginReport, said: str) -> str:
     sentence = plugin_sentence(plugin)
     state = "" if sentence in said else marked(sentence)
     return f'<p class="plugin {plugin.state}">{state}{small}</p>'
+
+
+def settings_line(invalid: Sequence[str]) -> str:
+    """What is wrong with the settings; empty if nothing is."""
+    if not invalid:
+        return ""
+    lines = "".join(f"<br>{escape(problem)}" for problem in invalid)
+    return (
+        f'<p class="plugin disabled">{counted(len(invalid), "setting")} invalid, so the default or'
+        f" the previous value is in force:{lines}</p>"
+    )
 
 
 def hints_section(report: Report) -> str:
@@ -60,12 +73,14 @@ def page(shown: Shown) -> str:
 
 def content(shown: Shown) -> str:
     """The part of the page that changes: the answer, each model with its engines, then hints."""
-    report, settings = shown.report, shown.settings
+    report = shown.report
+    settings = shown.settings
     said = answer(report)
     parts = [
         f'<p class="answer {said.tone}">{marked(said.text)}</p>',
         f'<p class="why">{marked(said.why)}</p>',
         plugin_line(report.plugin, said.why),
+        settings_line(report.own.invalid_settings),
     ]
     above = f"{said.why} {plugin_sentence(report.plugin)}"
 
@@ -73,6 +88,9 @@ def content(shown: Shown) -> str:
         for model in report.models:
             parts.append(model_section(model, settings.thresholds, report.plugin, above))
             parts += [engine_section(engine, model.plain_latencies) for engine in model.engines]
+            if model.plain_steps is not None:
+                made = baseline_sentence(model.plain_steps, report.at)
+                parts.append(f'<p class="facts">{escape(model.model_name)}: {escape(made)}</p>')
         parts.append('<p class="facts">± is the 95 % confidence interval.</p>')
         parts.append(hints_section(report))
 

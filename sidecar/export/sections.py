@@ -16,12 +16,13 @@ from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.verdict import Basis, Judgement
 from sidecar.engine.names import Gauge, Phase
 from sidecar.settings.groups import Thresholds
-from sidecar.wording.answer import TONES, effect, per_step, times_as_fast
+from sidecar.wording.answer import TONES, effect, leaning_effect, per_step, times_as_fast
 from sidecar.wording.findings import explanations
 from sidecar.wording.findings.explanation import Explanation
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
+from sidecar.wording.speed import CONTEXTS, context_rows
 from sidecar.wording.tables import (
     LOWER,
     PRICES,
@@ -148,7 +149,8 @@ def model_section(
         f'<div class="buckets"><div class="bucket whole {TONES[judged.verdict]}">'
         f'<div class="name">All requests</div>{_verdict(judged)}'
         f'<div class="line">{_line(judged, model.speed)}</div>{notes}</div>'
-        f"{split}</div>{_why(model)}{_lower(model)}{_speed(model)}{_prices(model)}"
+        f"{split}</div>{_why(model)}{_lower(model)}{_speed(model)}{_contexts(model)}"
+        f"{_prices(model)}"
     )
 
 
@@ -219,7 +221,8 @@ def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
     steps = f"; {per_step(speed.steps)}{span}" if speed and speed.steps else ""
     faster = ""
     if speed and speed.speedup:
-        faster = f"; {times_as_fast(speed.speedup)}, {effect(speed.speedup)}"
+        what = leaning_effect if judgement.leans else effect
+        faster = f"; {times_as_fast(speed.speedup)}, {what(speed.speedup)}"
 
     return f"{accepted} in the last {duration(window.seconds)}{length}{steps}{faster}"
 
@@ -253,7 +256,8 @@ def _no_split(no_split: NoSplit, plugin: PluginReport, said: str) -> str:
 
 
 def _bucket(bucket: TemperatureReport, thresholds: Thresholds, *, is_explained: bool) -> str:
-    judged, low = bucket.judgement, thresholds.acceptance_net_negative
+    judged = bucket.judgement
+    low = thresholds.acceptance_net_negative
     limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
     window = seen(judged)
     p10 = bucket.acceptance_quantiles[0.1]
@@ -276,7 +280,8 @@ def _bucket(bucket: TemperatureReport, thresholds: Thresholds, *, is_explained: 
 
 def _gain(bucket: TemperatureReport) -> str:
     """A temperature's speedup and the time saved and lost, if known."""
-    saved, lost = bucket.saved_seconds, bucket.lost_seconds
+    saved = bucket.saved_seconds
+    lost = bucket.lost_seconds
     if bucket.speedup is None or saved is None or lost is None:
         return ""
     return (
@@ -315,6 +320,14 @@ def _speed(model: ModelReport) -> str:
     ]
     table = _table(("requests running", "with speculation", "without (baseline)"), rows)
     return f'<h2>{escape(model.model_name)}: time per token</h2>{table}<p class="facts">{least}</p>'
+
+
+def _contexts(model: ModelReport) -> str:
+    """Speedup by the tokens that requests hold; empty where it is not known."""
+    table = _table(("", *CONTEXTS[1:]), context_rows(model))
+    title = f"<h2>{escape(model.model_name)}: speedup by context, tokens</h2>"
+    note = "Over the last hour, by the mean context of the requests that decode."
+    return table and f'{title}{table}<p class="facts">{note}</p>'
 
 
 def _time(seconds: float | None, unknown: str) -> str:

@@ -9,14 +9,14 @@ from typing import Any
 
 from sidecar import __version__
 from sidecar.analysis.findings.finding import Finding, advised
-from sidecar.analysis.report import ModelReport
-from sidecar.analysis.split.plugin_state import PluginReport
+from sidecar.analysis.report import ModelReport, Report
 from sidecar.errors import ScrapeError
 from sidecar.export.declaration import Shown
 from sidecar.wording.answer import answer
 from sidecar.wording.findings import explanations
 from sidecar.wording.notes import hints, judgement_note, model_notes
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
+from sidecar.wording.speed import baseline_sentence
 from sidecar.wording.tables import tables
 
 
@@ -33,13 +33,14 @@ def status(shown: Shown) -> dict[str, Any]:
         "answer": plain(answer(report)),
         **plain(report),
         "plugin": {**plain(report.plugin), "text": plugin_sentence(report.plugin)},
-        "models": [_model(model, report.plugin) for model in report.models],
+        "models": [_model(model, report) for model in report.models],
     }
 
 
-def _model(model: ModelReport, plugin: PluginReport) -> dict[str, Any]:
+def _model(model: ModelReport, report: Report) -> dict[str, Any]:
     """A model with the sentences on it and on its temperatures."""
-    no_split = [] if model.no_split is None else [no_split_sentence(model.no_split, plugin)]
+    no_split = [] if model.no_split is None else [no_split_sentence(model.no_split, report.plugin)]
+    made = [] if model.plain_steps is None else [baseline_sentence(model.plain_steps, report.at)]
     temperatures = [
         {
             **plain(item),
@@ -49,7 +50,7 @@ def _model(model: ModelReport, plugin: PluginReport) -> dict[str, Any]:
     ]
     return {
         **plain(model),
-        "notes": [*model_notes(model), *no_split, *hints(model)],
+        "notes": [*model_notes(model), *no_split, *hints(model), *made],
         "explanations": plain(tuple(explanations(model))),
         "tables": tables(model),
         "temperatures": temperatures,

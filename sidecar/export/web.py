@@ -12,10 +12,11 @@ from aiohttp.typedefs import Handler
 from sidecar.analysis.engine.health import HealthReport
 from sidecar.export import page
 from sidecar.export.declaration import Shown
-from sidecar.export.exporter import chosen, own_series, rendered
+from sidecar.export.exporter import chosen, compressed, rendered
+from sidecar.export.reexport import Reexport
 from sidecar.export.status import status
 from sidecar.log import redacted
-from sidecar.settings.files import shipped
+from sidecar.shipped import shipped
 
 _PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SECURITY_POLICY}
 PROBES = frozenset({"/-/healthy", "/-/ready", "/-/engine"})
@@ -42,20 +43,6 @@ def make_web(
     app = web.Application(client_max_size=0)
     kept = Kept(every, read)
 
-    async def metrics(request: web.Request) -> web.Response:
-        theirs = vllm_page()
-        # In its other formats, prometheus_client 0.26 turns the colons in vLLM's names into
-        # underscores.
-        accept = "" if theirs else request.headers.get("Accept", "")
-        form = chosen(accept, request.headers.get("Accept-Encoding", ""))
-
-        def make(shown: Shown) -> bytes:
-            # From this report, so that the page shows one moment.
-            own = theirs if shown.report.scrape.up else b""
-            return rendered(shown, form, own_series(own, shown.settings.limits.passthrough_series))
-
-        return web.Response(body=kept(form, make), headers=form.headers)
-
     def made(make: Callable[[Shown], str], content_type: str) -> Handler:
         async def send(_: web.Request) -> web.Response:
             text = kept(make, make)
@@ -64,7 +51,7 @@ def make_web(
         return send
 
     _add_probes(app, is_ready, lambda: kept("health", lambda shown: shown.report.health))
-    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/metrics", _metrics(kept, vllm_page))
     app.router.add_get("/api/v1/status", made(_json, "application/json"))
     app.router.add_get("/", made(page.page, "text/html"))
     app.router.add_get("/content", made(page.content, "text/html"))
@@ -123,6 +110,35 @@ def _utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%SZ")
 
 
+def _metrics(kept: "Kept", vllm_page: Callable[[], bytes]) -> Handler:
+    reexport = Reexport()
+
+    async def metrics(request: web.Request) -> web.Response:
+        page_of_vllm = vllm_page()
+        encodings = request.headers.get("Accept-Encoding", "")
+        if not page_of_vllm:
+            form = chosen(request.headers.get("Accept", ""), encodings)
+            body = kept(form, lambda shown: compressed(shown, form))
+            return web.Response(body=body, headers=form.headers)
+
+        # In its other formats, prometheus_client 0.26 turns the colons in vLLM's names into
+        # underscores.
+        form = chosen("", encodings)
+        limit = kept("limit", lambda shown: shown.settings.limits.passthrough_series)
+        own = await reexport.series(page_of_vllm, limit)
+
+        def make(shown: Shown) -> bytes:
+            # From this report, so that the page shows one moment.
+            return rendered(shown, form) + (own if shown.report.scrape.up else b"")
+
+        body = kept(("reexport", form), make)
+        if form.gzip:
+            body = await reexport.compressed(body)
+        return web.Response(body=body, headers=form.headers)
+
+    return metrics
+
+
 def _json(shown: Shown) -> str:
     """The status with vLLM's address.
 
@@ -167,7 +183,9 @@ class Kept:
         """The result of ``make``, cached under ``name``."""
         now = self._clock()
         if self._shown is None or now - self._at >= self._seconds:
-            self._made, self._shown, self._at = {}, self._read(), now
+            self._made = {}
+            self._shown = self._read()
+            self._at = now
         if name not in self._made:
             if len(self._made) >= _MOST_MADE:
                 self._made.clear()

@@ -170,6 +170,9 @@ class Recorder:
         """Records one message of a plug-in, without adapter names, which often identify tenants."""
         if self._stopped:
             return
+        if line.hello is not None and line.hello.tables is not None:
+            known = line.hello.tables - {Table.ADAPTER}
+            line = replace(line, hello=replace(line.hello, tables=known))
         if line.report is not None:
             finished = tuple(replace(request, adapter=None) for request in line.report.finished)
             tables = dict(line.report.tables)
@@ -199,7 +202,8 @@ class Recorder:
     def _flush(self) -> None:
         if self._waiting:
             self._write(self._plugin, self._waiting)
-            self._waiting, self._size = [], 0
+            self._waiting = []
+            self._size = 0
 
     def _write(self, file: FileIO, lines: Sequence[bytes]) -> bool:
         """Whether the lines were written. A write that fails midway leaves the file as it was."""
@@ -208,7 +212,8 @@ class Recorder:
             self._stop("the recording has reached its size limit", max_bytes=self._max_bytes)
         if self._stopped:
             return False
-        begin, size = file.tell(), len(rest)
+        begin = file.tell()
+        size = len(rest)
         try:
             while rest:
                 rest = rest[file.write(rest) :]
@@ -248,7 +253,8 @@ def read_scrapes(directory: Path) -> Iterator[Scrape]:
     pages = PageReader(wanted(), Limits())
     snapshots = SnapshotReader()
     for start, end, text in _lines(directory, _PAGES, "poll", _poll):
-        at, duration = (start + end) / 2, end - start
+        at = (start + end) / 2
+        duration = end - start
         try:
             yield Scrape(at, duration, snapshots.read(pages.read(text.encode())))
         except ScrapeError as error:

@@ -9,8 +9,11 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import metadata, util
 from pathlib import Path
+
+DEFAULT_SOCKET = "/run/specdec/plugin.sock"  # the plug-in's
 
 
 def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
@@ -37,7 +40,39 @@ def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
     }
     for finding, problem in findings.items():
         print(f"FAIL {finding}: no; {problem}" if problem else f"ok   {finding}")
+    for difference in _differences(path):
+        print(f"note {difference}")
     return 1 if any(findings.values()) else 0
+
+
+def _differences(path: str) -> list[str]:
+    """How the environments of vLLM processes that run differ from that of this one.
+
+    Their variables are those with which they started. Processes of other users are left out.
+    """
+    folder = str(Path(__file__).parent)
+    is_on_path = folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    found = []
+    for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda one: int(one.name)):
+        with suppress(OSError):
+            is_vllm = b"vllm" in (process / "cmdline").read_bytes().lower()
+            if not is_vllm or int(process.name) == os.getpid():
+                continue
+            variables = _variables((process / "environ").read_bytes())
+            other = variables.get("SPECDEC_PLUGIN__SOCKET", DEFAULT_SOCKET)
+            if other != path:
+                found.append(f"vLLM's process {process.name} uses the socket {other}, not {path}")
+            if is_on_path and folder not in variables.get("PYTHONPATH", "").split(os.pathsep):
+                found.append(
+                    f"vLLM's process {process.name} started without {folder} on PYTHONPATH"
+                )
+    return found
+
+
+def _variables(environ: bytes) -> dict[str, str]:
+    """A process's environment, from its file in /proc."""
+    pairs = (entry.partition("=") for entry in environ.decode(errors="replace").split("\0"))
+    return {name: value for name, _, value in pairs}
 
 
 def _unknown(misfit: Callable[[dict[str, str]], str]) -> str:

@@ -407,7 +407,7 @@ _KEYS: Final[Mapping[Table, Any]] = {
     Table.ADAPTER: Name,
     Table.ENDING: Ending,
 }
-_StepKey3 = tuple[StepExponent, StepExponent, bool]
+_StepKey3 = tuple[StepExponent, StepExponent | None, bool | None]
 
 
 def _rows(key: Any, counts: Any) -> Any:

@@ -1,19 +1,22 @@
-"""Counts, inside vLLM's scheduler, what each request drafts and accepts, and reports it to the
-sidecar in the same pod.
+"""Counts, inside vLLM's scheduler, what each request drafts and accepts, and tells the sidecar.
 
 vLLM loads this file as a plug-in (entry point ``specdec`` of ``vllm.general_plugins``) and calls
-``register()``, which wraps four methods of vLLM's ``Scheduler``: the constructor, to say hello to
-the sidecar; ``make_spec_decoding_stats``, called for each request and step with draft tokens
-(before 0.14 it is not told which request, so the same numbers are taken from the arguments of
-``update_from_output``); ``update_from_output``, called once per step; ``_free_request``.
+``register()`` in each of its processes. The file is in the order in which it is best read:
 
-Each wrapper calls vLLM's own method once with the same arguments, returns its result, and lets its
-exceptions through. All else is inside ``try``: the first error disables the plug-in for good, with
-one line in the log. It starts no thread, waits for nothing, writes no file, reads nothing from its
-socket, changes nothing in a request but its own attribute ``_specdec``, and keeps a bounded amount.
-No text, token or id of a request leaves the process. A subclass is not wrapped: if it has such
-methods of its own, nothing is reported until they are seen to call vLLM's.
+1. **What it wraps**: four methods of vLLM's ``Scheduler``. Each wrapper calls vLLM's own method
+   once with the same arguments, returns its result and lets its exceptions through.
+2. **When it gives up**: all else is inside ``try``. The first error disables the plug-in for good,
+   with one line in the log. Methods that it does not know are not wrapped at all.
+3. **What it reads and counts** of steps and requests. It changes nothing in a request but its own
+   attribute ``_specdec``, and keeps a bounded amount.
+4. **What it sends**: hellos, and reports of totals and finished requests, as JSON, to one Unix
+   socket, from which it never reads. No text, token or id of a request leaves the process.
+5. **What it reads of vLLM's configuration** for the hello.
+
+It starts no thread, waits for nothing, writes no file, and needs only Python's standard library.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import functools
@@ -24,415 +27,1307 @@ import os
 import socket
 import sys
 import time
-from collections import deque, namedtuple
+import weakref
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import accumulate, chain, islice
 from math import ceil
-from operator import add, sub
-from typing import Any
+from operator import add
+from typing import Any, NamedTuple
 
 VERSION = "0.1.0"  # of the sidecar that wrote this file
+FORMAT = 3  # of the packets
 SOCKET = os.environ.get("SPECDEC_PLUGIN__SOCKET") or "/run/specdec/plugin.sock"
-PERIOD = 1.0  # seconds between reports while there is traffic
-SLICE, PACKET = (
-    20e-6,
-    15e-6,
-)  # seconds: what a report may take of one step, and the least that a packet takes
-# finished requests kept while the sidecar is away; the oldest are dropped and counted as lost
-MAX_FINISHED = 4096
-MAX_KEYS, MAX_POSITIONS = (
-    256,
-    32,
-)  # per table: further keys share the row "other", further positions the last one
-MAX_FINISHED_SENT, MAX_ROWS_SENT = 32, 4  # per packet, which must stay below 65,536 bytes
 
-# The methods, each with the parameters that it may have, by position or name; if any differs, none
-# is wrapped.
-NAMELESS = "self spec_decoding_stats num_draft_tokens num_accepted_tokens"  # before 0.14
+log = logging.getLogger("vllm.specdec_plugin")  # logs where and how vLLM logs its own lines
+
+# -------------------------------------------------------------------------------------------------
+# 1. What it wraps
+# -------------------------------------------------------------------------------------------------
+
+# The methods, each with the parameters that it may have. If any of them has others, or is missing,
+# none is wrapped.
+#
+# - ``update_from_output`` is called once a step.
+# - ``make_spec_decoding_stats`` is called once for each request and step with draft tokens. Before
+#   0.14 it is not told of which request, so the same numbers are taken from the arguments of
+#   ``update_from_output``, and it is not wrapped.
+# - ``_free_request`` is called once at the end of a request, however it ends.
+#
+# The constructor is wrapped as well, to say hello to the sidecar.
+NAMELESS = "self spec_decoding_stats num_draft_tokens num_accepted_tokens"
 KNOWN = {
     "make_spec_decoding_stats": (f"{NAMELESS} num_invalid_spec_tokens request_id", NAMELESS),
     "update_from_output": ("self scheduler_output model_runner_output",),
     "_free_request": ("self request delay_free_blocks", "self request"),
 }
-WITH_DEFAULTS = (
-    *functools.WRAPPER_ASSIGNMENTS,
-    "__defaults__",
-)  # a call may omit what has a default
-OUTCOMES = {"STOPPED": "stopped", "REPETITION": "repetition", "LENGTH_CAPPED": "length", "IGNORED": "length",
-            "ABORTED": "aborted"}  # any other status: "error"  # fmt: skip
-# Sampling parameters that vLLM from 0.14 rejects while it speculates, and the values that switch
+# A call may omit arguments for which vLLM has defaults: the wrappers have the same ones.
+WITH_DEFAULTS = (*functools.WRAPPER_ASSIGNMENTS, "__defaults__")
+
+
+def register() -> None:
+    """Wraps vLLM's Scheduler, if this process may have one.
+
+    vLLM calls it in each of its processes. It never raises, since vLLM would then not start.
+    """
+    try:
+        program = getattr(sys.modules["__main__"], "__spec__", None)
+        if program is not None and program.name == "vllm.model_executor.models.registry":
+            return  # vLLM inspects a model class in a process of its own
+
+        if "vllm.v1.worker.worker_base" in sys.modules and "vllm.v1.engine.core" not in sys.modules:
+            return  # a worker: it has no scheduler, and importing one would take time
+
+        import vllm
+        from vllm.v1.core.sched.scheduler import Scheduler
+
+        install(Scheduler, vllm.__version__)
+    except Exception as error:
+        log.error("specdec %s: cannot observe this vLLM: %r", VERSION, error)
+
+
+def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) -> None:
+    """Wraps the methods of vLLM's Scheduler, or of a class like it, unless they are wrapped.
+
+    An instance then has its ``Observer`` in ``_specdec``; None: it is not observed, or no more.
+    """
+    if "_specdec" in vars(scheduler_class):
+        return
+    scheduler_class._specdec = None
+
+    methods = {
+        name: getattr(scheduler_class, name) for name in KNOWN if hasattr(scheduler_class, name)
+    }
+    refusal = misfit({name: parameters(method) for name, method in methods.items()})
+    wrappers = {} if refusal else wrappers_of(**methods)
+    construct = scheduler_class.__init__
+
+    @functools.wraps(construct)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        construct(self, *args, **kwargs)
+        try:
+            observe(self, wrappers, refusal, vllm_version, path)
+        except Exception as error:
+            fail(self, "__init__", error)
+
+    scheduler_class.__init__ = __init__
+    for name, wrapper in wrappers.items():
+        setattr(scheduler_class, name, wrapper)
+
+
+def observe(
+    scheduler: Any, wrappers: dict[str, Any], refusal: str, vllm_version: Any, path: str
+) -> None:
+    """Says hello for a scheduler that has just been constructed, and begins to observe it.
+
+    A subclass may have methods of its own in place of the wrappers. Nothing is reported until a
+    step has shown that these call vLLM's (``Observer.check``).
+    """
+    own = [name for name, wrapper in wrappers.items() if getattr(type(scheduler), name) != wrapper]
+    observer = Observer(scheduler, vllm_version, path, own)
+    scheduler._specdec_link = observer
+
+    state = observer.state
+    reason = f"{type(scheduler).__name__} has its own {' '.join(own)}" if own else ""
+    if refusal:
+        state = "refused"
+        reason = refusal
+    else:
+        scheduler._specdec = observer
+
+    observer.say(state, reason)
+    log.info("specdec %s: %s for %s%s", VERSION, state, path, reason and f": {reason}")
+
+
+def wrappers_of(
+    make_spec_decoding_stats: Any, update_from_output: Any, _free_request: Any
+) -> dict[str, Any]:
+    """The wrappers around vLLM's methods, by name."""
+    make = make_spec_decoding_stats
+    update = update_from_output
+    free = _free_request
+    tells_request = "request_id" in inspect.signature(make).parameters  # from 0.14
+
+    @functools.wraps(make, WITH_DEFAULTS)
+    def make_wrapper(
+        self: Any,
+        spec_decoding_stats: Any,
+        num_draft_tokens: Any,
+        num_accepted_tokens: Any,
+        num_invalid_spec_tokens: Any,
+        request_id: Any,
+    ) -> Any:
+        result = make(
+            self,
+            spec_decoding_stats,
+            num_draft_tokens,
+            num_accepted_tokens,
+            num_invalid_spec_tokens,
+            request_id,
+        )
+        observer = self._specdec
+        if observer is not None:
+            try:
+                drafted = num_draft_tokens
+                if num_invalid_spec_tokens:
+                    # vLLM's counters leave out what the grammar rejected before verification, too.
+                    drafted -= num_invalid_spec_tokens.get(request_id, 0)
+                observer.count(self.requests[request_id], drafted, num_accepted_tokens)
+            except Exception as error:
+                fail(self, "count", error)
+        return result
+
+    @functools.wraps(update, WITH_DEFAULTS)
+    def update_wrapper(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
+        to_count = None if tells_request else model_runner_output
+        attempt(self, Observer.before_step, self, scheduler_output, to_count)
+        result = update(self, scheduler_output, model_runner_output)
+        attempt(self, Observer.after_step, self, scheduler_output, result)
+        return result
+
+    @functools.wraps(free)
+    def free_wrapper(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        result = free(self, request, *args, **kwargs)
+        attempt(self, Observer.end, request)
+        return result
+
+    wrappers = {"update_from_output": update_wrapper, "_free_request": free_wrapper}
+    if tells_request:
+        wrappers["make_spec_decoding_stats"] = make_wrapper
+    return wrappers
+
+
+# -------------------------------------------------------------------------------------------------
+# 2. When it gives up
+# -------------------------------------------------------------------------------------------------
+
+
+def misfit(found: dict[str, str]) -> str:
+    """Names the methods that are missing or have parameters that are not known; "" if none."""
+    return ", ".join(
+        f"{name}({found.get(name, 'missing')})"
+        for name in KNOWN
+        if found.get(name) not in KNOWN[name]
+    )
+
+
+def parameters(method: Any) -> str:
+    """Names a method's parameters.
+
+    Those that cannot be given both by position and by name are marked with ``*``.
+    """
+    found = inspect.signature(method).parameters.values()
+    return " ".join(
+        one.name if one.kind is one.POSITIONAL_OR_KEYWORD else one.name + "*" for one in found
+    )
+
+
+def attempt(scheduler: Any, act: Callable[..., None], *args: Any) -> None:
+    """Lets the scheduler's observer act, if it has one; whatever it raises ends here."""
+    observer = scheduler._specdec
+    if observer is not None:
+        try:
+            act(observer, *args)
+        except Exception as error:
+            fail(scheduler, act.__name__, error)
+
+
+def fail(scheduler: Any, part: str, error: Exception) -> None:
+    """Disables the plug-in: from now on, the wrappers only call vLLM's own methods.
+
+    What is logged and told has no error text, which may name a request.
+    """
+    observer = scheduler._specdec
+    scheduler._specdec = None
+    with suppress(Exception):  # a log handler may raise
+        line = inspect.getinnerframes(error.__traceback__, 0)[-1].lineno
+        state = "disabled"
+        reason = f"{part}: {type(error).__name__} at line {line}"
+        if isinstance(error, NotCalledError):
+            state = "refused"
+            reason = f"{type(scheduler).__name__} has its own {error}, which does not call vLLM's"
+
+        log.error("specdec %s is %s, and vLLM goes on without it: %s", VERSION, state, reason)
+        observer.let_go()
+        observer.say(state, reason)
+
+
+class NotCalledError(Exception):
+    """The scheduler's class has a method of its own, named here, that does not call vLLM's."""
+
+
+# -------------------------------------------------------------------------------------------------
+# 3. What it reads and counts
+# -------------------------------------------------------------------------------------------------
+
+# What a request is counted by. A table has one row a key.
+BY_REQUEST = ("temperature", "prompt_tokens", "output", "sampling", "adapter")
+TABLES = (*BY_REQUEST, "steps")  # and "ending", where vLLM shows a request's output tokens
+
+ABOVE_2 = 201  # the key of all temperatures above 2, in hundredths; 0 to 200 are themselves
+MAX_EXPONENT = 20  # of the keys that are powers
+MIXED = 64  # a step with more prompt tokens than this is a mixed one
+MAX_SAMPLED = 64  # requests whose context is looked at, once a report
+# Names of adapters have at most this many rows, and "other". The first half of the rows goes to
+# those that come first, the second half to those that have been used by this many requests.
+MAX_ADAPTERS = 256
+BUSY = 32
+MAX_CANDIDATES = 1024  # adapters without a row whose requests are counted
+MAX_POSITIONS = 32  # further ones are added to the last
+MAX_FINISHED = 4096  # finished requests that wait; the oldest are dropped and counted as lost
+
+OUTCOMES = {
+    "STOPPED": "stopped",
+    "REPETITION": "repetition",
+    "LENGTH_CAPPED": "length",
+    "IGNORED": "length",
+    "ABORTED": "aborted",
+}  # any other status of vLLM's: "error"
+# Sampling parameters that vLLM from 0.14 on rejects while it speculates, and the values that switch
 # them off.
-PARAMETERS = {"min_p": [0], "logit_bias": [None, {}]}
-# What explains an acceptance rate or a speedup: names in the hello, and where vLLM has them.
-SPECULATION = {
-    "draft_sample_method": "draft_sample_method", "local_argmax": "use_local_argmax_reduction",
-    "heterogeneous_vocab": "use_heterogeneous_vocab", "keeps_last_block": "disable_eagle_block_drop",
-    "draft_quantization": "draft_model_config.quantization", "draft_max_model_len": "draft_model_config.max_model_len",
-    "draft_layers": "draft_model_config.hf_text_config.num_hidden_layers",
-}  # fmt: skip
-CONFIGURATION = {
-    "model_runner_v2": "use_v2_model_runner", "async_scheduling": "scheduler_config.async_scheduling",
-    "prefix_caching": "cache_config.enable_prefix_caching", "quantization": "model_config.quantization",
-    "max_num_seqs": "scheduler_config.max_num_seqs", "vocabulary": "model_config.hf_text_config.vocab_size",
-    "data_parallel_size": "parallel_config.data_parallel_size", "block_size": "cache_config.block_size",
-    "layers": "model_config.hf_text_config.num_hidden_layers",
-}  # fmt: skip
-MAX_OPTIONS = 4096  # characters of the --speculative-config
-log = logging.getLogger("vllm.specdec_plugin")  # logs where and how vLLM logs its own lines
-encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+UNSUPPORTED = {"min_p": [0], "logit_bias": [None, {}]}
+
+# An output ends in a loop if its last tokens repeat this often with a period of so many tokens, or
+# fewer, over at least so many tokens. No more than the tail is looked at.
+LOOP_TIMES = 3
+LOOP_PERIOD = 200
+LOOP_TOKENS = 64
+LOOP_TAIL = 640
 
 
-class Positions(tuple):
-    """How many drafts had, or accepted, a token at position 0, 1, …; added and subtracted position by position."""
+class Totals(NamedTuple):
+    """Finished requests by outcome, and what was drafted and accepted."""
 
-    def __add__(self, growth: "Positions") -> "Positions":
-        return Positions(map(add, self, growth))
+    stopped: int = 0
+    length: int = 0
+    repetition: int = 0
+    aborted: int = 0
+    error: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
 
-    def __sub__(self, before: "Positions") -> "Positions":
-        return Positions(map(sub, self, before))
-
-
-# Counts are replaced, never changed. Finished requests by outcome, and what was drafted and
-# accepted:
-ENDS = ("stopped", "length", "repetition", "aborted", "error")
-Counts = namedtuple(
-    "Counts", [*ENDS, "drafts", "draft_tokens", "accepted_tokens"], defaults=[0] * 8
-)
-Tally = namedtuple(
-    "Tally", [*Counts._fields, "drafted_at", "accepted_at"], defaults=[0] * 10
-)  # also by position
-# Steps, their seconds, the requests that decoded in them, the products of these two, and the tokens
-# that they got:
-Steps = namedtuple("Steps", "steps seconds decodes request_seconds tokens")
+    def plus(self, growth: Totals) -> Totals:
+        """The sum of both."""
+        return Totals(*map(add, self, growth))
 
 
-class RequestCounts:
-    """One request's counts, kept in an attribute of vLLM's Request and freed with it."""
+class Key(NamedTuple):
+    """What a request is counted by: its key in each of the tables ``BY_REQUEST``."""
 
-    def __init__(self, request: Any, depth: int) -> None:
-        self.parameters, self.first_token, self.ended = request.sampling_params, 0.0, False
-        self.drafts_by_length = [0] * (depth + 1)
-        # The last is for drafts that came back without any token: -1 accepted for vLLM up to 0.15.
-        self.drafts_by_accepted = [0] * (depth + 2)
-        none = Positions([0] * min(depth, MAX_POSITIONS))
-        self.counted = Tally(drafted_at=none, accepted_at=none)  # what the totals contain of it
-        # Its key in each table. The temperature, at most 100, is in hundredths, rounded up.
-        self.temperature = ceil(
-            round(100 * min(max(0, request.sampling_params.temperature), 100), 6)
+    temperature: int
+    prompt_tokens: int
+    output: str
+    sampling: str
+    adapter: str
+
+
+class Growth:
+    """What requests with the same ``Key`` have done since the last report was cut.
+
+    Requests count here, not in the tables. So a report is one cut though it takes many steps: it
+    takes over all growth at once, and counting goes on in new objects.
+    """
+
+    __slots__ = ("by_accepted", "by_drafted", "cut", "ended", "forgiven", "since")
+
+    def __init__(self, depth: int, cut: int, since: float) -> None:
+        """``depth`` is the most tokens that a draft has."""
+        self.cut = cut  # the number of the last cut before it
+        self.since = since
+        self.by_drafted = [0] * (depth + 1)  # drafts by their number of tokens
+        # Drafts by the number of tokens accepted. The last is for those that came back without any
+        # token: -1 accepted in the counters of vLLM up to 0.15.
+        self.by_accepted = [0] * (depth + 2)
+        self.forgiven = 0  # accepted tokens, see Request.owe
+        self.ended: list[str] = []  # outcomes of finished requests
+
+    def totals(self) -> Totals:
+        """In the terms of vLLM's counters; accepted tokens may be negative up to vLLM 0.15."""
+        drafts = sum(self.by_drafted)
+        draft_tokens = sum(tokens * number for tokens, number in enumerate(self.by_drafted))
+        accepted = sum(tokens * number for tokens, number in enumerate(self.by_accepted[:-1]))
+        accepted_tokens = accepted - self.by_accepted[-1] + self.forgiven
+        return Totals(
+            drafts=drafts,
+            draft_tokens=draft_tokens,
+            accepted_tokens=accepted_tokens,
+            **Counter(self.ended),
         )
-        self.prompt_tokens = max(request.num_prompt_tokens - 1, 0).bit_length()
-        self.output = "structured" if request.use_structured_output else "free"
-        self.sampling = sampling(request.sampling_params)
-        adapter = request.lora_request.lora_name[:200] if request.lora_request is not None else ""
-        self.adapter = adapter.encode("utf-8", "replace").decode()
-
-    def tally(self) -> Tally:
-        """What it has drafted and accepted so far, in the terms of vLLM's counters."""
-        *by_accepted, without_token = self.drafts_by_accepted
-        drafted_at, accepted_at = by_position(self.drafts_by_length), by_position(by_accepted)
-        accepted = max(
-            sum(accepted_at) - without_token, self.counted.accepted_tokens
-        )  # never falls
-        drafts = sum(self.drafts_by_length)
-        return Tally(*[0] * len(ENDS), drafts, sum(drafted_at), accepted, drafted_at, accepted_at)
 
 
-class NotCalled(Exception):
-    """The scheduler's class has its own version of the method that is named, which does not call vLLM's."""
+class StepKey(NamedTuple):
+    """What steps are counted by.
+
+    Up to ``2**running`` requests decode, and their mean context is at most ``4**context`` tokens.
+    """
+
+    running: int
+    context: int
+    is_mixed: bool | None
 
 
-class Observer:
-    """Counts for one Scheduler, whose class may have its ``own`` methods beside vLLM's, and reports to the sidecar."""
+class Steps:
+    """Steps, their seconds, and what was done in them.
 
-    def __init__(self, scheduler: Any, vllm_version: Any, path: str, own: list[str]) -> None:
-        self.hello, self.path = introduction(scheduler.vllm_config, vllm_version), path
-        self.state, self.own, self.requests = "checking" if own else "observing", own, {}
-        self.socket, self.total = None, Counts()  # None: not connected
+    ``decodes`` are the requests that decoded, ``tokens`` what these got, ``request_seconds`` the
+    products of requests and seconds, ``context_tokens`` those of requests and mean context.
+    """
+
+    __slots__ = (
+        "context_tokens",
+        "decodes",
+        "drafts",
+        "prefill_tokens",
+        "request_seconds",
+        "seconds",
+        "steps",
+        "tokens",
+    )
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.seconds = 0.0
+        self.decodes = 0
+        self.request_seconds = 0.0
+        self.tokens = 0
+        self.prefill_tokens = 0
+        self.context_tokens = 0
+        self.drafts = 0
+
+    def plus(self, growth: Steps) -> Steps:
+        """Adds growth to these, and returns them."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(growth, name))
+        return self
+
+    def _asdict(self) -> dict[str, Any]:
+        """As it is sent."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Row:
+    """A row of a table: what has been counted since the engine started."""
+
+    __slots__ = ("counts", "since")
+
+    def __init__(self, since: float, counts: Any) -> None:
+        self.since = since  # when its key first appeared
+        self.counts = counts  # Totals or Steps
+
+    def add(self, growth: Any) -> None:
+        """Adds growth of the same kind."""
+        self.counts = self.counts.plus(growth)
+
+    def packed(self) -> dict[str, Any]:
+        """The counts as they are sent."""
+        return self.counts._asdict()
+
+
+class TemperatureRow(Row):
+    """A row that also has how many drafts had, and accepted, a token at each position."""
+
+    __slots__ = ("by_accepted", "by_drafted")
+
+    def __init__(self, since: float, counts: Totals) -> None:
+        super().__init__(since, counts)
+        self.by_drafted: list[int] = []
+        self.by_accepted: list[int] = []
+
+    def add_positions(self, growth: Growth) -> None:
+        """Adds the drafts of growth."""
+        self.by_drafted = sums(self.by_drafted, growth.by_drafted)
+        self.by_accepted = sums(self.by_accepted, growth.by_accepted[:-1])
+
+    def packed(self) -> dict[str, Any]:
+        """The counts as they are sent."""
+        drafted_at = by_position(self.by_drafted)
+        accepted_at = by_position(self.by_accepted)
+        return {**self.counts._asdict(), "drafted_at": drafted_at, "accepted_at": accepted_at}
+
+
+class Cut(NamedTuple):
+    """What has been counted between two moments, of which each report has the later one.
+
+    ``finished`` is the number of finished requests that wait at that moment, with those that were
+    dropped before it: later ones are not of this cut.
+    """
+
+    growth: dict[Key, Growth]
+    steps: dict[StepKey, Steps]
+    endings: dict[str, Totals]
+    finished: int
+
+
+class Request:
+    """What is kept of one request, in the attribute ``_specdec`` of vLLM's own."""
+
+    __slots__ = (
+        "accepted_tokens",
+        "draft_tokens",
+        "drafts",
+        "first_token",
+        "growth",
+        "has_ended",
+        "key",
+        "owed",
+        "parameters",
+        "prefill_stats",
+    )
+
+    def __init__(self, request: Any, key: Key, growth: Growth) -> None:
+        self.parameters = request.sampling_params
+        self.key = key
+        self.growth = growth
+        self.drafts = 0
+        self.draft_tokens = 0
+        self.accepted_tokens = 0
+        self.owed = 0
+        self.first_token = 0.0  # Unix seconds
+        self.has_ended = False
+        # From 0.20 the cached tokens are here, and vLLM drops it at the first token.
+        self.prefill_stats = getattr(request, "prefill_stats", None)
+
+    def owe(self, accepted: int) -> None:
+        """Counts a draft that came back without any token, which vLLM up to 0.15 books as -1.
+
+        It is subtracted once the request has ended, and at most down to 0: so totals never fall,
+        and finished requests never sum to more than these.
+        """
+        if accepted != -1:
+            raise ValueError
+        self.owed += 1
+        self.growth.forgiven += 1
+
+    def settle(self) -> None:
+        """Subtracts what it owes, in the growth that it has now."""
+        paid = min(self.owed, self.accepted_tokens)
+        self.accepted_tokens -= paid
+        self.growth.forgiven -= paid
+
+
+class Adapters:
+    """Which adapters have a row of their own."""
+
+    def __init__(self) -> None:
+        self.named: set[str] = set()
+        self.candidates: Counter[str] = Counter()  # requests of others
+
+    def key(self, name: str) -> str:
+        """The key of one more request of this adapter: its name, or "other"."""
+        if name in self.named:
+            return name
+
+        is_named = len(self.named) < MAX_ADAPTERS // 2
+        if not is_named and len(self.named) < MAX_ADAPTERS:
+            self.candidates[name] += 1
+            is_named = self.candidates[name] >= BUSY
+            self.bound()
+        if not is_named:
+            return "other"
+
+        self.named.add(name)
+        self.candidates.pop(name, None)
+        return name
+
+    def bound(self) -> None:
+        """Halves all counts if there are too many; those that are used seldom are forgotten."""
+        if len(self.candidates) > MAX_CANDIDATES:
+            halves = {name: number // 2 for name, number in self.candidates.items()}
+            self.candidates = Counter({name: half for name, half in halves.items() if half})
+
+
+class Counting:
+    """Counts what the requests of one Scheduler do.
+
+    The scheduler's class may have its ``own`` methods beside vLLM's, which are named.
+    """
+
+    def __init__(self, scheduler: Any, own: list[str]) -> None:
+        self.own = own
+        self.state = "checking" if own else "observing"
+        self.requests: dict[str, Any] = {}  # vLLM's, while its class is checked
+
         self.depth = scheduler.num_spec_tokens  # also the length of vLLM's own lists
-        self.tables = {"temperature": {}, "prompt_tokens": {}, "output": {}, "sampling": {},
-                       "adapter": {}, "steps": {}}  # fmt: skip
-        self.since = {}  # when a row's key first appeared, by table and key
-        self.changed = {}  # rows that have changed since the last report began, by table and key
-        self.starting = {}  # requests that were scheduled and have no token yet, by id
-        self.finished, self.lost = deque(maxlen=MAX_FINISHED), 0  # finished requests, as JSON
-        self.now, self.length = time.time(), 0.0
-        # When the last steps ended: two times with two pipeline stages, since a request is then in
+        self.cut = 0  # the number of cuts so far
+        # What has been counted since the last cut.
+        self.growth: dict[Key, Growth] = {}
+        self.step_growth: dict[StepKey, Steps] = {}
+        self.ending_growth: dict[str, Totals] = {}
+
+        self.adapters = Adapters()
+        # Whether vLLM shows a request's output tokens; None until there is a request.
+        self.shows_output: bool | None = None
+        self.starting: dict[str, Any] = {}  # scheduled requests that have no token yet, by id
+        self.finished: deque[str] = deque(maxlen=MAX_FINISHED)  # finished requests, as JSON
+        self.lost = 0  # finished requests that were dropped
+        self.steps = 0
+        self.generation_tokens = 0
+
+        # The current step.
+        self.now = time.time()
+        self.length = 0.0  # seconds; 0: unknown
+        # The mean tokens of a decoding request as last sampled, since which cut, and their power.
+        self.context = 0
+        self.context_cut = -1
+        self.context_exponent = 0
+        # When the last steps ended. Two times with two pipeline stages, since a request is then in
         # every other step.
-        self.times = deque(
-            maxlen=getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1)
-        )
-        self.slices, self.due = None, 0.0  # the report in progress, and when the next one is due
+        stages = getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1)
+        self.ends: deque[float] = deque(maxlen=stages)
+
+    # A step
 
     def before_step(self, scheduler: Any, scheduler_output: Any, model_runner_output: Any) -> None:
-        clock, self.now, times, requests = (
-            time.monotonic(),
-            time.time(),
-            self.times,
-            scheduler.requests,
-        )
-        self.length = clock - times[0] if len(times) == times.maxlen else 0.0
-        times.append(clock)
+        """Before vLLM's ``update_from_output``, which frees requests that end.
+
+        ``model_runner_output`` is None where ``make_spec_decoding_stats`` tells what to count.
+        """
+        clock = time.monotonic()
+        self.now = time.time()
+        is_known = len(self.ends) == self.ends.maxlen
+        self.length = clock - self.ends[0] if is_known else 0.0
+        self.ends.append(clock)
+        self.steps += 1
+
+        requests = scheduler.requests
         if self.own:
             self.requests = requests.copy()
         for new in scheduler_output.scheduled_new_reqs:
             request = requests.get(new.req_id)
-            if (
-                request is not None and request.sampling_params is not None
-            ):  # None: a pooling request
-                self.follow(request)
-                if (
-                    not request.num_output_tokens
-                ):  # else it was preempted: model runner V2 lists it as new again
-                    self.starting[new.req_id] = request
+            if request is None or request.sampling_params is None:  # a pooling request
+                continue
+            self.follow(request)
+            # Else it was preempted: model runner V2 lists it as new again.
+            if not request.num_output_tokens:
+                self.starting[new.req_id] = request
+
         if model_runner_output is not None:
-            # Before 0.14: counts by the rule of vLLM's method, but ahead of its update, which frees
-            # requests that end.
-            index, sampled = (
-                model_runner_output.req_id_to_index,
-                model_runner_output.sampled_token_ids,
-            )
-            for request_id, draft in scheduler_output.scheduled_spec_decode_tokens.items():
-                request = requests.get(request_id)
-                if request is not None and draft:  # None: aborted while the model ran
-                    self.count(
-                        request,
-                        len(draft),
-                        len(sampled[index[request_id]]) - 1 if len(sampled) else -1,
-                    )
+            self.count_all(requests, scheduler_output, model_runner_output)
+
+    def count_all(
+        self, requests: dict[str, Any], scheduler_output: Any, model_runner_output: Any
+    ) -> None:
+        """Counts a step's drafts by the rule of vLLM before 0.14."""
+        index = model_runner_output.req_id_to_index
+        sampled = model_runner_output.sampled_token_ids
+        for request_id, draft in scheduler_output.scheduled_spec_decode_tokens.items():
+            request = requests.get(request_id)
+            if request is None or not draft:  # None: aborted while the model ran
+                continue
+            accepted = len(sampled[index[request_id]]) - 1 if len(sampled) else -1
+            self.count(request, len(draft), accepted)
 
     def count(self, request: Any, drafted: int, accepted: int) -> None:
-        # Must equal vLLM's own counters, or the sidecar withholds the split; check() takes it as
-        # proof of the call.
-        counts = request.__dict__.get("_specdec") or self.follow(request)
-        counts.drafts_by_length[drafted] += 1
-        counts.drafts_by_accepted[accepted] += 1
+        """Counts one draft of one request.
+
+        It must equal vLLM's own counters, or the sidecar withholds the split. It is the only part
+        that runs for each request and step.
+        """
+        try:
+            known = request._specdec
+        except AttributeError:
+            known = self.follow(request)
+        growth = known.growth
+        if growth.cut != self.cut:
+            growth = self.growth_of(known.key)
+            known.growth = growth
+
+        growth.by_drafted[drafted] += 1
+        growth.by_accepted[accepted] += 1
+        known.drafts += 1
+        known.draft_tokens += drafted
+        if accepted < 0:
+            known.owe(accepted)
+        else:
+            known.accepted_tokens += accepted
 
     def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
-        results = (
-            result.values() if isinstance(result, dict) else [result]
-        )  # a dict by client from 0.9.2
-        outputs = [output for outputs in results for output in outputs.outputs]
+        """After vLLM's ``update_from_output``, whose ``result`` has what the step generated."""
+        # An object up to 0.9.1, then a dict by client.
+        clients = result.values() if isinstance(result, dict) else [result]
         if self.own:
-            self.check(scheduler_output.scheduled_spec_decode_tokens, outputs)
-        lengths = [len(output.new_token_ids) for output in outputs]
-        decodes, tokens = len(lengths) - lengths.count(0), sum(lengths)
+            for client in clients:
+                self.check(scheduler_output.scheduled_spec_decode_tokens, client.outputs)
+
+        lengths = [len(output.new_token_ids) for client in clients for output in client.outputs]
+        decodes = len([*filter(None, lengths)])
+        tokens = sum(lengths)
+        self.generation_tokens += tokens
+
+        if self.starting:
+            first_tokens = self.take_started()
+            decodes -= len(first_tokens)
+            tokens -= sum(first_tokens)
+        if decodes > 0:
+            if self.context_cut != self.cut:
+                outputs = chain.from_iterable(client.outputs for client in clients)
+                self.sample_context(scheduler.requests, [*outputs])
+            if self.length:
+                self.count_step(scheduler_output, decodes, tokens)
+
+    def take_started(self) -> list[int]:
+        """The number of tokens of each request that got its first ones in this step.
+
+        For these, the step was one of prefill.
+        """
+        first_tokens = []
         for request_id, request in [*self.starting.items()]:
-            counts, output = request._specdec, request.num_output_tokens
-            if output or counts.ended:
+            known = request._specdec
+            tokens = request.num_output_tokens
+            if tokens or known.has_ended:
                 del self.starting[request_id]
-            if output:  # its first tokens: for this request, the step was its prefill
-                counts.first_token = counts.first_token or self.now
-                decodes -= 1
-                tokens -= output
-        if decodes > 0 and self.length:
-            self.add(
-                "steps",
-                (decodes - 1).bit_length(),
-                Steps(1, self.length, decodes, decodes * self.length, tokens),
-            )
-        self.go_on(scheduler)
+            if tokens:
+                known.first_token = known.first_token or self.now
+                first_tokens.append(tokens)
+        return first_tokens
+
+    def count_step(self, scheduler_output: Any, decodes: int, tokens: int) -> None:
+        """Counts a step in which requests decoded."""
+        drafts = scheduler_output.scheduled_spec_decode_tokens
+        scheduled = getattr(scheduler_output, "num_scheduled_tokens", None)
+        prefill_tokens = 0
+        if scheduled is not None and len(scheduled) > decodes:  # else all of them decoded
+            decoded = decodes + sum(map(len, drafts.values()))
+            prefill_tokens = max(sum(scheduled.values()) - decoded, 0)
+
+        is_mixed = None if scheduled is None else prefill_tokens > MIXED
+        key = StepKey(exponent(decodes), self.context_exponent, is_mixed)
+        steps = self.step_growth.get(key)
+        if steps is None:
+            steps = Steps()
+            self.step_growth[key] = steps
+        steps.steps += 1
+        steps.seconds += self.length
+        steps.decodes += decodes
+        steps.request_seconds += decodes * self.length
+        steps.tokens += tokens
+        steps.prefill_tokens += prefill_tokens
+        steps.context_tokens += decodes * self.context
+        steps.drafts += len(drafts)
+
+    def sample_context(self, requests: dict[str, Any], outputs: list[Any]) -> None:
+        """Looks at how many tokens some of the decoding requests have: once a report."""
+        self.context_cut = self.cut
+        every = -(-len(outputs) // MAX_SAMPLED) or 1
+        decoding = [requests.get(output.request_id) for output in outputs[::every]]
+        contexts = [
+            request.num_prompt_tokens + request.num_output_tokens
+            for request in decoding
+            if request is not None
+        ]
+        if contexts:
+            self.context = round(sum(contexts) / len(contexts))
+            self.context_exponent = (exponent(self.context) + 1) // 2
 
     def check(self, drafts: dict[str, Any], outputs: list[Any]) -> None:
-        """Checks, until a step with drafts and an end have shown it, that vLLM's methods are called as well."""
-        for output in outputs:
-            request, ended = self.requests.get(output.request_id), output.finish_reason is not None
-            counts, drafted = getattr(request, "_specdec", None), drafts.get(output.request_id)
-            if counts is None or not output.new_token_ids:  # None: a pooling request
-                continue
-            if drafted and not any(counts.drafts_by_length):
-                raise NotCalled("make_spec_decoding_stats")
-            if ended and not counts.ended:
-                raise NotCalled("_free_request")
-            if self.state == "checking" and (drafted or (ended and not self.depth)):
-                self.say("observing")
-            if self.state == "observing" and ended:
-                self.own, self.requests = [], {}
+        """Checks that the class's own methods call vLLM's.
 
-    def follow(self, request: Any) -> RequestCounts:
-        """Returns a request's counts: new ones if it is new, or was resumed with other sampling parameters."""
-        counts = request.__dict__.get("_specdec")
-        if counts is None or counts.parameters is not request.sampling_params:
-            if counts is not None:
-                self.settle(counts)
-            elif self.own and request.num_output_tokens:  # it got them in no step of vLLM's
-                raise NotCalled("update_from_output")
-            counts = request._specdec = RequestCounts(request, self.depth)
-        return counts
+        A step with drafts and the end of a request show it. ``NotCalledError`` if they do not.
+        """
+        for output in outputs:
+            known = getattr(self.requests.get(output.request_id), "_specdec", None)
+            if known is None or not output.new_token_ids:  # None: a pooling request
+                continue
+
+            drafted = drafts.get(output.request_id)
+            has_ended = output.finish_reason is not None
+            if drafted and not known.drafts:
+                raise NotCalledError("make_spec_decoding_stats")
+            if has_ended and not known.has_ended:
+                raise NotCalledError("_free_request")
+            if self.state == "checking" and (drafted or (has_ended and not self.depth)):
+                self.state = "observing"
+            if self.state == "observing" and has_ended:
+                self.own = []
+                self.requests = {}
+
+    # A request
+
+    def follow(self, request: Any) -> Request:
+        """What is known of a request.
+
+        It begins anew if the request is new, or was resumed with other sampling parameters.
+        """
+        known = request.__dict__.get("_specdec")
+        if known is not None and known.parameters is request.sampling_params:
+            return known
+        if known is None and self.own and request.num_output_tokens:
+            raise NotCalledError("update_from_output")  # it got them in no step of vLLM's
+
+        if self.shows_output is None:
+            self.shows_output = hasattr(request, "output_token_ids")
+        key = self.key_of(request)
+        known = Request(request, key, self.growth_of(key))
+        request._specdec = known
+        return known
+
+    def key_of(self, request: Any) -> Key:
+        """What a request is counted by."""
+        adapter = ""
+        if request.lora_request is not None:
+            name = request.lora_request.lora_name[:200].encode("utf-8", "replace").decode()
+            adapter = self.adapters.key(name) if name else ""
+        return Key(
+            temperature=hundredths(request.sampling_params.temperature),
+            prompt_tokens=exponent(request.num_prompt_tokens),
+            output="structured" if request.use_structured_output else "free",
+            sampling=sampling(request.sampling_params),
+            adapter=adapter,
+        )
+
+    def growth_of(self, key: Key) -> Growth:
+        """What requests with this key have done since the last cut."""
+        growth = self.growth.get(key)
+        if growth is None:
+            growth = Growth(self.depth, self.cut, self.now)
+            self.growth[key] = growth
+        return growth
 
     def end(self, request: Any) -> None:
-        counts = (
-            None if request.sampling_params is None else self.follow(request)
-        )  # None: a pooling request
-        if counts is None or counts.ended:  # with a KV connector, it can end a second time
+        """Counts the end of a request."""
+        if request.sampling_params is None:  # a pooling request
             return
-        counts.ended = True
+        known = self.follow(request)
+        if known.has_ended:  # with a KV connector, a request can end a second time
+            return
+        known.has_ended = True
+
         outcome = OUTCOMES.get(request.status.name.replace("FINISHED_", ""), "error")
-        self.settle(counts, outcome)
-        self.lost += len(self.finished) == MAX_FINISHED  # the oldest is dropped
-        self.finished.append(encode(finished_request(request, counts, outcome, self.now)))
+        known.growth = self.growth_of(known.key)
+        known.growth.ended.append(outcome)
+        known.settle()
+        ending = self.count_ending(request, known, outcome)
 
-    def settle(self, counts: RequestCounts, outcome: str = "") -> None:
-        """Adds to the totals what a request has drafted since the last call, and with an ``outcome`` its end."""
-        if not outcome and sum(counts.drafts_by_length) == counts.counted.drafts:
-            return
-        tally = counts.tally()
-        growth, counts.counted = Tally._make(map(sub, tally, counts.counted)), tally
-        if outcome:
-            growth = growth._replace(**{outcome: 1})
-        self.add("temperature", counts.temperature, growth)
-        growth = Counts._make(growth[: len(Counts._fields)])
-        for table in ("prompt_tokens", "output", "sampling", "adapter"):
-            self.add(table, getattr(counts, table), growth)
-        self.total = Counts._make(map(add, self.total, growth))
+        if len(self.finished) == self.finished.maxlen:
+            self.lost += 1  # the oldest, which the next line drops
+        self.finished.append(encode(finished_request(request, known, outcome, ending, self.now)))
 
-    def add(self, table: str, key: Any, growth: Any) -> None:
-        rows = self.tables[table]
-        if key not in rows and len(rows) >= MAX_KEYS:
-            key = "other"
-        rows[key] = self.changed[table, key] = (
-            growth._make(map(add, rows[key], growth)) if key in rows else growth
+    def count_ending(self, request: Any, known: Request, outcome: str) -> str | None:
+        """Says how the output of a finished request ends, and counts it; None if unknown.
+
+        An error here disables nothing but this.
+        """
+        if not self.shows_output:
+            return None
+        try:
+            ending = ending_of(request, outcome)
+        except Exception as error:
+            self.shows_output = False
+            log.warning(
+                "specdec %s: cannot tell how outputs end: %s", VERSION, type(error).__name__
+            )
+            return None
+
+        one = Totals(
+            drafts=known.drafts,
+            draft_tokens=known.draft_tokens,
+            accepted_tokens=known.accepted_tokens,
+            **{outcome: 1},
         )
-        self.since.setdefault((table, key), self.now)
+        self.ending_growth[ending] = self.ending_growth.get(ending, Totals()).plus(one)
+        return ending
+
+    def take(self) -> Cut:
+        """All that has been counted since the last cut; from now on, it is counted anew."""
+        finished = len(self.finished) + self.lost
+        cut = Cut(self.growth, self.step_growth, self.ending_growth, finished)
+        self.cut += 1
+        self.growth = {}
+        self.step_growth = {}
+        self.ending_growth = {}
+        return cut
+
+
+def finished_request(
+    request: Any, known: Request, outcome: str, ending: str | None, now: float
+) -> dict[str, Any]:
+    """The record of a finished request."""
+    last_token = now if request.num_output_tokens else None
+    unsupported = [
+        name
+        for name, off in UNSUPPORTED.items()
+        if getattr(known.parameters, name, off[0]) not in off
+    ]
+    return {
+        "temperature": known.key.temperature,
+        "prompt_tokens": max(request.num_prompt_tokens, 0),
+        "cached_tokens": cached_tokens(request, known.prefill_stats),
+        "output_tokens": request.num_output_tokens,
+        "outcome": outcome,
+        "ending": ending,
+        "structured": known.key.output == "structured",
+        "sampling": known.key.sampling,
+        "adapter": known.key.adapter or None,
+        "drafts": known.drafts,
+        "draft_tokens": known.draft_tokens,
+        "accepted_tokens": known.accepted_tokens,
+        "arrival": unix_seconds(getattr(request, "arrival_time", None)),  # from 0.9.1
+        "first_token": known.first_token or last_token,
+        "last_token": last_token,
+        "parameters": unsupported,
+    }
+
+
+def unix_seconds(value: Any) -> float | None:
+    """A time by the API server's clock; None if it is none."""
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < 2**40 else None
+
+
+def cached_tokens(request: Any, prefill_stats: Any) -> int | None:
+    """Prompt tokens that were found in the prefix cache; None if this vLLM does not tell."""
+    source = request if prefill_stats is None else prefill_stats
+    tokens = getattr(source, "num_cached_tokens", None)
+    return tokens if isinstance(tokens, int) and tokens >= 0 else None
+
+
+def ending_of(request: Any, outcome: str) -> str:
+    """How a request's output ends: in a ``loop``, ``empty``, or ``normal``.
+
+    A request that stopped by itself ended in its end token, and is in no loop.
+    """
+    if outcome == "stopped":
+        return "empty" if request.num_output_tokens <= 1 else "normal"
+    if outcome == "repetition":
+        return "loop"  # vLLM's own detection
+    if outcome in ("length", "aborted") and is_loop(request.output_token_ids[-LOOP_TAIL:]):
+        return "loop"
+    return "normal"
+
+
+def is_loop(tail: list[int]) -> bool:
+    """Whether the tokens end in a repetition."""
+    if len(tail) < LOOP_TOKENS:
+        return False
+
+    backwards = tail[::-1]
+    longest = min(LOOP_PERIOD, len(tail) // LOOP_TIMES)
+    period = 0
+    with suppress(ValueError):  # the last token does not occur again within the longest period
+        while True:
+            period = backwards.index(backwards[0], period + 1, longest + 1)
+            span = max(LOOP_TIMES * period, LOOP_TOKENS)
+            if backwards[: span - period] == backwards[period:span]:
+                return True
+    return False
+
+
+def sampling(parameters: Any) -> str:
+    """How a request's tokens are chosen.
+
+    Top-k, top-p and min-p shape the target's distribution, not the draft's.
+    """
+    if not parameters.temperature:
+        return "greedy"
+
+    read = functools.partial(getattr, parameters)
+    if read("presence_penalty", 0) or read("frequency_penalty", 0):
+        return "penalties"
+    if read("repetition_penalty", 1) != 1:
+        return "penalties"
+    if read("top_k", 0) > 0 or read("top_p", 1) < 1 or read("min_p", 0) > 0:
+        return "filtered"
+    return "plain"
+
+
+def hundredths(temperature: float) -> int:
+    """A temperature in hundredths, rounded up; at most ``ABOVE_2``."""
+    limited = min(max(0, temperature), ABOVE_2 / 100)
+    return ceil(round(100 * limited, 6))
+
+
+def exponent(number: int) -> int:
+    """The smallest n for which ``number`` is at most 2**n."""
+    return min(max(number - 1, 0).bit_length(), MAX_EXPONENT)
+
+
+def sums(some: list[int], more: list[int]) -> list[int]:
+    """Adds two lists, place by place; an empty one is all zeros."""
+    return [one + another for one, another in zip(some, more)] if some else [*more]
+
+
+def by_position(by_length: list[int]) -> list[int]:
+    """Turns how many had 0, 1, … tokens into how many had a token at position 0, 1, ….
+
+    Positions from ``MAX_POSITIONS`` on are added to the last.
+    """
+    at_least = [*accumulate(by_length[:0:-1])][::-1]
+    last = MAX_POSITIONS - 1
+    if len(at_least) <= last:
+        return at_least
+    return [*at_least[:last], sum(at_least[last:])]
+
+
+# -------------------------------------------------------------------------------------------------
+# 4. What it sends
+# -------------------------------------------------------------------------------------------------
+
+PERIOD = 1.0  # seconds between reports while there is traffic
+# The same if generation tokens are more than this many times what they were, so that the split of a
+# young engine is not far behind its counters.
+SHORT_PERIOD = 0.1
+MUCH = 1.05
+# What a report may take of a step: a share of the step's length, within these limits in seconds.
+SHARE = 0.01
+LEAST_SECONDS = 20e-6
+MOST_SECONDS = 500e-6
+FOLD_SECONDS = 10e-6  # what adding one Growth to the tables takes
+PACKET_SECONDS = 15e-6  # the least that a packet takes
+ROW_SECONDS = 10e-6  # what a row takes in one
+LEAST_ROWS = 4
+MOST_ROWS = 32  # a packet must stay below 65,536 bytes
+MAX_FINISHED_SENT = 64
+MAX_BYTES = 60_000
+
+encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+class Observer(Counting):
+    """Counts for one Scheduler, and reports to the sidecar."""
+
+    def __init__(self, scheduler: Any, vllm_version: Any, path: str, own: list[str]) -> None:
+        super().__init__(scheduler, own)
+        self.reason = ""  # of the state
+        self.tables: dict[str, dict[Any, Any]] = {name: {} for name in (*TABLES, "ending")}
+        self.total = Totals()  # of each table but "steps" and "ending"
+        self.unsent: dict[tuple[str, Any], None] = {}  # rows that have changed, by table and key
+        self.slices: Iterator[float] | None = None  # the report in progress
+        self.due = 0.0  # when the next one is, by the monotonic clock
+        self.soonest = 0.0  # the same if much has been generated since the last
+        self.much = 0.0  # generation tokens that are much
+
+        self.hello = introduction(scheduler, vllm_version)
+        self.told: tuple[str, list[str]] | None = None  # the state and tables of the last hello
+        self.path = path
+        self.process = os.getpid()
+        self.socket: Any = None  # None: not connected
+        leave_in_children(self)
+
+    def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
+        """Counts the step, and reports if it is time."""
+        super().after_step(scheduler, scheduler_output, result)
+        self.go_on(scheduler)
 
     def go_on(self, scheduler: Any) -> None:
-        """Reports for SLICE seconds if it is time; to the end if the engine is idle: its next step may be far off."""
-        idle = not scheduler.running and not scheduler.get_num_unfinished_requests()
-        if idle or (self.slices is None and self.times[-1] >= self.due):
-            self.slices = chain(self.slices or (), self.report(scheduler.requests))
-            self.due = time.monotonic() + PERIOD
-        until = time.perf_counter() + SLICE
-        for next_takes in self.slices or ():
-            if not idle and time.perf_counter() + next_takes > until:
-                return
-        self.slices = None
-        if (
-            idle
-        ):  # also in the step that vLLM runs after an abort, for the workers' finished_req_ids
-            self.times.clear()
+        """Begins a report if it is time, and goes on with the one in progress.
 
-    def report(self, requests: dict[str, Any]) -> Iterator[float]:
-        """Sends one cut in parts that are spread over steps; yields how long the next part may take."""
-        if self.socket is None or self.state == "checking":
-            self.say(self.state, self.reason)
+        A report takes a small share of each step. If the engine is idle it is sent to the end,
+        since the next step may be far off.
+        """
+        is_idle = not scheduler.running and not scheduler.get_num_unfinished_requests()
+        if is_idle:  # also in the step that vLLM runs after an abort, to tell its workers
+            self.ends.clear()
+        if is_idle or (self.slices is None and self.is_due()):
+            self.slices = chain(self.slices or (), self.report(scheduler))
+
+        if self.slices is None:
+            return
+
+        until = time.perf_counter() + self.allowance()
+        for seconds in self.slices:
+            if not is_idle and time.perf_counter() + seconds > until:
+                return
+
+        self.slices = None
+
+    def is_due(self) -> bool:
+        """Whether a report is: after a period, or sooner if the totals have grown much."""
+        clock = self.ends[-1]
+        return clock >= self.due or (clock >= self.soonest and self.generation_tokens > self.much)
+
+    def rows_allowed(self) -> int:
+        """Rows in the next packet: the more, the fewer packets the sidecar must read."""
+        if not self.ends:  # idle
+            return MOST_ROWS
+        return min(max(int(self.allowance() / ROW_SECONDS), LEAST_ROWS), MOST_ROWS)
+
+    def allowance(self) -> float:
+        """Seconds that a report may take of this step."""
+        return min(max(LEAST_SECONDS, SHARE * self.length), MOST_SECONDS)
+
+    def report(self, scheduler: Any) -> Iterator[float]:
+        """Sends one cut, in parts; yields the seconds that the next part may take, before it.
+
+        All numbers are those of the moment when it begins. What the socket does not take goes with
+        the next report.
+        """
+        clock = time.monotonic()
+        self.due = clock + PERIOD
+        self.soonest = clock + SHORT_PERIOD
+        self.much = self.generation_tokens * MUCH
+
+        self.introduce()
         if self.state == "checking":
             return
-        for request_id in [*requests]:
-            request = requests.get(request_id)  # None: it has ended since, and was settled then
-            if (
-                request is not None and "_specdec" in request.__dict__
-            ):  # else it waits for its first step
-                self.settle(request._specdec)
-            yield 0.0
-        rows, self.changed, finished = (
-            self.changed,
-            {},
-            len(self.finished) + self.lost,
-        )  # the cut: rows stay
-        end = {"total": self.total._asdict(), "lost": self.lost}
-        while rows or finished > self.lost:
-            yield PACKET
-            part, left = (
-                [*islice(rows, MAX_ROWS_SENT)],
-                max(finished - self.lost, 0),
-            )  # the oldest may be dropped
-            ended = [*islice(self.finished, min(left, 0 if part else MAX_FINISHED_SENT))]
-            if not self.send(
-                "report", self.part(rows, part, ended, end if len(part) == len(rows) else None)
-            ):
-                break
-            for row in part:
-                del rows[row]
-            for _ in ended:
-                self.finished.popleft()
-                finished -= 1
-        self.changed = {**rows, **self.changed}  # what was not sent goes with the next report
 
-    def part(self, rows: dict[Any, Any], keys: list[Any], finished: list[str], end: Any) -> str:
-        """One packet of a report: some ``rows``, then finished requests; with the ``end`` once all rows are in."""
-        part = {"end": end}
-        for table, key in keys:
-            counts = rows[table, key]._asdict()
-            part.setdefault(table, []).append(
-                {"key": key, "since": self.since[table, key], "counts": counts}
-            )
-        return encode(part)[:-1] + ',"finished":[%s]}' % ",".join(finished)
+        end = self.heartbeat(scheduler)
+        cut = self.take()
+        yield from self.fold_cut(cut)
+        end["total"] = self.total._asdict()
+        yield from self.send_cut(cut, end)
+
+    def introduce(self) -> None:
+        """Says hello if the sidecar does not know who reports, or what."""
+        if self.process != os.getpid():
+            self.leave()
+        is_told = self.told == (self.state, self.named_tables())
+        if self.socket is None or self.state == "checking" or not is_told:
+            self.say(self.state, self.reason)
+
+    def fold_cut(self, cut: Cut) -> Iterator[float]:
+        """Adds a cut to the total and the tables."""
+        for key, growth in cut.growth.items():
+            yield FOLD_SECONDS
+            self.fold(key, growth)
+        for step_key, steps in cut.steps.items():
+            self.row("steps", step_key, self.now).add(steps)
+        for ending, totals in cut.endings.items():
+            self.row("ending", ending, self.now).add(totals)
+
+    def send_cut(self, cut: Cut, end: dict[str, Any]) -> Iterator[float]:
+        """Sends the rows that have changed, and the finished requests of the cut."""
+        is_told = bool(self.unsent)
+        while self.unsent:
+            yield PACKET_SECONDS
+            rows = [*islice(self.unsent, self.rows_allowed())]
+            is_last = len(rows) == len(self.unsent)
+            if not self.send_report(tables=self.packed(rows), end=end if is_last else None):
+                return
+            for row in rows:
+                del self.unsent[row]
+
+        left = cut.finished
+        while not is_told or left > self.lost:  # some may have been dropped since
+            yield PACKET_SECONDS
+            finished = self.packable(left - self.lost)
+            if not self.send_report(finished=finished, end=end):
+                return
+            is_told = True
+            left -= len(finished)
+            for _ in finished:
+                self.finished.popleft()
+
+    def heartbeat(self, scheduler: Any) -> dict[str, Any]:
+        """What a report says of the engine at its moment."""
+        running = len(scheduler.running)
+        return {
+            "lost": self.lost,
+            "at": self.now,
+            "steps": self.steps,
+            "generation_tokens": self.generation_tokens,
+            "running": running,
+            "waiting": max(scheduler.get_num_unfinished_requests() - running, 0),
+        }
+
+    def fold(self, key: Key, growth: Growth) -> None:
+        """Adds growth to the total and to a row of each table."""
+        totals = growth.totals()
+        if totals.accepted_tokens < 0:
+            # Totals never fall, so what vLLM up to 0.15 subtracts is kept for the next cut. If
+            # nothing was drafted since, it never will be made up for.
+            if totals.drafts:
+                self.growth_of(key).forgiven += totals.accepted_tokens
+            totals = totals._replace(accepted_tokens=0)
+        if totals.accepted_tokens > totals.draft_tokens:
+            raise ValueError  # not what it takes for numbers of drafts
+
+        self.total = self.total.plus(totals)
+        for table, row_key in zip(BY_REQUEST, key):
+            self.row(table, row_key, growth.since).add(totals)
+        self.tables["temperature"][key.temperature].add_positions(growth)
+
+    def row(self, table: str, key: Any, since: float) -> Any:
+        """A row that is about to change: a new one where there is none."""
+        rows = self.tables[table]
+        if key not in rows:
+            kind = TemperatureRow if table == "temperature" else Row
+            rows[key] = kind(since, Steps() if table == "steps" else Totals())
+        self.unsent[table, key] = None
+        return rows[key]
+
+    def packed(self, rows: list[tuple[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+        """Rows as they are sent, by table."""
+        tables: dict[str, list[dict[str, Any]]] = {}
+        for table, key in rows:
+            row = self.tables[table][key]
+            packed = {"key": key, "since": row.since, "counts": row.packed()}
+            tables.setdefault(table, []).append(packed)
+        return tables
+
+    def packable(self, most: int) -> list[str]:
+        """The oldest finished requests, ``most`` of them or as many as a packet holds."""
+        fitting: list[str] = []
+        size = 0
+        for text in islice(self.finished, max(min(most, MAX_FINISHED_SENT), 0)):
+            size += len(text.encode(errors="replace"))
+            if size > MAX_BYTES:
+                break
+            fitting.append(text)
+        return fitting
+
+    def send_report(
+        self,
+        *,
+        tables: dict[str, Any] | None = None,
+        finished: list[str] | None = None,
+        end: dict[str, Any] | None,
+    ) -> bool:
+        """Sends one packet of a report."""
+        requests = ",".join(finished or [])
+        report = f'{{"tables":{encode(tables or {})},"finished":[{requests}],"end":{encode(end)}}}'
+        return self.send("report", report)
 
     def say(self, state: str, reason: str = "") -> None:
-        """Sends a hello, on a new connection if there is none; the next report then has every row."""
-        self.state, self.reason = state, reason
-        if self.socket is None:
-            with suppress(
-                OSError
-            ):  # no free descriptor, or nobody is listening: the next report tries again
-                self.socket = socket.socket(
-                    socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
-                )
-                self.socket.connect(self.path)
-        if self.send("hello", encode({**self.hello, "state": state, "reason": reason[:200]})):
-            self.changed = {(table, key): self.tables[table][key] for table, key in self.since}
+        """Sends a hello, on a new connection if there is none; all rows are then to be sent."""
+        self.state = state
+        self.reason = reason
+        if self.socket is None and self.process == os.getpid():
+            self.connect()
+        tables = self.named_tables()
+        self.told = (state, tables)
+        hello = {**self.hello, "state": state, "reason": reason[:200], "tables": tables}
+        if self.send("hello", encode(hello)):
+            every = [(table, key) for table, rows in self.tables.items() for key in rows]
+            self.unsent = dict.fromkeys(every)
+
+    def named_tables(self) -> list[str]:
+        """The tables that this plug-in sends."""
+        return [*TABLES, "ending"] if self.shows_output else [*TABLES]
+
+    def connect(self) -> None:
+        """Tries to connect; if nobody listens, or no descriptor is free, the next report tries."""
+        with suppress(OSError):
+            kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
+            self.socket = socket.socket(socket.AF_UNIX, kind)
+            self.socket.connect(self.path)
 
     def send(self, kind: str, message: str) -> bool:
-        """Returns whether the socket took the packet: False if it is full, or broken, in which case it is closed."""
+        """Whether the socket took the packet.
+
+        If it is full, the packet is not sent. If it is broken, it is closed, too: an end that is
+        not told is seen by that.
+        """
+        if self.socket is None:
+            return False
+        # A name may be no valid Unicode.
+        packet = f'{{"v":{FORMAT},"{kind}":{message}}}'.encode(errors="replace")
         try:
-            packet = f'{{"v":2,"{kind}":{message}}}'.encode(
-                errors="replace"
-            )  # a name may be no valid Unicode
-            return self.socket is not None and self.socket.send(packet, socket.MSG_NOSIGNAL) > 0
+            return self.socket.send(packet, socket.MSG_NOSIGNAL) > 0
         except OSError as error:
-            if kind == "hello" or not isinstance(
-                error, BlockingIOError
-            ):  # what is not said is seen by the end
+            if kind == "hello" or not isinstance(error, BlockingIOError):
                 self.socket.close()
                 self.socket = None
             return False
 
+    def leave(self) -> None:
+        """Lets go of the connection in a forked process, which is the parent's."""
+        if self.socket is not None:
+            self.socket.close()  # this process's descriptor; the connection stays open
+            self.socket = None
 
-def by_position(by_length: list[int]) -> Positions:
-    """Turns how many had 0, 1, … tokens into how many had a token at position 0, 1, …."""
-    drafts, last = [*accumulate(by_length[:0:-1])][::-1], MAX_POSITIONS - 1
-    return Positions([*drafts[:last], sum(drafts[last:])] if len(drafts) > last else drafts)
+    def let_go(self) -> None:
+        """Lets go of vLLM's requests, and of a report in progress."""
+        self.starting = {}
+        self.requests = {}
+        self.slices = None
 
 
-def finished_request(
-    request: Any, counts: RequestCounts, outcome: str, now: float
-) -> dict[str, Any]:
-    last_token, parameters = now if request.num_output_tokens else None, counts.parameters
+def leave_in_children(observer: Observer) -> None:
+    """Lets processes that are forked from this one let go of the observer's connection."""
+    reference = weakref.ref(observer)
+
+    def leave() -> None:
+        known = reference()
+        if known is not None:
+            known.leave()
+
+    os.register_at_fork(after_in_child=leave)
+
+
+# -------------------------------------------------------------------------------------------------
+# 5. What it reads of vLLM's configuration
+# -------------------------------------------------------------------------------------------------
+
+# Names in the hello, and where vLLM has them, from its speculative configuration on. They are what
+# explains an acceptance rate or a speedup.
+SPECULATION = {
+    "draft_sample_method": "draft_sample_method",
+    "local_argmax": "use_local_argmax_reduction",
+    "heterogeneous_vocab": "use_heterogeneous_vocab",
+    "keeps_last_block": "disable_eagle_block_drop",
+    "draft_quantization": "draft_model_config.quantization",
+    "draft_max_model_len": "draft_model_config.max_model_len",
+    "draft_layers": "draft_model_config.hf_text_config.num_hidden_layers",
+}
+MAX_OPTIONS = 4096  # characters of the --speculative-config
+# The same from its whole configuration on.
+CONFIGURATION = {
+    "model_runner_v2": "use_v2_model_runner",
+    "async_scheduling": "scheduler_config.async_scheduling",
+    "prefix_caching": "cache_config.enable_prefix_caching",
+    "quantization": "model_config.quantization",
+    "max_num_seqs": "scheduler_config.max_num_seqs",
+    "vocabulary": "model_config.hf_text_config.vocab_size",
+    "data_parallel_size": "parallel_config.data_parallel_size",
+    "block_size": "cache_config.block_size",
+    "layers": "model_config.hf_text_config.num_hidden_layers",
+    "lookahead_hash_tokens": "num_hash_lookahead_tokens",  # from 0.33
+    "max_model_len": "model_config.max_model_len",
+    "pipeline_parallel_size": "parallel_config.pipeline_parallel_size",
+    "kv_connector_role": "kv_transfer_config.kv_role",
+}
+
+
+def introduction(scheduler: Any, vllm_version: Any) -> dict[str, Any]:
+    """The hello, without its state, reason and tables."""
+    vllm = scheduler.vllm_config
+    parallel = vllm.parallel_config
+    names = vllm.model_config.served_model_name
+    if isinstance(names, (list, tuple)):
+        names = names[0]
+    # Before 0.14.1 there is only the rank, which is 0 in every data-parallel engine of a dense
+    # model.
+    rank = getattr(parallel, "data_parallel_rank", 0)
+
+    configuration = {name: setting(vllm, path) for name, path in CONFIGURATION.items()}
+    # From 0.32 the scheduler says whether EAGLE and its like drop the last block of a prefix-cache
+    # hit. Before, they always do.
+    drops = setting(scheduler, "use_eagle_block_drop")
+    configuration["drops_cache_block"] = setting(scheduler, "use_eagle") if drops is None else drops
     return {
-        "temperature": counts.temperature, "prompt_tokens": request.num_prompt_tokens, "outcome": outcome,
-        "output_tokens": request.num_output_tokens, "structured": counts.output == "structured",
-        "sampling": counts.sampling, "adapter": counts.adapter or None, "drafts": counts.counted.drafts,
-        "draft_tokens": counts.counted.draft_tokens, "accepted_tokens": counts.counted.accepted_tokens,
-        "arrival": getattr(request, "arrival_time", None),  # from 0.9.1; by the API server's clock
-        "first_token": counts.first_token or last_token, "last_token": last_token,
-        "parameters": [name for name, off in PARAMETERS.items() if getattr(parameters, name, off[0]) not in off],
-    }  # fmt: skip
+        "plugin": VERSION,
+        "vllm": vllm_version,
+        "model": names if names is None else str(names)[:1024],
+        "engine": getattr(parallel, "data_parallel_index", rank) or 0,
+        "start": os.urandom(8).hex(),
+        "started": time.time(),
+        "speculation": speculation(vllm.speculative_config),
+        "configuration": configuration,
+    }
 
 
-def sampling(parameters: Any) -> str:
-    """How a request's tokens are chosen; top-k, top-p and min-p shape the target's distribution, not the draft's."""
-    if not parameters.temperature:
-        return "greedy"
-    read = functools.partial(getattr, parameters)
-    if (
-        read("presence_penalty", 0)
-        or read("frequency_penalty", 0)
-        or read("repetition_penalty", 1) != 1
-    ):
-        return "penalties"
-    return (
-        "filtered"
-        if read("top_k", 0) > 0 or read("top_p", 1) < 1 or read("min_p", 0) > 0
-        else "plain"
-    )
-
-
-def setting(source: Any, path: str) -> Any:
-    """What vLLM has configured, as text, number or flag; None where this vLLM has no such setting."""
+def speculation(speculative: Any) -> dict[str, Any] | None:
+    """How the engine drafts, after vLLM's own validation; None if it does not."""
+    if not speculative:
+        return None
+    schedule = getattr(speculative, "num_speculative_tokens_per_batch_size", None) or []
+    draft = getattr(speculative, "draft_model_config", None)
+    architectures = None
     with suppress(Exception):  # a property may raise
-        for name in path.split("."):
-            source = getattr(source, name)
-        return source if isinstance(source, (bool, int, str)) else None
+        architectures = [str(name)[:256] for name in draft.architectures[:8]]
+    return {
+        "method": speculative.method,
+        "num_speculative_tokens": min(speculative.num_speculative_tokens or 0, 1024),
+        "per_batch_size": bool(schedule),
+        "schedule": schedule[:64],
+        "adaptive_verification": bool(getattr(speculative, "enable_adaptive_verification", None)),
+        "rejection_sample_method": getattr(speculative, "rejection_sample_method", None),
+        "parallel_drafting": bool(getattr(speculative, "parallel_drafting", None)),
+        "draft_architectures": architectures,
+        "options": options(speculative),
+        **{name: setting(speculative, path) for name, path in SPECULATION.items()},
+    }
 
 
 def options(speculative: Any) -> str | None:
@@ -454,170 +1349,13 @@ def options(speculative: Any) -> str | None:
     return None
 
 
-def introduction(vllm: Any, vllm_version: Any) -> dict[str, Any]:
-    """The hello without its state and reason."""
-    names, parallel, speculative = (
-        vllm.model_config.served_model_name,
-        vllm.parallel_config,
-        vllm.speculative_config,
-    )
-    # Before 0.14.1 there is only the rank, which is 0 in every data-parallel engine of a dense
-    # model.
-    engine = getattr(parallel, "data_parallel_index", getattr(parallel, "data_parallel_rank", 0))
-    return {
-        "plugin": VERSION, "vllm": vllm_version, "model": names[0] if isinstance(names, list) else names,
-        "engine": engine, "start": os.urandom(8).hex(), "started": time.time(),
-        "speculation": speculative and {
-            "method": speculative.method, "num_speculative_tokens": speculative.num_speculative_tokens or 0,
-            "per_batch_size": bool(getattr(speculative, "num_speculative_tokens_per_batch_size", None)),
-            "adaptive_verification": bool(getattr(speculative, "enable_adaptive_verification", None)),
-            "rejection_sample_method": getattr(speculative, "rejection_sample_method", None),
-            "parallel_drafting": bool(getattr(speculative, "parallel_drafting", None)),
-            "schedule": (getattr(speculative, "num_speculative_tokens_per_batch_size", None) or [])[:64],
-            **{name: setting(speculative, path) for name, path in SPECULATION.items()},
-            "options": options(speculative),
-        },
-        "configuration": {name: setting(vllm, path) for name, path in CONFIGURATION.items()},
-    }  # fmt: skip
-
-
-def misfit(found: dict[str, str]) -> str:
-    """Names the methods that are missing or whose parameters this file does not know; "" if there are none."""
-    return ", ".join(
-        f"{name}({found.get(name, 'missing')})"
-        for name in KNOWN
-        if found.get(name) not in KNOWN[name]
-    )
-
-
-def parameters(method: Any) -> str:
-    """Names a method's parameters; marks with * each that cannot be given both by position and by name."""
-    found = inspect.signature(method).parameters.values()
-    return " ".join(
-        one.name if one.kind is one.POSITIONAL_OR_KEYWORD else one.name + "*" for one in found
-    )
-
-
-def attempt(scheduler: Any, act: Callable[..., None], *args: Any) -> None:
-    if scheduler._specdec is not None:
-        try:
-            act(scheduler._specdec, *args)
-        except Exception as error:
-            fail(scheduler, act.__name__, error)
-
-
-def fail(scheduler: Any, part: str, error: Exception) -> None:
-    """From now on, the wrappers only call vLLM's own methods. Omits the error's text, which may name a request."""
-    observer, scheduler._specdec = scheduler._specdec, None
-    with suppress(Exception):  # a log handler may raise
-        state, line = "disabled", inspect.getinnerframes(error.__traceback__, 0)[-1].lineno
-        reason = f"{part}: {type(error).__name__} at line {line}"
-        if isinstance(error, NotCalled):
-            state, reason = (
-                "refused",
-                f"{type(scheduler).__name__} has its own {error}, which does not call vLLM's",
-            )
-        log.error("specdec %s is %s, and vLLM goes on without it: %s", VERSION, state, reason)
-        observer.starting, observer.requests, observer.slices = (
-            {},
-            {},
-            None,
-        )  # lets go of vLLM's requests
-        observer.say(state, reason)
-
-
-def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) -> None:
-    """Wraps the methods of vLLM's Scheduler, or of a class like it, unless they are wrapped already."""
-    if "_specdec" in vars(scheduler_class):
-        return
-    scheduler_class._specdec = None  # an observed instance has its Observer here
-    methods = {
-        name: getattr(scheduler_class, name) for name in KNOWN if hasattr(scheduler_class, name)
-    }
-    refusal = misfit({name: parameters(method) for name, method in methods.items()})
-    wrappers = {} if refusal else wrap(*(methods[name] for name in KNOWN))
-    construct = scheduler_class.__init__
-
-    @functools.wraps(construct)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        construct(self, *args, **kwargs)
-        try:
-            own = [
-                name
-                for name, wrapper in wrappers.items()
-                if getattr(type(self), name) is not wrapper
-            ]
-            self._specdec_link = observer = Observer(self, vllm_version, path, own)
-            self._specdec = None if refusal else observer
-            state = "refused" if refusal else observer.state
-            reason = refusal or (
-                f"{type(self).__name__} has its own {' '.join(own)}" if own else ""
-            )
-            observer.say(state, reason)
-            log.info("specdec %s: %s for %s%s", VERSION, state, path, reason and f": {reason}")
-        except Exception as error:
-            fail(self, "__init__", error)
-
-    for name, wrapper in {**wrappers, "__init__": __init__}.items():
-        setattr(scheduler_class, name, wrapper)
-
-
-def wrap(make: Any, update: Any, free: Any) -> dict[str, Any]:
-    by_id = "request_id" in inspect.signature(make).parameters  # from 0.14
-
-    @functools.wraps(make, WITH_DEFAULTS)
-    def make_spec_decoding_stats(self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens,
-                                 num_invalid_spec_tokens, request_id):  # fmt: skip
-        result = make(self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens,
-                      num_invalid_spec_tokens, request_id)  # fmt: skip
-        if self._specdec is not None:
-            try:
-                # Like vLLM's counters, leaves out tokens that the grammar rejected before
-                # verification.
-                invalid = (
-                    num_invalid_spec_tokens.get(request_id, 0) if num_invalid_spec_tokens else 0
-                )
-                self._specdec.count(
-                    self.requests[request_id], num_draft_tokens - invalid, num_accepted_tokens
-                )
-            except Exception as error:
-                fail(self, "count", error)
-        return result
-
-    @functools.wraps(update, WITH_DEFAULTS)
-    def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
-        attempt(
-            self,
-            Observer.before_step,
-            self,
-            scheduler_output,
-            None if by_id else model_runner_output,
-        )
-        result = update(self, scheduler_output, model_runner_output)
-        attempt(self, Observer.after_step, self, scheduler_output, result)
-        return result
-
-    @functools.wraps(free)
-    def _free_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        result = free(self, request, *args, **kwargs)
-        attempt(self, Observer.end, request)
-        return result
-
-    wrappers = {"update_from_output": update_from_output, "_free_request": _free_request}
-    return {"make_spec_decoding_stats": make_spec_decoding_stats, **wrappers} if by_id else wrappers
-
-
-def register() -> None:
-    """vLLM calls this in each of its processes. It never raises, because vLLM would then not start."""
-    try:
-        program = getattr(sys.modules["__main__"], "__spec__", None)
-        if "vllm.v1.worker.worker_base" in sys.modules and "vllm.v1.engine.core" not in sys.modules:
-            return  # a worker: it has no scheduler, and importing one would take time
-        if program is not None and program.name == "vllm.model_executor.models.registry":
-            return  # vLLM inspects a model class in a process of its own
-        import vllm
-        from vllm.v1.core.sched.scheduler import Scheduler
-
-        install(Scheduler, vllm.__version__)
-    except Exception as error:
-        log.error("specdec %s: cannot observe this vLLM: %r", VERSION, error)
+def setting(source: Any, path: str) -> Any:
+    """What vLLM has configured, as text, number or flag; None if this vLLM has no such setting."""
+    with suppress(Exception):  # a property may raise
+        for name in path.split("."):
+            source = getattr(source, name)
+        if isinstance(source, str):
+            return source[:256]
+        if isinstance(source, int) and source >= 0:
+            return source
+    return None

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
@@ -31,38 +31,68 @@ _Latencies = dict[Literal["ttft", "itl", "tpot", "e2e", "queue"], _Quantiles]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainStepTimes:
-    """How long an engine step takes without speculation, by load, in seconds.
+    """How long an engine step takes without speculation: by load, context and prefill.
 
-    Between the loads measured it is interpolated. Constructing it checks nothing; ``problem`` does.
+    Everything is in seconds and in the order of ``running``, the loads measured; between the loads
+    it is interpolated. A step that prefills nothing takes ``seconds`` where the requests that
+    decode hold ``contexts`` tokens on average, and ``slopes`` more for each further token. A step
+    that prefills ``prefill_tokens[j][k]`` tokens takes ``prefill_seconds[j][k]`` more.
+
+    Errors are standard errors. Those of different fields and loads are independent, but for
+    ``drift``, the relative error that all of ``seconds`` share: that of the machine's speed.
+
+    Constructing it checks nothing; ``problem`` does.
     """
 
     # The loads measured, in running requests: 1 to 16, ascending from above 0.
     running: tuple[float, ...]
-    seconds: tuple[float, ...]  # step time at each load
-    errors: tuple[float, ...]  # standard errors of ``seconds``
+    seconds: tuple[float, ...]
+    errors: tuple[float, ...]  # of ``seconds``, without ``drift``
     # Independent parts of each error; empty: errors fully correlated.
     deviations: tuple[tuple[float, ...], ...] = ()
+
+    # Empty in files of versions that did not measure it: then nothing is known of any context.
+    contexts: tuple[float, ...] = ()
+    # The shortest and the longest context measured; empty: only ``contexts``.
+    context_ranges: tuple[tuple[float, float], ...] = ()
+    slopes: tuple[float, ...] = ()  # empty: one context was measured, so it is unknown
+    slope_errors: tuple[float, ...] = ()
+
+    # Ascending from above 0; empty: not measured.
+    prefill_tokens: tuple[tuple[float, ...], ...] = ()
+    prefill_seconds: tuple[tuple[float, ...], ...] = ()
+    prefill_errors: tuple[tuple[float, ...], ...] = ()
+    # The most tokens that a step prefills: longer prompts take several; None: unknown.
+    chunk_tokens: float | None = None
+
+    drift: float = 0.0
     prompt_share: float = 0.0  # prompt tokens computed per generated token during the measurement
     # Mean time to first token at each load; empty if unknown.
     first_token_seconds: tuple[float, ...] = ()
     measured: datetime | None = None  # when
+    source: Literal["page", "plugin"] | None = None  # where the step times come from
+    # Processes that were ready to run per core before the measurement, on the machine it ran on.
+    machine_load: float | None = None
 
     def problem(self) -> str | None:
         """Why these times cannot be used; None if they can."""
+        return next((rule for rule, holds in self._rules().items() if not holds), None)
+
+    def _rules(self) -> dict[str, bool]:
         loads = len(self.running)
         is_rising = all(a < b for a, b in pairwise((0.0, *self.running, inf)))
-        are_seconds_possible = all(0 < time <= 3600 for time in self.seconds)
-        are_errors_possible = all(0 <= error <= 3600 for error in self.errors)
+        are_seconds_possible = all(0 < time <= _LONGEST for time in self.seconds)
+        are_errors_possible = all(0 <= error <= _LONGEST for error in self.errors)
 
-        rules = {
+        return {
             "expected 1 to 16 numbers of running requests": 1 <= loads <= 16,
             "running, seconds and errors differ in length": (
                 loads == len(self.seconds) == len(self.errors)
             ),
-            "running and deviations differ in length": len(self.deviations) in {0, loads},
-            "running and first_token_seconds differ in length": (
-                len(self.first_token_seconds) in {0, loads}
-            ),
+            **{
+                f"running and {name} differ in length": len(getattr(self, name)) in {0, loads}
+                for name in _BY_LOAD
+            },
             "expected at most 16 deviations for each load": all(
                 len(row) <= 16 for row in self.deviations
             ),
@@ -71,12 +101,61 @@ class PlainStepTimes:
                 are_seconds_possible and are_errors_possible
             ),
             "first_token_seconds must be from 0 to 3600": all(
-                0 <= one <= 3600 for one in self.first_token_seconds
+                0 <= one <= _LONGEST for one in self.first_token_seconds
             ),
             "prompt_share must be from 0 to 1000000": 0 <= self.prompt_share <= 1e6,
+            **self._context_rules(),
+            **self._prefill_rules(),
+            "drift must be from 0 to 1": 0 <= self.drift <= 1,
         }
 
-        return next((rule for rule, holds in rules.items() if not holds), None)
+    def _context_rules(self) -> dict[str, bool]:
+        return {
+            "contexts must be above 0 and at most 1e9": all(
+                0 < one <= _MOST_TOKENS for one in self.contexts
+            ),
+            "context_ranges must be from above 0, ascending": all(
+                0 < low <= high <= _MOST_TOKENS for low, high in self.context_ranges
+            ),
+            "slopes without contexts": bool(self.contexts) or not self.slopes,
+            "slopes and slope_errors differ in length": len(self.slopes) == len(self.slope_errors),
+            "slopes must be from -1 to 1, slope_errors from 0 to 1": all(
+                abs(slope) <= 1 and 0 <= error <= 1
+                for slope, error in zip(self.slopes, self.slope_errors, strict=False)
+            ),
+        }
+
+    def _prefill_rules(self) -> dict[str, bool]:
+        measured = (self.prefill_tokens, self.prefill_seconds, self.prefill_errors)
+        times = [one for rows in measured[1:] for row in rows for one in row]
+        return {
+            "prefill_tokens, prefill_seconds and prefill_errors differ in length": all(
+                len(tokens) == len(seconds) == len(errors) <= 4
+                for tokens, seconds, errors in zip_longest(*measured, fillvalue=())
+            ),
+            "prefill_tokens must rise, from above 0": all(
+                a < b for tokens in self.prefill_tokens for a, b in pairwise((0.0, *tokens, inf))
+            ),
+            "prefill_seconds and prefill_errors must be from 0 to 3600": all(
+                0 <= one <= _LONGEST for one in times
+            ),
+            "chunk_tokens must be above 0": self.chunk_tokens is None or self.chunk_tokens > 0,
+        }
+
+
+_LONGEST: Final = 3600  # seconds
+_MOST_TOKENS: Final = 1e9
+_BY_LOAD: Final = (
+    "deviations",
+    "first_token_seconds",
+    "contexts",
+    "context_ranges",
+    "slopes",
+    "slope_errors",
+    "prefill_tokens",
+    "prefill_seconds",
+    "prefill_errors",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,5 +236,7 @@ def _read_measured(path: str) -> dict[str, Any]:
 
 
 MeasuredFile = Annotated[
-    Measured, from_text(_read_measured), WithJsonSchema({"format": "path of a file"})
+    Measured,
+    from_text(_read_measured),
+    WithJsonSchema({"type": "string", "format": "path of a file"}),
 ]

@@ -27,7 +27,8 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
-_DURATION = re.compile(r"([+-]?\d*\.?\d+(?:[eE][+-]?\d+)?)\s*(ms|s|m|h)?", re.ASCII)
+DURATION: Final = re.compile(r"([+-]?\d*\.?\d+(?:[eE][+-]?\d+)?)\s*(ms|s|m|h)?", re.ASCII)
+"""A duration as text: its number and its unit, if it has one."""
 _UNITS: Final = {"h": 3600, "m": 60, "s": 1, None: 1}
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]{1,253})):([0-9]{1,5})", re.ASCII)
 _ADDRESS_FORM: Final = "host:port or [IPv6]:port; port 0 picks a free one"
@@ -63,10 +64,11 @@ def from_text(parse: Callable[[str], object]) -> BeforeValidator:
 
 
 def _seconds(text: str) -> float:
-    match = _DURATION.fullmatch(text.strip())
+    match = DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError("expected duration, a number of seconds or a number and ms, s, m or h")
-    number, unit = float(match[1]), match[2]
+    number = float(match[1])
+    unit = match[2]
     if unit == "ms":
         return number / 1000  # times 0.001 would miss some values by a bit
     return number * _UNITS[unit]
@@ -97,10 +99,17 @@ class Address:
     port: int
 
     @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for every address of the machine, IPv4 and IPv6."""
+        return self.host in {"0.0.0.0", "::"}  # noqa: S104 - compared
+
+    @property
     def local(self) -> "Address":
-        """Where a client on this machine reaches it: loopback if it is the wildcard address."""
-        loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared
-        return Address(loopback.get(self.host, self.host), self.port)
+        """Where a client on this machine reaches it: IPv4's loopback if it is a wildcard.
+
+        Even a machine in a network with IPv6 only has that.
+        """
+        return Address("127.0.0.1", self.port) if self.is_wildcard else self
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -193,9 +202,15 @@ ListenAddress = Annotated[
     Address,
     PlainValidator(_parse_address),
     PlainSerializer(str),
-    WithJsonSchema({"format": _ADDRESS_FORM}),
+    WithJsonSchema({"type": "string", "format": _ADDRESS_FORM, "pattern": f"^{_ADDRESS.pattern}$"}),
 ]
-_URL_FORM = WithJsonSchema({"format": "http or https URL, a path allowed"})
+_URL_FORM = WithJsonSchema(
+    {
+        "type": "string",
+        "format": "http or https URL, a path allowed",
+        "pattern": r"^https?://[^\s?#\\]+$",
+    }
+)
 BaseUrl = Annotated[str, AfterValidator(parse_base_url), _URL_FORM]
 LinkUrl = Annotated[BaseUrl, AfterValidator(_without_user)]  # for people to open
 Edges = Annotated[
@@ -203,15 +218,31 @@ Edges = Annotated[
     Field(min_length=1, max_length=8),
     from_text(lambda text: text.strip().removeprefix("[").removesuffix("]").split(",")),
     AfterValidator(_ascending),
-    WithJsonSchema({"format": _EDGES}),
+    WithJsonSchema(
+        {
+            "type": ["array", "string"],
+            "format": _EDGES,
+            "items": {"type": "number", "minimum": 0},
+            "minItems": 1,
+            "maxItems": 8,
+        }
+    ),
 ]
 ModelName = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 LabelName = Annotated[str, Field(max_length=63, pattern=r"^[a-zA-Z][a-zA-Z0-9_]*$")]
 CertificateFile = Annotated[
-    Path, AfterValidator(_with_certificates), WithJsonSchema({"format": "path of a PEM file"})
+    Path,
+    AfterValidator(_with_certificates),
+    WithJsonSchema({"type": "string", "format": "path of a PEM file"}),
 ]
 SocketPath = Annotated[
     Path,
     AfterValidator(_bindable),
-    WithJsonSchema({"format": f"absolute path of at most {_SOCKET_PATH} bytes"}),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "format": f"absolute path of at most {_SOCKET_PATH} bytes",
+            "pattern": f"^/.{{1,{_SOCKET_PATH - 1}}}$",
+        }
+    ),
 ]

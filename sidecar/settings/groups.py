@@ -23,9 +23,17 @@ from sidecar.settings.field_types import (
     SocketPath,
     json_text,
 )
-from sidecar.settings.files import WebConfigFile
+from sidecar.settings.web_config import WebConfigFile
 
 PREFIX: Final = "SPECDEC_"
+CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
+"""The settings file, where a command has no ``--config``."""
+USER_VARIABLE: Final = f"{PREFIX}USER"
+"""``NAME:PASSWORD`` for the sidecar's own pages, where a command asks for them."""
+USER_FILE_VARIABLE: Final = f"{PREFIX}USER_FILE"
+"""A file with it, where a command has no ``--user-file``."""
+NOT_SETTINGS: Final = frozenset({CONFIG_VARIABLE, USER_VARIABLE, USER_FILE_VARIABLE})
+"""Variables of the command line, which have the prefix of settings."""
 MOST_MIN_REQUESTS: Final = 10_000  # as many single requests are kept for an hour
 
 _KIBIBYTE: Final = 1024
@@ -84,8 +92,8 @@ class Limits(Group):
     models: int = Field(1, ge=1, le=16)
     """models whose requests have their own label values; further ones become `other`"""
     positions: int = Field(32, ge=1, le=64)
-    """draft positions with their own label values; with more than 4 engines fewer, down to 8;
-    further ones become `other`"""
+    """draft positions with their own label values; with several engines fewer, so that a pod stays
+    within its number of series: 5 with 8 engines; further ones become `other`"""
     passthrough_series: int = Field(1000, ge=1, le=100_000)
     """vLLM's own series exported if `reexport` is on; without metrics that are malformed or have a
     label of more than 512 characters"""
@@ -96,6 +104,9 @@ class Thresholds(Group):
 
     acceptance_net_negative: Share = 0.5
     """acceptance rate below which speculation costs more than it saves"""
+    acceptance_low_is_critical: bool = False
+    """page for every acceptance rate below `acceptance_net_negative` while no time says whether it
+    is slower, even if it was never higher"""
     acceptance_break_even: Share = 0.65
     """acceptance rate above which speculation pays; between the two it roughly breaks even"""
     acceptance_p10: Share = 0.5
@@ -132,6 +143,8 @@ class Thresholds(Group):
     above which speculation does not pay"""
     restarts_per_hour: int = Field(3, ge=1, le=1000)
     """restarts of vLLM within an hour that count as a crash loop"""
+    startup_time: Duration = Field(1800.0, ge=60, le=86_400)
+    """time after the sidecar's start within which vLLM has loaded its model"""
     events_dropped: Share = 0.01
     """share of finished requests lost before the sidecar, above which histograms by temperature are
     doubtful"""
@@ -207,7 +220,8 @@ class Settings(Measured, Scrape):
     """how long counter values are kept; at least `latency_window`"""
     # Prometheus scrapes from another Pod.
     listen: ListenAddress = Address("0.0.0.0", 9911)  # noqa: S104 - see above
-    """where `/metrics` and the status page are served"""
+    """where `/metrics` and the status page are served; `0.0.0.0` and `[::]` both mean every address
+    of the machine, IPv6 too if it has it"""
     web_config_file: WebConfigFile | None = None
     """TLS and basic auth for `listen`, in the format of Prometheus' exporter-toolkit; see
     docs/security.md"""

@@ -1,7 +1,7 @@
 """Loads the settings from a file and an environment, or reports all that is wrong, a line each."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from operator import attrgetter
@@ -15,7 +15,8 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 from sidecar.errors import SettingsError
 from sidecar.log import redacted
 from sidecar.settings.files import read_yaml
-from sidecar.settings.groups import PREFIX, Settings, groups, keys, variable
+from sidecar.settings.groups import NOT_SETTINGS, PREFIX, Settings, groups, keys, variable
+from sidecar.settings.web_config import locked_web_config
 
 # Kubernetes puts these into every container for a Service whose name begins with "specdec"
 # (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables).
@@ -26,6 +27,7 @@ _SERVICE_LINK: Final = re.compile(
 )
 # Pydantic's names, of models and dataclasses.
 _UNKNOWN: Final = {"extra_forbidden", "unexpected_keyword_argument"}
+_WEB: Final = "web_config_file"
 _MAX_CHARACTERS: Final = 80  # of a key or a value in a message
 _ASCENDING: Final = (
     ("scrape_interval", "latency_window"),
@@ -56,10 +58,38 @@ def load_settings(config: Path | None, environ: Mapping[str, str]) -> Settings:
     Raises:
         SettingsError: with a line for everything that is wrong, not only the first.
     """
+    loaded = read_settings(config, environ)
+    if loaded.problems:
+        raise SettingsError(list(loaded.problems))
+    return loaded.settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSettings:
+    """Settings in which those that are invalid have their defaults.
+
+    ``problems`` has a line for everything that is wrong, ``consequences`` one for each pair of
+    which a valid setting has its default too, since it contradicts the default of an invalid one.
+    """
+
+    settings: Settings
+    problems: tuple[str, ...] = ()
+    consequences: tuple[str, ...] = ()
+
+
+def read_settings(config: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
+    """As ``load_settings``, but with the default of what is invalid, and the lines beside it.
+
+    Of settings that contradict each other, all have their defaults. Pages that were meant to have a
+    password stay locked: see ``locked_web_config``.
+    """
     given = {
         name: text
         for name, text in environ.items()
-        if name.startswith(PREFIX) and text.strip() and not is_service_link(name, text)
+        if name.startswith(PREFIX)
+        and name not in NOT_SETTINGS
+        and text.strip()
+        and not is_service_link(name, text)
     }
     variables = {key: given[variable(key)] for key in keys() if variable(key) in given}
     sources = _Sources(variables, config)
@@ -77,20 +107,78 @@ def load_settings(config: Path | None, environ: Mapping[str, str]) -> Settings:
         problems.append(f"{config}: {error}")
 
     values = _merged(file or {}, variables)
-    try:
-        settings, invalid = Settings.model_validate(values), set()
-    except ValidationError as error:
-        problems += (sources.problem(detail, values) for detail in error.errors())
-        invalid = {detail["loc"][0] for detail in error.errors()}
-        settings = Settings.model_validate(
-            {name: value for name, value in values.items() if name not in invalid}
-        )
+    settings, invalid, messages = _valid(values, sources)
+    problems += messages
 
     if file is not None:  # which might resolve a conflict
-        problems += sources.conflicts(settings, invalid)
-    if problems:
-        raise SettingsError(problems)
-    return settings
+        problems += (line for keys, line in sources.conflicts(settings) if not invalid & keys)
+
+    consequences = []
+    while conflicts := dict(sources.conflicts(settings)):
+        consequences += [line for line in conflicts.values() if line not in problems]
+        invalid = invalid.union(*conflicts)
+        settings = Settings.model_validate(_without(values, invalid))
+
+    unused = [name.removeprefix(PREFIX).lower() for name in unknown] + sorted(invalid)
+    if _protects_pages(unused, config if file is None else None):
+        path = values.get(_WEB)
+        locked = locked_web_config(Path(path) if isinstance(path, str) else None)
+        settings = settings.model_copy(update={_WEB: locked})
+    return LoadedSettings(
+        settings=settings, problems=tuple(problems), consequences=tuple(consequences)
+    )
+
+
+def _valid(
+    values: Mapping[str, Any], sources: "_Sources"
+) -> tuple[Settings, frozenset[str], list[str]]:
+    """The settings with defaults for the keys that are invalid, those keys, a line for each error.
+
+    ``values`` are nested as in a file.
+    """
+    try:
+        return Settings.model_validate(values), frozenset(), []
+    except ValidationError as error:
+        details = error.errors()
+
+    invalid = frozenset(_key(detail["loc"]) for detail in details)
+    settings = Settings.model_validate(_without(values, invalid))
+    return settings, invalid, [sources.problem(detail, values) for detail in details]
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    """The setting, or the group as a whole, in which pydantic found an error."""
+    name, *below = map(str, location)
+    return f"{name}.{below[0]}" if below and name in groups() else name
+
+
+def _without(values: Mapping[str, Any], invalid: Collection[str]) -> dict[str, Any]:
+    """The values without those of ``invalid`` keys."""
+    kept = {name: value for name, value in values.items() if name not in invalid}
+    for group in groups().keys() & kept.keys():
+        if isinstance(kept[group], dict):
+            kept[group] = {
+                name: value
+                for name, value in kept[group].items()
+                if f"{group}.{name}" not in invalid
+            }
+    return kept
+
+
+def _protects_pages(unused: Iterable[str], unread: Path | None) -> bool:
+    """Whether TLS or a password was asked for by what is not in force.
+
+    That is the names that are ``unused``, if only by a slip, or the file that could not be read as
+    YAML.
+    """
+    names = [name.rpartition(".")[2] for name in unused]
+    if get_close_matches(_WEB, names, n=1, cutoff=0.8):
+        return True
+
+    try:
+        return unread is not None and _WEB.encode() in unread.read_bytes()
+    except OSError:
+        return False
 
 
 def is_service_link(name: str, text: str) -> bool:
@@ -143,17 +231,20 @@ class _Sources:
             text += " seconds"  # only a duration's text is read before its range is checked
         return f"{self._name(path)}={_shown(written)}: {text[:1].lower()}{text[1:]}"
 
-    def conflicts(self, settings: Settings, invalid: set[int | str]) -> Iterator[str]:
-        """A line for each contradiction between settings that are valid by themselves."""
+    def conflicts(self, settings: Settings) -> Iterator[tuple[frozenset[str], str]]:
+        """The keys and a line for each contradiction between valid settings."""
         for lower, higher in _ASCENDING:
-            low, high = attrgetter(lower)(settings), attrgetter(higher)(settings)
-            if low > high and not invalid & {lower.partition(".")[0], higher.partition(".")[0]}:
+            low = attrgetter(lower)(settings)
+            high = attrgetter(higher)(settings)
+            if low > high:
                 order = "the first must not be above the second"
-                yield f"{self._setting(lower)}={low:g}, {self._setting(higher)}={high:g}: {order}"
+                names = f"{self._setting(lower)}={low:g}, {self._setting(higher)}={high:g}"
+                yield frozenset((lower, higher)), f"{names}: {order}"
         for measured in ("baseline", "plain_steps", "plain_cache"):
             if settings.baseline_file is not None and getattr(settings, measured):
                 names = f"{self._setting('baseline_file')}, {self._setting(measured)}"
-                yield f"{names}: mutually exclusive; keep one of them"
+                exclusive = "mutually exclusive; keep one of them"
+                yield frozenset(("baseline_file", measured)), f"{names}: {exclusive}"
 
     def _setting(self, key: str) -> str:
         return variable(key) if key in self.variables else key

@@ -1,7 +1,7 @@
 """Settings that change while the sidecar runs: on SIGHUP, and when the settings file changes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
@@ -17,6 +17,7 @@ class Reloader:
 
     That is ``thresholds``, ``log.level`` and the web configuration. Invalid settings are refused as
     a whole, and the old ones stay in force until a file changes again. ``outcomes`` counts both.
+    ``invalid`` has a line for each problem of the settings as they were read last.
     """
 
     def __init__(
@@ -26,14 +27,19 @@ class Reloader:
         log: Logger,
         config: Path | None = None,
         every: float = 5.0,
+        *,
+        invalid: Sequence[str] = (),
     ) -> None:
         """``settings`` are in force; ``load`` reloads them, may block and raises SettingsError.
+
+        ``invalid`` are the problems of those that have their defaults instead.
 
         ``every`` is the seconds between two checks of the file ``config`` and of the web
         configuration. What has changed is read once it is the same at two of them: a file that is
         being written may look complete.
         """
-        self._settings = settings
+        self.settings = settings
+        self.invalid = tuple(invalid)
         self._load = load
         self._log = log
         self._config = config
@@ -54,7 +60,8 @@ class Reloader:
                 await asyncio.wait_for(self._requested.wait(), self._every)
 
             # Before they are read, so that no change is missed.
-            before, stamps = stamps, {file: stamp(file) for file in self._files}
+            before = stamps
+            stamps = {file: stamp(file) for file in self._files}
             if not self._requested.is_set() and (stamps == self._files or stamps != before):
                 continue
             self._requested.clear()
@@ -64,6 +71,7 @@ class Reloader:
                 loaded = await asyncio.to_thread(self._load)
             except SettingsError as error:
                 self.outcomes["refused"] += 1
+                self.invalid = tuple(error.messages)
                 for message in error.messages:
                     self._log.error("settings refused; keeping the old ones", problem=message)
             else:
@@ -72,18 +80,19 @@ class Reloader:
                 self._apply(loaded, apply)
 
     def _apply(self, loaded: Settings, apply: Callable[[Settings], None]) -> None:
-        old = self._settings
+        old = self.settings
         live = {
             "thresholds": loaded.thresholds,
             "log": old.log.model_copy(update={"level": loaded.log.level}),
             "web_config_file": loaded.web_config_file,
         }
-        self._settings = old.model_copy(update=live)
-        apply(self._settings)
+        self.settings = old.model_copy(update=live)
+        apply(self.settings)
         self.outcomes["applied"] += 1
-        changed = {key: attrgetter(key)(self._settings) for key in _changed(old, self._settings)}
+        self.invalid = ()
+        changed = {key: attrgetter(key)(self.settings) for key in _changed(old, self.settings)}
         self._log.info("settings reloaded", **({"changed": changed} if changed else {}))
-        if waiting := _changed(self._settings, loaded):
+        if waiting := _changed(self.settings, loaded):
             self._log.warning("changed settings need a restart", settings=waiting)
 
 

@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.report import ModelReport, Report, TemperatureReport
-from sidecar.analysis.speed.speedup import Speedup, Withheld
+from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.speed.steps import Steps
+from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Gauge
 from sidecar.wording.notes import LIMITATIONS, is_plain
 from sidecar.wording.numbers import counted, latency, percent
 from sidecar.wording.plugin import no_split_sentence
+from sidecar.wording.speed import held_sentence, plus_minus, why_withheld
 from sidecar.wording.tables import seen
 
 # Worst first.
@@ -40,6 +41,9 @@ _ON_AVERAGE: Final = {
     Verdict.BREAK_EVEN: "roughly breaks even",
     Verdict.NET_POSITIVE: "pays",
 }
+
+# Why a baseline that there is does not help; where there is none, the rule of thumb is expected.
+_SAID_FIRST: Final = frozenset(Withheld) - {Withheld.NO_REFERENCE, Withheld.TOO_LITTLE}
 
 Split = Sequence[TemperatureReport]  # the temperatures that are judged
 
@@ -65,6 +69,11 @@ def answer(report: Report) -> Answer:
     if report.models and all(map(is_plain, report.models)):
         why = LIMITATIONS[Limitation.NO_SPECULATION]
         return Answer("This vLLM does not speculate.", "mute", why)
+    contradictory = Limitation.CONTRADICTORY_COUNTERS
+    if not drafting and any(
+        contradictory in engine.limitations for model in report.models for engine in model.engines
+    ):
+        return Answer("vLLM's counters are wrong.", "bad", LIMITATIONS[contradictory])
     if not drafting:
         return _without_drafts(report)
 
@@ -106,21 +115,37 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
         why = "The time per token is known after about half a minute of traffic."
         return Answer("Not enough traffic for a verdict yet.", "mute", why)
 
+    found = _judged(model, plugin)
+    speed = model.speed
+    if speed is not None and speed.held is not None:
+        return replace(found, why=f"{held_sentence(speed.held)} {found.why}")
+    if speed is not None and speed.withheld in _SAID_FIRST:
+        rest = f"By the acceptance rate alone: {found.text[0].lower()}{found.text[1:]}"
+        return replace(found, text=f"No speedup: {why_withheld(model)}. {rest}")
+    return found
+
+
+def _judged(model: ModelReport, plugin: PluginReport) -> Answer:
     split = [
         bucket
         for bucket in model.temperatures
-        if bucket.judgement.verdict is not Verdict.INSUFFICIENT_DATA
+        if bucket.judgement.verdict is not Verdict.INSUFFICIENT_DATA or bucket.judgement.leans
     ]
     verdict = model.judgement.verdict
     # Also if there are none.
     if all(_is_worse(verdict, bucket.judgement.verdict) for bucket in split):
         return _overall(model, plugin, split)
 
-    if all(
-        bucket.judgement.by_speedup is not None and bucket.speedup is not None for bucket in split
-    ):
+    if all(_speedup(bucket) is not None for bucket in split):
         return _by_time(split, _at_load(model))
     return _by_temperature(split, _drafted(model))
+
+
+def _speedup(bucket: TemperatureReport) -> Speedup | None:
+    """The speedup by which a temperature was judged, which may be a held one."""
+    if bucket.judgement.by_speedup is None:
+        return None
+    return bucket.held.speedup if bucket.held is not None else bucket.speedup
 
 
 def _is_settling(model: ModelReport) -> bool:
@@ -150,7 +175,8 @@ def _with(split: Split, verdict: Verdict) -> Split:
 
 
 def _by_temperature(split: Split, drafted: str) -> Answer:
-    losing, even = _with(split, Verdict.NET_NEGATIVE), _with(split, Verdict.BREAK_EVEN)
+    losing = _with(split, Verdict.NET_NEGATIVE)
+    even = _with(split, Verdict.BREAK_EVEN)
     listed = _listed(split)
 
     if losing:
@@ -180,46 +206,62 @@ def _by_time(split: Split, at_load: str) -> Answer:
     saved = _with(split, Verdict.NET_POSITIVE)
     lost = _with(split, Verdict.NET_NEGATIVE)
     even = _with(split, Verdict.BREAK_EVEN)
+    leaning = _with(split, Verdict.INSUFFICIENT_DATA)
 
     parts = [
         f"{what} {_each(found)}" for what, found in (("saves", saved), ("costs", lost)) if found
     ]
     if even:
-        parts.append(f"roughly breaks even at T {', '.join(bucket.temperature for bucket in even)}")
+        parts.append(f"breaks even at T {', '.join(bucket.temperature for bucket in even)}")
+    parts += [
+        f"probably {_changes(speedup)}, not yet certain ({plus_minus(speedup)}) at T"
+        f" {bucket.temperature}"
+        for bucket in leaning
+        if (speedup := _speedup(bucket)) is not None
+    ]
     text = f"Per token, speculation {'; '.join(parts)}{at_load}."
 
     ratios = ", ".join(
-        f"{bucket.speedup.ratio:.2f} at T {bucket.temperature}"
+        f"{plus_minus(speedup)} at T {bucket.temperature}"
         for bucket in split
-        if bucket.speedup
+        if (speedup := _speedup(bucket)) is not None
     )
     why = f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
 
-    tone = "bad" if lost else "even" if even else "good"
-    return Answer(text, tone, why)
+    worst = min(_WORST_FIRST.index(TONES[bucket.judgement.verdict]) for bucket in split)
+    return Answer(text, _WORST_FIRST[worst], why)
 
 
 def _each(split: Split) -> str:
     """Milliseconds per token at each temperature."""
     return ", ".join(
-        f"{_gained(bucket.speedup)} at T {bucket.temperature}" for bucket in split if bucket.speedup
+        f"{_gained(speedup)} at T {bucket.temperature}"
+        for bucket in split
+        if (speedup := _speedup(bucket)) is not None
     )
 
 
 def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> Answer:
     """The verdict on the model as a whole, where no temperature's is as bad."""
-    judged, speedup = model.judgement, model.speed.speedup if model.speed else None
-    window, is_ruled, verdict = seen(judged), judged.evidence.is_ruled, judged.verdict
+    judged = model.judgement
+    speedup = model.speed.in_force if model.speed is not None else None
+    verdict = judged.verdict
+    window = seen(judged)
+    has_rule_of_thumb = judged.evidence.has_rule_of_thumb
 
-    split = "No temperature has enough traffic for a verdict." if is_ruled else ""
+    split = "No temperature has enough traffic for a verdict." if has_rule_of_thumb else ""
     if temperatures:
         split = _listed(temperatures)
     elif model.no_split is not None:
         split = no_split_sentence(model.no_split, plugin)
     why = f"The acceptance rate over all requests is {percent(window.rate)}. {split}".strip()
 
+    if judged.leans and speedup is not None:
+        text = f"Speculation {leaning_effect(speedup)} on average{_at_load(model)}."
+        return Answer(text, TONES[verdict], why)
+
     if verdict is Verdict.INSUFFICIENT_DATA:
-        if not is_ruled:
+        if not has_rule_of_thumb:
             text = (
                 "The acceptance rate does not tell whether speculation pays here, and no speedup is"
                 " known."
@@ -232,7 +274,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
         text = f"Speculation {_ON_AVERAGE[verdict]} on average{_drafted(model)}."
         return Answer(text, TONES[verdict], why)
 
-    what = _ON_AVERAGE[verdict] if verdict is Verdict.BREAK_EVEN else effect(speedup)
+    what = "breaks even" if verdict is Verdict.BREAK_EVEN else effect(speedup)
     text = f"Speculation {what} on average{_at_load(model)}."
     return Answer(text, TONES[verdict], f"Decoding is {times_as_fast(speedup)}. {why}")
 
@@ -273,15 +315,21 @@ def _listed(split: Split) -> str:
 
 def times_as_fast(speedup: Speedup) -> str:
     """The ratio as a phrase, with twice its standard error."""
-    return (
-        f"{speedup.ratio:.2f} ± {CONFIDENCE * speedup.error:.2f} times as fast as without"
-        " speculation"
-    )
+    return f"{plus_minus(speedup)} times as fast as without speculation"
 
 
 def effect(speedup: Speedup) -> str:
     """The time saved or lost per token, as a phrase."""
-    return f"{'saves' if speedup.ratio >= 1 else 'costs'} {_gained(speedup)} per token"
+    return f"{_changes(speedup)} per token"
+
+
+def _changes(speedup: Speedup) -> str:
+    return f"{'saves' if speedup.ratio >= 1 else 'costs'} {_gained(speedup)}"
+
+
+def leaning_effect(speedup: Speedup) -> str:
+    """The same where the interval of the ratio reaches across a threshold."""
+    return f"probably {effect(speedup)}, not yet certain ({plus_minus(speedup)})"
 
 
 def _gained(speedup: Speedup) -> str:

@@ -13,11 +13,11 @@ from sidecar.analysis.findings.load import Load
 from sidecar.analysis.findings.mismatch import Mismatch
 from sidecar.analysis.findings.number_of_tokens import NumberOfTokens
 from sidecar.analysis.report import ModelReport
-from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import MARGIN, Basis, Judgement, Verdict
 from sidecar.engine.methods import given_up
 from sidecar.requests.messages import Configuration, Speculation, Table
 from sidecar.wording.numbers import counted, duration, percent
+from sidecar.wording.speed import why_withheld
 from sidecar.wording.tables import group_name
 
 LIMITATIONS: Final = {
@@ -27,8 +27,7 @@ LIMITATIONS: Final = {
         " later, or VLLM_USE_V1=1."
     ),
     Limitation.NO_SPECULATION: (
-        "vLLM exports no spec_decode counters: it runs without --speculative-config, or with"
-        " --disable-log-stats."
+        "vLLM exports no spec_decode counters: it runs without --speculative-config."
     ),
     Limitation.DIFFUSION: "A diffusion model does not draft, so it has no acceptance rate.",
     Limitation.NO_REQUEST_TPOT: (
@@ -43,8 +42,15 @@ LIMITATIONS: Final = {
         " from 0.10 on do."
     ),
     Limitation.SEVERAL_PROCESSES: (
-        "vLLM's /metrics is the sum of several API servers: it has no step count, and a restart"
-        " shows only if a counter decreases. If one API server is enough, set --api-server-count 1."
+        "vLLM's /metrics is a sum over several API servers, or over files in the directory that its"
+        " environment variable PROMETHEUS_MULTIPROC_DIR names: it has no step times, and a restart"
+        " shows only when counters fall. If one API server is enough, set --api-server-count 1 and"
+        " unset PROMETHEUS_MULTIPROC_DIR."
+    ),
+    Limitation.CONTRADICTORY_COUNTERS: (
+        "vLLM's counters contradict each other: it counted more accepted tokens than drafted ones,"
+        " so there is no acceptance rate and no verdict. Look for a bug of this vLLM or of what"
+        " drafts in it."
     ),
     Limitation.SEVERAL_SENDERS: (
         "Several plug-ins are connected to this sidecar's socket as this engine, so another vLLM"
@@ -56,26 +62,6 @@ LIMITATIONS: Final = {
         " it does not show how long a step takes. With the plug-in, step times come from the"
         " engine; without it there is no speedup."
     ),
-}
-WITHHELD: Final = {
-    Withheld.NO_STEPS: "vLLM exports no step times, or several API servers count the same steps",
-    Withheld.ITL_PER_TOKEN: (
-        "this vLLM's inter-token latency has one observation per token, so it does not show how"
-        " long a step takes; load the plug-in into vLLM to get step times"
-    ),
-    Withheld.NO_REFERENCE: (
-        "the step time without speculation is not known; measure it on a vLLM that does not"
-        " speculate: `specdec-sidecar baseline --url URL --load 1,2,4,8,16 --out baseline.yaml`"
-    ),
-    Withheld.OTHER_MODEL: "the baseline does not contain the model that this vLLM serves",
-    Withheld.LOAD: (
-        "the baseline was not measured with this number of running requests; add it to --load"
-    ),
-    Withheld.PROMPTS: (
-        "the baseline was measured with a different ratio of prompt to generated tokens; "
-        "measure it with prompts like those of the traffic: --prompts, --max-tokens"
-    ),
-    Withheld.TOO_LITTLE: "not enough tokens yet",
 }
 # They keep the distribution.
 _EXACT_SAMPLERS: Final = frozenset({None, "standard", "block", "strict", "probabilistic"})
@@ -202,7 +188,8 @@ def judgement_note(judgement: Judgement, *, is_explained: bool = False) -> str:
 
 def _hour(judgement: Judgement) -> str:
     """That it is not the recent window that was judged, of which the numbers beside it are."""
-    judged, window = judgement.judged, judgement.evidence.window
+    judged = judgement.judged
+    window = judgement.evidence.window
     if judged is None or judged == window:
         return ""
     recent = f"the last {duration(window.seconds)} had too little traffic"
@@ -226,8 +213,9 @@ def _held(judgement: Judgement) -> str:
 
 
 def _remedy(judgement: Judgement) -> str:
-    evidence, judged = judgement.evidence, judgement.judged
-    varies = not evidence.is_ruled or evidence.has_schedule
+    evidence = judgement.evidence
+    judged = judgement.judged
+    varies = not evidence.has_rule_of_thumb or evidence.has_schedule
     is_one_token = judged is not None and len(judged.position_rates) == 1
     return _LOSING if varies or is_one_token else _OR_FEWER
 
@@ -301,10 +289,11 @@ def caveats(evidence: Evidence, configuration: Configuration = _UNKNOWN) -> Iter
     """Why the acceptance rate misleads, and what the method costs that drafts do not show."""
     if evidence.speculation is None:
         return
-    sampler, method = evidence.speculation.rejection_sample_method, evidence.speculation.method
+    sampler = evidence.speculation.rejection_sample_method
+    method = evidence.speculation.method
     if evidence.is_adaptive:
         yield _ADAPTIVE
-    elif evidence.speedup is None and not evidence.is_ruled:
+    elif evidence.speedup is None and not evidence.has_rule_of_thumb:
         yield _UNRULED.format(method)
 
     if lost := _lost(evidence.speculation, configuration):
@@ -346,10 +335,8 @@ def hints(model: ModelReport) -> list[str]:
     That is: why a model that speculates has no speedup, which requests get no drafts, and what
     vLLM's page does not tell.
     """
-    withheld = model.speed.withheld if model.speed is not None else None
-    speedup = []
-    if withheld is not None:
-        speedup.append(f"No speedup for {model.model_name}: {WITHHELD[withheld]}.")
+    why = why_withheld(model)
+    speedup = [f"No speedup for {model.model_name}: {why}."] if why else []
 
     quiet = [
         f"No drafts in the window for {group_name(group)}."

@@ -127,6 +127,11 @@ def _not_connected(report: PluginReport) -> str:
     return _NEVER_CONNECTED_UNDER_TRAFFIC if report.has_served else _NEVER_CONNECTED
 
 
+_ON_ANOTHER_NODE: Final = (
+    "A plug-in on another node, as of a headless vLLM, cannot reach this socket."
+)
+
+
 def _observing(report: PluginReport) -> str:
     if report.observed >= report.expected:
         return f"The plug-in observes {'every' if report.expected > 1 else 'the'} engine."
@@ -134,7 +139,7 @@ def _observing(report: PluginReport) -> str:
     engines = f"{report.observed} of {report.expected} engines"
     sentence = f"The plug-in observes {engines}: the split by temperature covers only these."
     if report.unreadable_format is None:
-        return sentence
+        return f"{sentence} {_ON_ANOTHER_NODE}"
     return f"{sentence} {_other_format(report)}"
 
 

@@ -12,6 +12,7 @@ from sidecar.analysis.verdict import Judgement
 from sidecar.engine.names import Phase
 from sidecar.settings.baselines import PlainCache
 from sidecar.wording.numbers import count, counted, latency, milliseconds, percent, ratio, share
+from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
 
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 _TEMPERATURES: Final = (
@@ -54,6 +55,7 @@ def tables(model: ModelReport) -> list[tuple[Row, Sequence[Row]]]:
         (LOWER, lower_rows(model)),
         (_ENGINES, [_engine(engine) for engine in model.engines]),
         (PRICES, price_rows(model)),
+        (CONTEXTS, context_rows(model)),
     ]
     return [(header, rows) for header, rows in named if rows]
 
@@ -67,7 +69,7 @@ def _temperature(part: TemperatureReport) -> Row:
     return (
         part.temperature,
         part.judgement.verdict,
-        ratio(part.speedup.ratio if part.speedup else None),
+        plus_minus(part.speedup) if part.speedup else "-",
         ratio(seen(part.judgement).rate),
         *map(ratio, part.acceptance_quantiles.values()),
         share(part.window.share),
@@ -94,7 +96,8 @@ def group_name(group: GroupReport) -> str:
 
 
 def _engine(engine: EngineReport) -> Row:
-    how, times = engine.speculation, engine.latencies
+    how = engine.speculation
+    times = engine.latencies
     return (
         engine.key.engine,
         f"{how.method}, {counted(how.num_speculative_tokens, 'token')}" if how else "-",

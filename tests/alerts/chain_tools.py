@@ -142,5 +142,6 @@ def settings_of(vllm_url, socket, alertmanager_url):
         "VLLM_URL": vllm_url, "LISTEN": "127.0.0.1:0", "PLUGIN__SOCKET": str(socket),
         "SCRAPE_INTERVAL": INTERVAL, "SCRAPE_CPU_SHARE": "1", "LATENCY_WINDOW": "15s",
         "HISTORY": "60s", "THRESHOLDS__MIN_REQUESTS": "10",
+        "THRESHOLDS__ACCEPTANCE_LOW_IS_CRITICAL": "true",
     } | {f"ALERTING__{name}": value for name, value in alerting.items()}  # fmt: skip
     return load_settings(None, {f"SPECDEC_{name}": value for name, value in environment.items()})

@@ -24,7 +24,16 @@ from sidecar.errors import TimedOut
 from sidecar.export.declaration import Shown
 from sidecar.export.metrics import METRICS
 from sidecar.settings import load_settings
-from tests.alerts.vllm_pages import EPOCH, PLAIN_STEP, REQUESTS, Engine, Vllm, plan, planned
+from tests.alerts.vllm_pages import (
+    EPOCH,
+    PLAIN_STEP,
+    PROMPT_TOKENS,
+    REQUESTS,
+    Engine,
+    Vllm,
+    plan,
+    planned,
+)
 
 RUNBOOKS = "https://runbooks.example"
 DASHBOARDS = "https://grafana.example"
@@ -75,6 +84,7 @@ class Pod:
         }
         self.firings = []
         self.fails = lambda _: False  # by poll number
+        self.error = TimedOut("the scene wants it")
         self.restarts = set()  # minutes
         self.gap = range(0)  # the minutes in which nothing is there to scrape
         self.left_out = None  # what this sidecar does not export: a pattern of names
@@ -173,13 +183,24 @@ class Pod:
         ``reference`` is the baseline's time over plain pods'.
         """
         self.vllm.engine(engine).speedup = planned(speedup)
-        curve = {"running": [1, 64], "seconds": [PLAIN_STEP * reference] * 2, "errors": [1e-5] * 2}
+        self.vllm.engine(engine).has_baseline = True
+        curve = {
+            "running": [1, 64],
+            "seconds": [PLAIN_STEP * reference] * 2,
+            "errors": [1e-5] * 2,
+            "contexts": [PROMPT_TOKENS] * 2,
+            "context_ranges": [[1, 2 * PROMPT_TOKENS]] * 2,
+            "slopes": [0.0] * 2,
+            "slope_errors": [0.0] * 2,
+        }
         self.environment["SPECDEC_PLAIN_STEPS"] = json.dumps({self.model: curve})
         return self
 
     def untimed(self, speedup):
         """The same without a baseline."""
         self.timed(speedup)
+        for engine in self.vllm.engines.values():
+            engine.has_baseline = False
         del self.environment["SPECDEC_PLAIN_STEPS"]
         return self
 
@@ -194,9 +215,10 @@ class Pod:
 
     # What goes wrong.
 
-    def failing(self, fails):
-        """``fails`` says of a poll's number whether it fails."""
+    def failing(self, fails, error=None):
+        """``fails`` says of a poll's number whether it fails; ``error`` is how."""
         self.fails = fails
+        self.error = error or self.error
         return self
 
     def restarting(self, *minutes):
@@ -277,6 +299,7 @@ class Sidecar:
     def __init__(self, pod, minute):
         self._pod = pod
         self._settings = load_settings(None, pod.environment)
+        self._started = pod.start + minute
         self._state = State(self._settings, EPOCH - 120 if minute == 0 else EPOCH + 60 * minute)
         self._pages, self._snapshots = PageReader(wanted(), self._settings.limits), SnapshotReader()
 
@@ -289,7 +312,7 @@ class Sidecar:
         if pod.vllm.has_plugin:
             pod.vllm.report_to(self._state.plugin.receive, at, minute, seconds)
         if pod.vllm.engines and pod.fails(number):
-            self._state.failed(at, TimedOut("the scene wants it"))
+            self._state.failed(at, pod.error)
         elif pod.vllm.engines:
             page = self._snapshots.read(self._pages.read(pod.vllm.page(minute)))
             self._state.scraped(at, 0.005, seconds, page)
@@ -299,6 +322,8 @@ class Sidecar:
 
     def samples(self, minute):
         """Every sample as ((name, labels), value)."""
+        # by promtool's clock, which begins at 0
+        yield ("process_start_time_seconds", ()), 60.0 * self._started
         shown = Shown(self.report(minute), self._settings)
         for metric in METRICS:
             for labels, value in metric.samples(shown):

@@ -88,20 +88,10 @@ class Scene:
         Every pod is scraped every ``seconds``, once with each of the label sets that ``scraped_as``
         gives for its own.
         """
-        series = {}
-        for pod in self.pods:
-            for own in scraped_as(pod.own):
-                scraped = {
-                    _named(metric, **own, **dict(labels)): values
-                    for (metric, labels), values in pod.series(seconds).items()
-                    if (dict(labels)["name"] if metric == "specdec_threshold" else metric) in text
-                }
-                assert not set(series) & set(scraped), self.name
-                series |= scraped
         return {
             "name": self.name,
             "interval": f"{seconds}s",
-            "input_series": [{"series": name, "values": values} for name, values in series.items()],
+            "input_series": promql_series(self.pods, text, seconds, scraped_as),
             "alert_rule_test": [
                 {
                     "eval_time": f"{minute}m",
@@ -126,6 +116,21 @@ class Scene:
                 for name, series in self.records.items()
             ],
         }
+
+
+def promql_series(pods, text, seconds, scraped_as=alone):
+    """What is scraped from ``pods``, as promtool reads it; see ``Scene.test``."""
+    series = {}
+    for pod in pods:
+        for own in scraped_as(pod.own):
+            scraped = {
+                _named(metric, **own, **dict(labels)): values
+                for (metric, labels), values in pod.series(seconds).items()
+                if (dict(labels)["name"] if metric == "specdec_threshold" else metric) in text
+            }
+            assert not set(series) & set(scraped), own
+            series |= scraped
+    return [{"series": name, "values": values} for name, values in series.items()]
 
 
 def _named(metric, /, **labels):

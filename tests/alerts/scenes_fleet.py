@@ -25,20 +25,27 @@ def across_pods():
             pod = Pod(f"{instance}-{start}", start=start, minutes=8, namespace=namespace)
             yield pod.drafting(5, acceptance, requests=requests)
 
-    def across(namespace="prod", **minutes):
-        return Firing({"model_name": "m", "namespace": namespace}, **minutes)
+    def across(namespace="prod", severity="warning", **minutes):
+        labels = {"model_name": "m", "namespace": namespace}
+        return Firing(labels, severity=severity, **minutes)
+
+    def before(instance, minutes, acceptance=0.8):
+        """A pod that did not lose, so that those after it dropped."""
+        pod = Pod(f"{instance}-before", namespace=instance, minutes=minutes)
+        return pod.drafting(5, acceptance, requests=20)
 
     yield Scene(
         "bad pods that are replaced before they can fire",
         ACROSS,
-        at=(10, 40, 85, 110, 125),
+        at=(10, 40, 85, 115, 135),
         fleet=[
-            across(until=110),
-            across("margin", until=110),
+            across(until=115),
+            across("margin", until=115),
             across("late", until=40),
-            across("thumb", until=110),
+            across("thumb", until=115),
+            across("slower", "critical", until=115),
         ],
-        reads=(LOW, COLLAPSED),
+        reads=(LOW, COLLAPSED, SLOWER),
     ).with_pods(
         *replaced("bad", 0.48),
         *replaced("good", 0.52, namespace="good"),
@@ -54,6 +61,19 @@ def across_pods():
         # Information about a pod that pays holds no page back.
         *replaced("thumb", 0.3, namespace="thumb"),
         Pod("paying", namespace="thumb").drafting(5, 0.3).timed(1.6),
+        *[pod.timed(0.8) for pod in replaced("slower", 0.7, namespace="slower")],
+        # One that hovers is not replaced, and has a page of its own.
+        Pod("hovers", namespace="hovers").drafting(5, plan(*[(6, 0.46), (3, 0.6)] * 15)),
+    )
+    yield Scene(
+        "pods that begin low where their model was not, and are replaced before they can fire",
+        ACROSS,
+        at=(90, 140, 190),
+        fleet=[across("dropped", "critical", until=140)],
+        reads=(LOW, COLLAPSED, SLOWER),
+    ).with_pods(
+        before("dropped", 98),
+        *replaced("dropped", 0.3, namespace="dropped", minutes=range(96, 144, 8)),
     )
 
 
@@ -231,7 +251,7 @@ def by_plain_pods():
         Pod("measured").drafting(5, 0.7).timed(0.9, reference=1.5),  # its own baseline decides,
     )
     pays = drafting("pays", 1.3, 0.39).fires(0.39, severity="info")
-    loses = drafting("loses", 0.9, 0.39).fires(0.39, severity="critical")
+    loses = drafting("loses", 0.9, 0.39).fires(0.39, severity="info").fires(0.9, alert=SLOWER)
     yield Scene(
         "plain pods judge a low acceptance where the sidecar knows no time",
         LOW,

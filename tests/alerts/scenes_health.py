@@ -1,5 +1,6 @@
 """Scenes for the alerts on load, on vLLM, on the plug-in and on the sidecar itself."""
 
+from sidecar.errors import NoVllmMetrics
 from sidecar.requests.messages import HelloState
 from tests.alerts.pods import DASHBOARDS, DAY, POD, RUNBOOKS, Firing, Pod
 from tests.alerts.scene import Scene, scenes
@@ -7,7 +8,8 @@ from tests.alerts.scenes_judged import LOW, NOT_JUDGED
 from tests.alerts.vllm_pages import plan
 
 DOWN, NEVER_UP, UNSTABLE = "SpecDecodeVLLMDown", "SpecDecodeVLLMNeverUp", "SpecDecodeVLLMUnstable"
-ABSENT = "SpecDecodeSidecarAbsent"
+ABSENT, NO_SIDECAR = "SpecDecodeSidecarAbsent", "SpecDecodeNoSidecar"
+UNREADABLE = "SpecDecodeVLLMUnreadable"
 PLUGIN, RULES = "SpecDecodePluginFailing", "SpecDecodeRulesFailing"
 GAP, KV_CACHE = "SpecDecodeLatencyGapWide", "SpecDecodeKVCachePressure"
 
@@ -88,13 +90,18 @@ def kv_cache():
 
 @scenes
 def vllm_down():
-    def pod(instance, up, down):
+    def pod(instance, up, down, **limits):
         """Polls succeed for ``up`` minutes, and then fail for ``down``."""
-        return Pod(instance).drafting(5, 0.8).failing(lambda n: up <= n / 2 < up + down)
+        return Pod(instance, **limits).drafting(5, 0.8).failing(lambda n: up <= n / 2 < up + down)
+
+    def unreadable(instance, up):
+        """vLLM responds from then on, but with another page."""
+        return Pod(instance).drafting(5, 0.8).failing(lambda n: n / 2 >= up, NoVllmMetrics("none"))
 
     for alert, name, at in (
         (DOWN, "no page where there was one", (22, 25, 70)),
-        (NEVER_UP, "no page at all", (29, 31, 70)),
+        (NEVER_UP, "no page at all", (30, 33, 70)),
+        (UNREADABLE, "another page", (9, 35, 70)),
     ):
         pods = [
             pod("down", 20, 80).sidecar_fires(alert=DOWN),
@@ -102,11 +109,35 @@ def vllm_down():
             .away(22, 23)
             .sidecar_fires(alert=DOWN),  # the sidecar restarts after vLLM went down
             pod("short", 20, 2.5),
-            pod("starting", 0, 90).sidecar_fires(alert=NEVER_UP),
+            pod("starting", 0, 90).sidecar_fires(alert=NEVER_UP, since=33),
+            pod("patient", 0, 60, startup_time=4000),
             pod("slow", 0, 25),
             Pod("fine").drafting(5, 0.8),
+            unreadable("none", 0).sidecar_fires(alert=UNREADABLE, since=35),
+            unreadable("silenced", 20).sidecar_fires(alert=UNREADABLE, since=35),
         ]
         yield Scene(name, alert, at).with_pods(*pods)
+
+    def dying(instance, up, down, *phases):
+        """Polls succeed, then fail; then the sidecar is gone, too."""
+        made = pod(instance, up, down, minutes=up + down)
+        return made.plain("up", (up + down, 1), *phases)
+
+    loop = Pod("loop").drafting(5, 0.8).failing(lambda n: 40 <= n < 100 and n % 4 < 2)
+    yield Scene(
+        "it outlasts the sidecar, and what keeps restarting is down",
+        DOWN,
+        at=(19, 24, 40, 100, 150),
+        needs_prometheus=True,
+    ).with_pods(
+        dying("both", 20, 6, (200, 0)).sidecar_fires(since=24),
+        dying("at-once", 20, 2, (200, 0)).sidecar_fires(since=40),
+        dying("removed", 20, 6).sidecar_fires(since=24, until=24),
+        dying("sidecar-only", 20, 0, (200, 0)),
+        loop.restarting(*range(21, 51, 2)).sidecar_fires(since=40, until=40),
+        Pod("overloaded").drafting(5, 0.8).failing(lambda n: 40 <= n < 100 and n % 4 < 2),
+        Pod("twice").drafting(5, 0.8).failing(lambda n: n in {40, 41, 44, 45}).restarting(21, 23),
+    )
 
 
 @scenes
@@ -232,19 +263,25 @@ def sidecar_absent():
     yield Scene(
         "no page where there was one; no pod that was scaled down, no other job's",
         ABSENT,
-        at=(23, 30),
+        at=(28, 35),
     ).with_pods(
         scraped("gone", 20, (20, 1), (60, 0)).sidecar_fires(),
         scraped("fine", 80, (80, 1)),
         scraped("scaled-down", 20, (20, 1)),
-        scraped("short", 20, (20, 1), (4, 0), (50, 1)),
+        scraped("short", 20, (20, 1), (9, 0), (50, 1)),
         scraped("other", 0, (80, 0)),
     )
     nothing = Pod("none", minutes=0).plain(
         "specdec_links_info", (60, 1), runbooks=RUNBOOKS, dashboards=DASHBOARDS
     )
     nothing.own = {}
-    yield Scene("no sidecar at all", ABSENT, at=(4, 7), fleet=[Firing({})]).with_pods(nothing)
+    yield Scene("no sidecar at all", NO_SIDECAR, at=(9, 12), fleet=[Firing({})]).with_pods(nothing)
+    yield Scene("scaled to zero", NO_SIDECAR, at=(29, 40), fleet=[Firing({})]).with_pods(
+        nothing, scraped("scaled-down", 20, (20, 1))
+    )
+    yield Scene("of one that died, one alert", NO_SIDECAR, at=(30, 40, 80)).with_pods(
+        nothing, scraped("gone", 20, (20, 1), (90, 0))
+    )
 
 
 @scenes
@@ -274,6 +311,14 @@ def own():
     )
     failing_part = Scene("a part that keeps failing", "SpecDecodeSidecarFailing", at=(9, 14, 28))
     yield failing_part.with_pods(*part)
+
+    metric = "specdec_settings_invalid"
+    wrong = Pod("wrong", minutes=0).plain(metric, (60, 2)).sidecar_fires(2)
+    mended = Pod("mended", minutes=0).plain(metric, (20, 1), (40, 0)).sidecar_fires(1, until=20)
+    brief = Pod("brief", minutes=0).plain(metric, (4, 1), (56, 0))
+    yield Scene(
+        "settings that are invalid", "SpecDecodeSettingsInvalid", at=(4, 9, 14, 28)
+    ).with_pods(wrong, mended, brief, Pod("valid").drafting(5, 0.8))
 
     sent, am = "specdec_alerts_sent_total", {"alertmanager": "am:9093"}
     refused = failing(
@@ -322,7 +367,7 @@ def links():
                 f"Details: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report",
                 f"For the runbook, first: kubectl -n prod port-forward {POD} 9911",
             )
-        low.fires(0.3, alert=LOW, context=context)
+        low.fires(0.3, alert=LOW, severity="warning", context=context)
         del low.environment["SPECDEC_ALERTING__RUNBOOKS"]
         del low.environment["SPECDEC_ALERTING__DASHBOARDS"]
 

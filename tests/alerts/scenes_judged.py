@@ -6,7 +6,7 @@ Their values are close to each threshold, on both sides.
 from dataclasses import replace
 
 from sidecar.requests.messages import Speculation
-from tests.alerts.pods import POD, Pod
+from tests.alerts.pods import DAY, POD, Pod
 from tests.alerts.scene import Scene, scenes
 from tests.alerts.vllm_pages import after, plan
 
@@ -16,6 +16,7 @@ NOT_SPECULATING = "SpecDecodeNotSpeculating"
 NOT_JUDGED, MIXED = "SpecDecodeNotJudged", "SpecDecodeMixedWorkload"
 SLOWER, SLOWER_AT = "SpecDecodeSlowerThanPlain", "SpecDecodeSlowerThanPlainAtTemperature"
 ADAPTIVE = Speculation("eagle3", 3, adaptive_verification=True, draft_sample_method="greedy")
+METHODS = ("eagle3", "draft_model")
 DFLASH = Speculation("dflash", 15, parallel_drafting=True, draft_sample_method="greedy")
 
 
@@ -42,22 +43,23 @@ def not_speculating():
 
 @scenes
 def acceptance_low():
+    always = {"severity": "warning"}
     yield Scene(
-        "each pod by its own threshold, after 10 minutes and 5 longer than its condition",
+        "each pod by its own threshold, after 10 minutes and 15 longer than its condition",
         LOW,
-        at=(9, 12, 34, 40, 60),
+        at=(9, 12, 34, 42, 60),
     ).with_pods(
-        Pod("low").drafting(5, 0.49).fires(0.49),
-        Pod("recovers").drafting(5, after(30, 0.4, 1.0)).fires(0.4, until=34),
+        Pod("low").drafting(5, 0.49).fires(0.49, **always),
+        Pod("recovers").drafting(5, after(30, 0.4, 1.0)).fires(0.4, until=42, **always),
         Pod("above").drafting(5, 0.51),
         Pod("lenient", acceptance_net_negative=0.4).drafting(5, 0.45),
-        Pod("strict", acceptance_net_negative=0.6).drafting(5, 0.55).fires(0.55),
+        Pod("strict", acceptance_net_negative=0.6).drafting(5, 0.55).fires(0.55, **always),
     )
     yield Scene(
         "a restart of vLLM, of the sidecar, or of both changes nothing", LOW, at=(9, *range(28, 44))
     ).with_pods(
-        Pod("low").drafting(5, 0.49).restarting(30).fires(0.49),
-        Pod("both").drafting(5, 0.49).away(30, 32).fires(0.49),
+        Pod("low").drafting(5, 0.49).restarting(30).fires(0.49, **always),
+        Pod("both").drafting(5, 0.49).away(30, 32).fires(0.49, **always),
         Pod("fine").drafting(5, 0.8).restarting(30),
     )
 
@@ -66,7 +68,7 @@ def acceptance_low():
             Pod(instance, poll=15)
             .drafting(5, 0.3, requests=12)
             .failing(fails)
-            .fires(0.3, since=since)
+            .fires(0.3, since=since, **always)
         )
 
     yield Scene(
@@ -84,17 +86,110 @@ def acceptance_low():
 
 
 @scenes
+def acceptance_dropped():
+    """A page only where a rate falls that was not low within a day, drafted in the same manner."""
+    page, always = {"severity": "critical"}, {"severity": "warning"}
+    falls = after(30, 0.8, 0.4)
+    one = Pod("temperature").bucket("0", 3, 0.9).bucket("1+", 2, after(30, 0.7, 0.3))
+    mix = Pod("mix").bucket("0", after(30, 4.5, 0.6), 0.88).bucket("1+", after(30, 0.6, 4.4), 0.38)
+    yield Scene(
+        "a drop pages; what was always low, drafts in another manner or is measured does not",
+        LOW,
+        at=(29, 50, 100),
+    ).with_pods(
+        Pod("drops").drafting(5, falls).fires(0.4, since=50, **page),
+        Pod("returns")
+        .drafting(5, plan((30, 0.8), (20, 0.4), (0, 0.8)))
+        .fires(0.4, since=50, until=50, **page),
+        one.fires(0.66, since=50, **page),
+        mix.fires(0.44, since=50, **always),
+        Pod("more-tokens").drafting(5, falls, k=after(30, 3, 4)).fires(0.4, since=50, **always),
+        Pod("measured").drafting(5, falls).timed(1.3).fires(0.4, since=50, severity="info"),
+        Pod("one-pass")
+        .drafting(5, falls)
+        .speculating(DFLASH)
+        .fires(0.4, since=50, severity="info"),
+        Pod("unnamed", acceptance_low_is_critical=False)
+        .drafting(5, falls, k=9)
+        .fires(0.4, since=50, **always),
+        Pod("fewer").drafting(5, falls, k=8).fires(0.4, since=50, **page),
+        Pod("setting", acceptance_low_is_critical=True)
+        .drafting(5, falls, k=after(30, 3, 4))
+        .fires(0.4, since=50, **page),
+    )
+
+    eagle, draft = (Speculation(method, num_speculative_tokens=3) for method in METHODS)
+    yield Scene(
+        "a pod that begins low where its model's other pods were not, by the method that it drafts"
+        " with",
+        LOW,
+        at=(89, 110),
+        needs_prometheus=True,
+    ).with_pods(
+        Pod("old", minutes=92).drafting(5, 0.8).speculating(eagle),
+        Pod("new", start=90).drafting(5, 0.4).speculating(eagle).fires(0.4, since=110, **page),
+        Pod("other", start=90).drafting(5, 0.4).speculating(draft).fires(0.4, since=110, **always),
+        Pod("another", start=90, model="another")
+        .drafting(5, 0.4)
+        .speculating(eagle)
+        .fires(0.4, since=110, **always),
+    )
+    yield Scene(
+        "what was low for longer than an hour is compared with itself, and with its last day only",
+        LOW,
+        at=(9, DAY + 45, DAY + 85),
+        needs_prometheus=True,
+    ).with_pods(
+        Pod("good", poll=60).drafting(5, 0.8),
+        Pod("low", poll=60).drafting(5, 0.4).fires(0.4, **always),
+        Pod("older", poll=60, model="older")
+        .drafting(5, after(10, 0.8, 0.4))
+        .away(10, DAY + 60)
+        .fires(0.4, since=DAY + 85, **always),
+        Pod("day", poll=60, model="day")
+        .drafting(5, after(60, 0.8, 0.4))
+        .away(60, DAY + 60)
+        .fires(0.4, since=DAY + 85, **page),
+    )
+
+
+@scenes
+def one_page():
+    """Of the alerts that one cause can raise, one pages, whichever condition holds first."""
+    slowly = plan((30, 0.8), *[(5, 0.8 - 0.08 * step) for step in range(1, 10)], (0, 0.01))
+
+    def sinking():
+        return Pod("sinks").drafting(5, slowly)
+
+    yield Scene(
+        "a rate that drops and then collapses has paged already",
+        LOW,
+        at=(30, 70, 120),
+        needs_prometheus=True,
+    ).with_pods(sinking().fires(0.16, since=70, until=70).fires(0.01, since=120))
+    yield Scene(
+        "no second page for it", COLLAPSED, at=(30, 70, 120), reads=(LOW,), needs_prometheus=True
+    ).with_pods(sinking())
+    yield Scene("a rate that collapses at once is a fault, not a drop", LOW, at=(29, 60)).with_pods(
+        Pod("fault").drafting(5, after(30, 0.8, 0.01)).fires(0.01, since=60, severity="warning")
+    )
+    slower = Pod("slower").drafting(5, after(30, 0.8, 0.01)).timed(after(30, 1.3, 0.5))
+    yield Scene("nor is it a slowdown", SLOWER, at=(29, 60), reads=(COLLAPSED,)).with_pods(slower)
+
+
+@scenes
 def by_time():
     """Where a measured speedup is known it decides; a low acceptance is then information."""
-    information, page = {"alert": LOW, "severity": "info"}, {"alert": LOW, "severity": "critical"}
+    information, warns = {"alert": LOW, "severity": "info"}, {"alert": LOW, "severity": "warning"}
 
     def pods():
         better = Pod("better").drafting(5, after(20, 0.39, 0.9)).timed(1.3)
         return [
             Pod("pays").drafting(5, 0.39).timed(1.3).fires(0.39, **information),
             Pod("even").drafting(5, 0.49).timed(1.0).fires(0.49, **information),
-            Pod("loses").drafting(5, 0.39).timed(0.9).fires(0.39, **page).fires(0.9, alert=SLOWER),
-            Pod("thumb").drafting(5, 0.39).fires(0.39, **page),
+            Pod("loses").drafting(5, 0.39).timed(0.9)
+            .fires(0.39, **information).fires(0.9, alert=SLOWER),
+            Pod("thumb").drafting(5, 0.39).fires(0.39, **warns),
             Pod("over").drafting(5, 0.51).timed(1.0),
             Pod("slow").drafting(5, 0.7).timed(0.9).fires(0.9, alert=SLOWER),
             Pod("strict", speedup_net_negative=1.1, speedup_net_positive=1.2)
@@ -104,20 +199,20 @@ def by_time():
             Pod("one-pass").drafting(5, 0.2).speculating(DFLASH)
             .fires(0.2, **information).fires(alert=NOT_JUDGED, reason="no_baseline"),
             Pod("one-pass-slow").drafting(5, 0.2).timed(0.9).speculating(DFLASH)
-            .fires(0.2, **page).fires(0.9, alert=SLOWER),
+            .fires(0.2, **information).fires(0.9, alert=SLOWER),
             Pod("adaptive-idle").drafting(0.05, 0.2).speculating(ADAPTIVE),
             Pod("adaptive-slow").drafting(5, 0.7).timed(0.9).speculating(ADAPTIVE)
             .fires(0.9, alert=SLOWER),
             better.fires(0.39, until=13, **information)
             .fires(0.492, since=25, until=25, **information),
             Pod("faster").drafting(5, 0.7).timed(after(20, 0.9, 1.3))
-            .fires(0.9, alert=SLOWER, until=24),
+            .fires(0.9, alert=SLOWER, until=30),
         ]  # fmt: skip
 
-    yield Scene(
-        "a low acceptance pages unless time says otherwise", LOW, at=(9, 13, 25, 30)
-    ).with_pods(*pods())
-    slower = Scene("slower than plain, whatever is accepted", SLOWER, at=(9, 13, 24, 30))
+    yield Scene("a low acceptance warns unless a time is known", LOW, at=(9, 13, 25, 30)).with_pods(
+        *pods()
+    )
+    slower = Scene("slower than plain, whatever is accepted", SLOWER, at=(9, 13, 30, 45))
     yield slower.with_pods(*pods())
     yield Scene(
         "nothing is judged where only a baseline would tell", NOT_JUDGED, at=(14, 30)
@@ -166,11 +261,11 @@ def slower_at_temperature():
         pod = Pod(instance).bucket("0", 5, 0.8).bucket("1+", 5, acceptance).timed(1.0)
         return pod.finishing(0.5, temperature="1+", pace=speedup)
 
-    slow = paced("slow", after(20, 0.8, 1.2)).fires(0.8, until=19, temperature="1+")
+    slow = paced("slow", after(20, 0.8, 1.2)).fires(0.78, until=19, temperature="1+")
     yield Scene(
         "the temperature's own speedup decides", SLOWER_AT, at=(14, 16, 19, 25, 30)
     ).with_pods(
-        slow.fires(0.884, since=25, until=25, temperature="1+"),
+        slow.fires(0.86, since=25, until=25, temperature="1+"),
         paced("fast", 1.2),
     )
     low = paced("slow", 0.8, acceptance=0.47).fires(0.47, temperature="1+")
@@ -209,9 +304,9 @@ def p10_break_even_and_collapse():
     yield Scene(
         "nothing is accepted, at any temperature and from the first position on",
         COLLAPSED,
-        at=(9, 13, 38, 47),
+        at=(9, 13, 48, 60),
     ).with_pods(
-        Pod("fault").drafting(5, after(30, 0.01, 0.9)).fires(0.01, until=38),
+        Pod("fault").drafting(5, after(30, 0.01, 0.9)).fires(0.01, until=48),
         Pod("some").drafting(5, 0.06),
         Pod("hot").drafting(5, 0.04, first=0.1),
         Pod("part").bucket("0", 0.6, 0.2).bucket("1+", 5, 0.01),
@@ -300,11 +395,14 @@ def context():
         Pod("split")
         .bucket("0", 6, 0.6)
         .bucket("1+", 4, 0.225)
-        .fires(0.45, context=(by_temperature,)),
-        Pod("timed").drafting(5, 0.3).timed(0.9).fires(0.3, context=(plain, speedup, why)),
+        .fires(0.45, severity="warning", context=(by_temperature,)),
+        Pod("timed")
+        .drafting(5, 0.3)
+        .timed(0.9)
+        .fires(0.3, severity="info", context=(plain, speedup, why)),
         Pod("kubernetes")
         .drafting(5, 0.3)
         .in_kubernetes()
-        .fires(0.3, context=(plain, why, command)),
-        several.fires(0.3, context=(plain, "Why (docs/why.md): adapter load.")),
+        .fires(0.3, severity="warning", context=(plain, why, command)),
+        several.fires(0.3, severity="warning", context=(plain, "Why (docs/why.md): adapter load.")),
     )

@@ -8,6 +8,9 @@ import re
 import pytest
 
 from sidecar.alerting.conditions import Condition, Rule, Tracker, conditions, load_rules
+from sidecar.alerting.past import Past
+from sidecar.settings import load_settings
+from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import answer
 from sidecar.wording.findings import explanations
 from sidecar.wording.notes import model_notes
@@ -32,9 +35,13 @@ ALIKE = [
 
 def fired(pod, minutes):
     """By minute, the alerts that a pod's push fires: rule, severity, labels and value."""
-    tracker, by_minute = Tracker(load_rules()), {}
+    tracker, past, by_minute = Tracker(load_rules()), Past(), {}
+    thresholds = load_settings(None, pod.environment).thresholds
     for minute, sidecar in pod.scrapes():
-        courses = tracker.update(conditions(sidecar.report(minute)), 60.0 * minute, 60.0 * minute)
+        report = sidecar.report(minute)
+        past.observe(report)
+        found = conditions(report, past, thresholds)
+        courses = tracker.update(found, 60.0 * minute, 60.0 * minute)
         if pod.start + minute in minutes:
             by_minute[pod.start + minute] = {
                 (
@@ -81,22 +88,28 @@ def test_each_alert_that_the_readme_lists_is_compared():
     assert {scene.alert for scene in ALIKE} == PUSHED
 
 
+def at_once(report, past=None):
+    """The conditions that hold, without any past, at the default thresholds and without a delay."""
+    return list(conditions(report, past or Past(), Thresholds(), pace=0))
+
+
 def test_failed_polls_leave_conditions_on_models_in_force_for_a_minute():
     pod = Pod("low", minutes=14).drafting(5, 0.3).failing(lambda number: number > 20)
     reports = {minute: sidecar.report(minute) for minute, sidecar in pod.scrapes()}
     rules = {
-        minute: {condition.rule for condition in conditions(report)}
+        minute: {condition.rule for condition in at_once(report)}
         for minute, report in reports.items()
     }
-    assert rules[10] == {"SpecDecodeAcceptanceLow"}
-    assert rules[11] == {"SpecDecodeAcceptanceLow", "SpecDecodeVLLMDown"}
+    assert rules[10] == {"SpecDecodeAcceptanceLow/warning"}
+    assert rules[11] == {"SpecDecodeAcceptanceLow/warning", "SpecDecodeVLLMDown"}
     assert rules[12] == {"SpecDecodeVLLMDown"}
 
 
 def test_that_vllm_was_never_up_is_known_once_a_poll_has_failed():
-    vllm = Server()
-    assert list(conditions(vllm.report())) == []
-    assert [condition.rule for condition in conditions(vllm.fail())] == ["SpecDecodeVLLMNeverUp"]
+    vllm, past = Server(), Past()
+    past.observe(vllm.report())
+    assert at_once(vllm.report(), past) == []
+    assert [condition.rule for condition in at_once(vllm.fail(), past)] == ["SpecDecodeVLLMNeverUp"]
 
 
 def test_the_context_is_what_the_status_page_says():
@@ -104,7 +117,7 @@ def test_the_context_is_what_the_status_page_says():
     *_, (minute, sidecar) = pod.scrapes()
     report = sidecar.report(minute)
     shown, (note,) = answer(report), model_notes(report.models[0])
-    for condition in conditions(report):
+    for condition in at_once(report):
         assert condition.context == f"{shown.text} {shown.why}\n{note}"
         assert "22% at T 1+" in condition.context
 
@@ -113,7 +126,7 @@ def test_the_context_has_the_first_finding_and_its_remedy():
     *_, (minute, sidecar) = Pod("low", minutes=12).drafting(5, 0.3).timed(0.9).scrapes()
     report = sidecar.report(minute)
     finding, *_ = explanations(report.models[0])
-    for condition in conditions(report):
+    for condition in at_once(report):
         assert f"\nWhy: {finding.what} {finding.remedy}" in condition.context
     assert "--speculative-config" in finding.remedy
 

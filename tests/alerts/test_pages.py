@@ -5,15 +5,14 @@ import re
 import subprocess
 
 import pytest
-import yaml
 
 from sidecar.alerting.conditions import load_rules
-from sidecar.settings.groups import Thresholds, keys, variable
+from sidecar.settings.groups import NOT_SETTINGS, Thresholds, keys, variable
+from tests.alerts.notified import CONFIG, configuration, matches
 from tests.alerts.scene import RULES, assert_valid
 
 RUNBOOKS = RULES / "runbooks"
 PAGES = sorted(RUNBOOKS.glob("*.md"))
-CONFIG = RULES / "alertmanager" / "alertmanager.yaml"
 PANELS = {
     title
     for path in (RULES.parent / "dashboards").glob("specdec-*.json")
@@ -51,7 +50,7 @@ def test_the_links_and_settings_of_a_runbook_exist(page):
     for name in re.findall(r"`thresholds\.(\w+)`", text):
         assert name in Thresholds.model_fields, name
     for name in re.findall(r"\bSPECDEC_[A-Z_]+[A-Z]", text):
-        assert name in set(map(variable, keys())), name
+        assert name in NOT_SETTINGS.union(map(variable, keys())), name
 
 
 @pytest.mark.servers
@@ -141,26 +140,23 @@ def test_each_severity_reaches_its_receiver(severity, receiver):
     assert done.stdout.strip() == f"webhook,{receiver}"
 
 
-def matches(matcher, alert):
-    name, operator, value = re.fullmatch(r'(\w+)(=~|!~|!=|=)"(.+)"', matcher).groups()
-    label = {"alertname": alert.name, **alert.labels}.get(name, "")
-    hit = bool(re.fullmatch(value, label)) if "~" in operator else value == label
-    return hit != operator.startswith("!")
+def _labels(alert):
+    return {"alertname": alert.name, **alert.labels}
 
 
 def inhibited_by(source):
     """The scopes of the alerts that one with the labels ``source`` inhibits."""
-    rules = yaml.safe_load(CONFIG.read_text())["inhibit_rules"]
+    rules = configuration()["inhibit_rules"]
     alert, *_ = [alert for alert in ALERTS if source.items() <= alert.labels.items()]
     targets = [
         rule["target_matchers"]
         for rule in rules
-        if all(matches(matcher, alert) for matcher in rule["source_matchers"])
+        if matches(rule["source_matchers"], _labels(alert))
     ]
     return {
         other.labels["scope"]
         for other in ALERTS
-        if any(all(matches(matcher, other) for matcher in target) for target in targets)
+        if any(matches(target, _labels(other)) for target in targets)
     }
 
 
@@ -171,8 +167,9 @@ OTHER_MATTERS = {"sidecar", "vllm", "restarts", "own", "fleet"}
 @pytest.mark.parametrize(
     ("source", "explained"),
     [
-        ({"scope": "sidecar"}, SCOPES - {"sidecar"}),
-        ({"scope": "vllm"}, SCOPES - OTHER_MATTERS),
+        ({"scope": "sidecar"}, SCOPES - {"sidecar", "vllm"}),
+        ({"scope": "vllm", "severity": "critical"}, SCOPES - OTHER_MATTERS | {"sidecar"}),
+        ({"scope": "vllm", "severity": "warning"}, SCOPES - OTHER_MATTERS),
         ({"scope": "fault"}, SCOPES - OTHER_MATTERS - {"fault", "load", "polls", "plugin"}),
         ({"scope": "model", "severity": "info"}, {"temperature", "requests"}),
         ({"scope": "model", "severity": "critical"}, {"temperature", "requests", "change"}),

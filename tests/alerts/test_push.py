@@ -102,7 +102,7 @@ async def test_a_firing_alert_has_its_labels_texts_links_and_times(scene):
     ((alert,),) = replica.posts
     labels = {
         "alertname": "SpecDecodeAcceptanceLow",
-        "severity": "critical",
+        "severity": "warning",
         "scope": "model",
         "model_name": "m",
     }
@@ -118,7 +118,7 @@ async def test_a_firing_alert_has_its_labels_texts_links_and_times(scene):
     variables = "var-cluster=eu&var-instance=pod-7&var-source=sidecar&var-model_name=m"
     assert annotations["dashboard_url"] == f"{dashboard}&{variables}"
     assert annotations["description"].startswith(
-        "m on pod-7 accepts 40% of its draft tokens (threshold"
+        "40% of the draft tokens of m on pod-7 are accepted"
     )
     assert (at(alert["startsAt"]), at(alert["endsAt"])) == (1000, 1000 + 240)
 

@@ -23,6 +23,8 @@ STEPS = "iteration_tokens_total"  # a histogram despite its name
 AT_ONCE = 4  # requests in a step
 REQUESTS = 10  # a minute, where a scene wants no other number
 PLAIN_STEP = 0.02  # seconds, of the baseline
+# Of a request, all found in the cache: so many that the context hardly depends on the output.
+PROMPT_TOKENS = 100_000
 # A temperature by bucket.
 HUNDREDTHS = {"0": 0, "0-0.3": 20, "0.3-0.5": 50, "0.5-0.7": 70, "0.7-1": 100, "1+": 120}
 COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
@@ -72,6 +74,7 @@ class Engine:
         self.step = PLAIN_STEP  # seconds of a step
         self.at_once = planned(AT_ONCE)  # requests in a step
         self.speedup = None  # against steps of ``PLAIN_STEP``, in place of how long a step takes
+        self.has_baseline = False  # by which the speedup is measured
         self.tpot = ()  # phases of (minutes, (P50, P99) in seconds)
         self.peak = None
         self.counts = Counter()
@@ -83,15 +86,20 @@ class Engine:
         plain, requests = self.plain_tokens(minute) * seconds, self.requests(minute) / 60 * seconds
         accepted, steps = drafts * k * acceptance, drafts + plain
 
+        tokens = drafts + accepted + plain + requests
         step_seconds = self.step
         if self.speedup:
             step_seconds = PLAIN_STEP * (1 + k * acceptance) / self.speedup(minute)
+        if self.speedup and self.has_baseline and steps:
+            # A request's first token, the only one of its step, counts as well.
+            step_seconds = PLAIN_STEP * tokens / (steps + requests) / self.speedup(minute)
 
         self.counts.update(
             drafts=drafts, draft_tokens=drafts * k, accepted_tokens=accepted,
             first=drafts * (self.first(minute) or 0),
-            requests=requests, tokens=drafts + accepted + plain + requests, steps=steps,
-            step_seconds=steps * step_seconds, engine_steps=steps / self.at_once(minute),
+            requests=requests, tokens=tokens, steps=steps,
+            step_seconds=steps * step_seconds,
+            engine_steps=(steps + requests) / self.at_once(minute),
         )  # fmt: skip
         if self.tpot and seconds:
             self.counts.update(
@@ -110,6 +118,8 @@ class Engine:
                 counts["first"],
             )
         yield "generation_tokens_total", labels, counts["tokens"]
+        for name in ("prompt_tokens_total", "prefix_cache_hits_total"):
+            yield name, labels, PROMPT_TOKENS * counts["requests"]
         for name, count, total in (
             ("time_to_first_token", counts["requests"], counts["requests"] / 20),
             ("inter_token_latency", counts["steps"], counts["step_seconds"]),
@@ -242,7 +252,14 @@ class Vllm:
             for _ in range(round(self.engine().requests(minute) * seconds / 60))
         )
         reported = tuple(request for request in finished if self._has_drafted(request, total))
-        by_prompt, end = _rows({8: total}), ReportEnd(total=total, lost=0)
+        by_prompt, end = (
+            _rows({8: total}),
+            ReportEnd(
+                total=total,
+                lost=0,
+                generation_tokens=round(self.engine().counts["tokens"]),
+            ),
+        )
         sink(
             connection,
             ReportPart(

@@ -6,8 +6,8 @@ from dataclasses import replace
 from sidecar.analysis.evidence import Acceptance, Evidence
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.state import State
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.errors import TimedOut
 from sidecar.requests.messages import (

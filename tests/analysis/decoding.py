@@ -1,9 +1,9 @@
 """An engine that decodes at a given load and speed, as its counters show it."""
 
-from sidecar.analysis.speed.plain import PlainStep
+from sidecar.analysis.speed.plain import PlainTime
 from sidecar.analysis.speed.steps import Steps, counted_steps, counter_growth
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter
-from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot
 
 KEY = EngineKey("m", "0")
@@ -18,8 +18,17 @@ COUNTED = {  # the field of Steps by which each counter grows
 DRAFTED = {Counter.DRAFTS: "drafts", Counter.DRAFT_TOKENS: "draft_tokens"}
 
 
-def period(running, step_seconds, *, length=1.0, engine_steps=100.0, prompt_share=0.0, drafted=0.0):
-    """``engine_steps`` steps with ``running`` requests in each.
+def period(
+    running,
+    step_seconds,
+    *,
+    length=1.0,
+    engine_steps=100.0,
+    prompt_share=0.0,
+    drafted=0.0,
+    context=100.0,
+):
+    """``engine_steps`` steps with ``running`` requests in each, which hold ``context`` tokens.
 
     There are ``drafted`` draft tokens per decode step.
     """
@@ -32,12 +41,15 @@ def period(running, step_seconds, *, length=1.0, engine_steps=100.0, prompt_shar
         prompt_tokens=prompt_share * decode * length,
         drafts=decode if drafted else 0.0,
         draft_tokens=decode * drafted,
+        engine_seconds=engine_steps * step_seconds,
+        context_tokens=context * decode,
+        context_steps=decode,
     )
 
 
 def plain(seconds, error=0.0):
-    """A plain step of so many seconds, with one standard error."""
-    return PlainStep(seconds=seconds, deviations=(error,))
+    """So many plain seconds, with one standard error."""
+    return PlainTime(seconds=seconds, deviations=(error,))
 
 
 class Engine:

@@ -18,8 +18,8 @@ from sidecar.analysis.engine.engine_state import (
     gap_growth,
     latency,
 )
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Trait
-from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import HistogramReading
 from tests.analysis.analysis_tools import Server, snap
 

@@ -11,7 +11,7 @@ from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.findings.catalog import find
 from sidecar.analysis.findings.situation import Situation
-from sidecar.analysis.speed.speedup import Withheld
+from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.strata import Sums
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Counter, Gauge

@@ -3,7 +3,7 @@
 import pytest
 
 from sidecar.analysis.engine.health import Ailment, HealthWatch, Vitals
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.identity import EngineKey
 from sidecar.settings.groups import EngineHealth
 
 KEY = EngineKey("m", "0")

@@ -98,7 +98,7 @@ def test_distributions_and_quantiles_are_of_finished_requests():
     assert hot.tpot_quantiles[0.95] == pytest.approx((2 + 2.85) / 30)
     assert pod.temperature("0").ttft_quantiles[0.5] is None
     assert pod.model().acceptance_p10 == pytest.approx(0.1)
-    pod.poll(snap(), seconds=301)
+    pod.poll(pod.plugin.counted(), seconds=301)
     hot = pod.temperature("0.7-1")
     assert (hot.ttft_quantiles[0.5], hot.ttft.count) == (None, 31)
 

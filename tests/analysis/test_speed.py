@@ -3,17 +3,33 @@
 One model's speed is checked poll by poll.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from sidecar.analysis.speed.model_speed import ModelSpeed
-from sidecar.analysis.speed.plain import plain_step
-from sidecar.analysis.speed.speedup import EngineSpeedWindow, LoadTotals, SlidingTimes, Withheld
-from sidecar.analysis.speed.steps import LOAD_LABELS, Steps, counted_steps, load_label
+from sidecar.analysis.speed.plain import plain_token, uncovered
+from sidecar.analysis.speed.speedup import (
+    ContextSpeed,
+    EngineSpeedWindow,
+    LoadTotals,
+    Memory,
+    SlidingTimes,
+    context_label,
+)
+from sidecar.analysis.speed.steps import (
+    LOAD_LABELS,
+    Interval,
+    Steps,
+    counted_steps,
+    load_label,
+)
+from sidecar.analysis.speed.withheld import Withheld
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter
-from sidecar.engine.plan import EngineKey
 from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.analysis_tools import finished
-from tests.analysis.decoding import KEY, Engine, period, plain
+from tests.analysis.decoding import COUNTED, KEY, Engine, period, plain
 
 
 @pytest.mark.parametrize("tokens", [2, 60])
@@ -42,13 +58,57 @@ def test_prompt_tokens_from_the_prefix_cache_cost_nothing():
     assert engine.steps.prompt_tokens == pytest.approx(10)
 
 
-@pytest.mark.parametrize(("requests", "least"), [(0, 2.0), (1, 1.2), (3, 0.0)])
-def test_up_to_a_block_a_request_of_the_prompts_computed_may_be_what_eagle_dropped(requests, least):
-    engine = Engine()
-    engine.run(1, 0.05, prompt_share=2)
-    grown = engine.polls[-1].counters | {Counter.FIRST_TOKENS: requests}
-    steps = counted_steps(grown | {Counter.GENERATION_TOKENS: 20.0 + requests}, block=16)
-    assert steps.least_prompt_share * (20 + requests) == pytest.approx(20 * least)
+@pytest.mark.parametrize(
+    ("requests", "hits", "drops", "computed"),
+    [
+        (0, 0, 1.0, 40),
+        (1, 0, 1.0, 40),  # without a hit there is no block to drop
+        (1, 160, 1.0, 24),
+        (1, 160, 0.5, 32),  # nobody knows whether this vLLM drops any
+        (1, 160, 0.0, 40),
+        (3, 160, 1.0, 0),
+    ],
+)
+def test_blocks_that_only_speculation_computes_again_are_not_plain_decoding_s(
+    requests, hits, drops, computed
+):
+    grown = dict.fromkeys(COUNTED, 10.0) | {
+        Counter.FIRST_TOKENS: requests,
+        Counter.GENERATION_TOKENS: 20.0 + requests,
+        Counter.PROMPT_TOKENS: 40.0 + hits,
+        Counter.PREFIX_CACHE_HITS: hits,
+    }
+    steps = counted_steps(grown, Interval(block=16, drops_block=drops))
+    assert steps.plain_prompt_tokens == pytest.approx(computed)
+
+
+def counted(first, *, steps=100.0, running=1.0, **interval):
+    """Steps of 10 ms, in which so many requests got their first token."""
+    decode_steps = running * steps - first
+    grown = {
+        Counter.DECODE_SECONDS: 0.01 * decode_steps,
+        Counter.DECODE_STEPS: decode_steps,
+        Counter.STEPS: steps,
+        Counter.FIRST_TOKENS: first,
+        Counter.GENERATION_TOKENS: decode_steps + first,
+    }
+    return counted_steps(grown, Interval(**interval))
+
+
+def test_one_request_at_a_time_decodes_nothing_while_it_prefills_so_its_prefill_is_added():
+    steps = counted(4.0, prefill_seconds=0.5)
+    assert steps.engine_seconds == pytest.approx(96 * 0.01 + 4 * 0.5)
+
+
+def test_prefill_beside_others_is_in_their_steps():
+    steps = counted(4.0, running=8.0, prefill_seconds=0.5)
+    assert steps.engine_seconds == pytest.approx(1.0, rel=0.01)
+
+
+def test_an_engine_that_always_has_requests_works_all_the_time():
+    """Here, most of it in steps that give no token to anybody."""
+    steps = counted(4.0, running=3.0, prefill_seconds=0.5, seconds=2.5, is_busy=True)
+    assert steps.engine_seconds == 2.5
 
 
 @pytest.mark.parametrize(
@@ -102,7 +162,13 @@ def test_a_load_is_labelled_by_the_rounded_number_of_requests():
 
 
 CURVE = PlainStepTimes(
-    running=(1.0, 16.0), seconds=(0.01, 0.02), errors=(0.0, 0.0), prompt_share=1.0
+    running=(1.0, 16.0),
+    seconds=(0.01, 0.02),
+    errors=(0.0, 0.0),
+    contexts=(100.0, 100.0),
+    prefill_tokens=((500.0,), (500.0,)),
+    prefill_seconds=((0.0,), (0.0,)),
+    prefill_errors=((0.0,), (0.0,)),
 )
 
 
@@ -122,9 +188,9 @@ def speed(*periods):
     """The speed after these periods, one each five seconds."""
     window = EngineSpeedWindow(300.0)
     for at, steps in enumerate(periods):
-        window.add(steps, plain_step(CURVE, steps.running))
+        window.add(steps, plain_token(CURVE, steps) or uncovered(CURVE, steps))
         window.mark(5.0 * at)
-    return window.read(CURVE, Withheld.NO_REFERENCE)
+    return window.read(CURVE, Withheld.NO_REFERENCE, 5.0 * len(periods))
 
 
 def decoding(step_seconds, length=2, drafted=3):
@@ -187,20 +253,23 @@ def test_draft_tokens_without_a_draft_have_no_costs():
 
 def test_a_count_so_large_that_it_swallows_what_is_added_leaves_nothing_to_divide_by():
     window = EngineSpeedWindow(10.0)
-    window.add(period(1, 0.01)._replace(decode_steps=1e18), None)
+    window.add(period(1, 0.01)._replace(decode_steps=1e18), Withheld.LOAD)
     for at in range(5):
         window.mark(10.0 * at)
-        window.add(period(1, 0.01, engine_steps=10), None)
-    assert window.read(CURVE, Withheld.NO_REFERENCE) is None
+        window.add(period(1, 0.01, engine_steps=10), Withheld.LOAD)
+    assert window.read(CURVE, Withheld.NO_REFERENCE, 40.0) is None
 
 
 def test_a_poll_with_times_to_first_token_but_no_first_token_gives_no_mean():
     loads = LoadTotals()
-    loads.add(Steps(1.0, 100.0, 50.0, 200.0, first_tokens=0.0, first_token_seconds=0.5))
+    steps = Steps(1.0, 100.0, 50.0, 200.0, first_token_seconds=0.5, engine_seconds=0.5)
+    loads.add(steps)
     assert {load.first_token_seconds for load in loads.report()} == {None}
 
 
-FLAT = PlainStepTimes(running=(1.0, 16.0), seconds=(0.02, 0.02), errors=(0.0, 0.0))
+FLAT = PlainStepTimes(
+    running=(1.0, 16.0), seconds=(0.02, 0.02), errors=(0.0, 0.0), contexts=(100.0, 100.0)
+)
 
 
 class Model:
@@ -214,7 +283,8 @@ class Model:
         for _ in range(polls):
             before = self.engine.at
             self.engine.run(running, step_seconds, length=length, drafted=3, **options)
-            self.speed.polled(before, self.engine.at, {KEY: self.engine.steps})
+            steps = self.engine.steps.holding(options.get("context", 100.0))
+            self.speed.polled(before, self.engine.at, {KEY: steps})
             self.speed.mark(self.engine.at)
 
     def request(self, temperature="cold", *, tokens=200, wait=0.0, **changes):
@@ -228,7 +298,7 @@ class Model:
 
 def test_a_request_is_compared_with_the_load_after_its_first_token():
     """It waits while 16 decode, and decodes alone."""
-    model = Model(PlainStepTimes(running=(1.0, 16.0), seconds=(0.02, 0.04), errors=(0.0, 0.0)))
+    model = Model(replace(FLAT, seconds=(0.02, 0.04)))
     for _ in range(10):
         model.run(8, 16, 0.06)
         model.run(3, 1, 0.03)
@@ -237,21 +307,21 @@ def test_a_request_is_compared_with_the_load_after_its_first_token():
 
 
 @pytest.mark.parametrize(
-    ("prompt_share", "times"),
+    ("context", "times"),
     [
-        (2, {}),  # other prompts than the baseline's
-        (0, {"first_token": None}),
-        (0, {"last_token": None}),
-        (0, {"last_token": 0.0}),
+        (200.0, {}),  # another context than the baseline's
+        (100.0, {"first_token": None}),
+        (100.0, {"last_token": None}),
+        (100.0, {"last_token": 0.0}),
     ],
 )
-def test_a_request_with_other_prompts_or_unknown_times_saves_and_loses_nothing(prompt_share, times):
+def test_a_request_in_other_contexts_or_with_unknown_times_saves_and_loses_nothing(context, times):
     model = Model()
     for _ in range(10):
-        model.run(6, 5, 0.03, prompt_share=prompt_share)
+        model.run(6, 5, 0.03, context=context)
         model.request(**times)
     cold = model.speed.temperature("cold")
-    assert model.speed.whole.withheld is (Withheld.PROMPTS if prompt_share else None)
+    assert model.speed.whole.withheld is (Withheld.CONTEXT if context > 100 else None)
     assert (cold.speedup, cold.saved, cold.lost) == (None, 0, 0)
 
 
@@ -262,3 +332,31 @@ def test_engines_that_left_are_forgotten_and_the_whole_stays():
     model.speed.mark(model.engine.at + 1)
     assert model.speed.engine(KEY) is None
     assert model.speed.whole.speedup is not None
+
+
+def test_a_speedup_that_is_withheld_holds_for_an_hour_with_its_age():
+    model = Model()
+    model.run(40, 4, 0.03)
+    known = model.speed.whole.speedup
+    model.run(400, 4, 0.03, context=1000.0)
+    assert (model.speed.whole.speedup, model.speed.whole.withheld) == (None, Withheld.CONTEXT)
+    assert model.speed.whole.in_force.ratio == pytest.approx(known.ratio, rel=0.01)
+    assert 60 <= model.speed.whole.held.age <= 400
+    memory = Memory()
+    memory.held(known, 0.0)
+    assert memory.held(None, 3600.0).age == 3600
+    assert memory.held(None, 3600.1) is None
+    assert memory.held(None, -1.0) is None  # the clock was set back
+
+
+def test_the_speedup_by_context_is_of_the_contexts_that_there_were():
+    contexts = ContextSpeed()
+    for at in range(20):
+        long = at >= 10
+        steps = period(4, 0.04 if long else 0.02, context=5000.0 if long else 100.0, length=2)
+        contexts.add(steps, plain(0.016))
+        contexts.mark(60.0 * at)
+    ratios = {label: found.ratio for label, found in contexts.read().items()}
+    assert ratios == pytest.approx({"64-256": 1.6, "4k-16k": 0.8})
+    labels = [context_label(tokens) for tokens in (1, 64, 65, 65_536, 65_537)]
+    assert labels == ["0-64", "0-64", "64-256", "16k-64k", "64k+"]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sidecar.cli import parser, run_command
-from sidecar.commands.baseline import BaselineRun
+from sidecar.commands.plain.measured import BaselineRun
 from sidecar.recording.recording import read_scrapes
 from sidecar.settings import load_settings
 
@@ -26,6 +26,6 @@ def watched(scrapes):
     return measured
 
 
-async def measured_plain(*_):
+async def measured_plain(*_, **__):
     """What ``baseline`` would have measured while the levels without speculation were recorded."""
     return watched(read_scrapes(LEVELS / "plain"))

@@ -5,11 +5,15 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from sidecar.commands.baseline import BaselineRun, measure
+from sidecar.commands.baseline import measure
 from sidecar.commands.load.workload import RequestOptions
+from sidecar.commands.plain.agreement import agreement, widened
+from sidecar.commands.plain.measured import BaselineRun
+from sidecar.commands.plain.traffic import Prompts
 from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.engine.names import Counter
 from sidecar.settings import load_settings
+from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.analysis_tools import page, snap
 from tests.app.app_tools import traffic
 from tests.commands.commands_tools import command, measured_plain
@@ -130,3 +134,57 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
     assert all(0 < seconds < 1 for seconds in steps.seconds)
     assert [math.hypot(*row) for row in steps.deviations] == pytest.approx(steps.errors, abs=2e-6)
     assert steps.measured is not None
+    # Each load was measured with short prompts and with longer ones.
+    assert len(steps.contexts) == len(steps.slopes) == len(steps.running)
+    assert all(high > 5 * low for low, high in steps.context_ranges)
+    assert all(sizes[-1] > 500 for sizes in steps.prefill_tokens)
+    assert steps.source == "page"
+    assert steps.machine_load is not None  # it ran on this machine
+
+
+def test_new_prompts_begin_like_no_other_and_a_client_s_own_stays_the_same():
+    prompts = Prompts(("one two three", "four five"))
+    cold = [prompts.cold(60) for _ in range(5)]
+    assert len({prompt[:12] for prompt in cold}) == 5
+    assert {len(prompt) for prompt in cold} == {60}
+    assert prompts.warm(3, 60) == prompts.warm(3, 60) != prompts.warm(4, 60)
+    assert prompts.cold(None).endswith(("one two three", "four five"))
+
+
+MEASURED = PlainStepTimes(
+    running=(1.0, 8.0),
+    seconds=(0.01, 0.02),
+    errors=(0.0002, 0.0002),
+    contexts=(100.0, 100.0),
+    drift=0.03,
+)
+
+
+@pytest.mark.parametrize(
+    ("factor", "holds", "drift"), [(1.05, True, 0.03), (1.29, False, 0.148), (0.8, False, 0.104)]
+)
+def test_a_second_baseline_says_whether_it_agrees_and_its_error_includes_the_difference(
+    factor, holds, drift
+):
+    later = replace(MEASURED, seconds=tuple(factor * one for one in MEASURED.seconds))
+    found = agreement(later, MEASURED)
+    assert (found.difference, found.holds) == (pytest.approx(factor - 1), holds)
+    assert widened(later, found).drift == pytest.approx(drift, abs=0.002)
+
+
+def test_baselines_of_other_loads_or_contexts_are_not_compared():
+    assert agreement(replace(MEASURED, running=(16.0, 32.0)), MEASURED) is None
+    assert agreement(replace(MEASURED, contexts=(500.0, 500.0)), MEASURED) is None
+    assert agreement(MEASURED, replace(MEASURED, contexts=())) is None
+
+
+def test_the_file_of_out_is_compared_before_it_is_replaced(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
+    file = tmp_path / "baseline.yaml"
+    assert command("baseline", "--out", str(file)) == 0
+    assert "earlier baseline" not in capsys.readouterr().err
+    assert command("baseline", "--out", str(file)) == 0
+    assert "lab: agrees with the earlier baseline: step times differ by +0 ±" in (
+        capsys.readouterr().err
+    )
+    assert command("baseline", "--beside", str(tmp_path / "none.yaml")) == 2

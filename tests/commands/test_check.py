@@ -2,6 +2,7 @@ import asyncio
 import json
 import socket
 from contextlib import AsyncExitStack
+from itertools import cycle
 
 import pytest
 from aiohttp import web
@@ -168,3 +169,55 @@ async def test_check_asks_each_alertmanager_whether_it_would_take_alerts(checked
         lines[-8:]
         == [line for url, text in answers for line in ("", f"Alertmanager: {url}", f"  {text}")][1:]
     )
+
+
+async def test_url_takes_the_place_of_the_settings_and_a_sidecars_password_comes_from_a_file(
+    capsys, authority, socket_path, tmp_path
+):
+    (tmp_path / "user").write_text("me:secret\n")
+    web_config = authority.web_config(tls=False, users={"me": "secret"})
+    listen = f"127.0.0.1:{free_port()}"
+    settings = {"LISTEN": listen, "VLLM_URL": NOWHERE, "SCRAPE_TIMEOUT": "60s"}
+    async with HttpVllm() as vllm:
+        url = vllm.url
+        own = {"listen": listen, "web_config_file": web_config}
+        async with running_sidecar(socket_path, url, **own):
+            arguments = ("check", "--url", url, "--user-file", str(tmp_path / "user"))
+            code = await asyncio.to_thread(command, *arguments, **settings)
+        lines = capsys.readouterr().out.splitlines()
+
+    assert code == 0
+    assert f"vLLM: {url}" in lines
+    [plugin] = [line for line in lines if line.startswith("plug-in: ")]
+    assert plugin.endswith(f"(from the sidecar at http://***@{listen}, which watches {url})")
+
+
+async def test_check_creates_nothing_on_disk(checked, tmp_path):
+    (tmp_path / "known").mkdir()
+    async with HttpVllm() as vllm:
+        _, missing = await checked(vllm.url, PLUGIN__SOCKET=str(tmp_path / "new" / "p.sock"))
+        code, _ = await checked(vllm.url, PLUGIN__SOCKET=str(tmp_path / "known" / "p.sock"))
+
+    assert code == 0
+    assert f"because {tmp_path / 'new'} does not exist" in missing[-1]
+    assert [path.name for path in tmp_path.rglob("*")] == ["known"]
+
+
+@pytest.mark.parametrize("starts", [("1.7e9", "1.8e9"), ("", "")])
+async def test_check_sees_several_servers_behind_one_address(checked, served, starts):
+    """With and without a start time on their pages."""
+    turns = cycle(
+        f"# TYPE vllm:x counter\n{f'process_start_time_seconds {start}' if start else ''}\n"
+        f'vllm:generation_tokens_total{{model_name="m"}} {tokens}\n'
+        f'vllm:prompt_tokens_total{{model_name="m"}} {tokens}\n'
+        for start, tokens in zip(starts, (5000, 900), strict=True)
+    )
+
+    async def handler(_):
+        return web.Response(text=next(turns))
+
+    async with served(handler) as url:
+        code, lines = await checked(url)
+
+    assert code == 1
+    assert any("several vLLM servers answer at this address" in line for line in lines)

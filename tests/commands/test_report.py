@@ -1,4 +1,6 @@
 import asyncio
+import base64
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ from sidecar.errors import BadStatus
 from sidecar.export.status import status
 from sidecar.wording.notes import LIMITATIONS
 from tests.commands.commands_tools import command
+from tests.debian_servers import free_port
 from tests.export.reports import (
     NEVER_CONNECTED,
     STRUCTURED,
@@ -26,6 +29,7 @@ from tests.export.reports import (
     timed_model,
     window,
 )
+from tests.waiting import START_SECONDS, until
 
 
 @pytest.fixture
@@ -63,7 +67,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     assert rows["0"] == [
         "0",
         "net_positive",
-        "1.500",
+        *("1.50", "±", "0.02"),
         "0.700",
         "0.500",
         "0.700",
@@ -165,7 +169,7 @@ async def test_without_a_split_it_says_why_once(reported):
 
 async def test_a_sidecar_whose_vllm_is_down_says_so(reported):
     """What is known of its models describes another moment."""
-    text = await reported(report(model(temperature("0")), scrape=down(BadStatus("status 500"))))
+    text = await reported(report(model(temperature("0")), scrape=down(BadStatus(500))))
     assert text.startswith(
         "Does speculation pay? The sidecar cannot read vLLM's metrics.\n\nstatus 500. "
     )
@@ -180,23 +184,151 @@ def test_no_sidecar_at_the_address(capsys):
     assert "secret" not in err
 
 
-async def test_a_sidecar_that_asks_for_a_password(capsys, served):
+@pytest.fixture
+async def with_password(served):
+    """The address of a sidecar with a password."""
+
     async def handler(request):
-        signed_in = request.headers.get("Authorization", "").startswith("Basic ")
-        if not signed_in:
+        _, _, encoded = request.headers.get("Authorization", "").partition(" ")
+        if base64.b64decode(encoded).decode() != "me:se:cret/%x":
             return web.Response(status=401)
         return web.json_response(status(shown(report(model()))))
 
     async with served(handler) as url:
-        assert await asyncio.to_thread(command, "report", "--url", url) == 1
-        err = capsys.readouterr().err
-        assert err.endswith(
-            ": status 401 (status); it asks for a password: --url http://USER:PASSWORD@HOST:PORT\n"
+        yield url
+
+
+@pytest.mark.parametrize("by", ["option", "variable", "variable of the file", "url"])
+async def test_a_password_comes_from_a_file_or_the_environment(
+    capsys, monkeypatch, tmp_path, with_password, by
+):
+    file = tmp_path / "user"
+    file.write_text("me:se:cret/%x\n")
+    arguments = ["report", "--url", with_password]
+    match by:
+        case "option":
+            monkeypatch.setenv("SPECDEC_USER_FILE", "/overridden/by/the/option")
+            arguments += ["--user-file", str(file)]
+        case "variable":
+            monkeypatch.setenv("SPECDEC_USER", "me:se:cret/%x")
+        case "variable of the file":
+            monkeypatch.setenv("SPECDEC_USER_FILE", str(file))
+        case "url":
+            arguments[2] = with_password.replace("//", "//me:se%3Acret%2F%25x@")
+
+    assert await asyncio.to_thread(command, *arguments) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Does speculation pay?")
+    assert "cret" not in out + err
+
+
+async def test_without_the_password_it_says_where_to_put_it(capsys, with_password):
+    assert await asyncio.to_thread(command, "report", "--url", with_password) == 1
+    assert capsys.readouterr().err.endswith(
+        ": status 401 (status); it asks for a password: put NAME:PASSWORD into a file and name it"
+        " in --user-file or SPECDEC_USER_FILE\n"
+    )
+
+
+@pytest.mark.parametrize("content", ["", "me", ":secret", "me:", "me:secret\nyou:secret"])
+def test_a_file_that_holds_no_password_is_refused_without_showing_it(capsys, tmp_path, content):
+    file = tmp_path / "user"
+    file.write_text(content)
+
+    assert command("report", "--url", "http://127.0.0.1:1", "--user-file", str(file)) == 2
+    assert capsys.readouterr().err == f"{file}: expected one line with NAME:PASSWORD\n"
+
+
+async def test_a_certificate_is_verified_by_an_authority_of_ones_own(
+    capsys, authority, finished, program
+):
+    listen = f"127.0.0.1:{free_port()}"
+    variables = {
+        "SPECDEC_LISTEN": listen,
+        "SPECDEC_VLLM_URL": "http://127.0.0.1:1",
+        "SPECDEC_WEB_CONFIG_FILE": str(authority.web_config(users={"me": "secret"})),
+        "SPECDEC_USER": "me:secret",
+    }
+    url = f"https://{listen}"
+    async with program("run", **variables):
+        # Of this machine's own sidecar the certificate need not have the address.
+        await until(lambda: _succeeds(finished("report", **variables)), seconds=START_SECONDS)
+        trusted = await finished(
+            "report", "--url", url, "--cacert", str(authority.certificate), **variables
         )
-        assert (
-            await asyncio.to_thread(command, "report", "--url", url.replace("//", "//user:secret@"))
-            == 0
-        )
+        distrusted = await finished("report", "--url", url, **variables)
+
+    assert trusted[0] == 0
+    assert distrusted[0] == 1
+    assert distrusted[2].endswith(
+        "is the CA of its certificate in --cacert, and its name in --url?\n"
+    )
+
+
+async def _succeeds(finishing):
+    code, _, _ = await finishing
+    return code == 0
+
+
+def test_a_file_without_certificates_is_refused(capsys, tmp_path):
+    (tmp_path / "ca.pem").write_text("none")
+
+    for name in ("ca.pem", "gone.pem"):
+        arguments = ("--url", "https://127.0.0.1:1", "--cacert", str(tmp_path / name))
+        assert command("report", *arguments) == 2
+        assert capsys.readouterr().err.startswith(f"{tmp_path / name}: ")
+
+
+LOSES, GAINS, UNKNOWN = Verdict.NET_NEGATIVE, Verdict.NET_POSITIVE, Verdict.INSUFFICIENT_DATA
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [
+        ([GAINS], 0),
+        ([Verdict.BREAK_EVEN], 0),
+        ([UNKNOWN], 3),
+        ([], 3),
+        ([GAINS, UNKNOWN], 3),
+        ([UNKNOWN, LOSES], 4),
+    ],
+)
+async def test_for_scripts_the_exit_code_is_the_worst_verdict(capsys, served, verdicts, code):
+    models = [model(temperature("0"), judgement=judgement(verdict)) for verdict in verdicts]
+
+    async def handler(_request):
+        return web.json_response(status(shown(report(*models))))
+
+    async with served(handler) as url:
+        plain = await asyncio.to_thread(command, "report", "--url", url)
+        judged = await asyncio.to_thread(command, "report", "--url", url, "--exit-code", "--json")
+
+    assert (plain, judged) == (0, code)
+
+
+async def test_while_vllm_is_down_there_is_no_verdict(served):
+    losing = model(temperature("0"), judgement=judgement(LOSES))
+    tree = report(losing, scrape=down(BadStatus(500)))
+
+    async def handler(_request):
+        return web.json_response(status(shown(tree)))
+
+    async with served(handler) as url:
+        assert await asyncio.to_thread(command, "report", "--url", url, "--exit-code") == 3
+
+
+async def test_json_is_the_sidecars_own(reported):
+    tree = report(model(temperature("0")))
+
+    printed = json.loads(await reported(tree, "--json"))
+
+    assert printed == json.loads(json.dumps(status(shown(tree))))
+
+
+async def test_invalid_settings_of_the_sidecar_are_named(reported):
+    text = await reported(report(model(), invalid_settings=("listen=5: expected host:port",)))
+
+    assert "  invalid setting: listen=5: expected host:port" in text.splitlines()
 
 
 @pytest.mark.parametrize(

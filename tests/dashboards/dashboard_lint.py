@@ -34,6 +34,7 @@ RECORDED = {rule["record"] for rule in shipped() if "record" in rule}
 BY_LEVEL = {"fleet": (), "pod": (*SCRAPE, "model_name")}  # the labels that a recorded series has
 BY_MODEL = ("cluster", "namespace", "model_name")
 ALERTS = {"ALERTS", "ALERTS_FOR_STATE"}
+INHIBITION = ("alertname", True, "SpecDecode.+")  # as Alertmanager's configuration has it
 UNITS = {"percentunit", "s", "short", "reqps", "bytes", "dateTimeFromNow"}  # or a suffix
 
 
@@ -102,8 +103,10 @@ def _broken(selector):
     """The rules that a selector breaks."""
     if selector.name not in {*CONTRACT, *OTHERS, *RECORDED, *ALERTS}:
         yield "metric-of-the-contract"
+    # An inhibition only takes away from the alerts that are selected.
+    inhibits = INHIBITION in selector.matchers
     for label, value in _matchers(selector.name).items():
-        if (label, True, value) not in selector.matchers:
+        if not inhibits and (label, True, value) not in selector.matchers:
             yield f"target-{label}-rule"
     if selector.call in RATES - {"increase"} and selector.seconds != RATE_INTERVAL:
         yield "target-rate-interval-rule"
@@ -119,10 +122,10 @@ def _matchers(name):
     """The variables that a selector needs, as regular expressions by label.
 
     Alerts also match where the label is missing: ``.+`` alone would hide an alert about a whole
-    fleet.
+    fleet. VictoriaMetrics takes ``.+|`` for ``.+``.
     """
     if name in ALERTS:
-        return {label: f"${label}|" for label in (*SCRAPE, "model_name", "temperature")}
+        return {label: f"(${label})?" for label in (*SCRAPE, "model_name", "temperature")}
     if name in RECORDED:
         return {label: f"${label}" for label in BY_LEVEL.get(name.partition(":")[0], BY_MODEL)}
     labels = CONTRACT[name].labels if name in CONTRACT else ()

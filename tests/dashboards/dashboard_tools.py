@@ -71,6 +71,7 @@ def selectors(expr):
         ValueError: it is not PromQL.
     """
     expr = expr.replace("$__rate_interval", f"{RATE_INTERVAL}s").replace("$past", "1d")
+    expr = expr.replace("$__interval", "30s")
     selections, calls, ranges = [], [], []
 
     def enter(node):
@@ -104,4 +105,5 @@ def filled_in(expr, **values):
         expr = expr.replace(f"${name}", values.get(name, ".+"))
     for name in ("cluster", "namespace", "pod"):
         expr = expr.replace(f"${name}", values.get(name, ".*"))
-    return expr.replace("$__rate_interval", "20s").replace("$past", "5s")
+    expr = expr.replace("$__rate_interval", "20s").replace("$past", "5s")
+    return expr.replace("$__interval", "30s")

@@ -59,7 +59,7 @@ def firing(pod, name, severity, minutes, **labels):
     yield sample("ALERTS_FOR_STATE", labels, NOW - 60 * minutes)
 
 
-def _of_fleet(fleet, pods):
+def of_fleet(fleet, pods):
     """The pods, and of each what Prometheus and the rules say of it: a fleet is a cluster."""
     for pod in pods:
         pod.own |= {"cluster": fleet}
@@ -74,7 +74,7 @@ def _of_fleet(fleet, pods):
             )
 
 
-def _backfill(folder, samples):
+def backfill(folder, samples):
     page = folder / "samples"
     with page.open("w") as file:
         file.writelines(f"{sample}\n" for sample in samples)
@@ -89,8 +89,8 @@ def reading(page, folder, fleets, *more):
     The function calls the method of ``Reader`` that it is given. ``more`` are samples besides those
     of the fleets' pods.
     """
-    pods = chain.from_iterable(_of_fleet(*named) for named in fleets.items())
-    _backfill(folder, chain(pods, *more))
+    pods = chain.from_iterable(of_fleet(*named) for named in fleets.items())
+    backfill(folder, chain(pods, *more))
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
 

@@ -72,7 +72,7 @@ def test_every_variable_is_used():
 
 def test_an_alert_has_one_marker_on_however_many_pods_it_fires():
     for page in PAGES.values():
-        assert annotations(page)[0].startswith("group by (alertname, severity) (ALERTS{")
+        assert annotations(page)[0].startswith("group by (alertname, severity) ((ALERTS{")
 
 
 def test_runbooks_are_where_the_rules_record_them():

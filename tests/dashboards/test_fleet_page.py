@@ -38,6 +38,11 @@ FLEETS = {
         bad("new").failing(lambda _: True),
     ],
     "scaled-down": [good(), good("old", ended=10, forgotten=True)],
+    "all-down": [
+        good().failing(lambda poll: poll > 2 * (MINUTES - 10)),
+        bad(ended=10),
+    ],
+    "to-zero": [good(ended=10, forgotten=True), bad(ended=10, forgotten=True)],
     "ruled": [pod("ruled").drafting(10, 0.6)],
     "mixed": [good(), bad(speedup=1.1), plain(), plain("new", start=MINUTES - 1)],
     "many": [
@@ -78,10 +83,12 @@ pytestmark = pytest.mark.servers
         ("just-killed", LOSING_PODS, "1 of 2, 1 pod missing", "red"),
         ("just-killed", UP, "1 of 2", "red"),
         ("killed", MODELS, "0 of 1", PURPLE),
-        ("killed", LOSING_PODS, "0 of 1, 1 pod missing", PURPLE),
-        ("vllm-down", LOSING_PODS, "0 of 1, 2 pods missing", PURPLE),
+        ("killed", LOSING_PODS, "0 of 2, 1 pod missing", PURPLE),
+        ("vllm-down", LOSING_PODS, "0 of 3, 2 pods missing", PURPLE),
         ("vllm-down", UP, "1 of 3", "red"),
-        ("scaled-down", UP, "1 of 2", PURPLE),
+        ("scaled-down", UP, "1 of 1", "green"),
+        ("all-down", UP, "0 of 2", "red"),
+        ("to-zero", UP, "0 of 2", PURPLE),
         ("ruled", LOSING_PODS, "0 of 1", "green"),
         ("ruled", ALERTS, "0 critical, 0 warning, 1 info", GREY),
         ("ruled", "Split by temperature", "0 of 1", "orange"),
@@ -100,7 +107,9 @@ def test_a_figure_says_x_of_y_and_is_green_only_if_all_is_known(read, fleet, tit
         ("losing", [("bad", "does not pay"), ("good", "pays")]),
         ("killed", [("bad", "sidecar down"), ("good", "pays")]),
         ("vllm-down", [("bad", "vLLM down"), ("good", "pays")]),
-        ("scaled-down", [("old", "gone"), ("good", "pays")]),
+        ("scaled-down", [("good", "pays")]),
+        ("all-down", [("bad", "sidecar down"), ("good", "vLLM down")]),
+        ("to-zero", [("bad", "gone"), ("good", "gone")]),
         (
             "mixed",
             [
@@ -137,6 +146,9 @@ def test_a_pod_whose_vllm_was_never_up_has_a_row_without_a_model(read):
         ("just-killed", "does not pay"),
         ("killed", "unknown: a pod is missing"),
         ("mixed", "loses in part"),
+        ("scaled-down", "pays"),
+        ("all-down", "all pods down"),
+        ("to-zero", "unknown: a pod is missing"),
     ],
 )
 def test_a_model_has_the_verdict_of_its_worst_pod_and_none_of_a_dead_one(read, fleet, text):

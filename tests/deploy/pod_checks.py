@@ -3,8 +3,12 @@
 It does not matter what made the Pod.
 """
 
+from pathlib import Path
+
+from sidecar.cli import parser
 from sidecar.requests.plugin import SOCKET
-from sidecar.settings import Settings, load_settings
+from sidecar.settings import Settings
+from sidecar.settings.load import read_settings
 from tests.deploy.deploy_tools import (
     SIDECAR,
     WRITER,
@@ -16,19 +20,24 @@ from tests.deploy.deploy_tools import (
 )
 
 
-def check_pod(pod: dict) -> None:
-    """All of it."""
+def check_pod(pod: dict, config: Path | None = None) -> None:
+    """All of it; ``config`` is the settings file that is mounted into the sidecar."""
     our_containers_are_restricted(pod)
     the_sidecar_and_vllm_are_two_users(pod)
     vllm_loads_the_plugin_and_only_the_writer_can_write_it(pod)
     the_two_meet_at_one_socket_in_memory(pod)
-    the_sidecar_polls_vllm_and_cannot_hold_the_pod_up(pod)
+    the_sidecar_polls_vllm_and_cannot_hold_the_pod_up(pod, config)
     every_mount_has_its_volume(pod)
 
 
-def settings_of(pod: dict) -> Settings:
-    """Fails for a variable that the sidecar does not know or a value that it cannot use."""
-    return load_settings(None, environment(container(pod, SIDECAR)))
+def settings_of(pod: dict, config: Path | None = None) -> Settings:
+    """Fails for a setting that the sidecar does not know or a value that it cannot use.
+
+    Files that only the Pod has are left out.
+    """
+    loaded = read_settings(config, environment(container(pod, SIDECAR)))
+    assert [line for line in loaded.problems if "No such file or directory" not in line] == []
+    return loaded.settings
 
 
 def our_containers_are_restricted(pod: dict) -> None:
@@ -96,13 +105,16 @@ def the_two_meet_at_one_socket_in_memory(pod: dict) -> None:
     assert volume["emptyDir"]["medium"] == "Memory"
 
 
-def the_sidecar_polls_vllm_and_cannot_hold_the_pod_up(pod: dict) -> None:
-    settings, sidecar = settings_of(pod), container(pod, SIDECAR)
+def the_sidecar_polls_vllm_and_cannot_hold_the_pod_up(pod: dict, config: Path | None) -> None:
+    settings, sidecar = settings_of(pod, config), container(pod, SIDECAR)
     ports = {port["name"]: port["containerPort"] for port in sidecar["ports"]}
     assert ports == {"specdec-metrics": settings.listen.port}
     port = option(main_container(pod).get("args", []), "port")
-    assert port is None or settings.vllm_url == f"http://127.0.0.1:{port}"
+    assert port is None or settings.vllm_url.startswith(f"http://127.0.0.1:{port}")
     assert not {"startupProbe", "readinessProbe"} & set(sidecar)
+    arguments = parser(sidecar["args"]).parse_args(sidecar["args"])
+    assert arguments.command == "run"
+    assert arguments.ignore_invalid_settings
     probe = sidecar["livenessProbe"]["httpGet"]
     assert (probe["path"], probe["port"]) == ("/-/healthy", "specdec-metrics")
 
@@ -121,3 +133,23 @@ def _mount_of(container: dict, path: str) -> dict:
         each for each in container["volumeMounts"] if path.startswith(each["mountPath"] + "/")
     ]
     return mount
+
+
+def nobody_names_the_port_of_a_native_sidecar(objects: list[dict]) -> None:
+    """Services before Kubernetes 1.32 and some NetworkPolicies find only containers' ports."""
+    [deployment] = [each for each in objects if each["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    names = {port["name"] for each in pod["containers"] for port in each["ports"]}
+    numbers = {
+        port["containerPort"] for each in every_container(pod) for port in each.get("ports", [])
+    }
+
+    services = [each["spec"] for each in objects if each["kind"] == "Service"]
+    policies = [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"]
+    targets = [port["targetPort"] for service in services for port in service["ports"]]
+    targets += [
+        port["port"] for policy in policies for rule in policy["ingress"] for port in rule["ports"]
+    ]
+
+    assert targets
+    assert set(targets) <= names | numbers

@@ -113,7 +113,7 @@ class Pod:
         self._group = spec["securityContext"]["fsGroup"]
         self._folder = folder
 
-    def options(self, container):
+    def options(self, container, network="--network=host"):
         context = container["securityContext"]
         for volume in container["volumeMounts"]:
             path = self._folder / volume["name"]
@@ -131,12 +131,14 @@ class Pod:
             "--read-only-tmpfs=false",
             "--cap-drop=ALL",
             "--security-opt=no-new-privileges",
-            *OPTIONS,
+            network,
+            *OPTIONS[1:],
         )
 
     @contextmanager
-    def running(self, container, *more):
-        name = podman("run", "--detach", *self.options(container), *more).stdout.strip()
+    def running(self, container, *more, network="--network=host"):
+        options = self.options(container, network)
+        name = podman("run", "--detach", *options, *more).stdout.strip()
         try:
             yield name
         finally:
@@ -160,7 +162,7 @@ async def test_the_containers_of_a_pod_split_to_the_token(image, tmp_path):
     )
     options = json.dumps(asdict(Options(port, "/run/specdec/plugin.sock")))
     with (
-        pod.running(observes, *own, image),
+        pod.running(observes, *own, image, *observes["args"]),
         pod.running(serves, *engine, "--entrypoint=python", image, "-c", ENGINE, options) as served,
     ):
         await vllm.until(bool, seconds=START_SECONDS)
@@ -183,3 +185,48 @@ async def test_the_containers_of_a_pod_split_to_the_token(image, tmp_path):
         for path in ("/run/specdec/plugin.sock", "/plugin/specdec_plugin.py"):
             assert "Read-only file system" in podman("exec", served, "rm", path, check=False).stderr
     assert [path.name for path in (tmp_path / "specdec-plugin").iterdir()]
+
+
+@pytest.fixture
+def ipv6_network():
+    """A Pod's network in a cluster with IPv6 only: podman's option, and the Pod's address."""
+    name, outer, inner = (f"specdec-{kind}{os.getpid() % 10_000}" for kind in ("6", "o", "i"))
+    inside = ("ip", "-n", name)
+    commands = (
+        ("ip", "netns", "add", name),
+        ("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", name),
+        ("ip", "address", "add", "fd00:9911::1/64", "dev", outer, "nodad"),
+        ("ip", "link", "set", outer, "up"),
+        (*inside, "address", "add", "fd00:9911::2/64", "dev", inner, "nodad"),
+        (*inside, "link", "set", inner, "up"),
+        (*inside, "link", "set", "lo", "up"),
+    )
+    try:
+        for command in commands:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                pytest.skip(f"no network of one's own can be made here: {done.stderr}")
+        yield f"--network=ns:/run/netns/{name}", "[fd00:9911::2]"
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=False)
+
+
+async def test_the_kubelet_and_prometheus_reach_it_in_a_cluster_with_ipv6_only(
+    image, tmp_path, ipv6_network
+):
+    """With a setting that it cannot use, too, as vLLM waits for it."""
+    network, address = ipv6_network
+    spec = plugin_pods()["overlay"]
+    observes = spec["initContainers"][1]
+    page = Page(f"http://{address}:9911")
+    invalid = "--env=SPECDEC_THRESHOLDS__COVERAGE=lots"
+    container = (invalid, image, *observes["args"])
+    with Pod(spec, tmp_path).running(observes, *container, network=network) as name:
+        samples = await page.until(bool, seconds=START_SECONDS)
+        probe = await page.get(observes["livenessProbe"]["httpGet"]["path"])
+        podman("exec", name, "specdec-sidecar", "healthcheck")
+        report = podman("exec", name, "specdec-sidecar", "report").stdout
+
+    assert probe.status == 200
+    assert samples.value("specdec_settings_invalid") == 1
+    assert "invalid setting: SPECDEC_THRESHOLDS__COVERAGE=lots" in report

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.identity import EngineKey
 from sidecar.export.web import PROBES, make_web
-from sidecar.http.guard import GuardedServer, GuardOptions
-from sidecar.settings.files import read_web_config
+from sidecar.http.server import GuardedServer, GuardOptions
+from sidecar.settings.web_config import read_web_config
 from tests.export import reports
 from tests.http.certificates import Authority
 

@@ -30,7 +30,7 @@ from tests.deploy.deploy_tools import (
     post_rendered,
     run,
 )
-from tests.deploy.pod_checks import check_pod
+from tests.deploy.pod_checks import check_pod, nobody_names_the_port_of_a_native_sidecar
 
 pytestmark = pytest.mark.slow
 VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
@@ -63,7 +63,9 @@ def plain(value):
 
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
-def test_both_helms_render_objects_that_kubernetes_knows_and_a_pod_like_every_other(values):
+def test_both_helms_render_objects_that_kubernetes_knows_and_a_pod_like_every_other(
+    values, tmp_path
+):
     for helm in ("helm", "helm3"):
         done = run(helm, "lint", "--strict", CHART, "--values", values)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -71,9 +73,22 @@ def test_both_helms_render_objects_that_kubernetes_knows_and_a_pod_like_every_ot
     assert plain(objects(kinds)) == plain(objects(render("--values", values, helm="helm3")))
     for obj in objects(kinds):
         check_object(obj)
+    for obj in kinds.get("ConfigMap", []):
+        stored = json.dumps(obj, separators=(",", ":"), ensure_ascii=False)
+        assert len(stored.encode()) < 250_000  # see test_monitoring.py
     if "Deployment" in kinds:
-        check_pod(pod_of(kinds["Deployment"]))
+        pod, config = pod_of(kinds["Deployment"]), tmp_path / "settings.yaml"
+        config.write_text(mounted_settings(kinds))
+        if "PYTHONPATH" in environment(main_container(pod)):
+            check_pod(pod, config)
         check_selectors(kinds)
+        check_ports(kinds)
+
+
+def mounted_settings(kinds):
+    """The settings file of a release; empty if it has none."""
+    texts = (config["data"].get("settings.yaml") for config in kinds.get("ConfigMap", []))
+    return next(filter(None, texts), "")
 
 
 def check_selectors(kinds):
@@ -81,11 +96,11 @@ def check_selectors(kinds):
 
     The NetworkPolicy lets in clients, Prometheus and ``helm test``.
     """
-    [deployment], [policy] = kinds["Deployment"], kinds["NetworkPolicy"]
+    [deployment], policies = kinds["Deployment"], kinds.get("NetworkPolicy", [])
     specs = [obj["spec"] for kind in MONITORS - {"ServiceMonitor"} for obj in kinds.get(kind, [])]
     selectors = [spec["selector"]["matchLabels"] for spec in (*specs, deployment["spec"])]
     selectors += [
-        policy["spec"]["podSelector"]["matchLabels"],
+        *(policy["spec"]["podSelector"]["matchLabels"] for policy in policies),
         *(obj["spec"]["selector"] for obj in kinds["Service"]),
     ]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
@@ -94,10 +109,68 @@ def check_selectors(kinds):
     for monitor in kinds.get("ServiceMonitor", []):
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
         assert [wanted <= labels for labels in services] == [False, True]
-    clients, observers = policy["spec"]["ingress"]
-    assert clients == {"ports": [{"port": "http"}]}
-    tests = observers["from"][1]["podSelector"]["matchLabels"]
-    assert tests.items() <= kinds["Pod"][0]["metadata"]["labels"].items()
+    for policy in policies:
+        clients, observers = policy["spec"]["ingress"]
+        assert clients == {"ports": [{"port": "http"}]}
+        tests = observers["from"][1]["podSelector"]["matchLabels"]
+        assert tests.items() <= kinds["Pod"][0]["metadata"]["labels"].items()
+
+
+def check_ports(kinds):
+    """Everything that names the sidecar's port follows where it listens."""
+    pod = pod_of(kinds["Deployment"])
+    [port] = [each["containerPort"] for each in container(pod, SIDECAR)["ports"]]
+    service = kinds["Service"][-1]["spec"]["ports"]
+    [asking] = kinds["Pod"][0]["spec"]["containers"]
+    annotations = kinds["Deployment"][0]["spec"]["template"]["metadata"].get("annotations", {})
+
+    nobody_names_the_port_of_a_native_sidecar(objects(kinds))
+    assert service == [{"name": "specdec-metrics", "port": port, "targetPort": port}]
+    for policy in kinds.get("NetworkPolicy", []):
+        assert policy["spec"]["ingress"][1]["ports"] == [{"port": port}]
+    assert f"-metrics:{port}/metrics" in asking["args"][0]
+    assert annotations.get("prometheus.io/port", str(port)) == str(port)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "port"),
+    [
+        ([], 9911),
+        (["--set-string=settings.listen=0.0.0.0:9921"], 9921),
+        (["--set-string=settings.listen=[::]:9922"], 9922),
+        (['--set-json=env=[{"name": "SPECDEC_LISTEN", "value": "[::]:9923"}]'], 9923),
+    ],
+)
+def test_everything_follows_where_the_sidecar_listens(arguments, port):
+    kinds = render("--set=scrape.kind=annotations", *arguments)
+
+    check_ports(kinds)
+    [own] = container(pod_of(kinds["Deployment"]), SIDECAR)["ports"]
+    assert own["containerPort"] == port
+    notes = run("helm", "install", "vllm", CHART, "--dry-run=client", *arguments).stdout
+    assert f"deployment/vllm {port}\n" in notes
+
+
+def test_an_umbrella_chart_may_switch_it_on_and_have_globals(tmp_path):
+    """The keys that Helm itself passes to a dependency."""
+    dependency = "{name: specdec-sidecar, version: '*.*.*', condition: specdec-sidecar.enabled}"
+    (tmp_path / "Chart.yaml").write_text(
+        f"apiVersion: v2\nname: parent\nversion: 1.0.0\ndependencies: [{dependency}]\n"
+    )
+    shutil.copytree(CHART, tmp_path / "charts" / "specdec-sidecar")
+    for helm in ("helm", "helm3"):
+        for enabled in ("true", "false"):
+            given = ("--set=global.region=eu", f"--set=specdec-sidecar.enabled={enabled}")
+            assert ("Deployment" in render(*given, helm=helm, chart=tmp_path)) == (
+                enabled == "true"
+            )
+
+
+def test_an_address_or_a_log_format_of_the_settings_is_not_overridden():
+    given = "--set=settings.vllm_url=http://127.0.0.1:9000,settings.log.format=console"
+    sidecar = container(pod_of(render(given)["Deployment"]), SIDECAR)
+
+    assert set(environment(sidecar)) == {"SPECDEC_CONFIG"}
 
 
 def test_the_chart_runs_the_pod_that_the_overlay_runs():
@@ -160,15 +233,29 @@ def test_the_notes_say_what_to_do(arguments, note):
         ("--set=scrape.kind=podmonitor", "kind"),
         ("--set-string=scrape.interval=15", "interval"),
         ("--set-string=rules.enabled=yes", "enabled"),
+        ("--set=settings.thresolds.coverage=1", "thresolds"),
+        ("--set=settings.thresholds.acceptance_net_negative=45", "acceptance_net_negative"),
+        ("--set=settings.scrape_interval=fast", "scrape_interval"),
+        ("--set=settings.listen=9911", "listen"),
+        ("--set=settings.log.level=loud", "level"),
+        ("--set=enabled=perhaps", "enabled"),
         # What the templates refuse.
+        ("--set-string=settings.listen=127.0.0.1:9911", "could not reach the sidecar there"),
+        ("--set-string=settings.listen=0.0.0.0:0", "needs a port from 1 to 65535"),
         ("--set=vllm.enabled=false,scrape.kind=annotations", "specdec-sidecar.podAnnotations"),
         ("--set=vllm.enabled=false,scrape.kind=ServiceMonitor", "needs scrape.podLabels"),
     ],
 )
-def test_values_that_cannot_work_are_refused_with_what_to_do(argument, complaint):
-    done = run("helm", "template", "vllm", CHART, argument)
-    assert done.returncode != 0
-    assert complaint in done.stderr
+@pytest.mark.parametrize("helm", ["helm", "helm3"])
+def test_values_that_cannot_work_are_refused_with_what_to_do(helm, argument, complaint):
+    rendered = run(helm, "template", "vllm", CHART, argument)
+    linted = run(helm, "lint", CHART, argument)
+
+    assert rendered.returncode != 0
+    assert complaint in rendered.stderr
+    # `helm lint` ignores what a template itself refuses.
+    is_by_schema = "execution error" not in rendered.stderr
+    assert (linted.returncode != 0) == is_by_schema
 
 
 def test_the_package_has_the_repositorys_rules_and_dashboards_and_nothing_else_of_it(tmp_path):
@@ -209,7 +296,8 @@ def test_settings_become_a_file_that_the_sidecar_reads(tmp_path):
     pod, [config] = pod_of(kinds["Deployment"]), kinds["ConfigMap"]
     sidecar, [(name, text)] = container(pod, SIDECAR), config["data"].items()
     [mount] = [mount for mount in sidecar["volumeMounts"] if mount["name"] == "specdec-settings"]
-    assert sidecar["args"] == ["run", "--config", f"{mount['mountPath']}/{name}"]
+    # By the environment, for the other commands that run in the container too.
+    assert environment(sidecar)["SPECDEC_CONFIG"] == f"{mount['mountPath']}/{name}"
     assert "subPath" not in mount  # Kubernetes does not update those
     [volume] = [volume for volume in pod["volumes"] if volume["name"] == mount["name"]]
     assert volume["configMap"]["name"] == config["metadata"]["name"]
@@ -222,7 +310,9 @@ def test_settings_become_a_file_that_the_sidecar_reads(tmp_path):
 
 def test_the_templates_work_in_another_chart_as_the_readme_shows(tmp_path):
     """The README's own snippet, with what a Deployment needs around it."""
-    [snippet] = re.findall(r"\n\n((?:    .*\n)+)\n`vllm\.port`", (CHART / "README.md").read_text())
+    [snippet] = re.findall(
+        r"\n\n((?:    .*\n)+)\nIn an umbrella", (CHART / "README.md").read_text()
+    )
     head = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: mine}\n"
     head += "spec:\n  selector: {matchLabels: {app: mine}}\n  template:\n"
     body = snippet.replace("      annotations:", "      labels: {app: mine}\n      annotations:")

@@ -40,7 +40,8 @@ def test_clients_reach_vllm_and_prometheus_the_sidecar():
     )
     assert service["ports"] == [{"name": "http", "port": 80, "targetPort": "http"}]
     open_ports = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
-    assert open_ports == ["http", "specdec-metrics"]
+    assert open_ports == ["http", 9911]
+    pod_checks.nobody_names_the_port_of_a_native_sidecar(objects)
     labels = deployment["template"]["metadata"]["labels"].items()
     selectors = (
         service["selector"],

@@ -14,7 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.engine import exposition
 from sidecar.engine.exposition import read_lines
-from sidecar.errors import NotAnExposition, PageError, TruncatedPage
+from sidecar.errors import (
+    EmptyPage,
+    NoLogStats,
+    NotAnExposition,
+    PageError,
+    TruncatedPage,
+)
 from tests.engine.engine_tools import NAME, RUNNING, agrees, judged, page_reader, values
 
 WAITING = "vllm:num_requests_waiting"
@@ -81,13 +87,39 @@ TYPE = f"# TYPE {NAME} gauge"
         b"<html></html>",
         b'{"detail": "Not Found"}', b'{\n  "detail": "Not Found"\n}\n', b"Internal Server Error\n",
         PACKED, PACKED + b"\n", bytes(range(256)) * 64, bytes(range(256)) * 64 + b"\n",
-        b"\0" * 1000 + b"\n", b"\xff\xfeh\0t\0\n", b"", b"\n\n\n", b"# a comment\n", b"up 1\n",
+        b"\0" * 1000 + b"\n", b"\xff\xfeh\0t\0\n", b"# a comment\n", b"up 1\n",
         f"{TYPE}\r\n{RUNNING}\r\n".encode(),
     ],
 )  # fmt: skip
 def test_a_body_that_is_no_exposition_is_refused(body):
     with pytest.raises(NotAnExposition):
         page_reader().read(body)
+
+
+@pytest.mark.parametrize("body", [b"", b"\n\n\n"])
+def test_an_empty_page_is_named(body):
+    """vLLM serves one if the directory of its metrics files is missing."""
+    with pytest.raises(EmptyPage):
+        page_reader().read(body)
+
+
+PYTHON = 'python_info{version="3.12"} 1.0\n# TYPE process_start_time_seconds gauge\n'
+REQUESTS = "# TYPE http_requests_total counter\n"
+SERVED = 'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 3.0\n'
+START = "process_start_time_seconds 1.7e9\n"
+
+
+@pytest.mark.parametrize("body", [PYTHON + START + REQUESTS, PYTHON + START + REQUESTS + SERVED])
+def test_an_api_server_that_counts_nothing_of_its_engines_is_named(body):
+    """vLLM with --disable-log-stats, before and after its first request."""
+    with pytest.raises(NoLogStats):
+        page_reader().read(body.encode())
+
+
+def test_another_program_s_page_is_not_taken_for_vllm_s():
+    page = page_reader().read((PYTHON + START).encode())
+
+    assert [series.name for series in page.series] == ["process_start_time_seconds"]
 
 
 @pytest.mark.parametrize("learned", [True, False])
@@ -112,7 +144,7 @@ def test_a_page_cut_anywhere_gives_no_wrong_value(learned, recorded):
         assert body[:cut].endswith(b"\n")
         assert part.items() <= whole.items()
     agrees(reader.read(body), body)  # what was refused has left nothing behind
-    assert set(errors) == {NotAnExposition, TruncatedPage}
+    assert set(errors) == {EmptyPage, NotAnExposition, TruncatedPage}
     assert errors[-1] is TruncatedPage
 
 

@@ -6,8 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sidecar.engine.page_source import Fetcher
+from sidecar.engine.fetch import Fetcher
+from sidecar.engine.http_response import Response
 from sidecar.errors import BadStatus, Interrupted, PageTooLarge, TimedOut, Unreachable
 
 LIMIT = 100_000
@@ -174,3 +177,81 @@ async def test_the_same_fetcher_goes_on_after_any_failure(fetcher):
             with pytest.raises(expected):
                 await same.get("/metrics")
         assert await same.get("/metrics") == b"ok\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [
+        (302, "status 302, to http://***@elsewhere/metrics. The sidecar follows no redirects"),
+        (401, "credentials"),
+        (403, "credentials"),
+        (404, "own address"),
+        (500, "failed to render its metrics"),
+        (503, "still starting"),
+    ],
+)
+async def test_a_status_says_what_it_means_and_what_to_do(status, advice, fetcher):
+    location = b"Location: http://me:secret@elsewhere/metrics\r\n"
+    head = b"HTTP/1.1 %d x\r\n" % status + location + b"Content-Length: 0\r\n\r\n"
+    async with says([head]) as url:
+        with pytest.raises(BadStatus) as caught:
+            await fetcher(url).get("/metrics")
+
+    text = f"{caught.value}. {caught.value.remedy}"
+    assert f"status {status}" in text
+    assert advice in text
+    assert "secret" not in text
+
+
+OK = HEAD + b"Content-Length: 3\r\n\r\nok\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+FLOODS = {
+    "interim responses": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "early hints": (b"", b"HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n"),
+    "header lines": (HEAD, b"A: b\r\n"),
+    "tiny chunks": (CHUNKED, b"1\r\n#\r\n"),
+    "a chunk extension": (CHUNKED + b"5;", b"a=b;"),
+    "trailers": (CHUNKED + b"3\r\nok\n\r\n0\r\n", b"A: b\r\n"),
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_endless_framing_is_cut_off(kind):
+    """Without a limit, it would take most of a core until the time is up."""
+    begin, piece = FLOODS[kind]
+    response = Response(most_bytes=8 * 1024 * 1024)
+    response.feed(begin)
+
+    with pytest.raises(Interrupted):
+        response.feed(piece * 25_000)
+
+
+@pytest.mark.parametrize("more", [b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"junk"])
+async def test_what_nobody_asked_for_is_not_read(more, fetcher):
+    """A server that goes on sending: the connection ends, and the next poll has a new one."""
+    async with says([OK + more, more * 10_000], [OK]) as url:
+        same = fetcher(url)
+        for _ in range(2):
+            assert await same.get("/metrics") == b"ok\n"
+
+
+@given(st.lists(st.integers(1, 40), max_size=20), st.binary(max_size=300))
+def test_a_response_is_read_alike_however_it_is_cut(cuts, body):
+    """Chunks, trailers and an interim response, in pieces of any size."""
+    chunks = [body[start : start + 7] for start in range(0, len(body), 7)]
+    framed = b"".join(b"%x;a=b\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+    sent = b"HTTP/1.1 103 Hints\r\n\r\n" + CHUNKED + framed + b"0\r\nA: b\r\n\r\n"
+    response = Response(most_bytes=1000)
+    for size in [*cuts, len(sent)]:
+        response.feed(sent[:size])
+        sent = sent[size:]
+
+    assert (response.is_complete, response.is_last, response.body) == (True, False, body)
+
+
+async def test_a_kept_connection_that_the_server_has_closed_is_no_failure(fetcher):
+    async with says([OK], [OK], [OK]) as url:
+        same = fetcher(url)
+        for _ in range(3):
+            assert await same.get("/metrics") == b"ok\n"
+            await asyncio.sleep(0)

@@ -10,9 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from sidecar.engine.exposition import PageReader
-from sidecar.engine.page_source import RECHECK, REFUSALS, PageSource
+from sidecar.engine.page_source import RECHECK, PageSource
 from sidecar.engine.snapshot import SnapshotReader
-from sidecar.errors import AnotherServer, BadStatus, Interrupted, ScrapeError, TimedOut
+from sidecar.errors import BadStatus, Interrupted, ScrapeError, TimedOut
 from sidecar.settings.groups import Limits
 from tests.engine.engine_tools import snapshot
 
@@ -40,7 +40,7 @@ class FakeVllm:
         assert url.path == "/metrics/"  # without the slash vLLM ignores the filter
         self.part += 1
         self.asked = set(parse_qs(url.query)["name[]"])
-        errors = {"404": BadStatus, "no answer": TimedOut, "interrupted": Interrupted}
+        errors = {"404": BadStatus(404), "no answer": TimedOut(), "interrupted": Interrupted()}
         if self.filtering in errors:
             raise errors[self.filtering]
         bodies = {
@@ -103,6 +103,7 @@ async def test_a_filtered_page_is_used_and_gives_the_same(vllm, source):
     assert {name for name in vllm.asked if name.endswith(("_created", "_sum"))} == {
         "vllm:generation_tokens_created",
         "vllm:inter_token_latency_seconds_sum",
+        "vllm:request_prefill_time_seconds_sum",
         "vllm:time_to_first_token_seconds_sum",
     }
     assert len(vllm.filtered()) < len(vllm.body) / 2
@@ -173,23 +174,6 @@ async def test_another_vllm_at_the_same_address_is_detected_in_the_same_poll(
     }
     assert await polls(source, 10) == snapshot(vllm.body)
     assert vllm.whole > before
-
-
-async def test_an_older_process_is_refused_until_it_keeps_responding(vllm, source):
-    newest, older = vllm.body, restarted(vllm.body, b"1.7e+09")
-    await source.next()
-    # Two servers that answer in turn: only the newer one's numbers are taken.
-    for _ in range(2 * REFUSALS):
-        vllm.body = older
-        with pytest.raises(AnotherServer):
-            await source.next()
-        vllm.body = newest
-        await source.next()
-    vllm.body = older
-    for _ in range(REFUSALS):
-        with pytest.raises(AnotherServer):
-            await source.next()
-    assert (await source.next()).process_start == 1.7e9
 
 
 async def test_errors_are_raised_and_the_next_poll_works(vllm, source):

@@ -5,13 +5,14 @@ from dataclasses import replace
 from sidecar.analysis.distributions import ACCEPTANCE_EDGES, USAGE_EDGES, WINDOW_EDGES, Distribution
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import QUANTILES, Latency
-from sidecar.analysis.engine.engines import ScrapeReport
+from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence
 from sidecar.analysis.findings.groups import StructuredOutput
 from sidecar.analysis.model_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGES, TTFT_EDGES
 from sidecar.analysis.report import EngineReport, ModelReport, OwnReport, Report, TemperatureReport
-from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup, Withheld
+from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
 from sidecar.analysis.speed.steps import Steps
+from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import (
     NoSplit,
     NoSplitReason,
@@ -22,8 +23,8 @@ from sidecar.analysis.split.plugin_state import (
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Judgement, Verdict
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.engine.plan import EngineKey
 from sidecar.export.declaration import Shown
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.requests.tally import Tally
@@ -86,7 +87,14 @@ def speedup(plain_ms, actual_ms, error=0.01):
 def speed(plain_ms=30.0, actual_ms=20.0, withheld=None):
     """An engine's or a model's, with 9.2 requests running."""
     times = {"seconds": 92.0, "decode_steps": 920.0, "engine_steps": 110.0}
-    steps = Steps(**times, tokens=1800.0, first_tokens=92.0, drafts=900.0, draft_tokens=2700.0)
+    steps = Steps(
+        **times,
+        tokens=1800.0,
+        first_tokens=92.0,
+        drafts=900.0,
+        draft_tokens=2700.0,
+        engine_seconds=11.0,
+    )
     if withheld is not None:
         return EngineSpeed(steps=steps, withheld=withheld)
     known = speedup(plain_ms, actual_ms)

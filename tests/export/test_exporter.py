@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.verdict import Verdict
-from sidecar.export.exporter import Families, chosen, families, rendered
+from sidecar.export.exporter import Families, chosen, compressed, families
 from tests.export import reports
 
 GOLDEN = Path(__file__).parent / "page.prom"
@@ -67,7 +67,7 @@ def samples(parsed):
 
 
 def render(accept="", accept_encoding=""):
-    return rendered(reports.shown(everything()), chosen(accept, accept_encoding))
+    return compressed(reports.shown(everything()), chosen(accept, accept_encoding))
 
 
 def test_openmetrics_has_the_same_samples_also_compressed():

@@ -16,19 +16,20 @@ from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.findings.catalog import CODES
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
-from sidecar.analysis.speed.speedup import LoadReport
+from sidecar.analysis.series import PROMISED
+from sidecar.analysis.speed.speedup import CONTEXT_LABELS, LoadReport
 from sidecar.analysis.speed.steps import LOAD_LABELS
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.tallies import MOST_ADAPTERS
 from sidecar.analysis.state import State
 from sidecar.analysis.verdict import Judgement, Verdict
-from sidecar.engine.merge import OTHER
+from sidecar.engine.identity import EngineKey
+from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.export.declaration import Shown
 from sidecar.export.exporter import Families, families
-from sidecar.export.metrics import METRICS, MOST_SERIES
+from sidecar.export.metrics import METRICS
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainStepTimes
 from sidecar.settings.groups import Limits
@@ -55,7 +56,7 @@ def test_names_types_labels_and_meanings_of_the_metrics_are_those_of_the_contrac
 
 
 def test_the_page_of_metrics_states_the_series_budget():
-    assert f"at most {MOST_SERIES:,} series" in DOCS.replace("\n", " ")
+    assert f"at most {PROMISED:,} series" in DOCS.replace("\n", " ")
 
 
 def test_every_reason_for_dropping_a_message_is_explained():
@@ -75,7 +76,11 @@ DEEP = (1,) * 32
 
 
 STEPS = PlainStepTimes(
-    running=(1.0,), seconds=(0.02,), errors=(0.001,), measured=datetime(2026, 11, 21, tzinfo=UTC)
+    running=(1.0,),
+    seconds=(0.02,),
+    errors=(0.001,),
+    contexts=(100.0,),
+    measured=datetime(2026, 11, 21, tzinfo=UTC),
 )
 BASELINE = {
     "plain_cache": PlainCache(hit_ratio=0.8, capacity_tokens=500_000, preemptions_ratio=0.0),
@@ -90,7 +95,7 @@ def full(engines):
     reported = tuple(
         reports.engine(
             index=index, loads=loads, accepted_per_position=DEEP, gauges=dict.fromkeys(Gauge, 0.5),
-            speed=reports.speed(),
+            speed=reports.speed(), context_tokens=500.0,
             limitations=frozenset({Limitation.NO_REQUEST_TPOT, Limitation.SEVERAL_PROCESSES}),
         )
         for index in engines
@@ -102,11 +107,13 @@ def full(engines):
         for label in TEMPERATURES
     ]
     groups = tuple(reports.group(by, name) for by, name in (*GROUPS, *ADAPTERS))
+    contexts = dict.fromkeys(CONTEXT_LABELS, reports.speedup(30, 20))
     whole = reports.model(
         *temperatures,
         engines=reported,
         groups=groups,
         loads=loads,
+        contexts=contexts,
         findings=(reports.STRUCTURED,),
         **BASELINE,
     )
@@ -117,7 +124,9 @@ def full(engines):
         "alerts_sent": {("http://a", "sent"): 0, ("http://a", "failed"): 0},
         "label_overflow": dict.fromkeys(("engine", "position", "group"), 0),
     }
-    other = reports.model(name="other", engines=(replace(reported[0], key=OTHER),), speed=None)
+    other = reports.model(
+        name="other", engines=(replace(reported[0], key=OTHER_ENGINES),), speed=None
+    )
     return reports.shown(reports.report(whole, other, **own), ALERTING__RUNBOOKS="https://x")
 
 
@@ -128,7 +137,7 @@ def test_series_are_bounded(engines):
         *ProcessCollector(registry=None).collect(),
     ]
     samples = [sample for family in collected for sample in family.samples]
-    assert 600 < len(samples) <= MOST_SERIES
+    assert 600 < len(samples) <= PROMISED
     assert len({(sample.name, tuple(sample.labels.items())) for sample in samples}) == len(samples)
 
 
@@ -161,7 +170,7 @@ def test_series_are_bounded_over_a_whole_life(pause):
             for family in families(Shown(state.report(at), settings))
             for sample in family.samples
         ]
-        assert 200 < len(samples) <= MOST_SERIES
+        assert 200 < len(samples) <= PROMISED
         at += pause
 
 
@@ -260,7 +269,7 @@ def test_a_v0_engine_exports_what_it_has_and_no_zeros():
         kv_cache_usages=reports.distribution((1.0,)), kv_cache_peak=None,
         kv_cache_capacity_tokens=None, latencies={}, acceptance=None,
         limitations=frozenset({Limitation.V0_COUNTERS}), speed=None, speculation=None,
-        coverage=None, loads=(), judgement=Judgement(), cache=CacheWindow(),
+        coverage=None, report_age=None, loads=(), judgement=Judgement(), cache=CacheWindow(),
     )  # fmt: skip
     shown = reports.shown(reports.report(reports.model(engines=(old,))))
     seen = {family.name for family in families(shown) if "engine" in family.samples[0].labels}
@@ -273,7 +282,14 @@ def test_a_v0_engine_exports_what_it_has_and_no_zeros():
 def test_every_quantity_of_vllm_is_exported_or_left_out_on_purpose():
     """One that is added to names.py and forgotten here would be read and never exported."""
     # Others tell these.
-    internal = {Counter.STEPS, Counter.DECODE_SECONDS, Counter.DECODE_STEPS, Counter.TTFT_SECONDS}
+    internal = {
+        Counter.STEPS,
+        Counter.DECODE_SECONDS,
+        Counter.DECODE_STEPS,
+        Counter.TTFT_SECONDS,
+        Counter.PREFILL_SECONDS,
+        Counter.PREFILLED,
+    }
     for place, quantity in enumerate([*Counter, *Gauge], start=1000):
         counters = {quantity: place} if quantity in Counter else {}
         gauges = {quantity: place} if quantity in Gauge else {}

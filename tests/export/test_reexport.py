@@ -1,9 +1,13 @@
 """vLLM's own series on our page."""
 
+import asyncio
+import threading
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.export.exporter import chosen, own_series, rendered
+from sidecar.export.exporter import chosen, rendered
+from sidecar.export.reexport import Reexport, own_series
 from tests.export import reports
 
 
@@ -23,9 +27,8 @@ def test_reexported_series_are_vllms_own(page_name, recorded):
     """Value by value, and nothing but vLLM's, on a page that can be parsed."""
     body = recorded(page_name)
     theirs = {sample for sample in samples(families(body)) if sample[0].startswith("vllm:")}
-    page = families(
-        rendered(reports.shown(reports.report()), chosen("", ""), own_series(body, 10**6))
-    )
+    own = rendered(reports.shown(reports.report()), chosen("", ""))
+    page = families(own + own_series(body, 10**6))
     assert {
         sample for sample in samples(page) if not sample[0].startswith(("specdec_", "process_"))
     } == theirs
@@ -105,3 +108,21 @@ def test_a_page_of_families_without_end_is_read_as_far_as_its_limit():
     assert (
         own_series((GOOD.replace("5.0", "5.0\nvllm:x_total 5.0") * 100 + many).encode(), 9) == b""
     )
+
+
+async def test_a_page_is_read_once_and_not_in_the_event_loop(monkeypatch, recorded):
+    """A page of megabytes would stop everything else for a third of a second."""
+    threads = []
+
+    def noted(page, limit):
+        threads.append(threading.current_thread())
+        return own_series(page, limit)
+
+    monkeypatch.setattr("sidecar.export.reexport.own_series", noted)
+    reexport, page = Reexport(), recorded("vllm-0.33.0.prom")
+
+    answers = await asyncio.gather(*(reexport.series(page, 300) for _ in range(5)))
+
+    assert set(answers) == {own_series(page, 300)}
+    assert len(threads) == 1
+    assert threading.main_thread() not in threads

@@ -13,7 +13,7 @@ from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.plan import EngineKey
 from sidecar.export.web import Kept, make_web
-from sidecar.settings.files import shipped
+from sidecar.shipped import shipped
 from tests.export import reports
 
 

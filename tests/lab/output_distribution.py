@@ -14,8 +14,8 @@ import json
 import sys
 from collections import Counter, defaultdict
 from itertools import count, pairwise, takewhile
-from statistics import NormalDist
 
+from sidecar.commands.outputs.homogeneity import homogeneity, total
 from tests.demo.http_traffic import each_sent, exchange
 from tests.lab.conftest import Lab, counters
 
@@ -37,7 +37,6 @@ SERVERS = {
     "eagle, greedy": ("eagle",),
     "eagle, probabilistic": ("eagle", "--speculative", json.dumps(SAMPLED)),
 }
-FEWEST = 10  # times that a pair is seen, in both together, to be a class of its own
 
 
 async def followers(url, sampling, tokens):
@@ -65,34 +64,8 @@ async def followers(url, sampling, tokens):
 
 
 def chi_square(one, other):
-    """(chi-square, degrees of freedom, p) of two samples of what follows each token."""
-    square = freedom = 0
-    for token in one.keys() & other.keys():
-        both = one[token] + other[token]
-        classes = {
-            follower: follower if times >= FEWEST else None for follower, times in both.items()
-        }
-        counts = [defaultdict(int), defaultdict(int)]
-        for side, sample in zip(counts, (one[token], other[token]), strict=True):
-            for follower, times in sample.items():
-                side[classes[follower]] += times
-        first, second = sum(counts[0].values()), sum(counts[1].values())
-        kept = [
-            name for name in set(classes.values()) if counts[0][name] + counts[1][name] >= FEWEST
-        ]
-        if min(first, second) < FEWEST or len(kept) < 2:
-            continue
-        freedom += len(kept) - 1
-        for name in kept:
-            a, b = counts[0][name], counts[1][name]
-            square += (a * (second / first) ** 0.5 - b * (first / second) ** 0.5) ** 2 / (a + b)
-    # Wilson and Hilferty's approximation, good to 0.001 for the hundreds of degrees here
-    spread = 2 / (9 * freedom)
-    return (
-        square,
-        freedom,
-        1 - NormalDist().cdf(((square / freedom) ** (1 / 3) - (1 - spread)) / spread**0.5),
-    )
+    """Two samples of what follows each token, compared."""
+    return total(homogeneity(one[token], other[token]) for token in one.keys() & other.keys())
 
 
 async def measured(arguments, ways, tokens):
@@ -113,14 +86,12 @@ async def measured(arguments, ways, tokens):
 
 
 def print_row(drafting, way, rate, sample, plain):
-    square, freedom, p = chi_square(sample, plain)
+    found = chi_square(sample, plain)
     tokens = sum(followed.total() for followed in sample.values())
     shown = "" if rate is None else f"{rate:.3f}"
-    chance = f"{p:.3f}" if p >= 0.001 else "< 0.001"
-    print(
-        f"| {drafting} | {way} | {tokens:,} | {shown} | {square:,.0f} | {freedom:,} | {chance} |",
-        flush=True,
-    )
+    chance = f"{found.p:.3f}" if found.p >= 0.001 else "< 0.001"
+    numbers = f"{found.square:,.0f} | {found.freedom:,} | {chance}"
+    print(f"| {drafting} | {way} | {tokens:,} | {shown} | {numbers} |", flush=True)
 
 
 async def main(tokens, servers=SERVERS, ways=WAYS):

@@ -37,6 +37,7 @@ def labels_of(metric, page):
     return dict(labels)
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize("method", PLANNED)
 async def test_the_cache_has_the_blocks_and_tokens_that_vllm_says_at_its_start(lab, capsys, method):
     """The lab gives the cache one GiB whatever the weights are, and so is plan told."""

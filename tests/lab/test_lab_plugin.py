@@ -6,6 +6,7 @@ import random
 import socket
 import subprocess
 import threading
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -95,6 +96,38 @@ async def test_every_kind_of_request_is_counted_to_the_token_and_answered_as_wit
     plain = lab(*SERVED)
     await plain.start()
     assert await replies(plain.url) == with_it
+
+
+async def test_each_request_is_counted_as_vllm_tells_its_client(plugin):
+    """``--per-request-spec-decode-metrics`` is in vLLM from 0.29 on."""
+    vllm, receiver = plugin("--per-request-spec-decode-metrics", "summary")
+    await vllm.start()
+    bodies = [
+        {
+            "model": "lab",
+            "messages": [{"role": "user", "content": f"verify number {number}"}],
+            "max_tokens": 10 + 7 * number,
+            "temperature": number % 3 / 2,
+            "ignore_eos": True,
+        }
+        for number in range(12)
+    ]
+    async with aiohttp.ClientSession() as http:
+        asked = [exchange(http, f"{vllm.url}/v1/chat/completions", body) for body in bodies]
+        answers = await asyncio.gather(*asked)
+
+    told = Counter()
+    for body, answer in zip(bodies, answers, strict=True):
+        numbers = answer["metrics"]["speculative_decoding"]
+        names = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
+        tokens = answer["usage"]["completion_tokens"]
+        told[round(100 * body["temperature"]), tokens, *(numbers[name] for name in names)] += 1
+
+    def reported():
+        names = ("temperature", "output_tokens", *COUNTS)
+        return Counter(tuple(done[name] for name in names) for done in receiver.only.done)
+
+    await asyncio.to_thread(receiver.until, reported, told, WAIT)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-TABLES = ("temperature", "prompt_tokens", "output", "sampling", "adapter", "steps")
+SUMMED = ("temperature", "prompt_tokens", "output", "sampling", "adapter")
+TABLES = (*SUMMED, "ending", "steps")
 OUTCOMES = ("stopped", "length", "repetition", "aborted", "error")
 COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
 
@@ -22,6 +23,7 @@ class SchedulerLife:
 
     hello: dict = field(default_factory=dict)
     hellos: int = 0
+    end: dict = field(default_factory=dict)
     total: dict = field(default_factory=dict)
     lost: int = 0
     reports: int = 0
@@ -102,7 +104,7 @@ class PlainReceiver:
                     life = self._take(json.loads(packet), life)
 
     def _take(self, packet, life):
-        assert packet["v"] == 2
+        assert packet["v"] == 3
         if hello := packet.get("hello"):
             life = self.lives.setdefault(hello["start"], SchedulerLife())
             life.hello = hello
@@ -115,20 +117,21 @@ class PlainReceiver:
         life.packets += 1
         life.done += report["finished"]
         for name in TABLES:
-            for row in report.get(name, []):
-                life.arriving[name][row["key"]] = row["counts"]
-                life.since[name, row["key"]] = row["since"]
+            for row in report["tables"].get(name, []):
+                key = tuple(row["key"]) if name == "steps" else row["key"]
+                life.arriving[name][key] = row["counts"]
+                life.since[name, key] = row["since"]
         if end := report["end"]:
             # else more finished requests of the same cut
             life.reports += end["total"] != life.total
             self.fallen += _falls(life.total, end["total"])
-            life.total, life.lost = end["total"], end["lost"]
+            life.end, life.total, life.lost = end, end["total"], end["lost"]
             for name in TABLES:
                 for key, row in life.arriving[name].items():
                     self.fallen += _falls(life.tables[name].get(key, {}), row)
                     life.tables[name][key] = row
                 life.arriving[name].clear()
-            self.torn += any(life.sums(name)[1:] != life.totals() for name in TABLES[:5])
+            self.torn += any(life.sums(name)[1:] != life.totals() for name in SUMMED)
 
     def die(self):
         """Ends like a killed sidecar.

@@ -18,15 +18,20 @@ def request(
     structured=False,
     adapter=None,
     max_tokens=10**9,
+    output=None,
     **parameters,
 ):
-    return Request(
+    """``output`` are its output tokens, where the scheduler is to show them."""
+    made = Request(
         request_id=name, random=Random(0),
         sampling_params=SimpleNamespace(temperature=temperature, **parameters),
         num_prompt_tokens=prompt, max_tokens=max_tokens, arrival_time=1000.0,
         use_structured_output=structured,
         lora_request=None if adapter is None else SimpleNamespace(lora_name=adapter),
     )  # fmt: skip
+    if output is not None:
+        made.output_token_ids = output
+    return made
 
 
 class Scheduler(SimulatedScheduler):
@@ -41,11 +46,12 @@ class Scheduler(SimulatedScheduler):
         self.vllm_config.parallel_config.pipeline_parallel_size = stages
         self.counted = (0, 0, 0)
 
-    def step(self, results, *, resumed=(), invalid=None):
+    def step(self, results, *, resumed=(), invalid=None, computes=None):
         """One step; ``results`` is (draft tokens, sampled tokens) by request id, in that order.
 
-        ``resumed`` are the ids of running requests that the step lists as new again. Returns the
-        step's statistics and outputs.
+        ``resumed`` are the ids of running requests that the step lists as new again, ``computes``
+        prompt tokens that it computes of requests that get no token yet. Returns the step's
+        statistics and outputs.
         """
         started = [request for request in self.waiting if request.request_id in results]
         for request in started:
@@ -58,7 +64,7 @@ class Scheduler(SimulatedScheduler):
         drafts = {name: drafted for name, (drafted, _) in results.items()}
         output = SchedulerOutput(
             new,
-            {name: drafted + 1 for name, drafted in drafts.items()},
+            {**{name: drafted + 1 for name, drafted in drafts.items()}, **(computes or {})},
             {name: [1] * drafted for name, drafted in drafts.items() if drafted},
             invalid,
         )

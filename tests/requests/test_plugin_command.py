@@ -104,7 +104,9 @@ def doctor(written, socket_path, **environment):
         command, env=os.environ | environment, capture_output=True, text=True, check=False
     )
     assert done.stderr == ""
-    return done.returncode, [line[:4].strip() for line in done.stdout.splitlines()], done.stdout
+    # Other vLLMs may run on this machine, of which there are notes.
+    findings = [line[:4].strip() for line in done.stdout.splitlines() if line[:4] != "note"]
+    return done.returncode, findings, done.stdout
 
 
 def add_vllm(written, *, more=""):
@@ -121,6 +123,22 @@ def test_the_doctor_reports_that_all_is_well(written, socket_path):
         listener.bind(str(socket_path))
         listener.listen()
         assert doctor(written, socket_path, VLLM_PLUGINS="other,specdec")[:2] == (0, ["ok"] * 4)
+
+
+def test_the_doctor_names_a_vllm_that_runs_with_another_socket_or_without_the_folder(
+    written, socket_path
+):
+    add_vllm(written)
+    stands_in = [sys.executable, "-c", "input()", "vllm", "serve"]
+    environment = {"SPECDEC_PLUGIN__SOCKET": "/other.sock", "PYTHONPATH": "/elsewhere"}
+    with subprocess.Popen(stands_in, env=os.environ | environment, stdin=subprocess.PIPE) as vllm:
+        text = doctor(written, socket_path)[2]
+        vllm.stdin.close()
+        vllm.kill()
+
+    process = f"note vLLM's process {vllm.pid}"
+    assert f"{process} uses the socket /other.sock, not {socket_path}" in text
+    assert f"{process} started without {written} on PYTHONPATH" in text
 
 
 def test_the_doctor_reports_everything_that_is_wrong(written, socket_path):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -12,10 +13,12 @@ from sidecar.requests import plugin
 from tests.requests.scheduler_double import OldScheduler, Scheduler, request
 
 
-def steps(number, seconds, decodes, request_seconds, tokens):
+def steps(number, seconds, decodes, request_seconds, tokens, *, drafts, context, prefill=0):
     return {
         "steps": number, "seconds": pytest.approx(seconds), "decodes": decodes,
         "request_seconds": pytest.approx(request_seconds), "tokens": tokens,
+        "prefill_tokens": prefill, "context_tokens": pytest.approx(context, rel=0.03),
+        "drafts": drafts,
     }  # fmt: skip
 
 
@@ -87,6 +90,7 @@ def test_a_finished_request_is_reported_with_all_its_fields(plain, made, clock):
         "prompt_tokens": 600, "output_tokens": 6,
         "arrival": 1000.0, "first_token": 2011.0, "last_token": 2012.0, "outcome": "length",
         "structured": True, "sampling": "filtered", "adapter": "ä", "parameters": ["min_p"],
+        "cached_tokens": 0, "ending": None,
     }  # fmt: skip
     plain.until(lambda: plain.only.done, [expected])
 
@@ -109,9 +113,9 @@ def test_a_step_counts_the_requests_that_decode_and_the_time_since_the_last_step
     scheduler.step({"d": (3, 1)})
     scheduler.end("d")
     expected = {
-        0: steps(1, 0.4, 1, 0.4, 1),
-        1: steps(1, 0.1, 2, 0.2, 5),
-        2: steps(1, 0.2, 3, 0.6, 6),
+        (0, 4, False): steps(1, 0.4, 1, 0.4, 1, drafts=1, context=102),
+        (1, 4, False): steps(1, 0.1, 2, 0.2, 5, drafts=2, context=206, prefill=1),
+        (2, 4, False): steps(1, 0.2, 3, 0.6, 6, drafts=3, context=308),
     }
     plain.until(lambda: plain.only.tables["steps"], expected)
 
@@ -125,7 +129,10 @@ def test_a_preempted_request_that_is_listed_as_new_again_has_no_second_prefill(p
     clock.at += 0.1
     scheduler.step({"a": (0, 1), "b": (3, 4)}, resumed="a")
     scheduler.end("a", "b")
-    plain.until(lambda: plain.only.tables["steps"], {1: steps(2, 0.2, 4, 0.4, 13)})
+    plain.until(
+        lambda: plain.only.tables["steps"],
+        {(1, 4, False): steps(2, 0.2, 4, 0.4, 13, drafts=3, context=420)},
+    )
 
 
 def test_with_two_pipeline_stages_a_step_lasts_from_the_one_before_the_last(plain, made, clock):
@@ -134,7 +141,10 @@ def test_with_two_pipeline_stages_a_step_lasts_from_the_one_before_the_last(plai
         scheduler.step({"ab"[number % 2]: (0, 1)})
         clock.at += 0.1
     scheduler.end("a", "b")
-    plain.until(lambda: plain.only.tables["steps"], {0: steps(4, 0.8, 4, 0.8, 4)})
+    plain.until(
+        lambda: plain.only.tables["steps"],
+        {(0, 4, False): steps(4, 0.8, 4, 0.8, 4, drafts=0, context=407)},
+    )
 
 
 def test_a_request_whose_sampling_parameters_change_counts_under_each_and_ends_once(plain, made):
@@ -195,12 +205,15 @@ def test_pooling_requests_are_left_alone(made):
         (0.57, 57),
         (1, 100),
         (1.1, 110),
-        (1e9, 10_000),
+        (1.995, 200),
+        (2, 200),
+        (2.001, plugin.ABOVE_2),
+        (1e9, plugin.ABOVE_2),
         (float("nan"), 0),
     ],
 )
 def test_temperatures_are_rounded_up_to_hundredths(temperature, key):
-    assert plugin.RequestCounts(request("a", temperature), 3).temperature == key
+    assert plugin.hundredths(temperature) == key
 
 
 @pytest.mark.parametrize(
@@ -222,7 +235,7 @@ def test_temperatures_are_rounded_up_to_hundredths(temperature, key):
 def test_requests_are_grouped_by_what_shapes_the_targets_distribution(
     temperature, parameters, group
 ):
-    assert plugin.RequestCounts(request("a", temperature, **parameters), 3).sampling == group
+    assert plugin.sampling(request("a", temperature, **parameters).sampling_params) == group
 
 
 def test_vllms_repetition_is_an_outcome_of_its_own(plain, made):
@@ -233,7 +246,7 @@ def test_vllms_repetition_is_an_outcome_of_its_own(plain, made):
     assert plain.only.tables["sampling"]["plain"]["repetition"] == 1
 
 
-UNKNOWN = dict.fromkeys(plugin.SPECULATION)
+UNKNOWN = dict.fromkeys((*plugin.SPECULATION, "draft_architectures"))
 
 
 def test_hello_identifies_the_plugin_the_engine_and_its_speculation(plain, made):
@@ -253,7 +266,9 @@ def test_hello_identifies_the_plugin_the_engine_and_its_speculation(plain, made)
         "reason": "",
     }
     expected["speculation"] = UNKNOWN | speculation
-    expected["configuration"] = dict.fromkeys(plugin.CONFIGURATION)
+    expected["configuration"] = dict.fromkeys((*plugin.CONFIGURATION, "drops_cache_block"))
+    expected["configuration"]["pipeline_parallel_size"] = 1
+    expected["tables"] = [*plugin.TABLES]
     plain.until(lambda: {name: plain.only.hello.get(name) for name in expected}, expected)
 
 
@@ -268,27 +283,46 @@ class Refusing:
 
 
 def test_hello_has_the_configuration_that_explains_a_loss_and_none_where_it_is_unknown():
-    draft = SimpleNamespace(quantization="fp8", max_model_len=2048)
+    draft = SimpleNamespace(
+        quantization="fp8", max_model_len=2048, architectures=["Eagle3LlamaForCausalLM"]
+    )
     speculative = SimpleNamespace(
         method="eagle3", num_speculative_tokens=3,
         num_speculative_tokens_per_batch_size=[[1, 4, 3], [5, 64, 0]],
         draft_sample_method="greedy", use_local_argmax_reduction=False, draft_model_config=draft,
     )  # fmt: skip
-    model = SimpleNamespace(served_model_name="m", quantization=object(), hf_text_config=None)
+    model = SimpleNamespace(
+        served_model_name="m", quantization=object(), hf_text_config=None, max_model_len=8192
+    )
     vllm = SimpleNamespace(
         model_config=model,
         parallel_config=SimpleNamespace(data_parallel_index=0), scheduler_config=Refusing(),
-        speculative_config=speculative, use_v2_model_runner=True,
+        speculative_config=speculative, use_v2_model_runner=True, num_hash_lookahead_tokens=0,
+        kv_transfer_config=SimpleNamespace(kv_role="kv_both"),
     )  # fmt: skip
-    hello = plugin.introduction(vllm, "0.32.0")
+    scheduler = SimpleNamespace(vllm_config=vllm, use_eagle=True, use_eagle_block_drop=False)
+
+    hello = plugin.introduction(scheduler, "0.32.0")
+
     known = {
         "draft_sample_method": "greedy", "local_argmax": False, "draft_quantization": "fp8",
         "draft_max_model_len": 2048, "schedule": [[1, 4, 3], [5, 64, 0]],
+        "draft_architectures": ["Eagle3LlamaForCausalLM"],
     }  # fmt: skip
     assert known.items() <= hello["speculation"].items()
     assert hello["speculation"]["heterogeneous_vocab"] is None
-    known = {"model_runner_v2": True, "max_num_seqs": 64}
+    known = {
+        "model_runner_v2": True, "max_num_seqs": 64, "max_model_len": 8192,
+        "drops_cache_block": False, "lookahead_hash_tokens": 0, "kv_connector_role": "kv_both",
+    }  # fmt: skip
     assert hello["configuration"] == dict.fromkeys(plugin.CONFIGURATION) | known
+
+
+def test_before_vllm_could_keep_the_last_cached_block_eagle_always_drops_it(made):
+    scheduler = made()
+    scheduler.use_eagle = True
+
+    assert plugin.introduction(scheduler, "0.31.0")["configuration"]["drops_cache_block"] is True
 
 
 @dataclass
@@ -346,9 +380,131 @@ def test_tables_and_packets_are_bounded_whatever_the_requests_are(plain, made):
         return len(plain.only.done)
 
     plain.until(finished, 300)
-    for table in ("temperature", "adapter"):
-        rows = plain.only.tables[table]
-        assert len(rows) == 257
-        assert rows["other"]["drafts"] == 300 - 256
-    assert plain.only.tables["temperature"]["other"]["drafted_at"][-1] == 44 * (80 - 31)
+    temperatures, adapters = plain.only.tables["temperature"], plain.only.tables["adapter"]
+    assert set(temperatures) == {*range(202)}
+    assert temperatures[plugin.ABOVE_2]["drafted_at"][-1] == 99 * (80 - 31)
+    assert len(adapters) == plugin.MAX_ADAPTERS // 2 + 1
+    assert adapters["other"]["drafts"] == 300 - plugin.MAX_ADAPTERS // 2
     assert len(scheduler._specdec.starting) == 0
+
+
+def test_adapters_that_are_used_much_get_a_row_however_many_came_first():
+    adapters = plugin.Adapters()
+    for number in range(5000):
+        adapters.key(f"seldom {number}")
+
+    keys = [adapters.key("busy") for _ in range(plugin.BUSY)]
+
+    assert keys[0] == "other"
+    assert keys[-1] == "busy"
+    assert adapters.key("seldom 0") == "seldom 0", "a row stays"
+    assert len(adapters.named) <= plugin.MAX_ADAPTERS
+    assert len(adapters.candidates) <= plugin.MAX_CANDIDATES
+
+
+def test_a_step_that_computes_many_prompt_tokens_is_a_mixed_one(plain, made, clock):
+    scheduler = made(*map(request, "ab"))
+    scheduler.step({"a": (0, 1)})
+    for prefill in (64, 65):
+        clock.at += 0.1
+        scheduler.step({"a": (3, 1)}, computes={"b": prefill})
+    scheduler.end("a")
+
+    expected = {
+        (0, 4, False): steps(1, 0.1, 1, 0.1, 1, drafts=1, context=102, prefill=64),
+        (0, 4, True): steps(1, 0.1, 1, 0.1, 1, drafts=1, context=102, prefill=65),
+    }
+    plain.until(lambda: plain.only.tables["steps"], expected)
+
+
+def test_the_context_of_many_requests_is_sampled(made, clock):
+    scheduler = made(*(request(f"r{number}", prompt=number) for number in range(1000)))
+    names = [*scheduler.requests]
+    scheduler.step(dict.fromkeys(names, (0, 1)))
+    clock.at += 0.1
+
+    scheduler.step(dict.fromkeys(names, (0, 1)))
+
+    assert scheduler._specdec.context == pytest.approx(1 + 500, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "status", "ending"),
+    [
+        ([1, 2, 3, 4] * 16, "LENGTH_CAPPED", "loop"),
+        ([1, 2, 3, 4] * 16, "ABORTED", "loop"),
+        ([1, 2, 3, 4] * 16, "STOPPED", "normal"),  # it ended by itself
+        ([7] * 64, "LENGTH_CAPPED", "loop"),
+        ([*range(200)] * 3, "LENGTH_CAPPED", "loop"),
+        ([*range(500, 600), *[*range(200)] * 3], "LENGTH_CAPPED", "loop"),
+        ([*range(201)] * 3, "LENGTH_CAPPED", "normal"),  # a longer period is none
+        ([*range(100)] * 2, "LENGTH_CAPPED", "normal"),  # twice is not three times
+        ([7] * 63, "LENGTH_CAPPED", "normal"),  # too short to tell
+        ([*range(10), *[7] * 63], "LENGTH_CAPPED", "normal"),
+        ([*[1, 2] * 40, 3], "LENGTH_CAPPED", "normal"),
+        ([*range(64)], "REPETITION", "loop"),  # vLLM's own detection
+        ([1], "STOPPED", "empty"),
+        ([1, 2], "STOPPED", "normal"),
+        ([1], "ABORTED", "normal"),
+        ([1], "ERROR", "normal"),
+    ],
+)
+def test_a_finished_request_says_how_its_output_ends(tokens, status, ending, plain, made):
+    scheduler = made(request("a", output=tokens))
+    scheduler.step({"a": (0, 1)})
+    scheduler.step({"a": (3, 3)})
+    scheduler.requests["a"].num_output_tokens = len(tokens)
+    scheduler.end("a", status=f"FINISHED_{status}")
+
+    plain.until(lambda: [done["ending"] for done in plain.only.done], [ending])
+    (row,) = plain.only.tables["ending"].items()
+    assert row[0] == ending
+    assert (row[1]["drafts"], row[1]["draft_tokens"], row[1]["accepted_tokens"]) == (1, 3, 2)
+    assert sum(row[1][outcome] for outcome in plugin.Totals._fields[:5]) == 1
+    assert plain.only.hello["tables"] == [*plugin.TABLES, "ending"]
+
+
+def test_an_error_in_how_an_output_ends_disables_nothing_but_that(plain, made):
+    scheduler = made(request("a", output=[1, 2]))
+    scheduler.step({"a": (0, 1)})
+    scheduler.requests["a"].output_token_ids = None
+    scheduler.end("a", status="FINISHED_LENGTH_CAPPED")
+    scheduler.add_request(request("b"))
+    scheduler.step({"b": (0, 1)})
+    scheduler.end("b")
+
+    plain.until(lambda: [done["ending"] for done in plain.only.done], [None, None])
+    assert (plain.only.state, plain.only.hello["tables"]) == ("observing", [*plugin.TABLES])
+
+
+def test_cached_tokens_are_those_of_the_prefill_though_vllm_forgets_them(plain, made):
+    scheduler = made(request("a"))
+    scheduler.requests["a"].prefill_stats = SimpleNamespace(num_cached_tokens=64)
+    scheduler.step({"a": (0, 1)})
+    scheduler.requests["a"].prefill_stats = None
+    scheduler.end("a")
+
+    plain.until(lambda: [done["cached_tokens"] for done in plain.only.done], [64])
+
+
+@pytest.mark.parametrize("arrival", [float("nan"), float("inf"), -1.0, "now"])
+def test_an_arrival_that_is_no_time_is_unknown(arrival, plain, made):
+    scheduler = made(request("a"))
+    scheduler.requests["a"].arrival_time = arrival
+    scheduler.step({"a": (0, 1)})
+    scheduler.end("a")
+
+    plain.until(lambda: [done["arrival"] for done in plain.only.done], [None])
+
+
+def test_a_number_of_drafts_that_is_impossible_disables_the_plugin(plain, made):
+    """A sidecar would refuse the packet, and all that comes after it."""
+    scheduler = made(request("a"))
+    scheduler.step({"a": (0, 1)})
+
+    scheduler._specdec.count(scheduler.requests["a"], 1, 3)
+    scheduler.end("a")
+
+    assert scheduler._specdec is None
+    plain.until(lambda: plain.only.state, "disabled")
+    assert re.fullmatch(r"after_step: ValueError at line \d+", plain.only.hello["reason"])

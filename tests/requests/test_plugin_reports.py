@@ -4,6 +4,7 @@ Over several steps, as one cut, and while the sidecar is away or hangs.
 """
 
 import json
+import os
 import socket
 import weakref
 from contextlib import contextmanager, suppress
@@ -49,19 +50,114 @@ def test_a_report_is_spread_over_steps_and_ends(plain, made, slow_clock):
     assert len(plain.only.tables["temperature"]) == 20
 
 
-def test_requests_that_wait_for_their_first_step_are_pieces_of_a_reports_work_too(made, slow_clock):
+def test_requests_that_wait_are_never_visited(made, slow_clock):
+    """There may be tens of thousands."""
     scheduler = made(*map(request, ["a", *TWENTY]))
-    for _ in range(20):
+    for name in TWENTY:
+        scheduler.requests[name] = None  # any look at one of them raises
+
+    for _ in range(10):
+        slow_clock.at += 0.2
         scheduler.step({"a": (3, 2)})
-    assert scheduler._specdec.slices is not None, "the first report is still under way"
+
+    assert scheduler._specdec is not None
 
 
 def test_a_report_under_way_keeps_no_request_that_has_ended(made, slow_clock):
-    scheduler = made(*map(request, TWENTY))
+    scheduler = made(*(request(name, place / 100) for place, name in enumerate(TWENTY)))
     scheduler.step(dict.fromkeys(TWENTY, (3, 2)))
-    counts = weakref.ref(scheduler.requests["r10"]._specdec)  # freed with it
+    ended = weakref.ref(scheduler.requests["r10"])
     scheduler.end("r10")
-    assert (scheduler._specdec.slices is not None, counts()) == (True, None)
+
+    assert (scheduler._specdec.slices is not None, ended()) == (True, None)
+
+
+def test_a_report_takes_a_small_share_of_a_step(made):
+    observer = made()._specdec
+    allowances = []
+    for seconds in (0.0, 0.001, 0.03, 10.0):
+        observer.length = seconds
+        allowances.append(observer.allowance())
+
+    assert allowances == pytest.approx([20e-6, 20e-6, 300e-6, 500e-6])
+
+
+def test_totals_that_grow_fast_are_reported_sooner_than_in_a_second(plain, made, clock):
+    """So what a young engine has reported is never far behind its counters."""
+    scheduler, seen = made(request("a")), []
+    for _ in range(200):
+        clock.at += 0.05
+        scheduler.step({"a": (3, 2)})
+        seen.append((clock.at, scheduler._specdec.total.drafts, scheduler.counted[0]))
+
+    late = [(at, mine / theirs) for at, mine, theirs in seen if at > 12]
+    assert min(share for _, share in late) > 0.9
+    assert plain.only.reports < 60
+
+
+def test_all_numbers_of_a_report_are_of_one_moment_of_vllms_counters(plain, made, slow_clock):
+    """However many steps it takes, and though each step counts more of every request."""
+    requests = [request(f"r{number}", number / 100, prompt=1 << number % 9) for number in range(90)]
+    scheduler = made(*requests)
+    results = {one.request_id: (3, 2) for one in requests}
+    counted = {}
+    for step in range(1, 800):
+        slow_clock.at += 0.05
+        scheduler.step(results)
+        counted[step] = scheduler.counted
+
+    def is_one_moment():
+        end = plain.only.end
+        return bool(end) and plain.only.totals() == counted[end["steps"]]
+
+    plain.until(is_one_moment, True)
+    assert plain.only.reports > 3
+    assert (plain.torn, plain.fallen) == (0, 0)
+
+
+def test_the_end_of_a_report_is_a_heartbeat(plain, made, clock):
+    scheduler = made(*map(request, "abc"))
+    scheduler.step({"a": (0, 1), "b": (0, 1)})
+    clock.at += plugin.PERIOD
+    scheduler.step({"a": (3, 4), "b": (3, 2)})
+
+    expected = {"at": 2011.0, "steps": 2, "generation_tokens": 8, "running": 2, "waiting": 1}
+    plain.until(lambda: {name: plain.only.end.get(name) for name in expected}, expected)
+
+
+def test_no_finished_request_is_lost_at_hundreds_a_second(plain, made, clock):
+    """While requests run and the report takes its small share of each step."""
+    scheduler = made(request("long"))
+    for number in range(2000):
+        name = f"r{number}"
+        scheduler.add_request(request(name))
+        clock.at += 1 / 300
+        scheduler.step({"long": (3, 2), name: (0, 1)})
+        scheduler.end(name)
+    scheduler.end("long")
+
+    plain.until(lambda: (len(plain.only.done), plain.only.lost), (2001, 0))
+
+
+def test_a_forked_process_sends_nothing_and_keeps_no_connection(plain, made, clock):
+    scheduler = made(request("a"))
+    scheduler.step({"a": (0, 1)})
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        observer = scheduler._specdec
+        was_closed = observer.socket is None
+        clock.at += 2 * plugin.PERIOD
+        scheduler.step({"a": (3, 2)})
+        os.write(writing, b"y" if was_closed and observer.socket is None else b"n")
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert os.read(reading, 1) == b"y"
+    clock.at += 3 * plugin.PERIOD
+    scheduler.step({"a": (3, 4)})
+    plain.until(lambda: plain.total, scheduler.counted)
+    assert plain.only.hellos == 1
 
 
 def test_aborting_many_requests_at_once_makes_one_report(plain, made, monkeypatch):
@@ -251,8 +347,8 @@ def test_when_many_requests_end_at_once_the_totals_do_not_wait_for_all_of_them(
         connection = listener.accept()[0]
     with connection:
         reports = [*pending_reports(connection)]
-    (whole,) = {json.dumps(report["end"]["total"]) for report in reports if report["end"]}
-    assert (json.loads(whole)["stopped"], json.loads(whole)["drafts"]) == (1000, 1000)
+    *_, whole = [report["end"]["total"] for report in reports if report["end"]]
+    assert (whole["stopped"], whole["drafts"]) == (1000, 1000)
     finished = sum(len(report["finished"]) for report in reports)
     assert 0 < finished < 1000
     plain = listen()

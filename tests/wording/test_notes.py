@@ -8,13 +8,12 @@ from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.findings.load import Load
-from sidecar.analysis.speed.speedup import Withheld
+from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.engine.names import Counter
 from sidecar.requests.messages import Configuration, Speculation, Table
 from sidecar.wording.notes import (
     LIMITATIONS,
-    WITHHELD,
     caveats,
     hints,
     judgement_note,
@@ -246,7 +245,6 @@ def test_engines_that_lose_although_the_model_does_not_are_named():
 
 def test_every_code_has_its_sentence():
     assert set(LIMITATIONS) == set(Limitation)
-    assert set(WITHHELD) == set(Withheld)
 
 
 def test_without_a_speedup_the_reason_is_given():

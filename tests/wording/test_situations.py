@@ -11,6 +11,7 @@ from html import unescape
 import pytest
 
 from sidecar.alerting.conditions import conditions
+from sidecar.alerting.past import Past
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.evidence import Evidence, ModelEvidence, sum_windows
 from sidecar.analysis.findings.catalog import find
@@ -109,7 +110,7 @@ def judged_model(pod):
     )
     judge = Judge(Thresholds(), 300.0)
     judge.judge([found], 0.0)
-    judged = judge.held(0.0, fresh=True)["demo"]
+    judged = judge.in_force(0.0, fresh=True)["demo"]
 
     groups = ()
     if pod.lower:
@@ -146,7 +147,10 @@ def said(pod):
     tree = report(judged_model(pod))
     page = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", content(shown(tree)))))
     printed = " ".join(status_lines(status(shown(tree)), "URL")).replace("`", "")
-    contexts = [one.context.replace("`", "") for one in conditions(tree) if one.context]
+    past = Past()
+    past.observe(tree)
+    pushed = conditions(tree, past, Thresholds())
+    contexts = [one.context.replace("`", "") for one in pushed if one.context]
     return page, printed, contexts[0] if contexts else ""
 
 

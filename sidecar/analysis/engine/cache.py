@@ -1,13 +1,15 @@
 """What the KV cache of an engine, or of several, did and holds."""
 
 import math
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Self
 
 from sidecar.engine.names import Counter
 
 
-class CacheWindow(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CacheWindow:
     """What the KV cache did over latency_window; NaN: not known.
 
     Of ``queries`` in the prefix cache it had ``hits``.
@@ -19,6 +21,18 @@ class CacheWindow(NamedTuple):
     queries: float = math.nan
     hits: float = math.nan
     preemptions: float = math.nan
+
+    @classmethod
+    def of(cls, grown: Mapping[Counter, float]) -> Self:
+        """From the growth of an engine's counters."""
+        return cls(
+            requests=grown.get(Counter.FIRST_TOKENS, math.nan),
+            prompt_tokens=grown.get(Counter.PROMPT_TOKENS, math.nan),
+            generated_tokens=grown.get(Counter.GENERATION_TOKENS, math.nan),
+            queries=grown.get(Counter.PREFIX_CACHE_QUERIES, math.nan),
+            hits=grown.get(Counter.PREFIX_CACHE_HITS, math.nan),
+            preemptions=grown.get(Counter.PREEMPTIONS, math.nan),
+        )
 
     @property
     def hit_ratio(self) -> float | None:
@@ -41,19 +55,16 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def sum_caches(caches: Iterable[CacheWindow]) -> CacheWindow:
-    """Those of several engines together."""
-    return CacheWindow(*map(sum, zip(*caches, strict=True)))
-
-
-CACHE: Final = (
-    Counter.FIRST_TOKENS,
-    Counter.PROMPT_TOKENS,
-    Counter.GENERATION_TOKENS,
-    Counter.PREFIX_CACHE_QUERIES,
-    Counter.PREFIX_CACHE_HITS,
-    Counter.PREEMPTIONS,
-)
-"""What ``CacheWindow`` has of an engine, in its order."""
+    """Those of several engines together; nothing is known of none."""
+    several: Sequence[CacheWindow] = list(caches)
+    if not several:
+        return CacheWindow()
+    return CacheWindow(
+        **{
+            field.name: sum(getattr(cache, field.name) for cache in several)
+            for field in fields(CacheWindow)
+        }
+    )
 
 
 def mean_capacity(capacities: Iterable[int | None]) -> int | None:

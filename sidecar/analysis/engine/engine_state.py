@@ -3,30 +3,36 @@
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from sidecar.analysis.distributions import USAGE_EDGES, WINDOW_EDGES, Histogram, histogram_quantile
-from sidecar.analysis.engine.cache import CACHE, CacheWindow
+from sidecar.analysis.engine.cache import CacheWindow
+from sidecar.analysis.engine.engine_window import EngineWindow
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
-from sidecar.analysis.speed.speedup import LoadTotals, Withheld
+from sidecar.analysis.speed.speedup import LoadTotals
 from sidecar.analysis.speed.steps import (
+    Interval,
     StepCheck,
     Steps,
     counted_steps,
     counter_growth,
     reported_steps,
 )
-from sidecar.engine.merge import fell, held
+from sidecar.analysis.speed.withheld import Withheld
+from sidecar.analysis.windows.counters import HistogramWindow
+from sidecar.analysis.windows.growth import HOUR
+from sidecar.engine.identity import EngineKey
+from sidecar.engine.merge import hold_counters
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
-from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
-from sidecar.engine.window import HOUR, CounterWindow, HistogramWindow, Row
 from sidecar.requests.messages import StepTally
 from sidecar.settings import Settings
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
+_IMPRECISION: Final = 0.02  # of counters that are read one after the other
+_SINGLE_TOKENS: Final = 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,7 @@ class Limitation(StrEnum):
     SEVERAL_PROCESSES = "several_processes"
     SEVERAL_SENDERS = "several_senders"
     ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - not a password
+    CONTRADICTORY_COUNTERS = "contradictory_counters"
 
 
 class KvCacheUsage:
@@ -117,9 +124,6 @@ class KvCacheUsage:
         return max((usage for at, usage in self._polls if at > now - self._window), default=None)
 
 
-_COUNTED: Final = (*SPECULATION, *CACHE)
-
-
 class EngineState:
     """One engine's totals, windows and distributions; bounded whatever vLLM sends."""
 
@@ -131,11 +135,19 @@ class EngineState:
         self.restart_windows()
         self.latest: EngineSnapshot | None = None
         self._several_processes = False
+        self._contradicts_itself = False  # whether more tokens were accepted than drafted
         self._check = StepCheck()
         self.loads = LoadTotals()
         self.is_reported = False  # whether the plug-in has reported steps
         # of vLLM's counters, since the last report of steps
         self._unreported: Mapping[Counter, float] = {}
+        self._unreported_seconds = 0.0
+
+        # share of the requests with a prefix-cache hit whose last block is computed again
+        self.drops_block = 0.5
+        self._interval = Interval()  # between the last two polls
+        # what a decoding request holds by the plug-in's last sample, in tokens, and when it was
+        self._sampled: tuple[float, float] | None = None
 
         # growth of vLLM's counters between the last two polls
         self.grown: Mapping[Counter, float] | None = None
@@ -143,7 +155,6 @@ class EngineState:
         self.steps: Steps | None = None
         self.seen_at = 0.0
         self.block_tokens = 0  # the size of a block of its KV cache; 0 if unknown
-        self.process_start: float | None = None  # of the process that the last snapshot came from
 
     def restart_windows(self) -> None:
         """Takes the next snapshot as the first: what it has counted is not growth.
@@ -151,47 +162,103 @@ class EngineState:
         Distributions go on.
         """
         self._histograms = HistogramWindow(self._window_seconds)
-        self._window, self._hour = CounterWindow(self._window_seconds), CounterWindow(HOUR)
+        self._window = EngineWindow(self._window_seconds)
+        self._hour = EngineWindow(HOUR)
         self.held: EngineSnapshot | None = None  # the last snapshot, with counters that never fell
 
     def judge_from(self, at: float) -> None:
         """Acceptance before ``at``, the last poll's time, is in no window."""
-        self._window, self._hour = CounterWindow(self._window_seconds), CounterWindow(HOUR)
+        self._window = EngineWindow(self._window_seconds)
+        self._hour = EngineWindow(HOUR)
         if self.latest is not None and self.held is not None:
             for window in (self._window, self._hour):
-                window.count(at, _row(self.latest, self.held), has_restarted=False)
+                window.add(at, self.latest, self.held, has_restarted=False)
 
     def observe(
-        self, at: float, snapshot: EngineSnapshot, *, restarted: bool | None, several: bool
-    ) -> bool:
-        """Takes in a poll at ``at``, Unix seconds; returns whether vLLM restarted before it.
+        self, at: float, snapshot: EngineSnapshot, *, has_restarted: bool, is_sum: bool
+    ) -> None:
+        """Takes in a poll at ``at``, Unix seconds.
 
-        ``restarted`` says whether the process changed. If that is unknown (None), a counter that
-        fell means a restart. ``several``: the page is the sum of several API servers.
+        ``has_restarted``: the engine's counters have started again at 0 since the last poll.
+        ``is_sum``: they are sums over several API servers.
         """
         before = self.held
-        if restarted is None:
-            restarted = before is not None and fell(before, snapshot)
-        self.held = after = snapshot if before is None or restarted else held(before, snapshot)
-        self.grown = self.steps = None
-        if restarted:
-            self._check, self._unreported = StepCheck(), {}
+        after = snapshot if before is None or has_restarted else hold_counters(before, snapshot)
+        self.held = after
+
+        if has_restarted:
+            self._check = StepCheck()
+            self._unreported = {}
+            self._unreported_seconds = 0.0
+
+        self.grown = None
+        self.steps = None
         if before is not None and self.seen_at < at:
-            self.grown = counter_growth(before.counters, after.counters, has_restarted=restarted)
-            self._check.add(self.grown)
-            self._observe_acceptance(self.grown)
-            if not several and self._check.trusts_page:
-                self.steps = counted_steps(self.grown, snapshot.kv_cache_block_tokens)
-        row = _row(snapshot, after)
-        self._window.count(at, row, has_restarted=restarted)
-        self._hour.count(at, row, has_restarted=restarted)
+            grown = counter_growth(before.counters, after.counters, has_restarted=has_restarted)
+            self.grown = grown
+            self._check.add(grown)
+            self._observe_acceptance(grown)
+            self._interval = self._since_last(at, snapshot)
+            if not is_sum and self._check.trusts_page:
+                self.steps = counted_steps(grown, self._interval)
+
+        self._window.add(at, snapshot, after, has_restarted=has_restarted)
+        self._hour.add(at, snapshot, after, has_restarted=has_restarted)
+
         shown = {phase: after.histograms[phase] for phase in snapshot.histograms}
-        self._histograms.append(at, shown, has_restarted=restarted)
-        if (usage := snapshot.gauges.get(Gauge.KV_CACHE_USAGE)) is not None:
+        self._histograms.append(at, shown, has_restarted=has_restarted)
+
+        usage = snapshot.gauges.get(Gauge.KV_CACHE_USAGE)
+        if usage is not None:
             self.kv_cache.observe(at, usage)
-        self.latest, self.seen_at, self._several_processes = snapshot, at, several
+
+        self.latest = snapshot
+        self.seen_at = at
+        self._several_processes = is_sum
+        self._contradicts_itself = any(
+            _accepts_more_than_it_drafts(counters)
+            for counters in (after.counters, self._window.counters, self._hour.counters)
+        )
         self.block_tokens = snapshot.kv_cache_block_tokens
-        return restarted
+
+    def _since_last(self, at: float, snapshot: EngineSnapshot) -> Interval:
+        """What is known of the time since the last poll; ``grown`` is its growth."""
+        grown = self.grown or {}
+        prefill = self._interval.prefill_seconds
+        if grown.get(Counter.PREFILLED) and Counter.PREFILL_SECONDS in grown:
+            prefill = grown[Counter.PREFILL_SECONDS] / grown[Counter.PREFILLED]
+
+        ran = self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest else 0.0
+        runs = snapshot.gauges.get(Gauge.REQUESTS_RUNNING, 0.0)
+        return Interval(
+            seconds=at - self.seen_at,
+            is_busy=min(ran, runs) > 0,
+            prefill_seconds=prefill,
+            block=snapshot.kv_cache_block_tokens,
+            drops_block=self.drops_block,
+        )
+
+    def sample(self, at: float, tally: StepTally) -> None:
+        """Takes in what the plug-in has counted since the last poll, at ``at``."""
+        if tally.decodes and tally.context_tokens:
+            self._sampled = (at, tally.context_tokens / tally.decodes)
+
+    def context(self, at: float) -> float | None:
+        """The tokens that a decoding request holds, on average, at a poll's time.
+
+        By the plug-in's sample or, from the page alone, the mean prompt and half of the mean
+        output. None if unknown.
+        """
+        if self._sampled is not None and at - self._sampled[0] <= self._window_seconds:
+            return self._sampled[1]
+
+        recent = self.cache
+        if not recent.requests > 0 and self.held is not None:  # long generations: since the start
+            recent = CacheWindow.of(self.held.counters)
+        if not recent.requests > 0:
+            return None
+        tokens = (recent.prompt_tokens + recent.generated_tokens / 2) / recent.requests
+        return None if math.isnan(tokens) or tokens <= 0 else tokens
 
     def reported(self, grown: Mapping[Counter, float], tally: StepTally) -> Steps | None:
         """Steps that the plug-in reports anew; None without any.
@@ -202,15 +269,14 @@ class EngineState:
             self._unreported = {
                 name: growth + self._unreported.get(name, 0.0) for name, growth in grown.items()
             }
-        steps = reported_steps(tally, self._unreported, self.block_tokens)
+        self._unreported_seconds += self._interval.seconds
+        since = replace(self._interval, seconds=self._unreported_seconds)
+        steps = reported_steps(tally, self._unreported, since)
         if steps is not None:
-            self.is_reported, self._unreported = True, {}
+            self.is_reported = True
+            self._unreported = {}
+            self._unreported_seconds = 0.0
         return steps
-
-    @property
-    def has_counted(self) -> bool:
-        """Whether a restart of its vLLM would show in its counters."""
-        return self.held is not None and any(self.held.counters.values())
 
     @property
     def speculates(self) -> bool:
@@ -260,7 +326,7 @@ class EngineState:
 
         0 if anything was drafted, or if that is unknown.
         """
-        grown = _counted(self._window)
+        grown = self._window.counters
         needed = {Counter.GENERATION_TOKENS, Counter.FIRST_TOKENS}
         if grown.get(Counter.DRAFTS, 1.0) or not grown.keys() >= needed:
             return 0.0
@@ -269,37 +335,33 @@ class EngineState:
     @property
     def cache(self) -> CacheWindow:
         """What its KV cache did over latency_window."""
-        grown = _counted(self._window)
-        return CacheWindow(*(grown.get(counter, math.nan) for counter in CACHE))
+        return CacheWindow.of(self._window.counters)
 
-    def _acceptance(self, window: CounterWindow) -> Acceptance:
-        grown = _counted(window)
-        if not grown.keys() >= set(SPECULATION):
+    def _acceptance(self, window: EngineWindow) -> Acceptance:
+        grown = window.counters
+        if not grown.keys() >= set(SPECULATION) or self._contradicts_itself:
             return NO_DRAFTS
 
-        drafts, draft_tokens, accepted_tokens = (grown[counter] for counter in SPECULATION)
-        # before a restart perhaps more
-        shown = len(self.held.accepted_per_position) if self.held else 0
-        positions = (window.growth or ())[len(_COUNTED) : len(_COUNTED) + shown]
-
+        # Those that run have got their first token, perhaps before the window began.
         requests = grown.get(Counter.FIRST_TOKENS)
-        running = 0.0
-        if self.latest is not None:
-            running = self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0)
+        if requests is not None and self.latest is not None:
+            requests = max(requests, self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0))
 
+        positions = 0 if self.held is None else len(self.held.accepted_per_position)
         return Acceptance(
             seconds=window.seconds,
-            requests=None if requests is None else max(requests, running),
-            drafts=drafts,
-            draft_tokens=draft_tokens,
-            accepted_tokens=accepted_tokens,
-            accepted_per_position=() if any(map(math.isnan, positions)) else positions,
+            requests=requests,
+            drafts=grown[Counter.DRAFTS],
+            draft_tokens=grown[Counter.DRAFT_TOKENS],
+            accepted_tokens=grown[Counter.ACCEPTED_TOKENS],
+            accepted_per_position=window.accepted_per_position(positions),
         )
 
     def _observe_acceptance(self, grown: Mapping[Counter, float]) -> None:
         """One observation for each poll with drafts."""
-        drafted, accepted = grown.get(Counter.DRAFT_TOKENS, 0.0), grown.get(Counter.ACCEPTED_TOKENS)
-        if drafted > 0 and accepted is not None:
+        drafted = grown.get(Counter.DRAFT_TOKENS, 0.0)
+        accepted = grown.get(Counter.ACCEPTED_TOKENS)
+        if drafted > 0 and accepted is not None and not self._contradicts_itself:
             self.window_acceptances.observe(min(accepted / drafted, 1.0))
 
     @property
@@ -321,6 +383,7 @@ class EngineState:
             Limitation.NO_KV_CACHE_CAPACITY: engine.kv_cache_capacity_tokens is None,
             Limitation.SEVERAL_PROCESSES: self._several_processes,
             Limitation.ITL_PER_TOKEN: bool(self._check.per_token),
+            Limitation.CONTRADICTORY_COUNTERS: self._contradicts_itself,
         }
         return frozenset(limitation for limitation, holds in limited.items() if holds)
 
@@ -342,18 +405,12 @@ class EngineState:
         return self._histograms.growth
 
 
-def _counted(window: CounterWindow) -> dict[Counter, float]:
-    """The growth of an engine's counters, without those that vLLM does not export."""
-    grown = zip(_COUNTED, window.growth or (), strict=False)
-    return {counter: growth for counter, growth in grown if not math.isnan(growth)}
+def _accepts_more_than_it_drafts(counters: Mapping[Counter, float]) -> bool:
+    """Whether accepted tokens exceed the drafted ones by more than a page's own imprecision.
 
-
-def _row(shown: EngineSnapshot, engine: EngineSnapshot) -> Row:
-    """One row of a window: ``engine``'s counters, but NaN where the page, ``shown``, omits them."""
-    positions = engine.accepted_per_position
-    if not shown.accepted_per_position:
-        positions = (math.nan,) * len(positions)
-    counters = (
-        engine.counters[counter] if counter in shown.counters else math.nan for counter in _COUNTED
-    )
-    return (*counters, *positions)
+    The two are not read at exactly the same moment.
+    """
+    if not counters.keys() >= {Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS}:
+        return False
+    excess = counters[Counter.ACCEPTED_TOKENS] - counters[Counter.DRAFT_TOKENS]
+    return excess > max(_IMPRECISION * counters[Counter.DRAFT_TOKENS], _SINGLE_TOKENS)

@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Final
 
 from sidecar.analysis.engine.engine_state import EngineState
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Gauge
-from sidecar.engine.plan import EngineKey
 from sidecar.settings.groups import EngineHealth
 
 _HOUR: Final = 3600.0

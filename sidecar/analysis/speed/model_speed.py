@@ -6,18 +6,22 @@ It is known over all the model's engines and by temperature.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from sidecar.analysis.speed.plain import DecodeClock, are_prompts_alike, plain_step
+from sidecar.analysis.speed.clock import DecodeClock
+from sidecar.analysis.speed.plain import PlainTime, plain_token, uncovered
 from sidecar.analysis.speed.speedup import (
+    ContextSpeed,
     EngineSpeed,
     EngineSpeedWindow,
+    Held,
     LoadReport,
     LoadTotals,
+    Memory,
     SlidingTimes,
     Speedup,
-    Withheld,
 )
 from sidecar.analysis.speed.steps import StepCosts, Steps
-from sidecar.engine.plan import EngineKey
+from sidecar.analysis.speed.withheld import Withheld
+from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import FinishedRequest
 from sidecar.settings.baselines import PlainStepTimes
 
@@ -33,7 +37,22 @@ class TemperatureSpeed:
     def __init__(self, window: float) -> None:
         self.times = SlidingTimes(window)
         self.speedup: Speedup | None = None  # over the window; None if the whole model has none
+        self.held: Held | None = None  # stands in for it
         self.saved = self.lost = 0.0  # request-seconds since the start
+        self._memory = Memory()
+
+    def mark(self, at: float, *, is_known: bool) -> None:
+        """Updates the speedup; ``is_known``: the whole model has one."""
+        self.times.mark(at)
+        self.speedup = self.times.read() if is_known else None
+        self.held = self._memory.held(self.speedup, at)
+
+    @property
+    def in_force(self) -> Speedup | None:
+        """The speedup that decides; see ``EngineSpeed``."""
+        if self.speedup is None and self.held is not None:
+            return self.held.speedup
+        return self.speedup
 
 
 class ModelSpeed:
@@ -57,6 +76,7 @@ class ModelSpeed:
         self._whole = EngineSpeedWindow(window)
         self._engines: dict[EngineKey, EngineSpeedWindow] = {}
         self._temperatures: dict[str, TemperatureSpeed] = {}
+        self._contexts = ContextSpeed()
         self._clock = DecodeClock(history)
         # all engines together at the last good poll; None without steps
         self.whole: EngineSpeed | None = None
@@ -66,51 +86,72 @@ class ModelSpeed:
         """Takes in what the model's speculating engines decoded between two polls."""
         clock = []
         for key, found in steps.items():
-            plain = plain_step(self.curve, found.running) if self.curve is not None else None
+            plain = self._plain(found)
+            known = plain if isinstance(plain, PlainTime) else None
+
             engine = self._engines.setdefault(key, EngineSpeedWindow(self._window))
             for window in (self._whole, engine):
                 window.add(found, plain)
-            clock.append((found, plain))
+            if known is not None:
+                self._contexts.add(found, known)
+            clock.append((found, known))
             self.loads.add(found)
         self._clock.add(start, at, clock)
+
+    def _plain(self, steps: Steps) -> PlainTime | Withheld:
+        if self.curve is None:
+            return self._missing
+        return plain_token(self.curve, steps) or uncovered(self.curve, steps) or self._missing
 
     def finished(self, requests: Mapping[str, Sequence[FinishedRequest]]) -> None:
         """Takes in the requests that finished since the last poll, by temperature."""
         if self.curve is None:
             return
-        steps = self.whole.steps if self.whole is not None else None
-        compares = steps is not None and are_prompts_alike(self.curve, steps)
+        # Otherwise it is the clock that does not know the plain times of too many steps.
+        is_known = self.whole is not None and self.whole.withheld is not Withheld.CONTEXT
 
         for temperature, ended in requests.items():
             speed = self.temperature(temperature)
-            gained = 0.0
-            for request in ended:
-                tokens = request.output_tokens - 1
-                begun, end = request.first_token, request.last_token
-                if tokens < 1 or begun is None or end is None:
-                    continue
-                plain = self._clock.between(begun, end)
-                if plain is None:
-                    continue
-                speed.times.add(tokens=tokens, plain=plain, actual=end - begun)
-                gained += tokens * plain.seconds - (end - begun)
-
-            if compares:
+            gained = sum(self._gained(speed, request) for request in ended)
+            if is_known:
                 speed.saved += max(gained, 0.0)
                 speed.lost += max(-gained, 0.0)
+
+    def _gained(self, speed: TemperatureSpeed, request: FinishedRequest) -> float:
+        """Adds a request to its temperature's times; returns the seconds that it gained.
+
+        Its own prefill counts at the mean of the requests that decoded beside it, since what it
+        took is not known.
+        """
+        tokens = request.output_tokens - 1
+        begun, end = request.first_token, request.last_token
+        if tokens < 1 or begun is None or end is None:
+            return 0.0
+        stretch = self._clock.between(begun, end)
+        if stretch is None:
+            return 0.0
+
+        actual = end - begun + tokens * stretch.prefill_seconds
+        speed.times.add(tokens=tokens, plain=stretch.plain, actual=actual)
+        return tokens * stretch.plain.seconds - actual
 
     def mark(self, at: float) -> None:
         """Updates the speeds; everything until ``at``, a good poll's time, has been taken in."""
         for window in (self._whole, *self._engines.values()):
             window.mark(at)
-        self.whole = self._whole.read(self.curve, self._missing)
+        self._contexts.mark(at)
+        self.whole = self._whole.read(self.curve, self._missing, at)
         self._read_engines = {
-            key: speed.read(self.curve, self._missing) for key, speed in self._engines.items()
+            key: speed.read(self.curve, self._missing, at) for key, speed in self._engines.items()
         }
         is_known = self.whole is not None and self.whole.speedup is not None
         for speed in self._temperatures.values():
-            speed.times.mark(at)
-            speed.speedup = speed.times.read() if is_known else None
+            speed.mark(at, is_known=is_known)
+
+    @property
+    def contexts(self) -> dict[str, Speedup]:
+        """The speedup over the last hour by context, a label of ``CONTEXT_LABELS``."""
+        return self._contexts.read()
 
     def forget_all_but(self, engines: Collection[EngineKey]) -> None:
         """Drops engines that have left the page for good."""

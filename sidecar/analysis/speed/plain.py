@@ -1,36 +1,43 @@
-"""Plain decoding: how long steps would have taken without speculation.
+"""Plain decoding: how long the same tokens would have taken without speculation.
 
-S0(b) is fitted from a measured baseline.
+It reads a measured baseline: docs/speedup.md has the formulas and their sources.
 """
 
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
-from math import ceil, hypot, log2, sqrt
+from math import ceil, hypot, sqrt
 from typing import Final
 
-from sidecar.analysis.speed.steps import LOAD_EDGES, LOAD_LABELS, Steps, sum_steps
+from sidecar.analysis.speed.steps import LOAD_EDGES, LOAD_LABELS, Steps
+from sidecar.analysis.speed.withheld import Withheld
 from sidecar.settings.baselines import PlainStepTimes
 
-# factor by which the outer segments extend past the lowest and highest measured load
+# factor by which the curve extends past the lowest and highest measured load
 _BEYOND: Final = 1.05
-_ALIKE: Final = 1.5  # highest ratio of two prompt shares that count as equal
-_FEW: Final = 0.2  # prompt tokens per generated token up to which prefill is negligible
+# The factor by which it extends past the shortest and the longest measured context.
+CONTEXT_BEYOND: Final = 1.5
+# As far below the shortest context, in parts of the measured range: a line is safe there.
+_BELOW: Final = 0.5
+MIXED: Final = 64  # prefill tokens in a step; fewer are hardly noticed
+# Prompt tokens per generated token up to which prefill is negligible, where its cost is unknown.
+_FEW: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlainStep:
-    """S0 in seconds.
+class PlainTime:
+    """A time in seconds without speculation.
 
-    ``deviations[j]`` is how far one standard deviation of the j-th independent error moves S0. The
-    errors are common to all steps timed by one curve, so they add up as ``seconds`` does: see
-    ``added_up``.
+    ``deviations[j]`` is how far one standard deviation of the j-th independent error moves it. The
+    errors are common to all times read from one baseline, so they add up as ``seconds`` does: see
+    ``added_up``. ``doubt`` is no error of measurement: the time is known only to within it, because
+    the baseline has one context.
     """
 
     seconds: float
-    deviations: tuple[float, ...]
+    deviations: tuple[float, ...] = ()
+    doubt: float = 0.0
 
     @property
     def error(self) -> float:
@@ -47,6 +54,16 @@ def added_up(terms: Iterable[tuple[float, Sequence[float]]]) -> tuple[float, ...
     return tuple(sum(column) for column in zip_longest(*scaled, fillvalue=0.0))
 
 
+def summed(terms: Iterable[tuple[float, PlainTime]]) -> PlainTime:
+    """The sum of times, each taken ``count`` times."""
+    known = list(terms)
+    return PlainTime(
+        seconds=sum(count * time.seconds for count, time in known),
+        deviations=added_up((count, time.deviations) for count, time in known),
+        doubt=sum(abs(count) * time.doubt for count, time in known),
+    )
+
+
 def scatter(off: Sequence[float]) -> float:
     """The standard error of a sum.
 
@@ -57,27 +74,187 @@ def scatter(off: Sequence[float]) -> float:
     return sqrt(sum([one**2 for one in off]) * len(off) / (len(off) - 1))
 
 
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """The prefill that plain decoding would have done in a period, spread over its steps.
+
+    ``steps`` are plain engine steps, ``mixed`` those of them that prefill as well, ``tokens`` the
+    prompt tokens that each of these computes.
+    """
+
+    steps: float
+    mixed: float
+    tokens: float
+
+
+def prefill(steps: Steps, chunk_tokens: float | None = None) -> Prefill:
+    """How plain decoding would have spread a period's prompts over its steps.
+
+    Each of ``running`` requests gets one token from a step. They begin their prompts independently
+    of each other, so a step has none with the probability (1 - q) ** running, where q is a
+    request's share of steps in which it prefills. A prompt longer than ``chunk_tokens`` takes
+    several.
+    """
+    engine_steps = steps.generated / steps.running
+    computed = steps.plain_prompt_tokens
+    if not computed or not steps.first_tokens:
+        return Prefill(engine_steps, 0.0, 0.0)
+
+    chunks = 1
+    if chunk_tokens is not None:
+        chunks = ceil(computed / steps.first_tokens / chunk_tokens)
+    share = min(steps.first_tokens * chunks / steps.generated, 1.0)
+    mixed = engine_steps * (1 - (1 - share) ** steps.running)
+    return Prefill(engine_steps, mixed, computed / mixed)
+
+
+def uncovered(times: PlainStepTimes, steps: Steps) -> Withheld | None:
+    """Why the baseline does not tell what these steps would have taken; None if it does."""
+    if not covers(times, steps.running):
+        return Withheld.LOAD
+    if not times.contexts or steps.context is None:
+        return Withheld.CONTEXT
+
+    low, high = context_range(times, steps.running)
+    least = min(low / CONTEXT_BEYOND, low - _BELOW * (high - low))
+    if not least <= steps.context <= high * CONTEXT_BEYOND:
+        return Withheld.CONTEXT
+
+    is_priced = bool(times.prefill_tokens) or steps.plain_prompt_tokens <= _FEW * steps.generated
+    return None if is_priced else Withheld.CONTEXT
+
+
+def plain_token(times: PlainStepTimes, steps: Steps) -> PlainTime | None:
+    """Plain seconds per token, of a request that takes part in the same steps.
+
+    It includes all prefill, as ``Steps.request_seconds`` does. None beyond what was measured.
+    """
+    if uncovered(times, steps) is not None:
+        return None
+    work = prefill(steps, times.chunk_tokens)
+    step = step_time(times, steps.running, steps.context)
+    total = summed([(work.steps, step), (work.mixed, prefill_time(times, steps.running, work))])
+    return summed([(steps.running / steps.generated, total)])
+
+
+def plain_wait(times: PlainStepTimes, steps: Steps) -> PlainTime | None:
+    """Plain seconds from one step to the next, as a decoding request waits for them.
+
+    This is what ``Steps.step_seconds`` would be: a request does not decode while it prefills.
+    None beyond what was measured.
+    """
+    if uncovered(times, steps) is not None:
+        return None
+    work = prefill(steps, times.chunk_tokens)
+    others = max(1 - 1 / steps.running, 0.0)
+    step = step_time(times, steps.running, steps.context)
+    extra = prefill_time(times, steps.running, work)
+    return summed([(1.0, step), (others * work.mixed / work.steps, extra)])
+
+
 def covers(times: PlainStepTimes, running: float) -> bool:
     """Whether the load is among those measured, with a tolerance of ``_BEYOND`` at both ends."""
     return times.running[0] / _BEYOND <= running <= times.running[-1] * _BEYOND
 
 
-def plain_step(times: PlainStepTimes, running: float) -> PlainStep | None:
-    """S0 at a load; None beyond the measured loads."""
-    return line(times, running) if covers(times, running) else None
+def context_range(times: PlainStepTimes, running: float) -> tuple[float, float]:
+    """The shortest and the longest context measured at about this load."""
+    parts = shares(running, times.running)
+    ranges = times.context_ranges or tuple((one, one) for one in times.contexts)
+    low = sum(share * ranges[knot][0] for knot, share in parts.items())
+    high = sum(share * ranges[knot][1] for knot, share in parts.items())
+    return low, high
 
 
-def line(times: PlainStepTimes, running: float) -> PlainStep:
-    """S0 at any load: straight segments between the measured loads.
+def step_time(times: PlainStepTimes, running: float, context: float | None = None) -> PlainTime:
+    """S0: a step that prefills nothing, at any load and context.
 
-    The outer segments extend as far as needed.
+    Straight segments between the measured loads; the outer ones extend as far as needed. Without
+    ``context``, it is that at which each load was measured.
     """
-    shares = _shares(running, times.running)
-    deviations = times.deviations or tuple((error,) for error in times.errors)
-    return PlainStep(
-        seconds=sum(share * times.seconds[knot] for knot, share in shares.items()),
-        deviations=added_up((share, deviations[knot]) for knot, share in shares.items()),
+    return summed(
+        (share, _at_load(times, knot, context))
+        for knot, share in shares(running, times.running).items()
     )
+
+
+def _at_load(times: PlainStepTimes, knot: int, context: float | None) -> PlainTime:
+    seconds = times.seconds[knot]
+    own = times.deviations[knot] if times.deviations else (times.errors[knot],)
+    width = max(map(len, times.deviations), default=1)
+    # One column for the drift, one for each deviation, then one for each load's slope.
+    deviations = [times.drift * seconds, *own, *(0.0,) * (width - len(own))]
+    if context is None or not times.contexts:
+        return PlainTime(seconds=seconds, deviations=tuple(deviations))
+
+    further = context - times.contexts[knot]
+    if times.slopes:
+        slopes = [0.0] * len(times.running)
+        slopes[knot] = further * times.slope_errors[knot]
+        return PlainTime(
+            seconds=max(seconds + further * times.slopes[knot], 0.0),
+            deviations=(*deviations, *slopes),
+        )
+
+    # Between no growth at all and growth in proportion to the context.
+    half = seconds * (context / times.contexts[knot] - 1) / 2
+    return PlainTime(seconds=seconds + half, deviations=tuple(deviations), doubt=abs(half))
+
+
+def prefill_time(times: PlainStepTimes, running: float, work: Prefill) -> PlainTime:
+    """What prefill adds to a step that has any; 0 where it was not measured."""
+    if not times.prefill_tokens or not work.tokens:
+        return PlainTime(seconds=0.0)
+    parts = shares(running, times.running)
+    return summed((share, _prefill_at(times, knot, work.tokens)) for knot, share in parts.items())
+
+
+def _prefill_at(times: PlainStepTimes, knot: int, tokens: float) -> PlainTime:
+    sizes, seconds = times.prefill_tokens[knot], times.prefill_seconds[knot]
+    weights = prefill_weights(tokens, sizes, knee(sizes, seconds))
+    value = max(sum(weight * seconds[place] for place, weight in weights.items()), 0.0)
+    errors = times.prefill_errors[knot]
+
+    # After the columns of ``_at_load``: one for each load.
+    before = 1 + max(map(len, times.deviations), default=1) + len(times.running)
+    columns = [0.0] * (before + len(times.running))
+    columns[before + knot] = hypot(*(weight * errors[place] for place, weight in weights.items()))
+    columns[0] = times.drift * value
+    return PlainTime(seconds=value, deviations=tuple(columns))
+
+
+def knee(sizes: Sequence[float], seconds: Sequence[float]) -> float | None:
+    """Up to how many tokens prefill is hidden, as on a GPU that waits for its weights meanwhile.
+
+    It is where the line through the first two sizes meets 0; None if that is below ``MIXED``.
+    """
+    if len(sizes) == 1 or seconds[1] <= seconds[0]:
+        return None
+    found = sizes[0] - seconds[0] * (sizes[1] - sizes[0]) / (seconds[1] - seconds[0])
+    return found if found > MIXED else None
+
+
+def prefill_weights(
+    tokens: float, sizes: Sequence[float], hidden: float | None
+) -> Mapping[int, float]:
+    """The weights of what each of ``sizes`` adds to a step, in what ``tokens`` add.
+
+    Straight segments between the sizes; the last one extends, and so does the first one, downwards
+    to ``MIXED`` or to ``hidden``, below which nothing is added. From ``MIXED`` to 0 it falls to 0.
+    """
+    if not sizes:
+        return {}
+    if len(sizes) == 1:
+        return {0: tokens / sizes[0]}
+    low, high = sizes[0], sizes[1]
+    if tokens >= low:
+        return shares(tokens, sizes)
+    if hidden is not None:
+        return {0: max(tokens - hidden, 0.0) / (low - hidden)}
+
+    further = (low - max(tokens, MIXED)) / (high - low)
+    part = min(tokens / MIXED, 1.0)
+    return {0: part * (1 + further), 1: -part * further}
 
 
 def by_load(times: PlainStepTimes) -> dict[str, float]:
@@ -87,197 +264,47 @@ def by_load(times: PlainStepTimes) -> dict[str, float]:
         label: (low + high) / 2
         for label, low, high in zip(LOAD_LABELS, lows, LOAD_EDGES, strict=False)
     }
-    found = {label: plain_step(times, middle) for label, middle in middles.items()}
-    return {label: step.seconds for label, step in found.items() if step is not None}
+    return {
+        label: step_time(times, middle).seconds
+        for label, middle in middles.items()
+        if covers(times, middle)
+    }
 
 
-def beside(
-    times: PlainStepTimes | None, running: float
-) -> tuple[float | None, float | None, float | None]:
-    """Plain decoding at a load; None where unknown.
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Plain decoding beside what an engine did at a load; None where it is unknown.
 
-    S0, mean seconds to the first token, and an engine's tokens per second.
+    The seconds that a decoding request waits for a step, the mean seconds to the first token, and
+    an engine's tokens per second.
     """
-    if times is None or (step := plain_step(times, running)) is None:
-        return None, None, None
-    return step.seconds, _first_token(times, running), running / step.seconds
+
+    wait_seconds: float | None = None
+    first_token_seconds: float | None = None
+    tokens_per_second: float | None = None
 
 
-def _first_token(times: PlainStepTimes, running: float) -> float | None:
-    first, shares = times.first_token_seconds, _shares(running, times.running)
-    return sum(share * first[knot] for knot, share in shares.items()) if first else None
+def beside(times: PlainStepTimes | None, steps: Steps) -> Beside:
+    """Plain decoding under the same load, contexts and prompts."""
+    if times is None or (wait := plain_wait(times, steps)) is None:
+        return Beside()
+    token = plain_token(times, steps)
+    speed = steps.running / token.seconds if token is not None and token.seconds else None
+    return Beside(wait.seconds, first_token(times, steps.running), speed)
 
 
-def are_prompts_alike(times: PlainStepTimes, steps: Steps) -> bool:
-    """Whether plain steps with the same prompts would include about as much prefill.
-
-    They are compared with the plain steps that were measured.
-    """
-    share = min(max(times.prompt_share, steps.least_prompt_share), steps.prompt_share)
-    low, high = sorted((times.prompt_share, share))
-    return high <= max(_ALIKE * low, _FEW)
+def first_token(times: PlainStepTimes, running: float) -> float | None:
+    """The mean time to the first token at a load; None if it was not measured."""
+    if not times.first_token_seconds:
+        return None
+    parts = shares(running, times.running)
+    return sum(share * times.first_token_seconds[knot] for knot, share in parts.items())
 
 
-def _shares(running: float, knots: Sequence[float]) -> dict[int, float]:
-    """The weights of the knots in the curve's value at a load; their sum is 1."""
+def shares(value: float, knots: Sequence[float]) -> Mapping[int, float]:
+    """The weights of the knots in a curve's value; their sum is 1."""
     if len(knots) == 1:
         return {0: 1.0}
-    right = min(max(bisect_right(knots, running), 1), len(knots) - 1)
-    share = (running - knots[right - 1]) / (knots[right] - knots[right - 1])
+    right = min(max(bisect_right(knots, value), 1), len(knots) - 1)
+    share = (value - knots[right - 1]) / (knots[right] - knots[right - 1])
     return {right - 1: 1 - share, right: share}
-
-
-_SUPPORT: Final = 6  # minimum periods per load
-_BLOCKS: Final = 12  # maximum blocks of adjacent periods per load
-
-_Groups = list[list[Steps]]
-
-
-def fit(periods: Sequence[Steps]) -> PlainStepTimes | None:
-    """The curve through short periods of plain decoding; None if they do not determine one.
-
-    The periods are in chronological order. At the mean load of each group of periods, the curve is
-    their seconds / their steps, so it reproduces the measured time.
-    """
-    groups = _by_load(periods)
-    if not groups:
-        return None
-    curve = _curve(groups, sum_steps(*periods).prompt_share)
-    # It may have an impossible step time, such as one below 0 extrapolated from two similar loads.
-    return curve if curve.problem() is None else None
-
-
-def _curve(groups: _Groups, prompt_share: float) -> PlainStepTimes:
-    loads = tuple(
-        sum(one.running * one.decode_steps for one in group) / sum_steps(*group).decode_steps
-        for group in groups
-    )
-    seconds = tuple(sum_steps(*group).step_seconds for group in groups)
-
-    means = PlainStepTimes(running=loads, seconds=seconds, errors=(0.0,) * len(groups))
-    errors = [_error(means, group) for group in groups]
-    independent = (
-        tuple(error * (i == j) for j in range(len(errors))) for i, error in enumerate(errors)
-    )
-    steps = [
-        PlainStep(seconds=one, deviations=row)
-        for one, row in zip(seconds, independent, strict=True)
-    ]
-
-    curve = replace(_through(loads, steps, prompt_share), first_token_seconds=_first_tokens(groups))
-    if len(groups) > 1:
-        # The outer segments extend to the lowest and the highest measured load.
-        lowest = min(one.running for one in groups[0])
-        highest = max(one.running for one in groups[-1])
-        knots = (lowest, *loads[1:-1], highest)
-        first = [_first_token(curve, load) for load in knots]
-        curve = replace(
-            _through(knots, [line(curve, load) for load in knots], prompt_share),
-            # Extrapolated from steep times, it may fall below 0.
-            first_token_seconds=tuple(max(0.0, one) for one in first if one is not None),
-        )
-    return curve
-
-
-def _first_tokens(groups: _Groups) -> tuple[float, ...]:
-    """The mean time to first token of each group; empty if a group has none."""
-    sums = [sum_steps(*group) for group in groups]
-    if not all(one.first_tokens and one.first_token_seconds for one in sums):
-        return ()
-    return tuple(one.first_token_seconds / one.first_tokens for one in sums)
-
-
-def _through(
-    loads: Sequence[float], steps: Sequence[PlainStep], prompt_share: float
-) -> PlainStepTimes:
-    return PlainStepTimes(
-        running=tuple(loads),
-        seconds=tuple(one.seconds for one in steps),
-        errors=tuple(one.error for one in steps),
-        deviations=tuple(one.deviations for one in steps),
-        prompt_share=prompt_share,
-    )
-
-
-def _by_load(periods: Sequence[Steps]) -> _Groups:
-    """The periods grouped by the nearest power of two, without groups that are too small."""
-    groups: dict[int, list[Steps]] = defaultdict(list)
-    for one in periods:
-        groups[round(log2(one.running))].append(one)
-    return [groups[key] for key in sorted(groups) if len(groups[key]) >= _SUPPORT]
-
-
-def _error(means: PlainStepTimes, group: Sequence[Steps]) -> float:
-    off = [one.seconds - one.decode_steps * line(means, one.running).seconds for one in group]
-    size = ceil(len(off) / _BLOCKS)
-    blocks = [sum(off[start : start + size]) for start in range(0, len(off), size)]
-    return scatter(blocks) / sum_steps(*group).decode_steps
-
-
-_COVERED: Final = 0.8  # share of the steps whose plain time must be known
-_PRUNE: Final = 64  # minimum number of readings to drop at once
-
-
-class DecodeClock:
-    """Cumulative steps and plain times at each poll; bounded in time.
-
-    With them, a request takes only two look-ups.
-    """
-
-    def __init__(self, history: float) -> None:
-        """``history`` is in the clock's seconds."""
-        self._history = history
-        self._times: list[float] = []
-        self._rows: list[tuple[float, ...]] = []  # cumulative sums of ``_row``
-
-    def add(
-        self, start: float, end: float, engines: Sequence[tuple[Steps, PlainStep | None]]
-    ) -> None:
-        """Adds what the model's engines decoded between two polls.
-
-        A gap or a clock set back restarts the history.
-        """
-        if not self._times or start != self._times[-1]:
-            self._times, self._rows = [start], [(0.0,) * _FIELDS]
-
-        # Per running request: each of them took part in this many steps.
-        running = sum(steps.running for steps, _ in engines)
-        grown = [(steps.decode_steps / running, _row(plain)) for steps, plain in engines]
-        self._times.append(end)
-        self._rows.append(added_up([(1.0, self._rows[-1]), *grown]))
-
-        stale = bisect_right(self._times, end - self._history)
-        if stale >= _PRUNE:
-            del self._times[:stale], self._rows[:stale]
-
-    def between(self, start: float, end: float) -> PlainStep | None:
-        """The mean plain step from ``start`` to ``end``.
-
-        None if it is unknown for too many of the steps.
-        """
-        if not self._times or start < self._times[0] or end <= start:
-            return None
-        pairs = zip_longest(self._at(start), self._at(end), fillvalue=0.0)
-        decode_steps, known, plain, *deviations = [after - before for before, after in pairs]
-        if decode_steps <= 0 or known < _COVERED * decode_steps:
-            return None
-        return PlainStep(seconds=plain / known, deviations=tuple(one / known for one in deviations))
-
-    def _at(self, moment: float) -> tuple[float, ...]:
-        right = bisect_right(self._times, moment)
-        if right == len(self._times):
-            return self._rows[-1]
-        share = (moment - self._times[right - 1]) / (self._times[right] - self._times[right - 1])
-        pairs = zip_longest(self._rows[right - 1], self._rows[right], fillvalue=0.0)
-        return tuple([before + share * (after - before) for before, after in pairs])
-
-
-_FIELDS: Final = 3
-
-
-def _row(plain: PlainStep | None) -> tuple[float, ...]:
-    """What a decode step adds to the sums.
-
-    It is 1 and, if its plain time is known, 1, that time and its deviations.
-    """
-    return (1.0,) if plain is None else (1.0, 1.0, plain.seconds, *plain.deviations)

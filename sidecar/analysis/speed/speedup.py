@@ -1,24 +1,23 @@
 """Whether speculation pays: plain time per token / actual (docs/speedup.md).
 
-This is computed for an engine and for each temperature. A request at temperature t gets L_t tokens
-from a step of S seconds; without speculation it would get one in S0(b). Tokens and seconds are
-summed over the sliding window and then divided, never averaged.
+This is computed for an engine, for each temperature and for each context. Actual is the wall time
+of all steps, plain the time of as many tokens with the same prompts at the same load and context.
+Tokens and seconds are summed over the sliding window and then divided, never averaged.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import pairwise
 from math import hypot, inf
 from typing import Final
 
 from sidecar.analysis.speed.plain import (
-    PlainStep,
+    PlainTime,
     added_up,
-    are_prompts_alike,
     beside,
     by_load,
-    covers,
     scatter,
+    step_time,
 )
 from sidecar.analysis.speed.steps import (
     LOAD_EDGES,
@@ -29,29 +28,19 @@ from sidecar.analysis.speed.steps import (
     load_label,
     sum_steps,
 )
-from sidecar.engine.window import GrowthWindow, Row, subtract
+from sidecar.analysis.speed.withheld import Withheld
+from sidecar.analysis.windows.growth import HOUR, GrowthWindow, subtract
 from sidecar.settings.baselines import PlainStepTimes
 
 _FEWEST: Final = 5  # minimum parts of the window with data for an estimate
-
-
-class Withheld(StrEnum):
-    """Why there is no speedup."""
-
-    NO_STEPS = "no_steps"  # vLLM does not export the step times, or several API servers count steps
-    ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - not a password; ITL does not measure steps
-    NO_REFERENCE = "no_reference"  # the time of a plain step is unknown
-    OTHER_MODEL = "other_model"  # the baseline is of other models
-    LOAD = "load"  # the baseline does not cover the number of running requests
-    PROMPTS = "prompts"  # the baseline was measured with other prompts
-    TOO_LITTLE = "too_little"  # too few tokens so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speedup:
     """Plain time per token / actual: ``ratio`` ± ``error``, its standard error.
 
-    Times are mean seconds per token.
+    Times are mean seconds per token. ``doubt`` is how far the ratio may be off because the baseline
+    has one context; see ``PlainTime``.
     """
 
     ratio: float
@@ -59,6 +48,7 @@ class Speedup:
     plain_seconds: float
     actual_seconds: float
     tokens: float
+    doubt: float = 0.0
 
 
 class SlidingTimes:
@@ -68,17 +58,14 @@ class SlidingTimes:
     """
 
     def __init__(self, seconds: float) -> None:
-        # Tokens, actual and plain seconds, then the plain seconds' deviations.
-        self._totals: Row = (0.0,) * 3
+        # Tokens, actual and plain seconds, the latter's doubt, then its deviations.
+        self._totals: tuple[float, ...] = (0.0,) * 4
         self._window = GrowthWindow(seconds, subtract)
         self.mark(-inf)
 
-    def add(self, *, tokens: float, plain: PlainStep, actual: float) -> None:
-        """Adds ``tokens`` that took ``actual`` seconds in total.
-
-        Each of them would take a step of ``plain`` seconds.
-        """
-        each = (plain.seconds, *plain.deviations)
+    def add(self, *, tokens: float, plain: PlainTime, actual: float) -> None:
+        """Adds ``tokens`` that took ``actual`` seconds in total, and ``plain`` each."""
+        each = (plain.seconds, plain.doubt, *plain.deviations)
         self._totals = added_up(
             [(1.0, self._totals), (1.0, (tokens, actual)), (tokens, (0.0, 0.0, *each))]
         )
@@ -89,7 +76,7 @@ class SlidingTimes:
 
     def read(self) -> Speedup | None:
         """The window that ends now; None if it has too little data."""
-        tokens, actual, plain, *deviations = self._window.growth or self._totals
+        tokens, actual, plain, doubt, *deviations = self._window.growth or self._totals
         if tokens <= 0 or actual <= 0:
             return None
 
@@ -104,58 +91,95 @@ class SlidingTimes:
         if len(off) < _FEWEST:
             return None
 
-        # S0's own errors are common to all tokens
-        error = hypot(scatter(off), *deviations) / actual
+        # The baseline's own errors are common to all tokens.
+        error = hypot(scatter(off), *deviations, doubt / 2) / actual
         return Speedup(
             ratio=ratio,
             error=error,
             plain_seconds=plain / tokens,
             actual_seconds=actual / tokens,
             tokens=tokens,
+            doubt=doubt / actual,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A speedup that is withheld by now, and how many seconds ago it was last known."""
+
+    speedup: Speedup
+    age: float
+
+
+class Memory:
+    """Keeps the last speedup that was known, for an hour."""
+
+    def __init__(self) -> None:
+        self._last: Speedup | None = None
+        self._at = -inf
+
+    def held(self, speedup: Speedup | None, at: float) -> Held | None:
+        """What stands in for ``speedup`` at ``at``, in seconds; None if it is known."""
+        if speedup is not None:
+            self._last = speedup
+            self._at = at
+            return None
+        if self._last is None or not 0 <= at - self._at <= HOUR:
+            return None
+        return Held(self._last, at - self._at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpeed:
     """One engine, or all engines of a model together, over the sliding window.
 
-    If ``speedup`` is None, ``withheld`` says why. ``break_even_length`` is S / S0, the tokens per
-    step at which speculating is as fast as plain decoding; ``break_even_acceptance`` is the
-    acceptance rate that gives this length, more than 1 if none does; both are None without
-    ``speedup``.
+    If ``speedup`` is None, ``withheld`` says why, and ``held`` has the one that was known within
+    the hour. ``plain_step_seconds`` is S0, a step that prefills nothing. ``break_even_length`` is
+    how many tokens a step must give for speculating to be as fast as plain decoding;
+    ``break_even_acceptance`` is the acceptance rate that gives this length, more than 1 if none
+    does; all three are None without ``speedup``.
     """
 
     steps: Steps | None = None
     speedup: Speedup | None = None
     withheld: Withheld | None = None
+    held: Held | None = None
+    plain_step_seconds: float | None = None
     break_even_length: float | None = None
     break_even_acceptance: float | None = None
 
     @property
+    def in_force(self) -> Speedup | None:
+        """The speedup that decides: the present one or, while that is withheld, the held one."""
+        if self.speedup is None and self.held is not None:
+            return self.held.speedup
+        return self.speedup
+
+    @property
     def costs(self) -> StepCosts | None:
-        """Step times over the window.
+        """Step times over the window, without prefill.
 
         None if the plain step time is unknown or nothing was drafted.
         """
-        if self.steps is None or not self.break_even_length or not self.steps.drafted:
+        plain, length = self.plain_step_seconds, self.break_even_length
+        if self.steps is None or not plain or not length or not self.steps.drafted:
             return None
-        actual = self.steps.step_seconds
-        return StepCosts(
-            actual=actual, plain=actual / self.break_even_length, drafted=self.steps.drafted
-        )
+        return StepCosts(actual=plain * length, plain=plain, drafted=self.steps.drafted)
 
 
 _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
+_DOUBT: Final = 0.07  # a ratio that may be further off is withheld
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
     """What was decoded while ``running`` requests ran (a label: 1, 2, 3-4, …).
 
-    It counts since the start, a model's since vLLM's start. ``plain_seconds`` is S0, the time of a
-    step without speculation; None if unknown, as for one engine. It is, like the mean times to
-    first token and the tokens per second of one engine, of the mean load that there was; without
-    any, it is of the middle of the label's loads.
+    It counts since the start, a model's since vLLM's start. ``plain_seconds`` is how long a
+    decoding request waits for a step without speculation; None if unknown, as for one engine. It
+    is, like the mean times to first token and the tokens per second of one engine, of the mean
+    load, context and prompts that there were; without any, it is S0 in the middle of the label's
+    loads.
     """
 
     running: str
@@ -206,11 +230,20 @@ def _load_report(
 ) -> LoadReport:
     if not total.decode_steps:
         return LoadReport(label, plain_seconds=middle)
-    plain, *plain_rates = beside(curve, total.running)
-    timed = min(total.first_tokens, total.first_token_seconds) > 0
-    first = total.first_token_seconds / total.first_tokens if timed else None
-    decoded = (total.seconds, total.decode_steps, total.tokens, plain, total.drafted)
-    return LoadReport(label, *decoded, first, total.tokens_per_second, *plain_rates)
+    plain = beside(curve, total)
+    is_timed = min(total.first_tokens, total.first_token_seconds) > 0
+    return LoadReport(
+        running=label,
+        seconds=total.seconds,
+        steps=total.decode_steps,
+        tokens=total.tokens,
+        plain_seconds=plain.wait_seconds,
+        drafted=total.drafted,
+        first_token_seconds=total.first_token_seconds / total.first_tokens if is_timed else None,
+        tokens_per_second=total.tokens_per_second,
+        plain_first_token_seconds=plain.first_token_seconds,
+        plain_tokens_per_second=plain.tokens_per_second,
+    )
 
 
 class EngineSpeedWindow:
@@ -220,27 +253,36 @@ class EngineSpeedWindow:
         self._total = NO_DECODING
         self._steps = GrowthWindow(seconds, subtract)
         self._times = SlidingTimes(seconds)
+        # tokens whose plain time is unknown, by why
+        self._uncovered = dict.fromkeys(Withheld, 0.0)
+        self._uncovered_window = GrowthWindow(seconds, subtract)
+        self._memory = Memory()
         self.mark(-inf)
 
-    def add(self, steps: Steps, plain: PlainStep | None) -> None:
-        """Adds what was decoded since the last poll, with its plain time per step if known."""
+    def add(self, steps: Steps, plain: PlainTime | Withheld) -> None:
+        """Adds what was decoded since the last poll, with its plain time per token if known."""
         self._total = sum_steps(self._total, steps)
-        if plain is not None:
-            self._times.add(tokens=steps.tokens, plain=plain, actual=steps.seconds)
+        if isinstance(plain, PlainTime):
+            self._times.add(tokens=steps.generated, plain=plain, actual=steps.request_seconds)
+        else:
+            self._uncovered[plain] += steps.generated
 
     def mark(self, at: float) -> None:
         """Timestamps everything added so far with ``at``, a poll's time."""
         self._steps.append(at, self._total)
         self._times.mark(at)
+        self._uncovered_window.append(at, tuple(self._uncovered.values()))
 
-    def read(self, curve: PlainStepTimes | None, missing: Withheld) -> EngineSpeed | None:
-        """The window that ends at the last poll; None without steps.
+    def read(
+        self, curve: PlainStepTimes | None, missing: Withheld, at: float
+    ) -> EngineSpeed | None:
+        """The window that ends at ``at``, the last poll; None without steps.
 
         ``missing`` says why there is no curve.
         """
         grown = self._steps.growth or ()
         # also if a total is so large that, as a double, it no longer grows
-        if not grown or min(grown[:4]) <= 0:
+        if not grown or min(grown[:4]) <= 0 or Steps(*grown).engine_seconds <= 0:
             return None
 
         steps = Steps(*grown)
@@ -248,17 +290,71 @@ class EngineSpeedWindow:
             return EngineSpeed(steps=steps, withheld=missing)
 
         speedup = self._times.read()
-        if speedup is None or speedup.tokens < _COVERED * steps.tokens:
-            withheld = Withheld.TOO_LITTLE if covers(curve, steps.running) else Withheld.LOAD
-            return EngineSpeed(steps=steps, withheld=withheld)
-        if not are_prompts_alike(curve, steps):
-            return EngineSpeed(steps=steps, withheld=Withheld.PROMPTS)
+        withheld = self._withheld(speedup, steps)
+        if withheld is not None or speedup is None:
+            return EngineSpeed(steps=steps, withheld=withheld, held=self._memory.held(None, at))
 
-        length = steps.tokens_per_step / speedup.ratio
-        drafted = steps.draft_tokens / steps.decode_steps
-        return EngineSpeed(
-            steps=steps,
-            speedup=speedup,
-            break_even_length=length,
-            break_even_acceptance=max(length - 1, 0.0) / drafted if drafted else None,
-        )
+        self._memory.held(speedup, at)
+        return _compared(steps, speedup, curve)
+
+    def _withheld(self, speedup: Speedup | None, steps: Steps) -> Withheld | None:
+        if speedup is not None and speedup.tokens >= _COVERED * steps.generated:
+            return Withheld.CONTEXT if speedup.doubt > _DOUBT else None
+        lost = dict(zip(Withheld, self._uncovered_window.growth or (), strict=False))
+        if sum(lost.values()) > (1 - _COVERED) * steps.generated:
+            return max(lost, key=lambda why: lost[why])
+        return Withheld.TOO_LITTLE
+
+
+def _compared(steps: Steps, speedup: Speedup, curve: PlainStepTimes) -> EngineSpeed:
+    """What follows from a speedup and from the plain step at the window's load and context."""
+    plain = step_time(curve, steps.running, steps.context).seconds
+    prefill = max(speedup.plain_seconds - plain, 0.0)  # per token, the same with speculation
+    decoding = max(speedup.actual_seconds - prefill, 0.0)
+    length = steps.tokens_per_step * decoding / plain if plain else None
+
+    drafted = steps.draft_tokens / steps.decode_steps
+    acceptance = max(length - 1, 0.0) / drafted if length is not None and drafted else None
+    return EngineSpeed(
+        steps=steps,
+        speedup=speedup,
+        plain_step_seconds=plain,
+        break_even_length=length,
+        break_even_acceptance=acceptance,
+    )
+
+
+CONTEXT_EDGES: Final = (64, 256, 1024, 4096, 16_384, 65_536)  # tokens, inclusive: powers of four
+CONTEXT_LABELS: Final = ("0-64", "64-256", "256-1k", "1k-4k", "4k-16k", "16k-64k", "64k+")
+
+
+def context_label(context: float) -> str:
+    """The value of the label ``context`` for a mean number of tokens in the KV cache."""
+    return CONTEXT_LABELS[bisect_left(CONTEXT_EDGES, context)]
+
+
+class ContextSpeed:
+    """Plain and actual times over the last hour, by the mean context of the decoding requests."""
+
+    def __init__(self) -> None:
+        self._times = {label: SlidingTimes(HOUR) for label in CONTEXT_LABELS}
+
+    def add(self, steps: Steps, plain: PlainTime) -> None:
+        """Adds what an engine decoded since the last poll, with its plain time per token."""
+        if steps.context is not None:
+            times = self._times[context_label(steps.context)]
+            times.add(tokens=steps.generated, plain=plain, actual=steps.request_seconds)
+
+    def mark(self, at: float) -> None:
+        """Timestamps everything added so far with ``at``, a poll's time."""
+        for times in self._times.values():
+            times.mark(at)
+
+    def read(self) -> dict[str, Speedup]:
+        """The speedup by context, shortest first; contexts with too little data are missing."""
+        found = {label: times.read() for label, times in self._times.items()}
+        return {
+            label: speedup
+            for label, speedup in found.items()
+            if speedup is not None and speedup.doubt <= _DOUBT
+        }

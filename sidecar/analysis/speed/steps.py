@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from math import exp, inf
 from typing import Final, NamedTuple
 
 from sidecar.engine.names import Counter
@@ -23,7 +24,9 @@ class Steps(NamedTuple):
     without each request's first one. ``prompt_tokens`` are those computed, without those found in
     the prefix cache. Plain decoding may have found up to ``dropped_tokens`` of them there, since
     EAGLE and its like drop the last block of what a request finds. ``first_token_seconds`` is the
-    time from arrival to first token, summed over requests.
+    time from arrival to first token, summed over requests. ``engine_seconds`` is the wall time of
+    all steps, of those that only prefill too. ``context_tokens`` sums, over the ``context_steps``
+    decode steps for which it is known, the tokens that the request holds in the KV cache.
     """
 
     seconds: float
@@ -36,6 +39,24 @@ class Steps(NamedTuple):
     drafts: float = 0.0
     draft_tokens: float = 0.0
     first_token_seconds: float = 0.0
+    engine_seconds: float = 0.0
+    context_tokens: float = 0.0
+    context_steps: float = 0.0
+
+    @property
+    def generated(self) -> float:
+        """All tokens, each request's first one included."""
+        return self.tokens + self.first_tokens
+
+    @property
+    def context(self) -> float | None:
+        """The tokens that a decoding request holds, on average; None if unknown."""
+        return self.context_tokens / self.context_steps if self.context_steps else None
+
+    @property
+    def request_seconds(self) -> float:
+        """The wall time of all steps, summed over the requests that were in them."""
+        return self.running * self.engine_seconds
 
     @property
     def step_seconds(self) -> float:
@@ -56,7 +77,7 @@ class Steps(NamedTuple):
     @property
     def tokens_per_second(self) -> float:
         """Tokens that the engine generates in a second in which it has something to do."""
-        return (self.tokens + self.first_tokens) / (self.engine_steps * self.step_seconds)
+        return self.generated / self.engine_seconds
 
     @property
     def tokens_per_step(self) -> float:
@@ -76,15 +97,20 @@ class Steps(NamedTuple):
     @property
     def prompt_share(self) -> float:
         """Prompt tokens computed per generated token: how much prefill S includes."""
-        return self.prompt_tokens / (self.tokens + self.first_tokens)
+        return self.prompt_tokens / self.generated
 
     @property
-    def least_prompt_share(self) -> float:
-        """``prompt_share`` without ``dropped_tokens``.
+    def plain_prompt_tokens(self) -> float:
+        """The prompt tokens that plain decoding would have computed for the same prompts."""
+        return max(self.prompt_tokens - self.dropped_tokens, 0.0)
 
-        Plain decoding would compute at least so much for the same prompts.
-        """
-        return (self.prompt_tokens - self.dropped_tokens) / (self.tokens + self.first_tokens)
+    def holding(self, context: float | None) -> "Steps":
+        """The same with this mean context; unknown if it is None."""
+        if context is None:
+            return self._replace(context_tokens=0.0, context_steps=0.0)
+        return self._replace(
+            context_tokens=context * self.decode_steps, context_steps=self.decode_steps
+        )
 
 
 NO_DECODING: Final = Steps(*(0.0,) * len(Steps._fields))
@@ -119,11 +145,31 @@ def counter_growth(
     }
 
 
-def counted_steps(grown: Mapping[Counter, float], block: int = 0) -> Steps | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """What else is known of an engine between two polls.
+
+    ``seconds`` is the time between them. ``is_busy``: requests ran at both. ``prefill_seconds`` is
+    how long a request takes from being scheduled to its first token, on average; None if unknown.
+    ``block`` is the size of a block of the KV cache in tokens, 0 if unknown, and ``drops_block``
+    the share of the requests with a prefix-cache hit that compute the last block of it again,
+    because the engine speculates.
+    """
+
+    seconds: float = inf
+    is_busy: bool = False
+    prefill_seconds: float | None = None
+    block: int = 0
+    drops_block: float = 1.0
+
+
+_USUAL: Final = Interval()
+
+
+def counted_steps(grown: Mapping[Counter, float], interval: Interval = _USUAL) -> Steps | None:
     """What an engine decoded according to vLLM's counters.
 
-    None if nothing, or if vLLM does not export them. ``block`` is the size of a block of its KV
-    cache in tokens, 0 if unknown.
+    None if nothing, or if vLLM does not export them.
     """
     if not grown.keys() >= _NEEDED or grown[Counter.DECODE_STEPS] <= 0 or grown[Counter.STEPS] <= 0:
         return None
@@ -132,19 +178,20 @@ def counted_steps(grown: Mapping[Counter, float], block: int = 0) -> Steps | Non
     if generated <= first or grown[Counter.DECODE_SECONDS] <= 0:
         return None
 
-    return Steps(
+    steps = Steps(
         seconds=grown[Counter.DECODE_SECONDS],
         decode_steps=grown[Counter.DECODE_STEPS],
         engine_steps=grown[Counter.STEPS],
         tokens=generated - first,
         first_tokens=first,
         first_token_seconds=grown.get(Counter.TTFT_SECONDS, 0.0),
-        **_prompts_and_drafts(grown, block),
+        **_prompts_and_drafts(grown, interval),
     )
+    return steps._replace(engine_seconds=_engine_seconds(steps, interval))
 
 
 def reported_steps(
-    tally: StepTally, grown: Mapping[Counter, float], block: int = 0
+    tally: StepTally, grown: Mapping[Counter, float], interval: Interval = _USUAL
 ) -> Steps | None:
     """What an engine decoded by the plug-in's count of steps; None if nothing.
 
@@ -152,22 +199,66 @@ def reported_steps(
     """
     if tally.steps <= 0 or tally.decodes <= 0 or tally.request_seconds <= 0 or tally.tokens <= 0:
         return None
-    return Steps(
+
+    # The plug-in counts the steps in which any request decodes.
+    first = grown.get(Counter.FIRST_TOKENS, 0.0)
+    alone = first * _alone(tally.decodes / tally.steps)
+    steps = Steps(
         seconds=tally.request_seconds,
         decode_steps=tally.decodes,
-        engine_steps=tally.steps,
+        engine_steps=tally.steps + alone,
         tokens=tally.tokens,
-        **_prompts_and_drafts(grown, block),
+        first_tokens=first,
+        **_prompts_and_drafts(grown, interval),
     )
+    return steps._replace(engine_seconds=_engine_seconds(steps, interval))
 
 
-def _prompts_and_drafts(grown: Mapping[Counter, float], block: int) -> dict[str, float]:
-    computed = max(
-        grown.get(Counter.PROMPT_TOKENS, 0.0) - grown.get(Counter.PREFIX_CACHE_HITS, 0.0), 0.0
-    )
+def _alone(running: float) -> float:
+    """The share of prefills during which no other request decodes.
+
+    1 with one request at a time. With independent arrivals it falls about as the probability that
+    nobody else is there.
+    """
+    return exp(-2 * max(running - 1, 0.0))
+
+
+def _engine_seconds(steps: Steps, interval: Interval) -> float:
+    """The wall time of an engine's steps, of those that only prefill too.
+
+    vLLM does not export it. It is at least that of the steps in which any request decodes, and at
+    most that plus all time in prefill, which is what an engine does that always has requests. If
+    the load varied, it is the time as the requests saw it: longer steps have more of them.
+    """
+    prefill = interval.prefill_seconds
+    if prefill is None:
+        prefill = steps.step_seconds
+    every = prefill * steps.first_tokens
+
+    alone = _alone(steps.running)
+    decoding = steps.engine_steps - alone * steps.first_tokens
+    least = decoding * steps.step_seconds
+    wall = least + alone * every
+    if interval.is_busy and alone < _MOSTLY:
+        least = steps.engine_steps * steps.step_seconds
+        wall = least + every
+    return max(min(wall, interval.seconds), least)
+
+
+_MOSTLY: Final = 0.9  # requests that come one at a time leave gaps, even if each poll meets one
+
+
+def _prompts_and_drafts(grown: Mapping[Counter, float], interval: Interval) -> dict[str, float]:
+    hits = grown.get(Counter.PREFIX_CACHE_HITS, 0.0)
+    computed = max(grown.get(Counter.PROMPT_TOKENS, 0.0) - hits, 0.0)
+    # A request without a hit drops nothing, and each hit is of a block at least.
+    with_hits = grown.get(Counter.FIRST_TOKENS, 0.0)
+    if interval.block:
+        with_hits = min(with_hits, hits / interval.block)
+    dropped = with_hits * interval.block * interval.drops_block
     return {
         "prompt_tokens": computed,
-        "dropped_tokens": min(grown.get(Counter.FIRST_TOKENS, 0.0) * block, computed),
+        "dropped_tokens": min(dropped, computed),
         "drafts": grown.get(Counter.DRAFTS, 0.0),
         "draft_tokens": grown.get(Counter.DRAFT_TOKENS, 0.0),
     }

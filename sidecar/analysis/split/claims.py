@@ -6,7 +6,7 @@ from sidecar.analysis.split.life import Life
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
 from sidecar.analysis.split.trust import Standing
 from sidecar.analysis.split.view import EngineView
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import Hello, HelloState
 
 
@@ -46,15 +46,17 @@ class Claims:
         present = self.connected or [life for life in self._lives[-1:] if not life.is_past]
         return [life for life in present if life.observes] or present
 
-    def view(self, at: float, *, is_split: bool, was_observed: bool) -> EngineView:
+    def view(
+        self, at: float, *, is_split: bool, was_observed: bool, is_out_of_reach: bool
+    ) -> EngineView:
         """What is known at ``at``, a poll's time.
 
         ``is_split``: other engines of the model have a split. ``was_observed``: an earlier process
-        of vLLM had a plug-in in this engine.
+        of vLLM had a plug-in in this engine. ``is_out_of_reach``: the split is without it.
         """
         blank = self._blank(at)
         no_split = None
-        if blank is None:
+        if blank is None and not is_out_of_reach:
             no_split = self._no_split(is_split=is_split, was_observed=was_observed)
 
         tables = None
@@ -147,7 +149,7 @@ def claimants(lives: Sequence[Life]) -> list[Life]:
     A life that has left is of the past once one that began after it is confirmed.
     """
     for place, life in enumerate(lives):
-        if life.trust.is_proven and life.trust.began_midway and life.connections:
+        if life.trust.is_proven and life.trust.follows_another and life.connections:
             for earlier in lives[:place]:
                 earlier.is_past |= not earlier.connections
     return [life for life in lives if _claims(life)]

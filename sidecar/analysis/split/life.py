@@ -6,7 +6,7 @@ from typing import Final
 
 from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginState
 from sidecar.analysis.split.trust import Compared, Totals, Trust
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import (
     MAX_KEYS,
     FinishedRequest,

@@ -13,7 +13,7 @@ from sidecar.analysis.split.plugin_state import PluginReport, plugin_state
 from sidecar.analysis.split.trust import Compared, Standing, Totals, Trust
 from sidecar.analysis.split.view import CountedLife, EngineView, FinishedRequests, LivesView
 from sidecar.engine import names
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.requests.messages import Dropped, Hello, Message, ReportPart, Unreadable
 from sidecar.requests.receiver import DROP_REASONS
@@ -23,6 +23,7 @@ UNCONFIRMED: Final = "unconfirmed"  # vLLM's counters contradict its sender
 LOST: Final = "lost"  # the plug-in could not send it, because the sidecar was down or too slow
 # more than is kept until the next poll or in a table, or of a model past limits.models
 OVERFLOW: Final = "overflow"
+_UNREACHED_AFTER: Final = 30.0  # seconds in which an engine drafts and does not connect
 _MOST_LIVES: Final = 64
 # Bytes of the rows of all lives. Half is for those that vLLM's counters confirm, half for all
 # others, so that no sender takes the room of an engine's own plug-in.
@@ -64,6 +65,9 @@ class Lives:
         self._disputed: dict[EngineKey, set[str]] = {}
         # what vLLM counted of each engine on the last page
         self._counted: dict[EngineKey, Totals] = {}
+        # engines that draft without a plug-in beside others with one: the first poll that saw it
+        self._unheard: dict[EngineKey, float] = {}
+        self._out_of_reach: set[EngineKey] = set()  # as on another node: no part of the split
         self._dropped = dict.fromkeys(
             (*sorted(DROP_REASONS), OTHER_ENGINE, UNCONFIRMED, LOST, OVERFLOW), 0
         )
@@ -114,7 +118,7 @@ class Lives:
         # What vLLM had counted by then is not its own; unknown if the clock was set back since.
         if from_start and hello.started > self._latest_poll:
             origin = self._counted.get(EngineKey(hello.model or "", str(hello.engine)))
-        return Life(hello, Trust(origin), from_start=from_start)
+        return Life(hello, Trust(origin, is_new=from_start), from_start=from_start)
 
     def _report(self, life: Life, part: ReportPart) -> None:
         self._finished += len(part.finished)
@@ -200,6 +204,7 @@ class Lives:
         self._note_traffic(at, before)
         if has_restarted:
             self._end_process()
+        self._note_out_of_reach(at, before)
         for key in reset:
             self._restart_counters(key)
 
@@ -234,15 +239,42 @@ class Lives:
                 self._unheard_since = at
                 return
 
+    def _note_out_of_reach(self, at: float, before: dict[EngineKey, Totals]) -> None:
+        """Notes engines whose plug-in would have connected by now if it could.
+
+        From then on the others have a split without them. If one connects later all the same, what
+        it had counted would look like growth, so it stays out until vLLM restarts.
+        """
+        over = {life.key for life in self._lives.values() if life.is_over}
+        split = self._split_models()
+        unheard: dict[EngineKey, float] = {}
+        for key, counted in self._counted.items():
+            if self._of(key) or key in over or key.model_name not in split:
+                continue
+            drafts = counted.get(Compared.DRAFTS, 0)
+            has_grown = key in before and drafts > before[key].get(Compared.DRAFTS, drafts)
+            if key in self._unheard or has_grown:
+                unheard[key] = self._unheard.get(key, at)
+                if at - unheard[key] >= _UNREACHED_AFTER and has_grown:
+                    self._out_of_reach.add(key)
+        self._unheard = unheard
+        self._out_of_reach &= self._counted.keys()
+
+    def _split_models(self) -> set[str]:
+        """The models of which any engine is part of the split."""
+        return {life.key.model_name for life in self._lives.values() if life.has_counted}
+
     def _end_process(self) -> None:
         """Another process of vLLM has taken the place of the last one.
 
         An engine core may outlive its process, and stay connected.
         """
         self._disputed.clear()
+        self._unheard.clear()
+        self._out_of_reach.clear()
         for life in self._lives.values():
             if life.connections and not life.trust.is_proven and not life.has_counted:
-                life.trust = Trust()
+                life.trust = Trust(is_new=life.from_start)
             else:
                 life.end()
 
@@ -315,6 +347,8 @@ class Lives:
         for life in self._lives.values():
             if life.is_over or life.confirmed is None or life.first is None:
                 continue
+            if life.key in self._out_of_reach:
+                continue
             is_confirmed = life.trust.is_proven and life.key not in self._disputed
             if not is_confirmed and not life.has_counted:
                 continue
@@ -335,7 +369,7 @@ class Lives:
     def _take_finished(self) -> Iterator[FinishedRequests]:
         """The requests that finished since the last poll, of lives that count."""
         for life in self._lives.values():
-            if self._is_elsewhere(life):
+            if self._is_elsewhere(life) or life.key in self._out_of_reach:
                 self._dropped[OTHER_ENGINE] += life.abandon_requests()
             elif life.trust.standing is Standing.DIFFERS or life.key in self._disputed:
                 self._dropped[UNCONFIRMED] += life.abandon_requests()
@@ -352,11 +386,14 @@ class Lives:
         self._dropped[OVERFLOW] += len(requests.early) + len(requests.recent)
 
     def _view_engines(self, at: float) -> dict[EngineKey, EngineView]:
-        split = {life.key.model_name for life in self._lives.values() if life.has_counted}
+        split = self._split_models()
         over = {life.key for life in self._lives.values() if life.is_over}
         return {
             key: self._claims(key).view(
-                at, is_split=key.model_name in split, was_observed=key in over
+                at,
+                is_split=key.model_name in split,
+                was_observed=key in over,
+                is_out_of_reach=key in self._out_of_reach,
             )
             for key in self._counted
         }

@@ -140,8 +140,11 @@ class Trust:
     different times, but their growth can be compared.
     """
 
-    def __init__(self, origin: Totals | None = None) -> None:
-        """``origin`` is what vLLM had counted before the life began; None: nothing."""
+    def __init__(self, origin: Totals | None = None, *, is_new: bool = False) -> None:
+        """``origin`` is what vLLM had counted before the life began; None: nothing that is known.
+
+        ``is_new``: it began while this sidecar was listening, so perhaps after vLLM's counters.
+        """
         self.standing = Standing.WAITS
         # whether a cut that says anything has agreed, and none has differed since
         self.is_proven = False
@@ -154,6 +157,8 @@ class Trust:
         self._origin: Totals = origin or {}
         # whether it follows another life, so that vLLM's counters have more than its own
         self.began_midway = any(self._origin.values())
+        # whether it may, since all that vLLM has counted has not yet agreed with it
+        self._may_be_midway = is_new
         self._have_counters_restarted = False
         self._idle_at: float | None = None  # the last poll at which nothing had been counted
         self.reports = 0  # as of the last poll
@@ -169,6 +174,11 @@ class Trust:
         self._next_mark: _Cut | None = None
         # polls since the latest cut at which vLLM had counted more than at the poll before
         self._unreported = 0
+
+    @property
+    def follows_another(self) -> bool:
+        """Whether vLLM had counted for its engine before it began, as far as is known."""
+        return self.began_midway or (self._may_be_midway and self.reports > 0)
 
     def holds_nothing(self, at: float) -> bool:
         """Whether 0 is right for all of it at ``at``, since vLLM had counted nothing either.
@@ -193,7 +203,7 @@ class Trust:
         self._next_mark = self._counted = self._before_latest = self._least = None
         self._off_since = None
         self._origin = {}
-        self.began_midway = False
+        self.began_midway = self._may_be_midway = False
         self._have_counters_restarted = any(
             number > counted.get(name, number) for name, number in total.items()
         )
@@ -324,9 +334,11 @@ class Trust:
             return _compared(growth or cut, tolerance, is_known=growth is not None)
         if whole.is_above(tolerance):
             return Standing.DIFFERS, whole
-        if is_succeeded:
-            return Standing.AGREES, whole
-        if self.began_midway and not whole.is_telling_and_within(tolerance):
+        if is_succeeded:  # it keeps what it has, but this confirms nothing
+            return (Standing.AGREES if self.is_proven else Standing.WAITS), whole
+        if whole.is_telling_and_within(tolerance):
+            self._may_be_midway = False
+        elif self.follows_another:
             return self._find_midway(cut, growth, earlier or {}, tolerance)
         if whole.is_below(tolerance) or growth is None:
             return _compared(whole, tolerance)

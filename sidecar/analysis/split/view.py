@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import (
     Configuration,
     FinishedRequest,

@@ -5,14 +5,14 @@ It keeps times and counts, but never any text.
 
 import json
 import time
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, Self
 
 import aiohttp
 from pydantic import AliasPath, BaseModel, Field
 
 from sidecar.commands.load.workload import ENDPOINTS, RequestOptions
-from sidecar.engine.page_source import read_at_most
 from sidecar.errors import MeasurementError
 from sidecar.log import redacted
 
@@ -83,7 +83,8 @@ async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: flo
     """
     first: float | None = None
     tokens: int | None = None
-    accepted = last = None
+    accepted = None
+    last = None
 
     async for line in lines:
         if not line.startswith(_DATA):
@@ -98,7 +99,8 @@ async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: flo
         accepted = accepted if last.drafts is None else last
     if last is None:
         raise BadReply("no stream")
-    end, numbers = time.monotonic(), accepted or last
+    end = time.monotonic()
+    numbers = accepted or last
     tpot: float | None = None
     if first is not None and tokens is not None and tokens >= 2:
         tpot = (end - first) / (tokens - 1)
@@ -116,6 +118,7 @@ async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: flo
 
 _FAILURES: Final = (BadReply, aiohttp.ClientError, OSError, ValueError, RecursionError)
 _LONGEST_REPLY: Final = 600.0  # seconds
+_MOST_REPLY: Final = 64 * 1024 * 1024  # bytes
 _MOST_MODELS: Final = 1024 * 1024  # bytes of `/v1/models`
 
 
@@ -165,7 +168,7 @@ class Client:
             async with self._session.get(url, allow_redirects=False) as response:
                 if response.status != 200:
                     raise BadReply(f"status {response.status}")
-                models = json.loads(await read_at_most(response, _MOST_MODELS) or b"")
+                models = json.loads(await _read_at_most(response, _MOST_MODELS) or b"")
                 return str(models["data"][0]["id"])
         except aiohttp.ClientConnectionError as error:
             fault = (
@@ -198,23 +201,67 @@ class Client:
 
         if max_tokens is not None:
             body.pop("min_tokens", None)  # vLLM refuses a request for more of these
-        if options.endpoint == "chat":
-            body["messages"] = [{"role": "user", "content": prompt}]
-        else:
-            body["prompt"] = prompt
 
-        url, begun = self._url + ENDPOINTS[options.endpoint], time.monotonic()
+        begun = time.monotonic()
         try:
-            # Redirects are not followed: prompts go only to the named server.
-            async with self._session.post(url, json=body, allow_redirects=False) as response:
-                if response.status != 200:
-                    raise BadReply(f"status {response.status}")
+            async with self._post(prompt, body) as response:
                 return await read_reply(response.content, temperature, begun)
         except _FAILURES as error:
             self.last_fault = _reason(error)
             return None
 
+    async def complete(self, prompt: str, fields: Mapping[str, Any]) -> Any:
+        """Sends one request with these fields and returns its whole reply, parsed.
+
+        None if it failed; ``last_fault`` has the reason.
+        """
+        body = {**self._options.extra_body, "model": self.model, **fields}
+        try:
+            async with self._post(prompt, body) as response:
+                return json.loads(await _read_at_most(response, _MOST_REPLY) or b"")
+        except _FAILURES as error:
+            self.last_fault = _reason(error)
+            return None
+
+    @asynccontextmanager
+    async def _post(
+        self, prompt: str, body: Mapping[str, Any]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Sends a request to the endpoint; gives its response if the status is 200."""
+        asked: dict[str, Any] = {"prompt": prompt}
+        if self.is_chat:
+            asked = {"messages": [{"role": "user", "content": prompt}]}
+        url = self._url + ENDPOINTS[self._options.endpoint]
+        # Redirects are not followed: prompts go only to the named server.
+        async with self._session.post(
+            url, json={**body, **asked}, allow_redirects=False
+        ) as response:
+            if response.status != 200:
+                raise BadReply(f"status {response.status}")
+            yield response
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether requests go to the chat endpoint."""
+        return self._options.endpoint == "chat"
+
 
 def _reason(error: Exception) -> str:
     """Why a request failed; never quotes a reply."""
     return str(error) if isinstance(error, BadReply) else type(error).__name__
+
+
+async def _read_at_most(response: aiohttp.ClientResponse, most: int) -> bytes | None:
+    """The whole body; if it exceeds ``most`` bytes, closes the connection and returns None.
+
+    aiohttp's own ``content.read(most)`` returns after the first chunk.
+    """
+    pieces: list[bytes] = []
+    received = 0
+    async for piece in response.content.iter_any():
+        received += len(piece)
+        if received > most:
+            response.close()
+            return None
+        pieces.append(piece)
+    return b"".join(pieces)

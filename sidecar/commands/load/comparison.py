@@ -195,7 +195,8 @@ def _effect(
 
 def _interval(name: str, level: LevelResult, confidence: float) -> Interval | None:
     """The metric's value, with the error that follows from that of its parts."""
-    value, whole = METRICS[name].value, level.whole
+    value = METRICS[name].value
+    whole = level.whole
     if name not in ACCEPTED:
         return estimate(value(whole), _by_round(name, level), confidence)
 
@@ -229,7 +230,8 @@ def _times(changes: Iterable[MetricChange]) -> Iterator[tuple[str, Interval, Int
     """
     gaps = {(str(one.level), one.metric): one.difference for one in changes}
     for level in dict.fromkeys(level for level, _ in gaps):
-        token, first = gaps[level, "TPOT P50"], gaps[level, "TTFT P50"]
+        token = gaps[level, "TPOT P50"]
+        first = gaps[level, "TTFT P50"]
         if token is not None and first is not None:
             yield level, token, first
 
@@ -237,7 +239,8 @@ def _times(changes: Iterable[MetricChange]) -> Iterator[tuple[str, Interval, Int
 def _other_requests(before: SweepResult, after: SweepResult) -> Iterator[str]:
     """In what the requests of the two differ; empty if they sent the same ones."""
     for argument in _SENT:
-        first, second = getattr(before, argument), getattr(after, argument)
+        first = getattr(before, argument)
+        second = getattr(after, argument)
         if first != second:
             both = f" ({first} and {second})"
             yield f"other --{argument.replace('_', '-')}{both if len(both) < _LONG else ''}"
@@ -303,7 +306,8 @@ def comparison_text(comparison: Comparison) -> Iterator[str]:
 
 def _balance(comparison: Comparison) -> Iterator[str]:
     for level, token, first in _times(comparison.changes):
-        gain, least = comparison.gains_from.get(level), ""
+        gain = comparison.gains_from.get(level)
+        least = ""
         if gain is not None:
             least = "; a request gains time from {} output tokens on ({} to {})".format(*gain)
         yield f"{level}: {_time(token, 'per token')}, {_time(first, 'to the first token')}{least}"

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import zip_longest
 from typing import Final
@@ -21,9 +21,10 @@ from sidecar.commands.load.client import Client, Sample
 from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
 from sidecar.commands.load.workload import RequestOptions
 from sidecar.commands.waiting import unless_stopped
-from sidecar.engine.merge import fell, merge
+from sidecar.engine.merge import merge
 from sidecar.engine.names import SPECULATION, Counter, Gauge
 from sidecar.engine.page_source import PageSource, page_source
+from sidecar.engine.restarts import RestartDetector, fell
 from sidecar.engine.snapshot import EngineSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.settings import Settings
@@ -136,6 +137,7 @@ class _Sweep:
     source: PageSource
     stop: asyncio.Event
     rounds: dict[SweepLevel, list[Measurement]]
+    restarts: RestartDetector = field(default_factory=RestartDetector)
 
     def result(
         self, common: Mapping[SweepLevel, int], turns: str | None, *, reached_end: bool
@@ -233,7 +235,8 @@ class _Sweep:
             if engine is None:
                 return None
             await asyncio.sleep(_BETWEEN_READINGS)
-            before, engine = engine, await self._read()
+            before = engine
+            engine = await self._read()
             if engine is not None and engine.counters == before.counters and not _is_busy(engine):
                 break
         return engine
@@ -241,9 +244,11 @@ class _Sweep:
     async def _read(self) -> EngineSnapshot | None:
         """All engines of the client's model as one, as they are now; None without a page."""
         try:
-            engines = (await self.source.next()).engines
+            page = await self.source.next()
+            self.restarts.detect(page)
         except ScrapeError:
             return None
+        engines = page.engines
         if len({engine.key.model_name for engine in engines}) > 1:
             engines = tuple(
                 engine for engine in engines if engine.key.model_name == self.client.model

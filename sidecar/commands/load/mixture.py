@@ -111,7 +111,8 @@ def _value(metric: str, measured: Measurement) -> float | None:
     if metric != _GAP:
         return METRICS[metric].value(measured)
 
-    median, tail = _MEDIAN.value(measured), _TAIL.value(measured)
+    median = _MEDIAN.value(measured)
+    tail = _TAIL.value(measured)
     return None if median is None or tail is None else tail - median
 
 

@@ -107,7 +107,8 @@ def _hybrid(
     layers = sum(group.count for group in groups)
     page = sum(group.count * group.page_bytes for group in groups) / layers
 
-    fewest, most = min(windows.values()), max(windows.values())
+    fewest = min(windows.values())
+    most = max(windows.values())
     together = most if most < fewest * _PADDED else fewest
     tables = tuple((window, math.ceil(count / together)) for window, count in windows.items())
     return Cache(together * page * options.block_size, tables, options)

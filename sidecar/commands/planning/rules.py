@@ -123,7 +123,8 @@ def _alike(target: ModelShape, draft: ModelShape) -> Iterator[RuleOfThumb]:
 
 def remarks(deployment: Deployment, method: str | None) -> Iterator[str]:
     """The caveats of the numbers and the rules."""
-    target, draft = deployment.target, deployment.draft
+    target = deployment.target
+    draft = deployment.draft
     if deployment.available_gib is None and not deployment.overhead_gb:
         yield (
             "activations and CUDA graphs, often 1 to 5 GB a GPU, are not counted: set --overhead, "

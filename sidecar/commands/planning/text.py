@@ -54,7 +54,8 @@ def plan_text(plan: Plan) -> Iterator[str]:
 
 
 def _weights(deployment: Deployment) -> Iterator[str]:
-    target, draft = deployment.target, deployment.draft
+    target = deployment.target
+    draft = deployment.draft
     gpus = f"{deployment.gpus} x {deployment.gpu_gb:g} GB"
     rows = [("memory", deployment.memory_gb, gpus)]
     rows.append(("target", target.weights_gb, _about(target)))

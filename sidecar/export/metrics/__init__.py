@@ -11,6 +11,3 @@ from sidecar.export.metrics import engine, own, requests
 
 METRICS: Final = (*engine.METRICS, *own.METRICS, *requests.METRICS)
 """All metrics, in the order of ``/metrics``."""
-
-# Per pod with the default limits; tests/export/test_metrics.py fills each limit.
-MOST_SERIES: Final = 1500

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from sidecar.analysis.engine.engine_state import Latency
-from sidecar.analysis.evidence import is_ruled
+from sidecar.analysis.evidence import has_rule_of_thumb
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.export.declaration import ENGINE, LOAD, MODEL, SINGLE_ENGINE, ByLabel
+from sidecar.export.declaration import ENGINE, HISTOGRAM_ENGINE, LOAD, MODEL, SINGLE_ENGINE, ByLabel
 from sidecar.settings.baselines import PlainCache
 
 _QUANTILES: Final = frozenset({0.5, 0.99})  # each costs one series per engine and phase
@@ -54,7 +54,7 @@ def _speculation(engine: EngineReport) -> ByLabel | None:
         str(speculation.adaptive_verification).lower(),
         speculation.rejection_sample_method or "",
         speculation.draft_sample_method or "",
-        str(is_ruled(speculation)).lower(),
+        str(has_rule_of_thumb(speculation)).lower(),
     )
     return {labels: 1}
 
@@ -160,9 +160,12 @@ METRICS: Final = (
         value=_plain_throughput,
     ),
     # Acceptance and latency derived from these counters and vLLM's histograms.
-    SINGLE_ENGINE.histogram(
+    HISTOGRAM_ENGINE.histogram(
         "engine_window_acceptance_ratio",
-        "Accepted / draft tokens between two polls; one observation per poll with drafts.",
+        (
+            "Accepted / draft tokens between two polls; one observation per poll with drafts. With"
+            " more than four engines, only of the first."
+        ),
         value=lambda engine: (
             engine.window_acceptances if Counter.DRAFT_TOKENS in engine.counters else None
         ),
@@ -219,9 +222,12 @@ METRICS: Final = (
         "Highest KV-cache usage of all polls within kv_peak_window.",
         value=lambda engine: engine.kv_cache_peak,
     ),
-    SINGLE_ENGINE.histogram(
+    HISTOGRAM_ENGINE.histogram(
         "kv_cache_sampled_usage_ratio",
-        "KV-cache usage; one observation per poll.",
+        (
+            "KV-cache usage; one observation per poll. With more than four engines, only of the"
+            " first."
+        ),
         value=lambda engine: engine.kv_cache_usages if engine.kv_cache_usages.count else None,
     ),
     ENGINE.gauge(
@@ -321,6 +327,20 @@ METRICS: Final = (
         "engine_speedup_standard_error_ratio",
         "Standard error of specdec_engine_speedup_ratio.",
         value=_speedup(lambda speedup: speedup.error),
+    ),
+    MODEL.gauge(
+        "context_speedup_ratio",
+        (
+            "Plain time per token / actual over the last hour, by the mean context of the requests"
+            " that decode, in tokens. Absent without a reference."
+        ),
+        ["context"],
+        value=lambda model: {label: found.ratio for label, found in model.contexts.items()},
+    ),
+    ENGINE.gauge(
+        "context_tokens",
+        "Tokens in the KV cache of a decoding request, on average.",
+        value=lambda engine: engine.context_tokens,
     ),
     ENGINE.gauge(
         "break_even_acceptance_ratio",

@@ -79,6 +79,14 @@ METRICS: Final = (
         ["outcome"],
         value=lambda report: report.own.reloads,
     ),
+    REPORT.gauge(
+        "settings_invalid",
+        (
+            "Problems of the settings as they were read last. What was invalid at the start has its"
+            " default, what was invalid at a reload its old value."
+        ),
+        value=lambda report: len(report.own.invalid_settings),
+    ),
     REPORT.counter(
         "alerts_sent",
         "Alerts pushed directly to Alertmanager, repeats included.",

@@ -1,13 +1,16 @@
 """The page at ``/`` as a user sees it, in a real browser, with trees built by hand."""
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from aiohttp.test_utils import TestServer
 
+from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.engine.engine_state import QUANTILES, Latency
-from sidecar.analysis.speed.speedup import Withheld
+from sidecar.analysis.findings.number_of_tokens import TooManyTokens
+from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus
@@ -97,7 +100,7 @@ STATES = (  # what the page says, and the name of its picture
         "itl-by-token",
     ),
     (
-        reports.report(scrape=reports.down(BadStatus("status 500"))),
+        reports.report(scrape=reports.down(BadStatus(500))),
         "The sidecar cannot read vLLM's metrics.",
         "down",
     ),
@@ -170,6 +173,26 @@ async def test_a_phone_in_the_dark_shows_all_and_breaks_no_line_within_the_name_
         lines = await tab.value(LINES_OF_NAMES)
         assert len(lines) == 74 * 5
         assert set(lines) == {1}
+
+
+async def test_a_click_copies_the_whole_configuration(browser, pictures):
+    """Also under the page's own security policy; and a wide configuration overflows no card."""
+    how = replace(reports.EAGLE, options='{"method": "eagle3", "model": "/models/%s"}' % ("m" * 80))
+    fewer = TokensAdvice(direction=Direction.FEWER, now=5, best=2, acceptance=0.3, next_rate=0.3)
+    model = reports.model(
+        reports.temperature("0"),
+        engines=(reports.engine(speculation=how),),
+        findings=(TooManyTokens(tokens=fewer),),
+    )
+    async with served(reports.report(model)) as site, browser() as tab:
+        await tab.open(site.url, width=1280, height=900)
+        await tab.value("navigator.clipboard.writeText = async text => { window.copied = text }; 1")
+        await tab.value("document.querySelector('.paste button').click(); 1")
+        await tab.until("window.copied === document.querySelector('.paste code').textContent")
+        await tab.screenshot(pictures / "paste.png")
+
+        assert await tab.value("document.documentElement.scrollWidth <= window.innerWidth")
+        assert tab.complaints() == []
 
 
 async def test_a_latency_stays_on_its_line_within_its_panel(browser):

@@ -12,7 +12,7 @@ from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.engine.engine_state import Latency, Limitation
 from sidecar.analysis.findings.groups import Adapter
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
-from sidecar.analysis.speed.speedup import Withheld
+from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
 from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.engine.names import Phase

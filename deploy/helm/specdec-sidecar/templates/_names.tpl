@@ -22,6 +22,31 @@
 {{ include "specdec-sidecar.fullname" . }}-metrics
 {{- end }}
 
+{{/* Where the sidecar listens. The Pod's variable overrides the setting, as in the sidecar. */}}
+{{- define "specdec-sidecar.listen" -}}
+{{- $listen := .Values.settings.listen | default "0.0.0.0:9911" -}}
+{{- range .Values.env -}}
+{{- if eq .name "SPECDEC_LISTEN" -}}
+{{- $listen = .value | default $listen -}}
+{{- end -}}
+{{- end -}}
+{{- if regexMatch "^(localhost|127\\.[0-9.]+|\\[::1\\]):" $listen -}}
+{{- fail (printf "listen %s: the kubelet and Prometheus could not reach the sidecar there" $listen) -}}
+{{- end -}}
+{{ $listen }}
+{{- end }}
+
+{{/* The port of it, by its number: a Service before Kubernetes 1.32 and the NetworkPolicies of Calico, Linkerd and Istio do not
+find the name of a port that only a native sidecar has. */}}
+{{- define "specdec-sidecar.port" -}}
+{{- $listen := include "specdec-sidecar.listen" . -}}
+{{- $port := regexFind "[0-9]+$" $listen | int -}}
+{{- if or (lt $port 1) (gt $port 65535) -}}
+{{- fail (printf "listen %s: the sidecar needs a port from 1 to 65535" $listen) -}}
+{{- end -}}
+{{ $port }}
+{{- end }}
+
 {{- define "specdec-sidecar.serviceAccountName" -}}
 {{ .Values.serviceAccount.name | default (ternary (include "specdec-sidecar.fullname" .) "default" .Values.serviceAccount.create) }}
 {{- end }}

@@ -29,20 +29,28 @@ includes them with (index .Subcharts "specdec-sidecar").
   image: {{ include "specdec-sidecar.image" . | quote }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   restartPolicy: Always
-  {{- if .Values.settings }}
-  args: [run, --config, /etc/specdec/settings.yaml]
-  {{- end }}
+  # vLLM waits for the sidecar to start, so a setting that it cannot use must not stop it.
+  args: [run, --ignore-invalid-settings]
   env:
+    {{- if .Values.settings }}
+    # For `run`, and for `report` and `check` in this container.
+    - name: SPECDEC_CONFIG
+      value: /etc/specdec/settings.yaml
+    {{- end }}
+    {{- if not .Values.settings.vllm_url }}
     - name: SPECDEC_VLLM_URL
       value: http://127.0.0.1:{{ .Values.vllm.port }}
+    {{- end }}
+    {{- if not (.Values.settings.log).format }}
     - name: SPECDEC_LOG__FORMAT
       value: json
+    {{- end }}
     {{- with .Values.env }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
   ports:
     - name: specdec-metrics
-      containerPort: 9911
+      containerPort: {{ include "specdec-sidecar.port" . }}
   # No startup probe, because vLLM would wait for it, and no readiness probe, because it could take the Pod out of service.
   livenessProbe:
     httpGet:
@@ -100,7 +108,7 @@ includes them with (index .Subcharts "specdec-sidecar").
 {{- define "specdec-sidecar.podAnnotations" -}}
 {{- if eq (include "specdec-sidecar.scrapeKind" .) "annotations" }}
 prometheus.io/scrape: "true"
-prometheus.io/port: "9911"
+prometheus.io/port: {{ include "specdec-sidecar.port" . | quote }}
 prometheus.io/scheme: {{ lower .Values.scheme }}
 {{- end }}
 {{- end }}

@@ -1,0 +1,49 @@
+"""How polling vLLM goes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from sidecar.errors import ScrapeError
+
+_FRESH_INTERVALS: Final = 2  # number of intervals for which a poll's data are shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapeReport:
+    """How polling vLLM goes.
+
+    ``up``: the last poll succeeded and is at most two intervals old. ``interval`` is in force now.
+    """
+
+    up: bool = False
+    last_scrape: float | None = None  # when the last good poll was; None before the first
+    duration: float | None = None
+    interval: float  # the configured one until the first poll
+    errors: Mapping[str, int] = field(
+        default_factory=lambda: dict.fromkeys(ScrapeError.reasons(), 0)
+    )
+    last_error: ScrapeError | None = None  # None while up
+    malformed_lines: int = 0
+    vllm_restarts: int = 0
+
+    def scraped(
+        self, at: float, duration: float, interval: float, malformed: int
+    ) -> "ScrapeReport":
+        """After a good poll."""
+        timed = replace(self, last_scrape=at, duration=duration, interval=interval)
+        return replace(timed, last_error=None, malformed_lines=self.malformed_lines + malformed)
+
+    def failed(self, error: ScrapeError) -> "ScrapeReport":
+        """After a failed poll; ``errors`` counts them by ``ScrapeError.reason``."""
+        return replace(
+            self,
+            errors={**self.errors, error.reason: self.errors[error.reason] + 1},
+            last_error=error,
+        )
+
+    def at(self, now: float, restarts: int) -> "ScrapeReport":
+        """At ``now``; ``restarts`` is how often vLLM has restarted."""
+        longest = _FRESH_INTERVALS * self.interval
+        is_recent = self.last_scrape is not None and now - self.last_scrape <= longest
+        return replace(self, up=is_recent and self.last_error is None, vllm_restarts=restarts)

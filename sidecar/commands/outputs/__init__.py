@@ -1,0 +1,1 @@
+"""Whether two servers' outputs are the same, for ``fidelity``: asked for, and compared."""

@@ -1,0 +1,109 @@
+"""Whether two samples of choices come from the same distribution, and what would be noticed.
+
+A context is what a choice follows; the choices in one context are compared by a chi-square test,
+and the sums over contexts by another.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Final, Self
+
+FEWEST: Final = 10
+"""Times that a choice is seen, in both samples together, to be a class of its own."""
+POWER: Final = 0.8
+"""The chance to notice a difference that is said to be noticeable."""
+# A choice of this probability is what a difference is stated for.
+_TYPICAL: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Homogeneity:
+    """A chi-square with its degrees of freedom.
+
+    ``weight`` is the sum over contexts of n m / (n + m), for samples of n and m choices: the larger
+    it is, the smaller a difference shows.
+    """
+
+    square: float = 0.0
+    freedom: int = 0
+    weight: float = 0.0
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            self.square + other.square, self.freedom + other.freedom, self.weight + other.weight
+        )
+
+    @property
+    def p(self) -> float:
+        """The chance of such a chi-square or a larger one without a difference; 1 if unknown."""
+        return _beyond(self.square, self.freedom) if self.freedom else 1.0
+
+    def noticeable(self, chance: float) -> float | None:
+        """The difference that would have been noticed with a probability of ``POWER``.
+
+        It is the change of the probability of a choice at 0.3 in every context. ``chance`` is that
+        of a false alarm. None without any data.
+        """
+        if not self.freedom:
+            return None
+        # A change d of a probability q adds weight d^2 / (q (1 - q)) to the chi-square.
+        added = _noncentrality(self.freedom, chance)
+        return math.sqrt(added * _TYPICAL * (1 - _TYPICAL) / self.weight)
+
+
+def total(parts: Iterable[Homogeneity]) -> Homogeneity:
+    """The sum over independent contexts."""
+    return sum(parts, Homogeneity())
+
+
+def homogeneity(one: Counter[int], other: Counter[int]) -> Homogeneity:
+    """The choices of two samples in one context.
+
+    Choices seen less often than ``FEWEST`` are one class together.
+    """
+    both = one + other
+    common = [choice for choice, times in both.items() if times >= FEWEST]
+    classes = [(one[choice], other[choice]) for choice in common]
+    sizes = one.total(), other.total()
+    rare = tuple(size - sum(pair[side] for pair in classes) for side, size in enumerate(sizes))
+    if sum(rare) >= FEWEST:
+        classes.append((rare[0], rare[1]))
+    first, second = sizes
+    if min(sizes) < FEWEST or len(classes) < 2:
+        return Homogeneity()
+
+    scale = math.sqrt(second / first)
+    square = sum((a * scale - b / scale) ** 2 / (a + b) for a, b in classes)
+    return Homogeneity(square, len(classes) - 1, first * second / (first + second))
+
+
+def _beyond(square: float, freedom: float) -> float:
+    """The chance of a larger chi-square, by Wilson and Hilferty's approximation."""
+    spread = 2 / (9 * freedom)
+    deviation = ((square / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
+    return 1 - NormalDist().cdf(deviation)
+
+
+def _noncentrality(freedom: int, chance: float) -> float:
+    """What a difference must add to the chi-square to be noticed with a probability of ``POWER``.
+
+    By Patnaik's approximation to the noncentral chi-square.
+    """
+    spread = 2 / (9 * freedom)
+    deviation = NormalDist().inv_cdf(1 - chance)
+    critical = freedom * (1 - spread + deviation * math.sqrt(spread)) ** 3
+
+    low = 0.0
+    high = 100.0 * (freedom + 100.0)
+    for _ in range(100):
+        middle = (low + high) / 2
+        scale = (freedom + 2 * middle) / (freedom + middle)
+        matched = (freedom + middle) ** 2 / (freedom + 2 * middle)
+        if _beyond(critical / scale, matched) < POWER:
+            low = middle
+        else:
+            high = middle
+    return high

@@ -1,0 +1,161 @@
+"""Asks a server for outputs as token ids. Nothing of them is logged or kept longer than needed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from sidecar.commands.load.client import Client
+from sidecar.errors import MeasurementError
+
+_Asked = TypeVar("_Asked")
+_Result = TypeVar("_Result")
+
+Tokens = tuple[int, ...]
+END: Final = -1
+"""In the place of a token: the output ended."""
+_ID: Final = "token_id:"
+_LIKELY: Final = 20  # tokens whose log-probabilities are asked for, vLLM's most by default
+_AT_ONCE: Final = 16  # outputs of one request
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyReply:
+    """An output, and at each position the log-probability of the likeliest tokens."""
+
+    tokens: Tokens
+    likely: tuple[Mapping[int, float], ...] = ()
+
+
+class _Logprob(BaseModel):
+    token: str
+    logprob: float
+
+
+class _ChatPosition(BaseModel):
+    top_logprobs: list[_Logprob]
+
+
+class _Logprobs(BaseModel):
+    """Both endpoints' forms: a completion's list, and a chat's ``content``."""
+
+    top_logprobs: list[dict[str, float] | None] = []
+    content: list[_ChatPosition] = []
+
+
+class _Choice(BaseModel):
+    token_ids: list[int]
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _Reply(BaseModel):
+    choices: list[_Choice]
+
+
+async def greedy_replies(
+    client: Client, prompts: Sequence[str], max_tokens: int, concurrency: int
+) -> list[GreedyReply]:
+    """The greedy outputs of all prompts.
+
+    Raises:
+        MeasurementError: a request fails, or its reply has no token ids or log-probabilities.
+    """
+    chat = {"logprobs": True, "top_logprobs": _LIKELY}
+    wanted = chat if client.is_chat else {"logprobs": _LIKELY}
+    fields = {"temperature": 0.0, "max_tokens": max_tokens, "return_tokens_as_token_ids": True}
+
+    async def ask(prompt: str) -> GreedyReply:
+        (choice,) = await _ask(client, prompt, {**fields, **wanted})
+        return GreedyReply(_tokens(choice, max_tokens), tuple(_likely(client, choice)))
+
+    return await _in_flight(concurrency, ask, prompts)
+
+
+async def sampled_replies(
+    client: Client,
+    prompts: Sequence[str],
+    fields: Mapping[str, Any],
+    *,
+    samples: int,
+    max_tokens: int,
+    concurrency: int,
+) -> list[list[Tokens]]:
+    """So many sampled outputs of each prompt, without what follows their first ``max_tokens``.
+
+    Raises:
+        MeasurementError: a request fails, or its reply has no token ids.
+    """
+    at_once = min(_AT_ONCE, concurrency)
+    # One token more, so that no position that is compared is an output's last.
+    asked_tokens = max_tokens + 1
+
+    async def ask(part: tuple[str, int]) -> list[Tokens]:
+        prompt, number = part
+        asked = {**fields, "n": number, "max_tokens": asked_tokens}
+        choices = await _ask(client, prompt, asked)
+        return [_tokens(choice, asked_tokens)[:max_tokens] for choice in choices]
+
+    numbers = [min(at_once, samples - begun) for begun in range(0, samples, at_once)]
+    parts = [(prompt, number) for prompt in prompts for number in numbers]
+    found = await _in_flight(max(1, concurrency // at_once), ask, parts)
+
+    each = len(numbers)
+    by_prompt = [found[start : start + each] for start in range(0, len(found), each)]
+    return [[tokens for part in outputs for tokens in part] for outputs in by_prompt]
+
+
+async def _in_flight(
+    concurrency: int, ask: Callable[[_Asked], Awaitable[_Result]], parts: Sequence[_Asked]
+) -> list[_Result]:
+    """The results in order, with so many in the making; the first error cancels the rest."""
+    results: dict[int, _Result] = {}
+    places = iter(range(len(parts)))
+
+    async def work() -> None:
+        for place in places:
+            results[place] = await ask(parts[place])
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(concurrency, len(parts))):
+                group.create_task(work())
+    except* MeasurementError as errors:
+        raise errors.exceptions[0] from None
+    return [results[place] for place in range(len(parts))]
+
+
+async def _ask(client: Client, prompt: str, fields: Mapping[str, Any]) -> list[_Choice]:
+    reply = await client.complete(prompt, {**fields, "return_token_ids": True})
+    if reply is None:
+        raise MeasurementError(f"{client.name}: a request failed: {client.last_fault}")
+    try:
+        return _Reply.model_validate(reply).choices
+    except ValidationError:
+        raise MeasurementError(
+            f"{client.name}: the reply has no token ids (return_token_ids); is this a recent vLLM?"
+        ) from None
+
+
+def _tokens(choice: _Choice, asked: int) -> Tokens:
+    """The output's tokens, and ``END`` if it ended before it had as many as asked for."""
+    ended = (END,) if len(choice.token_ids) < asked else ()
+    return (*choice.token_ids, *ended)
+
+
+def _likely(client: Client, choice: _Choice) -> list[Mapping[int, float]]:
+    found = choice.logprobs or _Logprobs()
+    positions: list[Mapping[str, float]] = [one or {} for one in found.top_logprobs]
+    if client.is_chat:
+        positions = [{one.token: one.logprob for one in at.top_logprobs} for at in found.content]
+    try:
+        return [
+            {int(token.removeprefix(_ID)): logprob for token, logprob in at.items()}
+            for at in positions
+        ]
+    except ValueError:
+        raise MeasurementError(
+            f"{client.name}: log-probabilities without token ids (return_tokens_as_token_ids)"
+        ) from None

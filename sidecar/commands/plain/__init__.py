@@ -1,0 +1,1 @@
+"""What ``baseline`` measures with: the traffic it sends, what it sees, and the file it writes."""

@@ -1,0 +1,243 @@
+"""What a baseline sees of a vLLM: its pages, and what the plug-in in it counts of its steps."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Final, Literal
+
+import structlog
+
+from sidecar.analysis.engine.cache import mean_capacity, sum_caches
+from sidecar.analysis.engine.engine_state import EngineState
+from sidecar.analysis.engine.engines import Engines
+from sidecar.analysis.speed.fit import Block, blocks_of, fit
+from sidecar.analysis.speed.steps import Steps, sum_steps
+from sidecar.engine.merge import merge
+from sidecar.engine.names import Counter, Phase, Trait
+from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
+from sidecar.errors import ScrapeError
+from sidecar.log import StateLog
+from sidecar.requests.messages import Hello, Message, ReportPart, StepKey, StepTally
+from sidecar.settings import Settings
+from sidecar.settings.baselines import PlainStepTimes
+from sidecar.settings.groups import Limits
+
+_DIGITS: Final = 6
+_NO_STEPS: Final = StepTally()
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A part of the measurement, under one kind of traffic: its round and requests at once."""
+
+    number: int
+    at_once: int
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one model decoded in a slot."""
+
+    periods: list[Steps] = field(default_factory=list)
+    prompt_tokens: float = 0.0  # of prompts that ended their prefill, cached or computed
+    pure: StepTally = _NO_STEPS
+    mixed: StepTally = _NO_STEPS
+
+
+class BaselineRun:
+    """A sink of pages and of the plug-in's messages.
+
+    It collects each engine's latencies and what it decoded from poll to poll or, where ``begin``
+    was called, from slot to slot.
+    """
+
+    def __init__(self) -> None:
+        self.drafted: set[str] = set()  # the models that speculated
+        self.began = self.until = 0.0  # Unix seconds of the first and the last page
+        self.periods: dict[str, list[Steps]] = {}  # from poll to poll, by model
+        self.vllm = ""  # the version, as the plug-in says
+        self.machine_load: float | None = None  # see ``PlainStepTimes``
+        windows = {"latency_window": inf, "history": inf}  # so that nothing drops out of them
+        endless = Settings(limits=Limits(engines=64, models=16)).model_copy(update=windows)
+        self._engines = Engines(endless)
+        self._log = StateLog(structlog.get_logger("sidecar"))
+        self._slot: Slot | None = None
+        self._blocks: dict[str, list[Block]] = defaultdict(list)  # of the slots that have ended
+        self._parts: dict[str, _Part] = defaultdict(_Part)  # of the present slot, by model
+        self._reported = _Reported()
+
+    def begin(self, slot: Slot) -> None:
+        """From the last page on, what is decoded belongs to ``slot``."""
+        self._slot = slot
+        self._parts = defaultdict(_Part)
+
+    def end(self) -> None:
+        """The slot ends with the last page."""
+        slot, self._slot = self._slot, None
+        for model, part in self._parts.items():
+            if slot is None or not part.periods:
+                continue
+            pure, mixed = part.pure, part.mixed
+            self._blocks[model].append(
+                Block(
+                    steps=sum_steps(*part.periods).holding(_context(part)),
+                    pure=pure if pure.context_tokens else None,
+                    mixed=mixed if mixed.steps else None,
+                    number=slot.number,
+                    wanted=slot.at_once,
+                )
+            )
+
+    def receive(self, connection: int, message: Message) -> None:
+        """See ``PluginSink``."""
+        if isinstance(message, Hello):
+            self.vllm = message.vllm or self.vllm
+        self._reported.receive(connection, message)
+
+    # The signature is the protocol's.
+    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002
+        """See ``ScrapeSink``; ignores the duration and the interval."""
+        self.began, self.until = self.began or at, at
+        self._engines.observe(at, page)
+        self.drafted |= {
+            engine.key.model_name for engine in page.engines if Trait.OVERCOUNTED in engine.traits
+        }
+        reported = self._reported.take()
+        for model, (pure, mixed) in reported.items():
+            for state in self._engines.of(model):
+                state.sample(at, pure + mixed)
+            if self._slot is not None:
+                self._parts[model].pure += pure
+                self._parts[model].mixed += mixed
+
+        for state in self._engines.states.values():
+            if state.seen_at == at and state.grown is not None:
+                self._count(at, state, state.grown)
+
+    def _count(self, at: float, state: EngineState, grown: Mapping[Counter, float]) -> None:
+        """Takes in one engine's last period."""
+        model = state.key.model_name
+        if grown.get(Counter.DRAFTS):
+            self.drafted.add(model)
+        if state.steps is not None:
+            steps = state.steps.holding(state.context(at))
+            self.periods.setdefault(model, []).append(steps)
+            if self._slot is not None:
+                self._parts[model].periods.append(steps)
+                self._parts[model].prompt_tokens += grown.get(Counter.PROMPT_TOKENS, 0.0)
+
+    # The signature is the protocol's.
+    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002
+        """See ``ScrapeSink``; ignores the time of the failure."""
+        self._log.fault(
+            "vllm", "cannot read vLLM's metrics", reason=error.reason, problem=str(error)
+        )
+
+    def histograms(self) -> Mapping[str, Mapping[Phase, HistogramReading]]:
+        """How much each model's histograms have grown, all of its engines together."""
+        models: dict[str, list[EngineSnapshot]] = defaultdict(list)
+        for key, state in self._engines.states.items():
+            models[key.model_name].append(EngineSnapshot(key, {}, (), {}, state.histograms, None))
+        return {model: merge(engines).histograms for model, engines in models.items()}
+
+    def caches(self) -> dict[str, dict[str, float]]:
+        """The KV cache by model, as in ``PlainCache``.
+
+        Without models that speculated or got no requests.
+        """
+        models = {key.model_name for key in self._engines.states} - self.drafted
+        caches = {model: _plain_cache(self._engines.of(model)) for model in sorted(models)}
+        return {
+            model: cache
+            for model, cache in caches.items()
+            if "preemptions_ratio" in cache or "hit_ratio" in cache
+        }
+
+    def curves(self) -> dict[str, PlainStepTimes]:
+        """Plain step times by model, without models that speculated or decoded too little."""
+        blocks = self._blocks or {model: blocks_of(self._watched(model)) for model in self.periods}
+        plain = {
+            model: fit(found, self.machine_load)
+            for model, found in blocks.items()
+            if model not in self.drafted
+        }
+        return {
+            model: replace(curve, source=self._source(blocks[model]))
+            for model, curve in plain.items()
+            if curve is not None
+        }
+
+    def _watched(self, model: str) -> list[Steps]:
+        """The periods; by the page alone, their context is known only as a mean of all."""
+        periods = self.periods[model]
+        if self._reported.has_contexts:
+            return periods
+        contexts = [state.context(self.until) for state in self._engines.of(model)]
+        known = [context for context in contexts if context is not None]
+        mean = sum(known) / len(known) if known else None
+        return [period.holding(mean) for period in periods]
+
+    def _source(self, blocks: Sequence[Block]) -> Literal["page", "plugin"]:
+        return "plugin" if any(block.pure is not None for block in blocks) else "page"
+
+
+def _context(part: _Part) -> float | None:
+    """What a decoding request held in a slot: by the plug-in's samples, else by its lengths."""
+    counted = part.pure + part.mixed
+    if counted.context_tokens:
+        return counted.context_tokens / counted.decodes
+    steps = sum_steps(*part.periods)
+    if not steps.first_tokens or not part.prompt_tokens:
+        return None
+    return (part.prompt_tokens + steps.generated / 2) / steps.first_tokens
+
+
+class _Reported:
+    """The growth of the plug-ins' step counts, by model: without prefill, and with it."""
+
+    def __init__(self) -> None:
+        self._models: dict[int, str] = {}  # by connection
+        self._latest: dict[tuple[int, StepKey], StepTally] = {}
+        self._taken: dict[tuple[int, StepKey], StepTally] = {}
+
+    def receive(self, connection: int, message: Message) -> None:
+        """Takes in a plug-in's message."""
+        match message:
+            case Hello():
+                self._models[connection] = message.model or ""
+            case ReportPart():
+                for row in message.steps:
+                    self._latest[connection, row.key] = row.counts
+            case _:
+                pass
+
+    @property
+    def has_contexts(self) -> bool:
+        """Whether any plug-in samples contexts."""
+        return any(tally.context_tokens for tally in self._latest.values())
+
+    def take(self) -> Mapping[str, tuple[StepTally, StepTally]]:
+        """What was counted since the last call."""
+        grown: dict[str, tuple[StepTally, StepTally]] = {}
+        for (connection, key), tally in self._latest.items():
+            if key.is_mixed is None:  # a plug-in that does not tell
+                continue
+            growth = tally - self._taken.get((connection, key), _NO_STEPS)
+            pure, mixed = grown.get(self._models[connection], (_NO_STEPS, _NO_STEPS))
+            both = (pure, mixed + growth) if key.is_mixed else (pure + growth, mixed)
+            grown[self._models[connection]] = both
+        self._taken = dict(self._latest)
+        return grown
+
+
+def _plain_cache(engines: Sequence[EngineState]) -> dict[str, float]:
+    cache = sum_caches(engine.cache for engine in engines)
+    found = {
+        "hit_ratio": cache.hit_ratio,
+        "capacity_tokens": mean_capacity(
+            one.latest.kv_cache_capacity_tokens for one in engines if one.latest
+        ),
+        "preemptions_ratio": cache.preemptions_ratio,
+    }
+    return {name: round(value, _DIGITS) for name, value in found.items() if value is not None}

@@ -1,0 +1,202 @@
+"""The traffic that a baseline sends: every load with short and long prompts, cached and not."""
+
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from math import ceil, sqrt
+from typing import Final
+
+from sidecar.analysis.speed.plain import MIXED
+from sidecar.commands.load.client import Client
+from sidecar.commands.load.workload import RequestOptions
+from sidecar.commands.plain.measured import BaselineRun, Slot
+from sidecar.engine.names import Counter
+from sidecar.engine.page_source import PageSource
+from sidecar.engine.scrape import Poller
+from sidecar.errors import MeasurementError, ScrapeError
+
+# Of everything, so that a drifting machine does not look like one that slows down under load.
+ROUNDS: Final = 3
+_TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperature
+_AFTER_FAILURE: Final = 0.5  # seconds
+# Of a slot, before it is measured: all clients prefill at its beginning.
+_SETTLING: Final = 0.2
+# The default of the long prompts, in tokens and in lengths of the prompts given.
+_LONG_TOKENS: Final = 2048
+_TIMES_AS_LONG: Final = 8
+_SPARE: Final = 64  # tokens of a chat's template, and what a tokenizer makes of cut words
+_OF_THE_CACHE: Final = 0.9
+_LONGER: Final = 2  # outputs of repeated prompts: there are fewer prefills even without a cache
+
+
+class Prompts:
+    """The prompts given, brought to a length in characters."""
+
+    def __init__(self, given: Sequence[str]) -> None:
+        self._given = given
+        self._next = count()
+
+    def cold(self, length: int | None) -> str:
+        """A prompt that no cache has: it begins like no other."""
+        number = next(self._next)
+        return self._at_length(f"Number {number}. ", number, length)
+
+    def warm(self, client: int, length: int | None) -> str:
+        """A client's own prompt, the same each time."""
+        return self._at_length(f"Client {client}. ", client, length)
+
+    def _at_length(self, beginning: str, place: int, length: int | None) -> str:
+        given = self._given[place % len(self._given)]
+        if length is None:
+            return beginning + given
+        parts = [beginning, given]
+        total = len(beginning) + len(given)
+        while total < length:
+            place += 1
+            parts.append(self._given[place % len(self._given)])
+            total += len(parts[-1]) + 1
+        return " ".join(parts)[: max(length, len(beginning))]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One kind of traffic; ``length`` is in characters, None: the prompts as they are."""
+
+    number: int
+    at_once: int
+    length: int | None
+    tokens: int
+    is_warm: bool
+
+
+class Traffic:
+    """Sends requests to a vLLM, stage by stage, and polls it meanwhile."""
+
+    def __init__(
+        self,
+        client: Client,
+        options: RequestOptions,
+        measured: BaselineRun,
+        poller: Poller,
+        source: PageSource,
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._measured = measured
+        self._poller = poller
+        self._source = source
+        self._prompts = Prompts(options.prompts)
+
+    async def run(self, seconds: float, loads: Sequence[int], contexts: Sequence[int]) -> None:
+        """Takes ``seconds``, shared equally; ``contexts`` are lengths of prompts in tokens.
+
+        Without ``contexts``, the prompts are sent as they are, and made long.
+
+        Raises:
+            MeasurementError: the server does not answer like an OpenAI-style one.
+        """
+        await self._client.connect(self._options.prompts[0])
+        stages = list(await self._stages(sorted(set(loads)), contexts))
+        for stage in stages:
+            cached = "repeated" if stage.is_warm else "new"
+            what = f"concurrency {stage.at_once}, {cached} prompts of about {stage.tokens} tokens"
+            print(what, file=sys.stderr)
+            await self._stage(stage, seconds / len(stages))
+
+    async def _stages(self, loads: Sequence[int], contexts: Sequence[int]) -> Iterator[Stage]:
+        per_token = await self._characters_per_token()
+        mean = sum(map(len, self._options.prompts)) / len(self._options.prompts)
+        usual = max(round(mean / per_token), 1)
+        lengths: list[tuple[int, int | None]] = [
+            (tokens, round(tokens * per_token)) for tokens in sorted(set(contexts))
+        ]
+        if not lengths:
+            longer = await self._longer(usual, per_token)
+            lengths = [(usual, None), *((tokens, round(tokens * per_token)) for tokens in longer)]
+
+        capacity = await self._capacity()
+        ends = (lengths[0], lengths[-1])
+        return (
+            Stage(number, at_once, length, tokens, is_warm)
+            for number in range(ROUNDS)
+            for tokens, length in lengths
+            for at_once in loads
+            if length is None or at_once * self._filled(tokens) <= capacity
+            # Those between tell what prefill of such a length costs.
+            for is_warm in ((False, True) if (tokens, length) in ends else (False,))
+        )
+
+    def _filled(self, tokens: int) -> int:
+        return tokens + _LONGER * self._options.max_tokens
+
+    async def _capacity(self) -> float:
+        """Tokens of which the KV cache of an engine may hold as many at once."""
+        page = await self._source.next()
+        known = [engine.kv_cache_capacity_tokens for engine in page.engines]
+        tokens = [capacity for capacity in known if capacity]
+        return _OF_THE_CACHE * min(tokens) if tokens else float("inf")
+
+    async def _characters_per_token(self) -> float:
+        """As the server's own count of the prompts' tokens says."""
+        text = " ".join(self._options.prompts)[:4000]
+        before = await self._prompt_tokens()
+        if await self._client.ask(text, _TEMPERATURE, max_tokens=1) is None:
+            raise MeasurementError(
+                f"{self._client.name}: a request failed: {self._client.last_fault}"
+            )
+        tokens = await self._prompt_tokens() - before
+        return len(text) / tokens if tokens > 0 else 4.0
+
+    async def _prompt_tokens(self) -> float:
+        try:
+            page = await self._source.next()
+        except ScrapeError:
+            return 0.0
+        return sum(engine.counters.get(Counter.PROMPT_TOKENS, 0.0) for engine in page.engines)
+
+    async def _longer(self, usual: int, per_token: float) -> list[int]:
+        """The lengths of longer prompts, or less where the model takes no more; may be empty."""
+        tokens = max(_LONG_TOKENS, _TIMES_AS_LONG * usual)
+        while tokens > 2 * usual:
+            prompt = self._prompts.cold(round((self._filled(tokens) + _SPARE) * per_token))
+            if await self._client.ask(prompt, _TEMPERATURE, max_tokens=1) is not None:
+                middle = round(sqrt(max(usual, MIXED) * tokens))
+                return [middle, tokens] if middle > 2 * usual else [tokens]
+            tokens //= 2
+        return []
+
+    async def _stage(self, stage: Stage, seconds: float) -> None:
+        clients = [asyncio.create_task(self._ask(stage, place)) for place in range(stage.at_once)]
+        try:
+            await asyncio.sleep(_SETTLING * seconds)
+            await self._poller.poll()
+            self._measured.begin(Slot(stage.number, stage.at_once))
+            await self._poll_for((1 - _SETTLING) * seconds)
+            self._measured.end()
+        finally:
+            for task in clients:  # what they have decoded so far is already counted
+                task.cancel()
+            await asyncio.gather(*clients, return_exceptions=True)
+
+    async def _poll_for(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        pause = 0.0
+        while (left := end - loop.time()) > 0:
+            await asyncio.sleep(min(pause or left, left))
+            pause = await self._poller.poll()
+
+    async def _ask(self, stage: Stage, place: int) -> None:
+        # Clients in step with each other would prefill while nobody decodes, and the times would
+        # lack what prefill costs.
+        part = (place + 1) / stage.at_once
+        while True:
+            length = ceil(part * self._options.max_tokens * (_LONGER if stage.is_warm else 1))
+            prompt = self._prompts.cold(stage.length)
+            if stage.is_warm:
+                prompt = self._prompts.warm(place, stage.length)
+            if await self._client.ask(prompt, _TEMPERATURE, max_tokens=length) is None:
+                await asyncio.sleep(_AFTER_FAILURE)
+            part = 1.0

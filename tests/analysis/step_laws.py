@@ -1,0 +1,234 @@
+"""A simulated engine with a known step law: what its pages say, and the law's own answer."""
+
+import itertools
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from random import Random
+
+from sidecar.analysis.state import State
+from sidecar.commands.plain.measured import BaselineRun, Slot
+from sidecar.demo.metrics_page import MetricsPage
+from sidecar.demo.scheduler import (
+    Request,
+    RequestStatus,
+    SamplingParams,
+    Scheduler,
+    SimulatorOptions,
+)
+from sidecar.engine.exposition import PageReader
+from sidecar.engine.names import wanted
+from sidecar.engine.snapshot import SnapshotReader
+from sidecar.requests.messages import (
+    Hello,
+    HelloState,
+    ReportEnd,
+    ReportPart,
+    Row,
+    StepKey,
+    StepTally,
+)
+from sidecar.requests.tally import Tally
+from sidecar.settings import Settings
+from sidecar.settings.groups import Limits
+
+MODEL = "m"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Traffic: requests at once, prompt and output tokens, and whether prompts are in the cache."""
+
+    at_once: int
+    prompt: int
+    output: int
+    is_warm: bool
+
+    @property
+    def name(self):
+        return f"{self.at_once}x{self.prompt}+{self.output}{'w' if self.is_warm else 'c'}"
+
+
+class SimulatedServer:
+    """An engine in simulated time: ``run`` serves a cell's closed-loop traffic, and polls."""
+
+    def __init__(self, law, *, tokens=3, budget=8192, at=1000.0, acceptance=0.75, noise=0.0):
+        self.options = SimulatorOptions(
+            model_name=MODEL,
+            num_speculative_tokens=tokens,
+            cold_acceptance=acceptance,
+            hot_acceptance=acceptance,
+            prefix_hits=0.0,
+            cached_share=1.0,
+            max_num_seqs=1024,
+            max_num_batched_tokens=budget,
+            num_gpu_blocks=10**7,
+            law=law,
+        )
+        self.at = at
+        self.page = MetricsPage(self.options, started=1.0)
+        self.lines = PageReader(wanted(), Limits())
+        self.snapshots = SnapshotReader()
+        self.scheduler = Scheduler(self.options)
+        self.random = Random(5)
+        self.names = map(str, itertools.count())
+        self.busy = self.tokens = 0.0
+        self.noise, self.speed = noise, 1.0
+        self.counted = defaultdict(StepTally)  # as the plug-in counts steps
+        self.sampled = 0.0  # mean context, as it samples it once a report
+
+    def snapshot(self):
+        body, _ = self.page.render()
+        return self.snapshots.read(self.lines.read(body))
+
+    def run(self, cell, seconds, polled, every):
+        """Serves ``cell`` for simulated seconds; ``polled`` is called every few of them."""
+        self.scheduler._options = replace(self.options, prefix_hits=float(cell.is_warm))
+        for place in range(cell.at_once):
+            self._send(cell, (place + 1) / cell.at_once)
+        end, due = self.at + seconds, self.at + every
+        while self.at < end:
+            self._step(cell)
+            if self.at >= due:
+                due = self.at + every
+                self._sample()
+                polled()
+
+    def stop(self):
+        """Ends all requests, as if their clients had left."""
+        left = [*self.scheduler.requests]
+        self.scheduler.finish_requests(left, RequestStatus.FINISHED_ABORTED)
+        self.page.record_load(self.scheduler)
+        self.at += 0.5
+
+    def report(self):
+        """What the plug-in would send."""
+        rows = tuple(Row(key=key, since=0.0, counts=tally) for key, tally in self.counted.items())
+        total = Tally()
+        return ReportPart(steps=rows, end=ReportEnd(total=total, lost=0, at=self.at))
+
+    def hello(self):
+        """How the plug-in would introduce itself."""
+        return Hello(
+            plugin="0.1.0",
+            vllm="0.32.0",
+            model=MODEL,
+            engine=0,
+            start="1",
+            started=self.at,
+            state=HelloState.OBSERVING,
+        )
+
+    def _step(self, cell):
+        scheduler = self.scheduler
+        scheduler.now = self.at
+        output = scheduler.schedule()
+        work = scheduler._work(output)
+        jitter = 1 + self.random.gauss(0, self.noise) if self.noise else 1.0
+        seconds = scheduler.duration(output) * self.speed * max(jitter, 0.2)
+        self.at += seconds
+        self.busy += seconds
+        scheduler.now = self.at
+        (report,) = scheduler.update_from_output(output, scheduler.execute(output)).values()
+        self.page.record_step(report, scheduler)
+        self.tokens += report.generation_tokens
+        self._count(work, seconds, report)
+        for _ in report.finished:
+            self._send(cell)
+
+    def _count(self, work, seconds, report):
+        if not work.decodes:
+            return
+        context = max(self.sampled or work.context_tokens / work.decodes, 1.0)
+        exponent = max((round(context) - 1).bit_length() + 1, 0) // 2
+        key = StepKey((work.decodes - 1).bit_length(), exponent, work.prefill_tokens > 64)
+        first = len(report.first_token_seconds)
+        self.counted[key] += StepTally(
+            steps=1,
+            seconds=seconds,
+            decodes=work.decodes,
+            request_seconds=seconds * work.decodes,
+            tokens=report.generation_tokens - first,
+            prefill_tokens=work.prefill_tokens,
+            context_tokens=round(context * work.decodes),
+        )
+
+    def _sample(self):
+        holding = [
+            request.num_tokens for request in self.scheduler.running if not request.is_prefilling
+        ]
+        if holding:
+            self.sampled = sum(holding) / len(holding)
+
+    def _send(self, cell, part=1.0):
+        """With lengths that differ by a fifth, as real ones do."""
+        spread = self.random.uniform(0.8, 1.2)
+        request = Request(
+            request_id=next(self.names),
+            sampling_params=SamplingParams(0.0),
+            num_prompt_tokens=max(round(cell.prompt * spread), 1),
+            max_tokens=max(round(cell.output * part * self.random.uniform(0.8, 1.2)), 2),
+            arrival_time=self.at,
+            random=Random(self.random.getrandbits(64)),
+        )
+        self.scheduler.now = self.at
+        self.scheduler.add_request(request)
+
+
+def truth(law, cell, seconds, budget=8192):
+    """The law's own answer: the wall time of a token without speculation / with it."""
+    each = []
+    for tokens in (0, 3):
+        server = SimulatedServer(law, tokens=tokens, budget=budget)
+        server.run(cell, seconds / 4, lambda: None, seconds)  # until it is steady
+        server.busy = server.tokens = 0.0
+        server.run(replace(cell, at_once=0), seconds, lambda: None, seconds)
+        each.append(server.busy / server.tokens)
+    plain, actual = each
+    return plain / actual
+
+
+def baseline(law, loads, prompts, *, output=128, seconds=30.0, budget=8192, plugin=False, **server):
+    """What ``baseline`` measures on the engine without speculation."""
+    engine = SimulatedServer(law, tokens=0, budget=budget, **server)
+    measured = BaselineRun()
+    if plugin:
+        measured.receive(1, engine.hello())
+
+    def polled():
+        if plugin:
+            measured.receive(1, engine.report())
+        measured.scraped(engine.at, 0.01, 1.0, engine.snapshot())
+
+    for number in range(3):
+        for prompt in prompts:
+            for load in loads:
+                for is_warm in (False, True) if prompt in (prompts[0], prompts[-1]) else (False,):
+                    cell = Cell(load, prompt, output * (1 + is_warm), is_warm)
+                    engine.run(cell, seconds / 5, lambda: None, seconds)
+                    polled()
+                    measured.begin(Slot(number, load))
+                    engine.run(replace(cell, at_once=0), seconds, polled, seconds / 4)
+                    polled()
+                    measured.end()
+                    engine.stop()
+    return measured.curves().get(MODEL)
+
+
+def shown(law, cell, curve, *, seconds=60.0, budget=8192, plugin=False):
+    """The model's report after ``seconds`` of the cell's traffic on the speculating engine."""
+    engine = SimulatedServer(law, budget=budget)
+    window = {"latency_window": seconds, "plain_steps": {MODEL: curve}}
+    state = State(Settings().model_copy(update=window), engine.at)
+    if plugin:
+        state.plugin.receive(1, engine.hello())
+    engine.run(cell, seconds / 4, lambda: None, seconds)
+
+    def polled():
+        if plugin:
+            state.plugin.receive(1, engine.report())
+        state.scraped(engine.at, 0.01, 1.0, engine.snapshot())
+
+    polled()
+    engine.run(replace(cell, at_once=0), seconds, polled, seconds / 30)
+    (model,) = state.report(engine.at).models
+    return model

@@ -1,0 +1,34 @@
+"""The limits that keep a pod within its number of series."""
+
+import pytest
+
+from sidecar.analysis.series import engines_with_histograms, shown_positions
+from sidecar.settings import Settings
+
+
+def test_more_engines_leave_fewer_positions_and_never_more():
+    shown = [shown_positions(Settings(), engines) for engines in range(1, 20)]
+
+    assert shown[0] == Settings().limits.positions
+    assert shown == sorted(shown, reverse=True)
+    assert shown[-1] >= 0
+
+
+@pytest.mark.parametrize(
+    "costly",
+    [
+        {"plugin": {"adapters": True}},
+        {"baseline": {"m": {"ttft": {"p50": 0.1}}}},
+        {"temperature_buckets": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)},
+    ],
+)
+def test_what_costs_series_takes_them_from_the_positions(costly):
+    assert shown_positions(Settings(**costly), 4) < shown_positions(Settings(), 4)
+
+
+def test_a_setting_may_bound_the_positions_further():
+    assert shown_positions(Settings(limits={"positions": 4}), 1) == 4
+
+
+def test_few_engines_have_histograms_each():
+    assert [engines_with_histograms(engines) for engines in (1, 4, 8, 40)] == [1, 4, 1, 0]

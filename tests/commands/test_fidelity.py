@@ -1,0 +1,295 @@
+"""Equal servers are called equal, others are found, and what would be found is true."""
+
+import json
+from collections import Counter, defaultdict
+from functools import cache
+from random import Random
+
+import pytest
+from aiohttp import web
+
+from sidecar.commands.outputs.greedy import compare_greedy
+from sidecar.commands.outputs.homogeneity import homogeneity, total
+from sidecar.commands.outputs.replies import END, GreedyReply
+from sidecar.commands.outputs.sampled import compare_sampled, samples_for
+from tests.commands.commands_tools import command
+
+VOCABULARY = 12
+MARKER = "zebrafish"
+
+
+@cache
+def chances(prompt, last):
+    """How likely each token is after another: one of them about 0.3."""
+    random = Random(f"{prompt} {last}")
+    weights = [random.expovariate(1.0) + 0.05 for _ in range(VOCABULARY - 1)]
+    return [0.3, *(0.7 * weight / sum(weights) for weight in weights)]
+
+
+def shifted(weights, change):
+    """The likeliest token less likely, and the others more."""
+    first, *others = weights
+    return [first - change, *(one * (1 + change / (1 - first)) for one in others)]
+
+
+def outputs(random, prompts, samples, length, *, change=0.0, since=1, until=99):
+    """Sampled outputs; the distribution is shifted at positions from ``since`` to ``until``."""
+    return [
+        chain(random, prompt, samples, length, change=change, where=range(since, until + 1))
+        for prompt in range(prompts)
+    ]
+
+
+def chain(random, prompt, samples, length, *, change, where):
+    """One prompt's outputs: position by position, what follows the same token is drawn together."""
+    found = [(VOCABULARY,)] * samples
+    for position in range(1, length + 1):
+        by_last = defaultdict(list)
+        for tokens in found:
+            by_last[tokens[-1]].append(tokens)
+        found = []
+        for last, alike in by_last.items():
+            weights = chances(prompt, last)
+            if position in where:
+                weights = shifted(weights, change)
+            drawn = random.choices(range(VOCABULARY), weights, k=len(alike))
+            found += [(*tokens, token) for tokens, token in zip(alike, drawn, strict=True)]
+    return [tokens[1:] for tokens in found]
+
+
+def compared(seed, prompts=2, samples=150, length=4, **changed):
+    random = Random(seed)
+    plain = outputs(random, prompts, samples, length)
+    return compare_sampled(outputs(random, prompts, samples, length, **changed), plain)
+
+
+def test_of_a_thousand_equal_pairs_at_most_five_percent_are_called_different():
+    different = sum(compared(seed, samples=80, length=3).differs for seed in range(1000))
+
+    assert different <= 50
+
+
+@pytest.mark.parametrize("samples", [300, 1200])
+def test_the_difference_that_is_said_to_be_noticeable_is_noticed(samples):
+    """In four of five comparisons, with the change at every drafted position."""
+    equal = compared(1, samples=samples)
+    found = [
+        compared(seed, samples=samples, change=equal.noticeable, since=2).differs
+        for seed in range(50)
+    ]
+
+    assert sum(found) >= 0.7 * len(found)
+    half = [
+        compared(seed, samples=samples, change=equal.noticeable / 3, since=2).differs
+        for seed in range(50)
+    ]
+    assert sum(half) <= 0.4 * len(half)
+
+
+def test_a_difference_of_two_points_takes_as_many_samples_as_the_textbook_says():
+    """Some 8,200 for a choice of two at p = 0.3, a false alarm in 20 and a power of 80 %."""
+    seen = Counter({0: 2460, 1: 5740})
+
+    assert homogeneity(seen, seen).noticeable(0.05) == pytest.approx(0.02, rel=0.03)
+
+
+def test_as_many_samples_as_are_asked_for_show_the_difference():
+    few = compared(1, samples=200)
+    needed = samples_for(few, few.noticeable / 2)
+
+    assert needed == 800
+    assert compared(1, samples=needed).noticeable == pytest.approx(few.noticeable / 2, rel=0.25)
+
+
+def test_the_prompt_and_the_position_that_differ_are_named():
+    only_third = compared(3, prompts=3, samples=2000, change=0.1, since=3, until=3)
+
+    positions = {place.position for place in only_third.places if place.position is not None}
+    assert positions == {3}
+    assert {place.prompt for place in only_third.places if place.prompt} <= {1, 2, 3}
+    assert not only_third.first_differs
+
+
+def test_first_tokens_that_differ_are_no_fault_of_speculation():
+    assert compared(3, samples=2000, change=0.1, since=1, until=1).first_differs
+
+
+def test_an_output_that_ends_is_a_choice_like_others():
+    plain = [[(1, 2), (1, END)] * 100]
+    ends_less = [[(1, 2)] * 150 + [(1, END)] * 50]
+
+    assert compare_sampled(ends_less, plain).differs
+    assert not compare_sampled(plain, plain).differs
+
+
+def test_outputs_that_share_no_beginning_cannot_be_compared():
+    one = [[(number, 1) for number in range(100)]]
+    found = compare_sampled(one, one)
+
+    assert (found.differs, found.noticeable, samples_for(found, 0.05)) == (False, None, None)
+
+
+def test_rare_choices_are_one_class():
+    common = Counter({0: 100}) + Counter(range(1, 31))
+    rare = Counter({0: 100}) + Counter(range(31, 61))
+
+    assert homogeneity(common, rare).square == pytest.approx(0.0)
+    assert homogeneity(common, rare).freedom == 1
+    assert total([]).p == 1
+
+
+LIKELY = {5: -0.5, 6: -0.6, 7: -3.0}
+
+
+def greedy(*tokens, likely=LIKELY):
+    return GreedyReply(tokens, (likely,) * len(tokens))
+
+
+@pytest.mark.parametrize(
+    ("tested", "kind", "gap"),
+    [
+        (greedy(5, 5, 5), None, None),
+        (greedy(5, 6, 9), "ties", 0.1),
+        (greedy(5, 7, 5), "partings", 2.5),
+        (greedy(5, 9, 5), "partings", 2.5),
+        (greedy(5, END), "partings", None),
+    ],
+)
+def test_only_a_difference_that_numerics_do_not_explain_counts(tested, kind, gap):
+    found = compare_greedy([tested], [greedy(5, 5, 5)])
+
+    assert found.differs == (kind == "partings")
+    if kind is not None:
+        (parting,) = getattr(found, kind)
+        assert (parting.prompt, parting.position) == (1, 2)
+        assert parting.gap == pytest.approx(gap)
+
+
+def test_where_a_grammar_hides_the_likeliest_token_nothing_is_said():
+    found = compare_greedy([greedy(5, 6)], [greedy(5, 7)])
+
+    assert (found.differs, len(found.unclear)) == (False, 1)
+
+
+def test_the_share_of_prompts_that_would_be_noticed():
+    """59 equal prompts rule out, with 95 %, a fault in one of twenty."""
+    found = compare_greedy([greedy(5)] * 59, [greedy(5)] * 59)
+
+    assert found.noticeable == pytest.approx(0.05, abs=0.001)
+
+
+def serving(change=0.0, *, seed=5, wrong=False, ids=True, gap=2.0, seen=None):
+    """Puts out tokens as vLLM does; with ``wrong`` its greedy outputs differ from the second on."""
+    random = Random(seed)
+
+    async def handler(request):
+        if request.path == "/v1/models":
+            return web.json_response({"data": [{"id": "m"}]})
+        body = await request.json()
+        if body.get("stream"):
+            return web.Response(text="data: [DONE]\n\n", content_type="text/event-stream")
+        if seen is not None:
+            seen.append(body)
+
+        length = body["max_tokens"]
+        if body["temperature"] == 0:
+            tokens = [0] + [1 if wrong else 0] * (length - 1)
+            likely = {"token_id:0": -0.1, "token_id:1": -0.1 - gap}
+            choices = [{"token_ids": tokens, "logprobs": {"top_logprobs": [likely] * length}}]
+        else:
+            (sampled,) = outputs(random, 1, body["n"], length, change=change, since=2)
+            choices = [{"token_ids": list(tokens)} for tokens in sampled]
+        if not ids:
+            choices = [{"text": "x"} for _ in choices]
+        return web.json_response({"choices": choices})
+
+    return handler
+
+
+ASKED = ("--samples", "600", "--concurrency", "16", "--max-tokens", "8", "--difference", "12%")
+
+
+async def fidelity(finished, served, tmp_path, tested, reference, *more):
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text(f"{MARKER} one\n{MARKER} two\n")
+    async with served(tested) as url, served(reference) as other:
+        return await finished(
+            *("fidelity", "--url", url, "--against", other, "--prompts", str(prompts)),
+            *(*ASKED, *more),
+        )
+
+
+@pytest.mark.parametrize(
+    ("tested", "more", "code", "lines"),
+    [
+        ({}, (), 0, ["greedy: the same for 2 of 2 prompts", "no difference found"]),
+        ({}, ("--difference", "1%"), 3, ["to find one of 1.0%, set --samples"]),
+        ({"change": 0.15}, (), 1, ["sampled at temperature 1: different", "token 2 differs: p"]),
+        ({"change": 0.15}, ("--mode", "greedy"), 0, ["verdict: no_difference_found"]),
+        ({"wrong": True}, (), 1, ["prompt 2 differs from token 2 on: 2.00 nat"]),
+        ({"wrong": True}, ("--mode", "sampled"), 0, ["no difference found"]),
+        ({"wrong": True}, ("--near-tie", "2.5"), 0, ["2 first differ at a near tie"]),
+    ],
+)
+async def test_the_exit_code_says_whether_two_servers_differ(
+    finished, served, tmp_path, *, tested, more, code, lines
+):
+    found, out, err = await fidelity(
+        finished, served, tmp_path, serving(**tested), serving(seed=6), *more
+    )
+
+    assert (found, [line for line in lines if line not in out]) == (code, []), out + err
+    assert MARKER not in out + err
+
+
+async def test_what_is_asked_of_the_servers(finished, served, tmp_path):
+    seen = []
+    more = ("--extra-body", '{"top_k": 20}', "--tokens", "5", "--temperature", "0.7")
+    await fidelity(finished, served, tmp_path, serving(seen=seen), serving(), *more)
+
+    greedy_ones = [body for body in seen if body["temperature"] == 0]
+    sampled = [body for body in seen if body["temperature"] == 0.7]
+    assert {(body["max_tokens"], body["logprobs"]) for body in greedy_ones} == {(8, 20)}
+    # Positions up to K + 2, and one more that is not compared.
+    assert {body["max_tokens"] for body in sampled} == {8}
+    assert sum(body["n"] for body in sampled) == 2 * 600
+    assert {body["top_k"] for body in seen} == {20}
+    assert all(body["return_token_ids"] for body in seen)
+
+
+async def test_json_names_places_and_no_text(finished, served, tmp_path):
+    code, out, err = await fidelity(
+        finished, served, tmp_path, serving(change=0.15, wrong=True), serving(), "--json"
+    )
+
+    document = json.loads(out)
+    assert (code, document["verdict"]) == (1, "different"), err
+    assert document["greedy"]["partings"][0] == {
+        "prompt": 1,
+        "position": 2,
+        "gap": pytest.approx(2.0),
+        "has_ended": False,
+    }
+    assert document["sampled"]["places"]
+    assert MARKER not in out
+
+
+async def test_a_server_without_token_ids_is_named(finished, served, tmp_path):
+    code, _, err = await fidelity(finished, served, tmp_path, serving(ids=False), serving())
+
+    assert code == 1
+    assert "the reply has no token ids" in err
+    assert "Traceback" not in err
+
+
+async def test_the_time_is_bounded(finished, served, tmp_path):
+    more = ("--samples", "1000000", "--duration", "1s")
+    code, _, err = await fidelity(finished, served, tmp_path, serving(), serving(), *more)
+
+    assert code == 1
+    assert "stopped before all outputs were there" in err
+
+
+def test_a_reference_is_needed():
+    with pytest.raises(SystemExit):
+        command("fidelity")

@@ -1,0 +1,104 @@
+"""Words for a speedup: how certain it is, why there is none, and what a baseline is worth."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from sidecar.analysis.speed.speedup import Held
+from sidecar.analysis.speed.withheld import Withheld
+from sidecar.analysis.verdict import Verdict
+from sidecar.settings.baselines import PlainStepTimes
+from sidecar.wording.answer import answer
+from sidecar.wording.speed import baseline_sentence, context_rows, plus_minus, why_withheld
+from tests.analysis.analysis_tools import faster
+from tests.export.reports import judgement, model, report, speed, speedup, timed, timed_model
+
+MEASURED = PlainStepTimes(
+    running=(1.0, 16.0),
+    seconds=(0.01, 0.02),
+    errors=(0.0, 0.0),
+    contexts=(100.0, 100.0),
+    context_ranges=((80.0, 2200.0), (80.0, 2200.0)),
+    slopes=(0.0, 0.0),
+    slope_errors=(0.0, 0.0),
+    prefill_tokens=((500.0, 2000.0), (500.0, 2000.0)),
+    prefill_seconds=((0.01, 0.04), (0.01, 0.04)),
+    prefill_errors=((0.0, 0.0), (0.0, 0.0)),
+    drift=0.02,
+    source="plugin",
+    measured=datetime(2026, 11, 26, tzinfo=UTC),
+)
+
+
+def withheld(why, **changes):
+    found = speed(withheld=why)
+    steps = found.steps.holding(9000.0)
+    return model(speed=replace(found, steps=steps), plain_steps=MEASURED, **changes)
+
+
+@pytest.mark.parametrize("why", Withheld)
+def test_every_reason_has_its_sentence(why):
+    assert why_withheld(withheld(why))
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (MEASURED, "hold 9,000 tokens on average, and the baseline was measured with 80 to 2,200"),
+        (replace(MEASURED, slopes=(), context_ranges=()), "was measured only with 100"),
+        (replace(MEASURED, contexts=(), slopes=()), "does not say at which context"),
+        (
+            replace(MEASURED, context_ranges=((80.0, 9000.0),) * 2, prefill_tokens=()),
+            "does not say what prefill costs",
+        ),
+    ],
+)
+def test_beyond_the_baseline_s_contexts_it_says_what_to_measure(times, words):
+    text = why_withheld(replace(withheld(Withheld.CONTEXT), plain_steps=times))
+    assert words in text
+    assert text.endswith("`specdec-sidecar baseline --load … --context …,9000`")
+
+
+def test_where_a_baseline_does_not_help_the_answer_says_so_first():
+    text = answer(report(withheld(Withheld.CONTEXT))).text
+    assert text.startswith("No speedup: requests hold 9,000 tokens on average")
+    assert "By the acceptance rate alone: speculation pays on average" in text
+    assert answer(report(model())).text.startswith("Speculation pays")  # without any baseline
+
+
+def test_a_held_speedup_is_shown_with_its_age():
+    held = replace(speed(withheld=Withheld.CONTEXT), held=Held(faster(1.5, 0.01), 1200.0))
+    judged = judgement(Verdict.NET_POSITIVE, 0.5, by_speedup=True)
+    found = answer(report(timed_model(speed=held, judgement=judged)))
+    assert found.text.startswith("Speculation saves 6.7 ms per token on average")
+    assert found.why.startswith("The speedup is that of 20 min ago, the last one that was known.")
+
+
+def test_a_speedup_that_may_be_on_either_side_is_probable_and_not_certain():
+    unsure = judgement(Verdict.INSUFFICIENT_DATA, 0.5, by_speedup=True)
+    known = replace(speed(), speedup=faster(1.47, 0.205))
+    found = answer(report(timed_model(speed=known, judgement=unsure)))
+    assert "probably saves 6.4 ms per token, not yet certain (1.47 ± 0.41)" in found.text
+    assert "breaks even" not in found.text
+    bucket = timed("1+", Verdict.INSUFFICIENT_DATA, 0.3, 40, 45)
+    text = answer(report(timed_model(bucket, judgement=unsure))).text
+    assert "probably costs 5 ms, not yet certain (0.89 ± 0.02) at T 1+" in text
+
+
+def test_a_baseline_is_described_by_its_age_and_what_it_was_measured_with():
+    assert baseline_sentence(MEASURED, MEASURED.measured.timestamp() + 7200) == (
+        "Baseline measured 2.0 h ago, with 1 to 16 requests running, contexts of 80 to 2,200"
+        " tokens, prompts of 500 to 2,000 tokens, by the plug-in. The machine's speed is known to"
+        " ± 4 %."
+    )
+    bare = PlainStepTimes(running=(1.0,), seconds=(0.01,), errors=(0.0,))
+    assert baseline_sentence(bare, 0.0) == "Baseline measured with 1 request running."
+
+
+def test_the_speedup_by_context_is_a_table():
+    rows = context_rows(model(contexts={"64-256": speedup(45, 30), "4k-16k": speedup(45, 60)}))
+    assert [row[:2] for row in rows] == [
+        ("64-256", plus_minus(speedup(45, 30))),
+        ("4k-16k", plus_minus(speedup(45, 60))),
+    ]

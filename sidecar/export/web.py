@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable, Hashable, Sequence
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -17,6 +16,7 @@ from sidecar.export.reexport import Reexport
 from sidecar.export.status import status
 from sidecar.log import redacted
 from sidecar.shipped import shipped
+from sidecar.wording.health import health_line
 
 _PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SECURITY_POLICY}
 PROBES = frozenset({"/-/healthy", "/-/ready", "/-/engine"})
@@ -85,29 +85,6 @@ def _add_probes(
     app.router.add_get("/-/healthy", healthy)
     app.router.add_get("/-/ready", ready)
     app.router.add_get("/-/engine", engine)
-
-
-def health_line(health: HealthReport) -> str:
-    """The answer to a probe of vLLM's container: one line, which names no model.
-
-    Only a line that begins with "unhealthy" asks for a restart; deploy/engine-probe/ looks for it.
-    """
-    if not health.ailing:
-        return "healthy\n"
-    ailments = ", ".join(
-        f"engine {one.key.engine} has been {one.ailment} since {_utc(one.since)}"
-        for one in health.ailing
-    )
-    if health.is_left_alone:
-        return (
-            f"left alone: {ailments}, but {health.restarts} restarts within the hour have not"
-            " helped\n"
-        )
-    return f"unhealthy: {ailments}\n"
-
-
-def _utc(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%SZ")
 
 
 def _metrics(kept: "Kept", vllm_page: Callable[[], bytes]) -> Handler:

@@ -54,7 +54,7 @@ def test_an_engine_whose_requests_stand_still_is_stalled_after_the_set_time():
     ]
     assert polls.report.asks_for_restart
     assert not polls(1, moves=True).ailing
-    assert polls.report.known == {(KEY, Ailment.STALLED): False}
+    assert polls.report.known == {(*KEY, Ailment.STALLED): False}
 
 
 @pytest.mark.parametrize(

@@ -78,15 +78,20 @@ class Ailing:
 class HealthReport:
     """The engines at the last good poll.
 
-    ``known`` says of each engine and ailment whether it has it; a missing one is unknown or not
-    watched. ``restarts`` counts those of an ailing vLLM within the last hour; once there are
-    ``limit`` of them, the probe leaves vLLM alone.
+    ``known`` says of each engine and ailment whether it has it, by model name, engine and ailment;
+    a missing one is unknown or not watched. ``restarts`` counts those of an ailing vLLM within the
+    last hour; once there are ``limit`` of them, the probe leaves vLLM alone.
     """
 
-    known: Mapping[tuple[EngineKey, Ailment], bool] = field(default_factory=dict)
+    known: Mapping[tuple[str, str, Ailment], bool] = field(default_factory=dict)
     ailing: tuple[Ailing, ...] = ()
     restarts: int = 0
     limit: int = 0
+
+    @property
+    def stalled(self) -> tuple[Ailing, ...]:
+        """The engines that are stalled."""
+        return tuple(one for one in self.ailing if one.ailment is Ailment.STALLED)
 
     @property
     def is_left_alone(self) -> bool:
@@ -210,8 +215,9 @@ class HealthWatch:
         watched = [Ailment.STALLED]
         if self._settings.collapsed_after is not None:
             watched.append(Ailment.COLLAPSED)
-        pairs = [(key, ailment) for key in self._still for ailment in watched]
-        known = {pair: pair in ill for pair in pairs}
+        known = {
+            (*key, ailment): (key, ailment) in ill for key in self._still for ailment in watched
+        }
         return HealthReport(known, tuple(ailing), restarts, limit)
 
 

@@ -11,7 +11,7 @@ from sidecar.errors import ScrapeError
 from sidecar.settings.groups import Scrape
 
 # vLLM has it only with VLLM_SERVER_DEV_MODE=1, without which nobody can pause it over HTTP (0.32,
-# vllm/entrypoints/serve/rlhf/api_router.py). The API server passes the question to the engine core,
+# vllm/entrypoints/rl/online/api_router.py). The API server passes the question to the engine core,
 # so it stays unanswered while that hangs.
 PATH: Final = "/is_paused"
 _TIMEOUT: Final = 5.0

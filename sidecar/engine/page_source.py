@@ -128,7 +128,7 @@ class PageSource:
         # vLLM logs the whole query at every poll, so it names only what is on this page.
         self._expected = frozenset(series)
         wanted = sorted({sample.name for sample in series})
-        query = "&".join(f"name%5B%5D={quote(name)}" for name in wanted)
+        query = "&".join(f"name%5B%5D={quote(name, safe=':')}" for name in wanted)
         self._filter = f"{WHOLE_PAGE}/?{query}"
         self._filtered_left = RECHECK
 

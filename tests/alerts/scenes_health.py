@@ -141,6 +141,46 @@ def vllm_down():
 
 
 @scenes
+def dead_as_a_whole():
+    """Where more than the sidecar is down at an address, of a model that nobody else serves."""
+
+    def sidecar(instance, *phases, minutes=20):
+        made = Pod(instance, minutes=minutes, model=instance).drafting(5, 0.8)
+        return made.plain("up", (minutes, 1), *phases)
+
+    def beside(instance, *phases, port=8000):
+        """Another program at the same address."""
+        made = Pod(instance, minutes=0).plain("up", *phases)
+        made.own |= {"job": "another", "instance": f"{instance}:{port}"}
+        return made
+
+    shared = sidecar("shared", (80, 0)), Pod("other", model="shared", minutes=100).drafting(5, 0.8)
+    two = sidecar("two", (80, 0)), sidecar("two", (80, 0))
+    two[1].own |= {"instance": "two:9912"}
+    yield Scene(
+        "everything at its address is down, and no other pod has its model",
+        DOWN,
+        at=(21, 25, 90),
+        needs_prometheus=True,
+    ).with_pods(
+        sidecar("dead", (80, 0)).sidecar_fires(since=25),
+        beside("dead", (20, 1), (80, 0)),
+        sidecar("alone", (80, 0)),
+        sidecar("machine-lives", (80, 0)),
+        beside("machine-lives", (20, 1), (80, 0)),
+        beside("machine-lives", (100, 1), port=9100),
+        *shared,
+        beside("shared", (20, 1), (80, 0)),
+        *two,
+        sidecar("brief", (2, 0), (78, 1)),
+        beside("brief", (20, 1), (2, 0), (78, 1)),
+        beside("no-sidecar", (20, 1), (80, 0)),
+        sidecar("removed"),
+        beside("removed", (20, 1), (80, 0)),
+    )
+
+
+@scenes
 def restarting():
     def pod(instance, *minutes, **own):
         return Pod(instance, **own).drafting(5, 0.8).restarting(*minutes)

@@ -123,6 +123,10 @@ def vllm_down():
         made = pod(instance, up, down, minutes=up + down)
         return made.plain("up", (up + down, 1), *phases)
 
+    twice_longer = Pod("twice-longer").drafting(5, 0.8).restarting(22.5, 27)
+    twice_longer.failing(lambda n: 40 <= n < 45 or 49 <= n < 54)
+    silenced = Pod("silenced", minutes=26).drafting(5, 0.8)
+    silenced.failing(lambda n: n >= 20, NoVllmMetrics("none"))
     loop = Pod("loop").drafting(5, 0.8).failing(lambda n: 40 <= n < 100 and n % 4 < 2)
     yield Scene(
         "it outlasts the sidecar, and what keeps restarting is down",
@@ -137,6 +141,12 @@ def vllm_down():
         loop.restarting(*range(21, 51, 2)).sidecar_fires(since=40, until=40),
         Pod("overloaded").drafting(5, 0.8).failing(lambda n: 40 <= n < 100 and n % 4 < 2),
         Pod("twice").drafting(5, 0.8).failing(lambda n: n in {40, 41, 44, 45}).restarting(21, 23),
+        twice_longer.sidecar_fires(since=40, until=40),
+        Pod("every-third").drafting(5, 0.8).failing(lambda n: 40 <= n < 100 and n % 6 < 2),
+        pod("returns", 20, 13).sidecar_fires(since=24, until=40),
+        pod("new-sidecar", 24, 2).away(20, 24),  # of which a minute is known, not three
+        dying("never-up", 0, 20, (200, 0)),
+        silenced.plain("up", (26, 1), (200, 0)),
     )
 
 

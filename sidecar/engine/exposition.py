@@ -111,8 +111,10 @@ class PageReader:
             raise TruncatedPage(f"{len(body)} bytes and the last line has no end")
         if not any(split(series.name)[0] for series in page.series) and _API_SERVER.search(body):
             raise NoLogStats("an API server answers, but its page has no metric of vLLM")
+
         if self._series != page.series:
             self._series = page.series
+
         self._memory = _remember(body, page, places)
         return replace(page, series=self._series)
 
@@ -139,14 +141,17 @@ def _values(body: bytes, memory: _Memory) -> list[float] | None:
     lines = body.split(b"\n", memory.lines)  # no more than that: there may be millions
     if len(lines) != memory.lines:
         return None
+
     tokens = b"\n".join([lines[place] for place in memory.places]).split()
     if tokens[::2] != memory.keys or len(tokens) % 2:  # odd: the last line has no value
         return None
+
     values = tokens[1::2]
     try:
         numbers = list(map(float, values))
     except ValueError:
         return None
+
     # Python's float() accepts "1_0"; the exposition format does not.
     return None if b"_" in b"".join(values) else numbers
 
@@ -182,6 +187,7 @@ def read_lines(
         places.append(place)
         if len(samples) > most_series:
             raise PageTooLarge(f"more than {most_series} series of the families in use")
+
     return Page(tuple(samples), list(samples.values()), malformed), tuple(places)
 
 
@@ -201,6 +207,7 @@ def _sample(line: bytes, name_end: int, texts: dict[str, str]) -> tuple[Series, 
     """
     if len(line) > _LINE_BYTES:
         return None
+
     try:
         text = line.decode()
         labels, end = _labels(text, name_end, texts)
@@ -223,6 +230,7 @@ def _labels(
     """
     if not text.startswith("{", position):
         return (), position
+
     position += 1
     pairs: list[tuple[str, str]] = []
     while not text.startswith("}", position):
@@ -234,4 +242,5 @@ def _labels(
             value = _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[0]), value)
         pairs.append((texts.setdefault(match[1], match[1]), texts.setdefault(value, value)))
         position = match.end()
+
     return tuple(pairs), position + 1

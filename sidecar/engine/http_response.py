@@ -85,6 +85,7 @@ class Response:
         if end < 0:
             _within(len(self._received), _HEAD_BYTES, "head")
             return False
+
         _within(end, _HEAD_BYTES, "head")
         status_line, *lines = bytes(self._received[:end]).split(_END)
         del self._received[: end + 2 * len(_END)]
@@ -92,12 +93,14 @@ class Response:
         match = _STATUS_LINE.fullmatch(status_line)
         if match is None:
             raise Interrupted("the response is not HTTP")
+
         headers = _headers(lines)
         status = int(match[2])
         if 100 <= status < 200 and status != 101:  # 101 switches protocols
             self._interim += 1
             _within(self._interim, _INTERIM, "interim responses")
             return True
+
         if status != 200:
             raise BadStatus(status, _location(headers) if 300 <= status < 400 else "")
 
@@ -137,9 +140,11 @@ class Response:
         if end < 0:
             _within(len(self._received), _CHUNK_LINE_BYTES - 1, "chunk extension")
             return False
+
         match = _CHUNK_SIZE.fullmatch(self._received[:end])
         if match is None:
             raise Interrupted("an invalid chunk")
+
         del self._received[: end + len(_END)]
 
         self._chunks += 1

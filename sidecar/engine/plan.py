@@ -161,6 +161,7 @@ def _engine_plan(key: EngineKey, samples: _Samples, kv_cache: KvCache) -> Engine
         # Only V0 counts tokens but no drafts, and it adds its totals again at every log interval.
         counters |= dict.fromkeys(names.SPECULATION, ())
         traits.add(Trait.OVERCOUNTED)
+
     if names.DIFFUSION in samples:
         traits.add(Trait.DIFFUSION)
 
@@ -216,6 +217,7 @@ def _histogram(samples: _Samples, candidates: Iterable[str]) -> HistogramPlan | 
         if float("inf") in by_edge:
             edges = tuple(sorted(by_edge))
             return HistogramPlan(edges, tuple(tuple(by_edge[edge]) for edge in edges))
+
     return None
 
 

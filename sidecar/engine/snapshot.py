@@ -107,6 +107,7 @@ class SnapshotReader:
             self._plan = page_plan(page.series, self._replica_labels)
             self._replica_labels = self._plan.replica_labels
             self._series = page.series
+
         plans = self._plan.engines
         if not plans:
             raise NoVllmMetrics("the page has no series of a vLLM engine")

@@ -51,6 +51,7 @@ def own_series(page: bytes, limit: int) -> bytes:
         if lines and _are_samples(lines, head[1]):
             series += count
             exported[head[1]] = head[0] + "\n".join([*lines, ""])
+
     return "".join(exported.values()).encode()
 
 

@@ -67,7 +67,8 @@ def _seconds(text: str) -> float:
     match = DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError("expected duration, a number of seconds or a number and ms, s, m or h")
-    number, unit = float(match[1]), match[2]
+    number = float(match[1])
+    unit = match[2]
     if unit == "ms":
         return number / 1000  # times 0.001 would miss some values by a bit
     return number * _UNITS[unit]

@@ -88,8 +88,10 @@ def mtp(target: Any) -> tuple[Any, Weights]:
     keys = target.config.num_key_value_heads * target.config.head_dim
     for projection, size in (("q", HIDDEN), ("k", keys), ("v", keys)):
         weights[f"{prefix}self_attn.{projection}_proj.bias"] = torch.zeros(size)
+
     for norm in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
         weights[f"{prefix}{norm}.weight"] = torch.ones(HIDDEN)
+
     weights[f"{prefix}input_proj.weight"] = torch.cat([_ZERO, noisy_identity()], 1)
     return mimo.config, weights
 

@@ -97,6 +97,7 @@ def wanted(environment: Mapping[str, str] = os.environ) -> Installation:
         raise LabError(
             f"{named} holds another vLLM than {version} for {device}: set LAB to another folder"
         )
+
     name = version if device == "cpu" else f"{version}-{device}"
     return Installation(
         Path(named).absolute() if named else _cache(environment) / name, version, device

@@ -77,6 +77,7 @@ class Sidecar:
         if recorder is not None:
             scrapes = recorder.tee_scrapes(scrapes, pages)
             requests = recorder.tee_requests(requests)
+
         self.poller = Poller(pages, settings, scrapes)
         self.pause = PauseAsker(settings, self._state.health)
         self.receiver = PluginReceiver(settings.plugin.socket, requests, _log())

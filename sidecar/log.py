@@ -55,6 +55,7 @@ class _AtMost(logging.Filter):
             if left_out > 0:
                 log = structlog.get_logger("sidecar.log")
                 log.warning("log lines left out", lines=left_out, most_per_minute=_MOST_LINES)
+
         self._lines += 1
         return self._lines <= _MOST_LINES
 

@@ -41,6 +41,7 @@ def _replace_kernels() -> None:
     modules = [sampler]
     with suppress(ImportError):
         modules.append(import_module("vllm.utils.cpu_triton_utils"))
+
     kernels: dict[str, Callable[..., None]] = {
         "rejection_greedy_sample_kernel": _sample_greedy,
         "rejection_random_sample_kernel": _sample_random,
@@ -51,6 +52,7 @@ def _replace_kernels() -> None:
         for name, function in kernels.items():
             if hasattr(module, name):
                 setattr(module, name, _Kernel(function))
+
     if not hasattr(getattr(sampler, "triton", None), "next_power_of_2"):
         vars(sampler)["triton"] = _Triton
 

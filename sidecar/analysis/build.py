@@ -6,7 +6,8 @@ from typing import Final
 
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.engine.cache import CacheWindow
-from sidecar.analysis.engine.engine_state import Limitation, gap_growth
+from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.engine.latency import gap_growth
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence, ModelEvidence, sum_windows
 from sidecar.analysis.facts import EngineFacts, ModelFacts
 from sidecar.analysis.findings.catalog import find

@@ -137,6 +137,7 @@ def _engine(
     if is_present and state.speculates:
         known = model.speed.engine(state.key) or EngineSpeed(withheld=state.idle)
         speed = _without_misleading_rate(known, plugin.speculation)
+
     return EngineFacts(
         state=state,
         plugin=plugin,

@@ -100,9 +100,11 @@ class State:
         self._take_lives(at, lives)
         if before is not None and before < at:
             self._take_steps(before, at, lives)
+
         self._take_finished(at, lives)
         for model in self._models.values():
             model.mark(at)
+
         self._judge_models(at, lives)
         self._watch_health(at, lives, has_restarted=restarts.vllm)
 
@@ -145,6 +147,7 @@ class State:
                 )
                 for facts in known
             )
+
         return self._reports[which]
 
     def _note_positions(self, page: PageSnapshot) -> None:

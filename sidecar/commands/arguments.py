@@ -175,18 +175,21 @@ def with_sidecar_user(url: str, file: Path | None, environ: Mapping[str, str]) -
 
     if file is None and environ.get(USER_FILE_VARIABLE):
         file = Path(environ[USER_FILE_VARIABLE])
+
     if file is None:
         source = USER_VARIABLE
         text = environ.get(USER_VARIABLE, "")
     else:
         source = str(file)
         text = read_input(file, _MEBIBYTE).decode(errors="replace")
+
     if not text.strip() and file is None:
         return url
 
     name, colon, password = text.rstrip("\r\n").partition(":")
     if not (name and colon and password) or not text.rstrip("\r\n").isprintable():
         raise InputError(f"{source}: expected one line with NAME:PASSWORD")
+
     user = f"{quote(name, safe='')}:{quote(password, safe='')}"
     return parts._replace(netloc=f"{user}@{parts.netloc}").geturl()
 

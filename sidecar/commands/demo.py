@@ -75,6 +75,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     elif arguments.fixed:
         options = _FIXED
         course = _STAYS_HIGH
+
     asyncio.run(_run(settings, arguments.duration, options, course))
     return 0
 
@@ -99,6 +100,7 @@ async def _run(
                 await stopped(stop, seconds)
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
+
     print(f"{traffic.completed} requests completed, {traffic.failed} failed")
 
 

@@ -65,6 +65,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     folder = arguments.folder.absolute()
     for file in write_plugin(folder):
         print(f"wrote {file}")
+
     print(f"""
 Set these variables in vLLM's container, then restart vLLM:
   PYTHONPATH={folder}
@@ -114,6 +115,7 @@ def write_plugin(folder: Path) -> tuple[Path, ...]:
                 shutil.rmtree(other)
     except OSError as error:
         raise InputError(f"cannot write {error.filename or folder}: {error.strerror}") from error
+
     return tuple(files)
 
 

@@ -84,6 +84,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     else:
         print(text)
         return code if arguments.exit_code else 0
+
     print(f"no report from {origin}: {fault}; {hint}", file=sys.stderr)
     return 1
 

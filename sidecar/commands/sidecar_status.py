@@ -39,6 +39,7 @@ async def sidecar_status(url: str, *, tls: ssl.SSLContext | bool) -> dict[str, A
         raise NotAnExposition("the status is not JSON") from error
     finally:
         await fetcher.close()
+
     if not isinstance(status, dict):
         raise NotAnExposition("the status is not one of a specdec-sidecar")
     return status
@@ -85,8 +86,10 @@ def _model(model: _Json, table: _Table, item: str, shown: str) -> Iterator[str]:
     yield f"model {model['model_name']}: {judgement['verdict']} by {judgement['basis']}{over}"
     for header, rows in model["tables"]:
         yield from ("", *table(header, rows))
+
     for finding in model["explanations"]:
         yield from ("", *_finding(finding, item))
+
     notes = [_speedup(model), *model["notes"]]
     notes = [note for note in notes if note and note not in shown]
     notes += [
@@ -112,6 +115,7 @@ def _speedup(model: _Json) -> str:
     speed = model["speed"]
     if speed is None or speed["speedup"] is None:
         return ""
+
     speedup = speed["speedup"]
     break_even = speed["break_even_acceptance"]
     text = f"speedup {speedup['ratio']:.3f} ± {CONFIDENCE * speedup['error']:.3f}"

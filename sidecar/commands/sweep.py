@@ -285,6 +285,7 @@ def text(
         yield ""
         yield _RULE.format(thresholds.acceptance_break_even, thresholds.acceptance_net_negative)
         yield _WHAT_TO_CHANGE
+
     yield from _notes(result, summaries)
     if not is_compared:
         yield _HOW_TO_TELL
@@ -317,8 +318,10 @@ def _notes(result: SweepResult, summaries: Sequence[LevelSummary]) -> Iterator[s
     for level in summaries:
         for caveat in level.caveats:
             caveats[caveat].append(str(level.level))
+
     for caveat, where in caveats.items():
         yield f"{caveat}: {'every level' if len(where) == len(summaries) else '; '.join(where)}"
+
     if result.fault is not None:
         yield f"requests failed; the last error: {result.fault}"
     if not result.complete:

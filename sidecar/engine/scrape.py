@@ -87,4 +87,5 @@ class Poller:
             self._pacing.arrived(duration)
             # vLLM read its counters between the request and the response.
             self._sink.scraped(wall + duration / 2, duration, self._pacing.interval, page)
+
         return self._pacing.interval

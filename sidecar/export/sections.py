@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from sidecar.analysis.engine.engine_state import Latency, gap_growth
+from sidecar.analysis.engine.latency import Latency, gap_growth
 from sidecar.analysis.evidence import NO_DRAFTS
 from sidecar.analysis.findings.finding import advised
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
@@ -42,6 +42,7 @@ def bar(value: float | None, limits: Sequence[float]) -> str:
     fill = ""
     if value is not None:
         fill = f'<rect class="fill" height="12" width="{value * _WIDTH:.1f}" rx="2"/>'
+
     marks = "".join(
         f'<line class="limit" x1="{at * _WIDTH:.1f}" x2="{at * _WIDTH:.1f}" y2="12"/>'
         for at in limits
@@ -172,6 +173,7 @@ def _finding(finding: Explanation) -> str:
             '<div class="paste"><button type="button">copy</button>'
             f"<code>{escape(finding.option)}</code></div>"
         )
+
     return (
         f"{what}<br>{marked(finding.remedy)}{paste}"
         f"<br><small>{marked(finding.expect)} To verify: {marked(finding.verify)}</small>"

@@ -61,6 +61,7 @@ def make_web(
     runbooks = {path.name: path.read_bytes() for path in shipped("runbooks").glob("*.md")}
     for path, folder in (("/runbooks", "runbooks/"), ("/runbooks/", "")):
         app.router.add_get(path, _file(_links(folder, sorted(runbooks)).encode(), "text/html"))
+
     for name, text in runbooks.items():
         app.router.add_get(f"/runbooks/{name}", _file(text, "text/plain"))
 
@@ -111,6 +112,7 @@ def _metrics(kept: "Kept", vllm_page: Callable[[], bytes]) -> Handler:
         body = kept(("reexport", form), make)
         if form.gzip:
             body = await reexport.compressed(body)
+
         return web.Response(body=body, headers=form.headers)
 
     return metrics
@@ -163,9 +165,11 @@ class Kept:
             self._made = {}
             self._shown = self._read()
             self._at = now
+
         if name not in self._made:
             if len(self._made) >= _MOST_MADE:
                 self._made.clear()
             self._made[name] = make(self._shown)
+
         made: _Made = self._made[name]
         return made

@@ -81,6 +81,7 @@ def _is_match(password: bytes, hashed: str, slowest: int) -> bool:
         check = time.monotonic() - began
         slowest_check = check * 2 ** (slowest - _cost(hashed))
         time.sleep((_REST + 1) * slowest_check - check)
+
     return matches
 
 

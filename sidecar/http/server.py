@@ -92,11 +92,13 @@ class GuardedServer:
         """Stops listening, gives running handlers ``shutdown_seconds``, then aborts. Idempotent."""
         for task in self._accepting:
             task.cancel()
+
         await asyncio.gather(*self._accepting, return_exceptions=True)
         self._accepting = []
 
         for listener in self._listeners:
             listener.close()
+
         self._listeners = []
 
         await self._runner.cleanup()

@@ -33,6 +33,7 @@ class _Loader(yaml.SafeLoader):
                     problem=f"duplicate key {key.value[:80]!r}", problem_mark=key.start_mark
                 )
             seen.add(key.value)
+
         return node
 
 

@@ -73,6 +73,7 @@ def answer(report: Report) -> Answer:
     if report.models and all(map(is_plain, report.models)):
         why = LIMITATIONS[Limitation.NO_SPECULATION]
         return Answer("This vLLM does not speculate.", "mute", why)
+
     contradictory = Limitation.CONTRADICTORY_COUNTERS
     if not drafting and any(
         contradictory in engine.limitations for model in report.models for engine in model.engines
@@ -103,11 +104,13 @@ def _without_drafts(report: Report) -> Answer:
             " decoding may find nothing to repeat."
         )
         return Answer("vLLM decodes without drafts.", "mute", why)
+
     if waiting:
         why = (
             f"{counted(waiting, 'request')} waiting, none running: it sleeps, is paused, or hangs."
         )
         return Answer("vLLM is asleep or paused.", "even", why)
+
     return Answer("vLLM is idle.", "mute", "No request is running, so there is nothing to judge.")
 
 
@@ -123,9 +126,11 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     speed = model.speed
     if speed is not None and speed.held is not None:
         return replace(found, why=f"{held_sentence(speed.held)} {found.why}")
+
     if speed is not None and speed.withheld in _SAID_FIRST:
         rest = f"By the acceptance rate alone: {found.text[0].lower()}{found.text[1:]}"
         return replace(found, text=f"No speedup: {why_withheld(model)}. {rest}")
+
     return found
 
 
@@ -217,6 +222,7 @@ def _by_time(split: Split, at_load: str) -> Answer:
     ]
     if even:
         parts.append(f"breaks even at T {', '.join(bucket.temperature for bucket in even)}")
+
     parts += [
         f"probably {_changes(speedup)}, not yet certain ({plus_minus(speedup)}) at T"
         f" {bucket.temperature}"
@@ -258,6 +264,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
         split = _listed(temperatures)
     elif model.no_split is not None:
         split = no_split_sentence(model.no_split, plugin)
+
     why = f"The acceptance rate over all requests is {percent(window.rate)}. {split}".strip()
 
     if judged.leans and speedup is not None:

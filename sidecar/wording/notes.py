@@ -252,6 +252,7 @@ def _by_acceptance(tokens: TokensAdvice) -> str:
         return (
             f"{text} turn speculation off, or use another draft model: even the first token {at}."
         )
+
     return (
         f"{text} speculate fewer tokens, {tokens.best} instead of {tokens.now}: the next one {at}."
     )
@@ -289,6 +290,7 @@ def caveats(evidence: Evidence, configuration: Configuration = _UNKNOWN) -> Iter
     """Why the acceptance rate misleads, and what the method costs that drafts do not show."""
     if evidence.speculation is None:
         return
+
     sampler = evidence.speculation.rejection_sample_method
     method = evidence.speculation.method
     if evidence.is_adaptive:

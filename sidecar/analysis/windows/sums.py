@@ -42,6 +42,7 @@ class SlidingSums(Generic[Key, Value]):
             self.drop(at)
             latest = _Slice(at, at, {})
             self._slices.append(latest)
+
         latest.end = at
 
         for sums in (latest.sums, self.sums):

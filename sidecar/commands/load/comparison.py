@@ -171,6 +171,7 @@ def _change(
         rounds = list(zip(_by_round(metric, first), _by_round(metric, second), strict=False))
         change = paired_change(rounds, confidence) or without_error(change)
         gap = paired_difference(rounds, confidence)
+
     if not is_alike:
         change = None
         gap = None
@@ -244,6 +245,7 @@ def _other_requests(before: SweepResult, after: SweepResult) -> Iterator[str]:
         if first != second:
             both = f" ({first} and {second})"
             yield f"other --{argument.replace('_', '-')}{both if len(both) < _LONG else ''}"
+
     if not (before.complete and after.complete):
         yield "a sweep ended early"
     if any(level.whole.failed for sweep in (before, after) for level in sweep.levels):
@@ -269,6 +271,7 @@ def _notes(
         yield f"the model names differ: {before.model} and {after.model}"
     if reasons := ", ".join(_other_requests(before, after)):
         yield f"not the same requests: {reasons}; times, lengths and acceptance depend on that"
+
     tokens = [{_positions(side) for side in pair} for pair in pairs]
     if any(0 not in numbers and len(numbers) > 1 for numbers in tokens):
         yield (
@@ -301,6 +304,7 @@ def comparison_text(comparison: Comparison) -> Iterator[str]:
         yield f"verdict: {verdict.format(before=comparison.before, after=comparison.after)}"
         yield from comparison.conclusions
         yield from _balance(comparison) if comparison.same_requests else ()
+
     yield from (f"note: {note}" for note in (*comparison.notes, *comparison.left_out))
 
 
@@ -338,6 +342,7 @@ def gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
     undecided: list[str] = []
     if not comparison.same_requests:
         undecided.append("the sweeps did not send the same requests, or some failed")
+
     undecided += comparison.left_out
     for one in comparison.changes:
         if one.change is None or one.metric not in _MEDIANS:

@@ -123,6 +123,7 @@ def gains_from(token: Interval, first: Interval) -> tuple[int, int, int] | None:
     """A request of n tokens takes the time to the first, and n - 1 times that per token."""
     if not (token.is_clear and first.is_clear and token.value < 0 < first.value):
         return None
+
     saved = -token.value
     off = token.error or 0.0
     cost = first.value

@@ -71,6 +71,7 @@ def homogeneity(one: Counter[int], other: Counter[int]) -> Homogeneity:
     rare = tuple(size - sum(pair[side] for pair in classes) for side, size in enumerate(sizes))
     if sum(rare) >= FEWEST:
         classes.append((rare[0], rare[1]))
+
     first, second = sizes
     if min(sizes) < FEWEST or len(classes) < 2:
         return Homogeneity()
@@ -106,4 +107,5 @@ def _noncentrality(freedom: int, chance: float) -> float:
             low = middle
         else:
             high = middle
+
     return high

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from sidecar.analysis.engine.engine_state import Latency
+from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import has_rule_of_thumb
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.analysis.speed.speedup import Speedup

@@ -49,6 +49,7 @@ def capacity(model: str, cache: dict[str, Any]) -> list[int]:
         for _ in range(kind["count"]):
             name = f"model.layers.{len(specs)}.self_attn.attn"
             specs[name] = layer(kind, cache["block_size"])
+
     (found,) = get_kv_cache_configs(config, [specs], [cache["bytes"]])
     tokens, _ = get_kv_cache_capacity(config, found)
     return [found.num_blocks, tokens]
@@ -63,9 +64,11 @@ def layer(kind: dict[str, Any], block_size: int) -> KVCacheSpec:
     }
     if kind["mla"]:
         return MLAAttentionSpec(head_size=kind["head_values"], **same)
+
     if kind["window"] is not None:
         window = kind["window"]
         return SlidingWindowSpec(head_size=kind["head_values"] // 2, sliding_window=window, **same)
+
     return FullAttentionSpec(head_size=kind["head_values"] // 2, **same)
 
 

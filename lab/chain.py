@@ -61,6 +61,7 @@ def chain(vocabulary: int, *, layers: int, mlp: int) -> Any:
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight.zero_()
         layer.mlp.down_proj.weight.zero_()
+
     return model
 
 

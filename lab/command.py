@@ -58,14 +58,18 @@ def main() -> NoReturn:
         lab = wanted() if printed else installed()
     except LabError as error:
         sys.exit(f"lab: {error}")
+
     if serving.method == "suffix" and not (printed or lab.suffix.is_dir()):
         sys.exit("lab: method suffix is not installed: install a C++ compiler and run `make lab`")
     if serving.scheduler == "dynamo" and not (printed or lab.dynamo.is_dir()):
         sys.exit("lab: Dynamo is not installed: it needs vLLM 0.31 or later; run `make lab`")
-    command, more = command_line(lab, serving), environment(lab, serving, os.environ)
+
+    command = command_line(lab, serving)
+    more = environment(lab, serving, os.environ)
     if printed:
         print(shlex.join(["env", *(f"{name}={value}" for name, value in more.items()), *command]))
         sys.exit()
+
     os.execve(command[0], command, {**os.environ, **more})  # noqa: S606 - a server in the foreground, with its signals
 
 
@@ -148,6 +152,7 @@ def command_line(lab: Installation, serving: Serving) -> list[str]:
         command += ["--enforce-eager", "--dtype", _cpu_dtype(Path("/proc/cpuinfo"))]
     else:
         command += ["--gpu-memory-utilization", _GPU_SHARE]
+
     if (config := _speculative_config(lab, serving)) is not None:
         command += ["--speculative-config", json.dumps(config)]
         if serving.request_metrics and lab.is_at_least("0.29"):
@@ -156,8 +161,10 @@ def command_line(lab: Installation, serving: Serving) -> list[str]:
                 "summary",
                 "--enable-force-include-usage",
             ]
+
     if serving.scheduler is not None:
         command += ["--scheduler-cls", _SCHEDULERS.get(serving.scheduler, serving.scheduler)]
+
     return [*command, *serving.options]
 
 
@@ -166,6 +173,7 @@ def environment(lab: Installation, serving: Serving, given: Mapping[str, str]) -
     more = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     if lab.device == "cpu":
         more["VLLM_CPU_KVCACHE_SPACE"] = given.get("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
+
     paths = [str(_CUSTOM)]
     if serving.method == "suffix":
         paths.append(str(lab.suffix))

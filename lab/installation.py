@@ -85,7 +85,8 @@ def wanted(environment: Mapping[str, str] = os.environ) -> Installation:
     named = environment.get("LAB")
     held = _held(Path(named)) if named else None
     version, device = held or (DEFAULT_VERSION, "cpu")
-    version, device = environment.get("VERSION") or version, environment.get("DEVICE") or device
+    version = environment.get("VERSION") or version
+    device = environment.get("DEVICE") or device
     if not re.fullmatch(r"\d+\.\d+\.\d+(\.post\d+)?", version):
         raise LabError(
             f"VERSION must be a release of vLLM such as {DEFAULT_VERSION}, not {version!r}"
@@ -96,6 +97,7 @@ def wanted(environment: Mapping[str, str] = os.environ) -> Installation:
         raise LabError(
             f"{named} holds another vLLM than {version} for {device}: set LAB to another folder"
         )
+
     name = version if device == "cpu" else f"{version}-{device}"
     return Installation(
         Path(named).absolute() if named else _cache(environment) / name, version, device

@@ -88,7 +88,8 @@ class SimulatedEngine:
                 new = self._decode(request, speculation, step)
             else:
                 new = self._first_token(request, step)
-            request.tokens, request.last = request.tokens + new, self._now
+            request.tokens = request.tokens + new
+            request.last = self._now
             step.num_generation_tokens += new
             self.counters["generation_tokens"] += new
 
@@ -123,6 +124,7 @@ class SimulatedEngine:
             tokens.computed += prompt - cached
             tokens.local_cache_hit += cached
             tokens.cached_tokens += cached
+
         return _Request(
             started - random.uniform(0, 0.2), started, prompt, cached, limit=random.randint(8, 90)
         )
@@ -138,12 +140,15 @@ class SimulatedEngine:
         drafted = min(TOKENS, request.limit - request.tokens - 1)
         if not drafted:
             return 1
+
         accepted = next((place for place in range(drafted) if self._random.random() > 0.7), drafted)
         speculation.observe_draft(num_draft_tokens=drafted, num_accepted_tokens=accepted)
         for name, count in zip(self.spec, (1, drafted, accepted), strict=True):
             self.spec[name] += count
+
         for position in range(accepted):
             self.accepted_per_position[position] += 1
+
         return 1 + accepted
 
     def _finish(self, request: _Request) -> Any:
@@ -187,6 +192,7 @@ class SimulatedEngine:
         # one of those that wait is deferred
         if "num_skipped_waiting_reqs" in _fields(SchedulerStats):
             values |= {"num_waiting_reqs": WAITING - 1, "num_skipped_waiting_reqs": 1}
+
         return _known(SchedulerStats, values)
 
     def truth(self) -> dict[str, Any]:
@@ -209,6 +215,7 @@ class SimulatedEngine:
 def _summary(name: str, values: list[float]) -> dict[str, float]:
     if name == "iteration_tokens":
         return {"count": len(values)}
+
     ranks = {
         f"p{rank}": values[min(len(values) * rank // 100, len(values) - 1)] for rank in (50, 90, 99)
     }
@@ -245,7 +252,8 @@ def stat_logger(model: Path) -> Any:
         max_model_len=2048,
     )
     config = arguments.create_engine_config()
-    config.cache_config.num_gpu_blocks, config.cache_config.block_size = BLOCKS, BLOCK_SIZE
+    config.cache_config.num_gpu_blocks = BLOCKS
+    config.cache_config.block_size = BLOCK_SIZE
     logger = PrometheusStatLogger(config, [0])
     logger.log_engine_initialized()
     return logger
@@ -275,13 +283,16 @@ def _route() -> Any:
 
 def main(model: Path, folder: Path) -> None:
     """Writes the page, and its truth beside what TRUTH.json has."""
-    logger, engine = stat_logger(model), SimulatedEngine()
+    logger = stat_logger(model)
+    engine = SimulatedEngine()
     for _ in range(_STEPS):
         logger.record(*engine.step(), engine_idx=0)
+
     response = asyncio.run(page())
     folder.mkdir(parents=True, exist_ok=True)
     version = vllm.__version__.partition("+")[0]
-    name, path = f"vllm-{version}.prom", folder / "TRUTH.json"
+    name = f"vllm-{version}.prom"
+    path = folder / "TRUTH.json"
     (folder / name).write_bytes(response.content)
     truth = json.loads(path.read_text()) if path.exists() else {}
     truth[name] = {

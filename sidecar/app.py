@@ -17,7 +17,7 @@ from sidecar.errors import ListenError
 from sidecar.export.changes import LoggedState
 from sidecar.export.declaration import Shown
 from sidecar.export.web import PROBES, make_web
-from sidecar.http.guard import GuardedServer, GuardOptions
+from sidecar.http.server import GuardedServer, GuardOptions
 from sidecar.log import Logger, StateLog, set_log_level
 from sidecar.recording.recording import Recorder
 from sidecar.requests.messages import PluginSink
@@ -67,13 +67,15 @@ class Sidecar:
         reloader: Reloader | None,
     ) -> None:
         self._settings = settings  # in force: a reload replaces them
-        self._supervisor, self._reloader = supervisor, reloader
+        self._supervisor = supervisor
+        self._reloader = reloader
         self._state = State(settings, time.time())
         scrapes: ScrapeSink = LoggedState(self._state, _log(), StateLog(_log()), settings.measured)
         requests: PluginSink = self._state.plugin.receive
         if recorder is not None:
             scrapes = recorder.tee_scrapes(scrapes, pages)
             requests = recorder.tee_requests(requests)
+
         self.poller = Poller(pages, settings, scrapes)
         self.receiver = PluginReceiver(settings.plugin.socket, requests, _log())
         self.push = _push(self._report, lambda: self._settings.thresholds, settings)
@@ -104,7 +106,7 @@ class Sidecar:
             failures=dict(self._supervisor.failures),
             reloads={} if self._reloader is None else dict(self._reloader.outcomes),
             invalid_settings=() if self._reloader is None else self._reloader.invalid,
-            http_refusals=dict(self.server.refusals),
+            http_refusals=dict(self.server.connections.refusals),
             alerts_sent={} if self.push is None else self.push.sent,
         )
         return self._state.report(time.time(), own, self.receiver.problem)

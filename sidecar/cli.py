@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if loaded.problems and not arguments.ignore_invalid_settings:
         print(SettingsError(list(loaded.problems)), file=sys.stderr)
         return SettingsError.exit_code
+
     arguments.invalid_settings = (*loaded.problems, *loaded.consequences)
 
     configure_logging(sys.stderr, level=settings.log.level, format=settings.log.format)
@@ -58,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
+
     return code
 
 

@@ -43,15 +43,19 @@ class _AtMost(logging.Filter):
     The first line after a minute with more says how many were left out.
     """
 
-    _minute = _lines = 0
+    _minute = 0
+    _lines = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
         minute = int(record.created // 60)
         if minute != self._minute:
-            left_out, self._minute, self._lines = self._lines - _MOST_LINES, minute, 0
+            left_out = self._lines - _MOST_LINES
+            self._minute = minute
+            self._lines = 0
             if left_out > 0:
                 log = structlog.get_logger("sidecar.log")
                 log.warning("log lines left out", lines=left_out, most_per_minute=_MOST_LINES)
+
         self._lines += 1
         return self._lines <= _MOST_LINES
 

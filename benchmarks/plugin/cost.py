@@ -12,6 +12,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from math import inf
 from pathlib import Path
 from statistics import mean, median, quantiles
 from types import SimpleNamespace
@@ -21,7 +24,8 @@ from benchmarks.plugin.engine import ById, Nameless, running
 from benchmarks.table import Row
 from sidecar.requests import plugin
 
-STEP = 0.02  # seconds between two steps, by the plug-in's clock: one report every 50 steps
+STEP = 0.05  # seconds between two steps, by the plug-in's clock: a report every 20 steps
+REQUESTS = 256  # that finish
 ROUNDS = 25
 BARE = "x bare"
 
@@ -50,63 +54,137 @@ print(1000 * (time.perf_counter() - start))
 """
 
 
-def cost_rows() -> Iterator[Row]:
-    """The rows of the table; the P99 rows need a quiet machine."""
+def cost_rows(beside: Path | None = None) -> Iterator[Row]:
+    """The rows of the table; the P99 rows need a quiet machine.
+
+    With ``beside``, the file of another version of the plug-in, a row for each load says what a
+    request and step costs by this one, as a multiple of what it costs by that one.
+    """
+    with _receiving() as path:
+        for base, since in ((ById, "by request, from 0.14"), (Nameless, "before 0.14")):
+            for requests in (16, 64, 256, 1024):
+                yield from _steps(base, since, requests, path)
+        yield _finished(path)
+
+        if beside is not None:
+            yield from _beside(_loaded(beside), path)
+    yield _import()
+
+
+@contextmanager
+def _receiving() -> Iterator[str]:
+    """The socket of a receiver in another process, which throws all packets away."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/s"
         receiver = subprocess.Popen([sys.executable, "-c", RECEIVER, path], stdout=subprocess.PIPE)
         assert receiver.stdout is not None
         receiver.stdout.readline()
         try:
-            for base, since in ((ById, "by request, from 0.14"), (Nameless, "before 0.14")):
-                for requests in (16, 64, 256):
-                    yield from _steps(base, since, requests, path)
-            yield _finished(path)
+            yield path
         finally:
             receiver.kill()
             receiver.wait()
-    yield _import()
 
 
-def _wrapped(base: type[Any], path: str) -> Any:
+def _loaded(path: Path) -> Any:
+    spec = spec_from_file_location("other_plugin", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _wrapped(base: type[Any], path: str, version: Any = plugin) -> Any:
     cls = type(
         "Scheduler",
         (base,),
-        {name: vars(base).get(name, getattr(base, name)) for name in plugin.KNOWN},
+        {name: vars(base).get(name, getattr(base, name)) for name in version.KNOWN},
     )
-    plugin.install(cls, "0", path)
+    version.install(cls, "0", path)
     return cls()
 
 
-def _steps(base: type[Any], since: str, requests: int, path: str) -> Iterator[Row]:
+@contextmanager
+def _stepping_clock(*versions: Any) -> Iterator[Any]:
+    """The plug-in's clock, which only ``_measure`` moves."""
     clock = SimpleNamespace(at=0.0, time=time.time, perf_counter=time.perf_counter)
     clock.monotonic = lambda: clock.at
-    plugin.time = clock  # type: ignore[assignment, attr-defined]
-    bare, wrapped = base(), _wrapped(base, path)
-    bare_steps, wrapped_steps = running(bare, requests), running(wrapped, requests)
+    for version in versions:
+        version.time = clock
+    try:
+        yield clock
+    finally:
+        for version in versions:
+            version.time = time
+
+
+def _steps(base: type[Any], since: str, requests: int, path: str) -> Iterator[Row]:
+    bare = base()
+    wrapped = _wrapped(base, path)
+    bare_steps = running(bare, requests)
+    wrapped_steps = running(wrapped, requests)
+
     mine, theirs = [], []
-    for _ in range(ROUNDS):
-        theirs.append(_measure(bare, bare_steps, clock))
-        mine.append(_measure(wrapped, wrapped_steps, clock))
-    plugin.time = time  # type: ignore[attr-defined]
+    with _stepping_clock(plugin) as clock:
+        for _ in range(ROUNDS):
+            theirs.append(_measure(bare, bare_steps, clock))
+            mine.append(_measure(wrapped, wrapped_steps, clock))
+    wrapped._specdec.socket.close()  # noqa: SLF001 - its own attribute
+
     # The best round, because whatever else the machine does is not the plug-in's cost.
     bare_step = min(map(median, theirs))
-    each = min(map(median, mine)) - bare_step
-    what = f"a request and step: {each / requests:.2f} µs"
-    yield Row(f"{since}, {requests} requests", what, each / bare_step, at_most=7, unit=BARE)
-    if requests == 256:
-        worst = min(quantiles(steps, n=100)[98] for steps in mine) - bare_step
-        what = f"a step at P99, its reports included: {worst:.0f} µs"
-        yield Row(f"{since}, {requests} requests", what, worst / bare_step, at_most=10, unit=BARE)
-    share = (min(map(mean, mine)) - min(map(mean, theirs))) / 1e6 / STEP
-    yield Row(
-        f"{since}, {requests} requests",
-        "of a step of 20 ms, reports included",
-        100 * share,
-        at_most=1,
-        unit="%",
-    )
-    wrapped._specdec.socket.close()  # noqa: SLF001 - its own attribute
+    step = min(map(median, mine)) - bare_step
+    worst = min(quantiles(steps, n=100)[98] for steps in mine) - bare_step
+    average = min(map(mean, mine)) - min(map(mean, theirs))
+
+    name = f"{since}, {requests} requests"
+    each = f"a request and step: {step / requests:.2f} µs"
+    yield Row(name, each, step / bare_step, at_most=7, unit=BARE)
+    yield _share(name, f"a step without a report: {step:.0f} µs", step, at_most=1)
+    yield _share(name, f"a step at P99, its reports included: {worst:.0f} µs", worst, at_most=2)
+    yield _share(name, f"a step on average, reports included: {average:.0f} µs", average, at_most=1)
+
+
+def _share(name: str, what: str, microseconds: float, at_most: float) -> Row:
+    """Of the step that so many requests take on a GPU."""
+    of = f"% of {1000 * STEP:.0f} ms"
+    return Row(name, what, 100 * microseconds / 1e6 / STEP, at_most=at_most, unit=of)
+
+
+def _beside(other: Any, path: str) -> Iterator[Row]:
+    """This version and another one, in turns."""
+    for base, since in ((ById, "by request, from 0.14"), (Nameless, "before 0.14")):
+        for requests in (16, 64, 256, 1024):
+            bare, own, others = _in_turns(base, requests, other, path)
+            what = f"a request and step: {own - bare:.2f} µs, the other version {others - bare:.2f}"
+            ratio = (own - bare) / (others - bare)
+            yield Row(f"{since}, {requests} requests", what, ratio, at_most=1.4, unit="x")
+
+    own, others = _finished_in_turns(other, path)
+    what = f"its record and totals: {own:.1f} µs, the other version {others:.1f}"
+    yield Row("a finished request", what, own / others, at_most=1, unit="x")
+
+
+def _in_turns(base: type[Any], requests: int, other: Any, path: str) -> tuple[float, float, float]:
+    """Microseconds a request and step: bare, by this version, and by the other one."""
+    schedulers = [base(), _wrapped(base, path), _wrapped(base, path, other)]
+    steps = [running(scheduler, requests) for scheduler in schedulers]
+
+    best = [inf] * len(schedulers)
+    with _stepping_clock(plugin, other):  # it stands still, so nothing is reported
+        for _ in range(4 * ROUNDS):
+            for place, scheduler in enumerate(schedulers):
+                start = time.thread_time()
+                for arguments in steps[place]:
+                    scheduler.update_from_output(*arguments)
+                taken = 1e6 * (time.thread_time() - start)
+                best[place] = min(best[place], taken / len(steps[place]) / requests)
+    for scheduler in schedulers[1:]:
+        scheduler._specdec.socket.close()  # noqa: SLF001 - its own attribute
+    bare, own, others = best
+    return bare, own, others
 
 
 def _measure(scheduler: Any, steps: list[tuple[Any, Any]], clock: Any) -> list[float]:
@@ -122,25 +200,44 @@ def _measure(scheduler: Any, steps: list[tuple[Any, Any]], clock: Any) -> list[f
 
 
 def _finished(path: str) -> Row:
-    best, bare_steps = [], []
+    bare_steps = []
+    finished = []
     for _ in range(ROUNDS):
-        bare, wrapped = ById(), _wrapped(ById, path)
-        for scheduler in (bare, wrapped):
-            steps = running(scheduler, 256)
+        bare = ById()
+        steps = running(bare, REQUESTS)
         start = time.perf_counter()
         for arguments in steps:
             bare.update_from_output(*arguments)
-        bare_steps.append(1e6 * (time.perf_counter() - start) / len(steps) / 256)
-        both = []
-        for scheduler in (bare, wrapped):
-            start = time.perf_counter()
-            for request in list(scheduler.requests.values()):
-                scheduler._free_request(request)  # noqa: SLF001 - vLLM's name
-            both.append(time.perf_counter() - start)
-        best.append(1e6 * (both[1] - both[0]) / 256)
+        bare_steps.append(1e6 * (time.perf_counter() - start) / len(steps) / REQUESTS)
+
+        wrapped = _wrapped(ById, path)
+        running(wrapped, REQUESTS)
+        finished.append(_frees(wrapped) - _frees(bare))
         wrapped._specdec.socket.close()  # noqa: SLF001 - its own attribute
-    what = f"its record and totals: {min(best):.0f} µs"
-    return Row("a finished request", what, min(best) / min(bare_steps), at_most=200, unit=BARE)
+
+    what = f"its record and totals: {min(finished):.0f} µs"
+    return Row("a finished request", what, min(finished) / min(bare_steps), at_most=200, unit=BARE)
+
+
+def _finished_in_turns(other: Any, path: str) -> tuple[float, float]:
+    """Microseconds a finished request: by this version, and by the other one."""
+    own: list[float] = []
+    others: list[float] = []
+    for _ in range(ROUNDS):
+        for version, taken in ((plugin, own), (other, others)):
+            wrapped = _wrapped(ById, path, version)
+            running(wrapped, REQUESTS)
+            taken.append(_frees(wrapped))
+            wrapped._specdec.socket.close()  # noqa: SLF001 - its own attribute
+    return min(own), min(others)
+
+
+def _frees(scheduler: Any) -> float:
+    """Microseconds that the end of a request takes."""
+    start = time.perf_counter()
+    for request in list(scheduler.requests.values()):
+        scheduler._free_request(request)  # noqa: SLF001 - vLLM's name
+    return 1e6 * (time.perf_counter() - start) / REQUESTS
 
 
 def _import() -> Row:

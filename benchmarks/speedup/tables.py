@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
 from benchmarks.speedup.cells import Cell, CellTraffic, ObservedServer, seconds_per_token
-from sidecar.analysis.model_state import request_numbers
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.split.tallies import TemperatureBuckets
+from sidecar.analysis.temperature_state import request_numbers
 from sidecar.commands.load.client import Sample
 from sidecar.commands.plain.measured import BaselineRun
 from sidecar.recording.recording import replay_events

@@ -44,13 +44,17 @@ class Proposer:
     def _draft(self, tokens: list[int], place: int) -> list[int]:
         if (self._calls + place) % 3 == 0:
             return []
+
         followers: defaultdict[int, Counter[int]] = defaultdict(Counter)
         for token, follower in pairwise(tokens):
             followers[token][follower] += 1
-        draft, last = list[int](), tokens[-1]
+
+        draft = list[int]()
+        last = tokens[-1]
         while len(draft) < self._tokens and followers[last]:
             last = followers[last].most_common(1)[0][0]
             draft.append(last)
+
         return draft
 
 
@@ -77,11 +81,13 @@ class Knowing(Proposer):
         for token, follower in pairwise(new):
             self._followers[token][follower] += 1
 
-        draft, last = list[int](), tokens[-1]
+        draft = list[int]()
+        last = tokens[-1]
         while len(draft) < self._tokens and self._followers[last]:
             common = self._followers[last].most_common()
             last = common[-1 if self._is_weak(tokens) else 0][0]
             draft.append(last)
+
         return draft
 
 

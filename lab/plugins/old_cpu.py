@@ -41,6 +41,7 @@ def _replace_kernels() -> None:
     modules = [sampler]
     with suppress(ImportError):
         modules.append(import_module("vllm.utils.cpu_triton_utils"))
+
     kernels: dict[str, Callable[..., None]] = {
         "rejection_greedy_sample_kernel": _sample_greedy,
         "rejection_random_sample_kernel": _sample_random,
@@ -51,6 +52,7 @@ def _replace_kernels() -> None:
         for name, function in kernels.items():
             if hasattr(module, name):
                 setattr(module, name, _Kernel(function))
+
     if not hasattr(getattr(sampler, "triton", None), "next_power_of_2"):
         vars(sampler)["triton"] = _Triton
 
@@ -81,7 +83,8 @@ def _mend_structured_output() -> None:
 
     Both pin its index tensor, for which they need CUDA; 0.12 needs float32, too.
     """
-    make_tensor, xgrammar = torch.tensor, import_module("xgrammar")
+    make_tensor = torch.tensor
+    xgrammar = import_module("xgrammar")
     apply = xgrammar.apply_token_bitmask_inplace
 
     def tensor(*arguments: Any, **named: Any) -> torch.Tensor:

@@ -15,8 +15,8 @@ from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.report import ModelReport, Report
 from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.errors import BadStatus, Interrupted, TimedOut, Unreachable
-from sidecar.settings.files import shipped
 from sidecar.settings.groups import Thresholds
+from sidecar.shipped import shipped
 from sidecar.wording.answer import answer
 from sidecar.wording.findings import explanations
 from sidecar.wording.findings.explanation import Explanation

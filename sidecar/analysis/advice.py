@@ -8,7 +8,7 @@ draft tokens, so it slightly favours few of them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Final
 
 from sidecar.analysis.evidence import Acceptance, Evidence
@@ -85,7 +85,7 @@ def advise(
     was accepted in them is, too. ``wanted`` is what the judgement makes of the acceptance rate;
     advice that was given ``before`` stays until it would gain less than half of what is worthwhile.
     """
-    if not evidence.is_ruled:
+    if not evidence.has_rule_of_thumb:
         return Advice()
 
     loads = evidence.costs_by_load if evidence.can_schedule and evidence.costs is not None else {}
@@ -143,6 +143,7 @@ def tokens_advice(
     worth = sum(1 for rate in rates if rate >= least)  # rates fall from position to position
     if worth == now:
         return TokensAdvice(direction=Direction.FEWER, now=now, acceptance=acceptance)
+
     return TokensAdvice(
         direction=Direction.FEWER if worth else Direction.NONE,
         now=now,
@@ -164,9 +165,11 @@ def timed_advice(
     """
     if not rates or costs.drafted < len(rates) - _VARIES:
         return None
+
     seconds = token_seconds(rates, costs)
     if min(seconds) > (1 - worthwhile) * seconds[-1]:
         return None
+
     best = seconds.index(min(seconds))
     return TokensAdvice(
         direction=Direction.FEWER if best else Direction.NONE,
@@ -187,15 +190,18 @@ def schedule(
     one number is best for all loads. ``varies``: a schedule is in force, and ``rates`` are out of
     the drafts that had a token at the position.
     """
-    entries: list[tuple[int, int, int]] = []
+    best: dict[int, int] = {}
     for highest, costs in loads.items():
         if not rates or (not varies and costs.drafted < len(rates) - _VARIES):
             return []
         seconds = token_seconds(rates, costs)
-        tokens = seconds.index(min(seconds))
-        if entries and entries[-1][2] == tokens:
-            entries[-1] = (entries[-1][0], highest, tokens)
-        else:
-            entries.append((entries[-1][1] + 1 if entries else 1, highest, tokens))
+        best[highest] = seconds.index(min(seconds))
+
+    entries = []
+    first = 1
+    for tokens, alike in groupby(best, key=best.__getitem__):
+        *_, last = alike
+        entries.append((first, last, tokens))
+        first = last + 1
 
     return entries if len(entries) > 1 else []

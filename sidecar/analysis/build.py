@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from sidecar.analysis.distributions import Ordered, quantile
+from sidecar.analysis.distributions import quantile
 from sidecar.analysis.engine.cache import CacheWindow
-from sidecar.analysis.engine.engine_state import Limitation, gap_growth
+from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.engine.latency import gap_growth
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence, ModelEvidence, sum_windows
 from sidecar.analysis.facts import EngineFacts, ModelFacts
 from sidecar.analysis.findings.catalog import find
@@ -18,6 +19,7 @@ from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import group_reports
 from sidecar.analysis.verdict import Judgement, ModelJudgement
+from sidecar.analysis.windows.recent import Ordered
 from sidecar.engine.names import Phase
 from sidecar.requests.messages import Table
 from sidecar.settings.groups import Thresholds
@@ -178,7 +180,8 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
 
 
 def _engine_report(facts: ModelFacts, engine: EngineFacts, judged: ModelJudgement) -> EngineReport:
-    state, plugin = engine.state, engine.plugin
+    state = engine.state
+    plugin = engine.plugin
     report = EngineReport(
         key=state.key,
         counters=state.held.counters if state.held is not None else {},

@@ -137,6 +137,7 @@ def _engine(
     if is_present and state.speculates:
         known = model.speed.engine(state.key) or EngineSpeed(withheld=state.idle)
         speed = _without_misleading_rate(known, plugin.speculation)
+
     return EngineFacts(
         state=state,
         plugin=plugin,
@@ -163,7 +164,7 @@ def _speculation(engines: Sequence[EngineFacts]) -> Speculation | None:
 
 def _speed(model: ModelState, speculating: list[EngineFacts]) -> EngineSpeed | None:
     """The speed of all speculating engines together; None if there are none, and for ``other``."""
-    if not speculating or model.name == merge.OTHER.model_name:
+    if not speculating or model.name == merge.OTHER_ENGINES.model_name:
         return None
     speed = model.speed.whole or EngineSpeed(withheld=speculating[0].state.idle)
     return _without_misleading_rate(speed, _speculation(speculating))

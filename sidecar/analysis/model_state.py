@@ -8,16 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from sidecar.analysis.distributions import (
-    ACCEPTANCE_EDGES,
-    Histogram,
-    Ordered,
-    Recent,
-    SlidingSums,
-    acceptance_bin,
-    duration_bin,
-    quantile,
-)
+from sidecar.analysis.distributions import quantile
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.withheld import Withheld
@@ -34,96 +25,19 @@ from sidecar.analysis.split.tallies import (
     sum_by_label,
 )
 from sidecar.analysis.split.view import CountedLife
+from sidecar.analysis.temperature_state import TemperatureState, request_numbers
+from sidecar.analysis.windows.growth import HOUR
+from sidecar.analysis.windows.recent import Ordered, Recent, acceptance_bin
+from sidecar.analysis.windows.sums import SlidingSums
 from sidecar.engine.methods import REJECTED
 from sidecar.requests.messages import OTHER, FinishedRequest, Table
-from sidecar.requests.tally import NOTHING, Outcome, Tally
+from sidecar.requests.tally import NOTHING, Tally
 from sidecar.settings import Settings
 from sidecar.settings.groups import MOST_MIN_REQUESTS
 
-# few: each edge costs a series per temperature
-LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0)
-TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
-DURATION_EDGES: Final = (2.5, 10.0, 60.0, 300.0)
 ENGINE: Final = "engine"  # divides requests as a table does
 STRUCTURED: Final = "structured"
 _ALL: Final = "all"
-_HOUR: Final = 3600.0
-
-
-class RequestNumbers(NamedTuple):
-    """One finished request's numbers; None if it has none, or if a time would be negative."""
-
-    acceptance: float | None
-    length: float | None
-    ttft: float | None
-    tpot: float | None
-    duration: float | None
-
-
-def request_numbers(request: FinishedRequest) -> RequestNumbers:
-    """The numbers of a request.
-
-    A failed one has no times; one whose client left has the times until then.
-    """
-    arrival, first, last = request.arrival, request.first_token, request.last_token
-    failed = request.outcome is Outcome.ERROR
-    decoded = request.output_tokens - 1
-    decoding = None if failed or decoded < 1 else _between(first, last)
-
-    return RequestNumbers(
-        acceptance=request.accepted_tokens / request.draft_tokens if request.draft_tokens else None,
-        length=1 + request.accepted_tokens / request.drafts if request.drafts else None,
-        ttft=None if failed else _between(arrival, first),
-        tpot=None if decoding is None else decoding / decoded,
-        duration=None if failed else _between(arrival, last),
-    )
-
-
-def _between(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None or end < start else end - start
-
-
-class TemperatureState:
-    """One temperature; bounded whatever the traffic."""
-
-    def __init__(self, window: float) -> None:
-        """``window`` is the sliding window in seconds."""
-        self.acceptances, self.lengths = Histogram(ACCEPTANCE_EDGES), Histogram(LENGTH_EDGES)
-        self.ttft, self.tpot = Histogram(TTFT_EDGES), Histogram(TPOT_EDGES)
-        self.durations = Histogram(DURATION_EDGES)
-        self.recent_acceptances = Recent(window, acceptance_bin)
-        self.recent_ttft = Recent(window, duration_bin)
-        self.recent_tpot = Recent(window, duration_bin)
-
-    def go_on_from(self, before: "TemperatureState") -> None:
-        """Takes the distributions over, but not what is recent."""
-        self.acceptances = before.acceptances
-        self.lengths = before.lengths
-        self.ttft = before.ttft
-        self.tpot = before.tpot
-        self.durations = before.durations
-
-    def drop(self, at: float) -> None:
-        """Forgets what has left the window that ends at ``at``."""
-        for recent in (self.recent_acceptances, self.recent_ttft, self.recent_tpot):
-            recent.drop(at)
-
-    def finished(self, at: float, numbers: Sequence[RequestNumbers], *, are_recent: bool) -> None:
-        """Adds requests that finished before ``at``, to the windows only if they ``are_recent``."""
-        columns = [
-            [value for value in column if value is not None]
-            for column in zip(*numbers, strict=True)
-        ]
-        histograms = (self.acceptances, self.lengths, self.ttft, self.tpot, self.durations)
-        for histogram, values in zip(histograms, columns, strict=True):
-            histogram.observe(*values)
-        if not are_recent:
-            return
-        acceptances, _, ttft, tpot, _ = columns
-        self.recent_acceptances.add(at, acceptances)
-        self.recent_ttft.add(at, ttft)
-        self.recent_tpot.add(at, tpot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +48,13 @@ class TakenCut:
     tallies: Tallies
 
 
+class _Latest(NamedTuple):
+    """The acceptance of a finished request."""
+
+    at: float
+    acceptance: float
+
+
 class ModelState:
     """One model; bounded whatever the traffic. Every temperature exists from the start, at 0."""
 
@@ -141,7 +62,8 @@ class ModelState:
         self.name = name
         self._settings = settings
         self._buckets = TemperatureBuckets(settings.temperature_buckets)
-        window, measured = settings.latency_window, settings.measured
+        window = settings.latency_window
+        measured = settings.measured
 
         self.assumed_method = settings.speculative_method
         self.plain_latencies = measured.latencies(name)
@@ -172,7 +94,7 @@ class ModelState:
         self._taken: dict[str, TakenCut] = {}  # of each life, by its ``start``
         self._acceptances = Recent(settings.latency_window, acceptance_bin)
         # for a slow hour
-        self._latest: deque[tuple[float, float]] = deque(maxlen=MOST_MIN_REQUESTS)
+        self._latest: deque[_Latest] = deque(maxlen=MOST_MIN_REQUESTS)
 
     def begin_again(self) -> "ModelState":
         """The same model, judged by what it does from now on.
@@ -221,11 +143,11 @@ class ModelState:
         return TakenCut(cut, tallies)
 
     def _set_totals(self, totals: Mapping[Label, Tally]) -> None:
-        gone = [
-            label for label in self.tallies if label[0] is Table.ADAPTER and label not in totals
-        ]
-        for label in gone:
-            del self.tallies[label]  # of a process of vLLM that has ended
+        for label in list(self.tallies):
+            by, _ = label
+            if by is Table.ADAPTER and label not in totals:
+                del self.tallies[label]  # of a process of vLLM that has ended
+
         for label in {*self.tallies, *totals}:
             self._tally(label).total = totals.get(label, NOTHING)
 
@@ -260,7 +182,7 @@ class ModelState:
             numbers = [request_numbers(request) for request in ended]
             self.temperatures[label].finished(at, numbers, are_recent=False)
 
-        if self._latest and at < self._latest[-1][0]:  # the clock was set back
+        if self._latest and at < self._latest[-1].at:  # the clock was set back
             self._latest.clear()
 
         by_temperature = self._by_temperature(recent)
@@ -269,19 +191,21 @@ class ModelState:
             self.temperatures[label].finished(at, numbers, are_recent=True)
             acceptances = [one.acceptance for one in numbers if one.acceptance is not None]
             self._acceptances.add(at, acceptances)
-            self._latest.extend((at, acceptance) for acceptance in acceptances)
+            self._latest.extend(_Latest(at, acceptance) for acceptance in acceptances)
             self._compare(at, engine, label, ended)
-
-            counts = {
-                name: sum(name in request.parameters for request in ended) for name in REJECTED
-            }
-            undrafted = sum(
-                max(one.output_tokens - 1, 0) for one in ended if one.structured and not one.drafts
-            )
-            counts |= {_ALL: len(ended), STRUCTURED: undrafted}
-            self.counts.add(at, {name: count for name, count in counts.items() if count})
+            self._count(at, ended)
 
         self.speed.finished(by_temperature)
+
+    def _count(self, at: float, requests: Sequence[FinishedRequest]) -> None:
+        """Adds finished requests to ``counts``."""
+        counts = {_ALL: len(requests)}
+        for name in REJECTED:
+            counts[name] = len([one for one in requests if name in one.parameters])
+
+        undrafted = [one for one in requests if one.structured and not one.drafts]
+        counts[STRUCTURED] = sum(max(one.output_tokens - 1, 0) for one in undrafted)
+        self.counts.add(at, {name: count for name, count in counts.items() if count})
 
     def _by_temperature(
         self, requests: Iterable[FinishedRequest]
@@ -331,14 +255,17 @@ class ModelState:
         """Timestamps all totals with ``at``, a good poll's time."""
         for state in self.temperatures.values():
             state.drop(at)
-        for tally in self.tallies.values() if self._taken else ():
-            tally.mark(at)
-        self._marked = at
-        self._acceptances.drop(at)
-        self.speed.mark(at)
+
         for cells in self.strata.values():
             cells.drop(at)
+        self._acceptances.drop(at)
         self.counts.drop(at)
+
+        self._marked = at
+        if self._taken:
+            for tally in self.tallies.values():
+                tally.mark(at)
+        self.speed.mark(at)
 
     @property
     def rejected(self) -> dict[str, float]:
@@ -370,8 +297,12 @@ class ModelState:
         """
         rates: Sequence[float] | Ordered = self._acceptances.ordered()
         if len(rates) < needed:
-            rates = sorted([rate for at, rate in self._latest if 0 <= now - at <= _HOUR][-needed:])
-        return quantile(rates, 0.1) if len(rates) >= needed else None
+            recent = [one.acceptance for one in self._latest if 0 <= now - one.at <= HOUR]
+            rates = sorted(recent[-needed:])
+        if len(rates) < needed:
+            return None
+
+        return quantile(rates, 0.1)
 
 
 def _shared(windows: dict[str, Acceptance]) -> dict[str, Acceptance]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from sidecar.analysis.advice import Advice
 from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.engine.cache import CacheWindow, mean_capacity
-from sidecar.analysis.engine.engine_state import Latency, Limitation
+from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.findings.finding import Finding

@@ -97,9 +97,11 @@ class State:
         self._take_lives(at, lives)
         if before is not None and before < at:
             self._take_steps(before, at, lives)
+
         self._take_finished(at, lives)
         for model in self._models.values():
             model.mark(at)
+
         self._judge_models(at, lives)
 
     # The signature is the protocol's.
@@ -128,7 +130,7 @@ class State:
 
     def _models_at(self, now: float, *, is_fresh: bool) -> tuple[ModelReport, ...]:
         """All models, made once for each poll, and once more when it is no longer fresh."""
-        judged = self._judge.held(now, fresh=is_fresh)
+        judged = self._judge.in_force(now, fresh=is_fresh)
         which = (is_fresh, bool(judged))
         if which not in self._reports:
             known = self._facts if is_fresh else [facts.aged() for facts in self._facts]
@@ -140,6 +142,7 @@ class State:
                 )
                 for facts in known
             )
+
         return self._reports[which]
 
     def _note_positions(self, page: PageSnapshot) -> None:
@@ -223,7 +226,7 @@ class State:
         reported = _steps_by_engine(lives)
         speculating: dict[str, dict[EngineKey, Steps]] = {name: {} for name in self._models}
         for key, state in self._engines.states.items():
-            if key == merge.OTHER or state.seen_at != at:
+            if key == merge.OTHER_ENGINES or state.seen_at != at:
                 continue
             state.drops_block = _drops(lives.engine(key).configuration.drops_cache_block)
             steps = state.steps

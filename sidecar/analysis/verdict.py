@@ -19,7 +19,7 @@ MARGIN: Final = 0.02  # a verdict rises once the value is this far above a thres
 # a window that was judged stays so until its traffic falls below this share of the gates
 _KEPT: Final = 0.5
 _COLLAPSED: Final = 0.05  # acceptance rate below which almost nothing is accepted
-HELD: Final = 60.0  # seconds that judgements stay in force while polls fail
+IN_FORCE_SECONDS: Final = 60.0  # that judgements stay so while polls fail
 
 
 class Verdict(StrEnum):
@@ -88,13 +88,14 @@ class Judgement:
     @property
     def basis(self) -> Basis:
         """What ``verdict`` is based on."""
-        by_time = self.by_speedup is not None or not self.evidence.is_ruled
-        return Basis.SPEEDUP if by_time else Basis.ACCEPTANCE
+        if self.by_speedup is not None or not self.evidence.has_rule_of_thumb:
+            return Basis.SPEEDUP
+        return Basis.ACCEPTANCE
 
     @property
     def acceptance(self) -> float | None:
         """Accepted / drafted over the window that was judged, 0 to 1; None below the gates."""
-        return self.judged.rate if self.judged is not None else None
+        return None if self.judged is None else self.judged.rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,12 +161,13 @@ class Judge:
         }
         self._judged_at = at
 
-    def held(self, now: float, *, fresh: bool) -> Mapping[str, ModelJudgement]:
+    def in_force(self, now: float, *, fresh: bool) -> Mapping[str, ModelJudgement]:
         """The last judgements, by model.
 
         Without a ``fresh`` poll, empty if they are more than a minute old.
         """
-        return self._judged if fresh or 0 <= now - self._judged_at <= HELD else {}
+        is_recent = 0 <= now - self._judged_at <= IN_FORCE_SECONDS
+        return self._judged if fresh or is_recent else {}
 
     def _model(
         self,
@@ -175,14 +177,18 @@ class Judge:
     ) -> ModelJudgement:
         def judged(kind: str, name: str, evidence: Evidence) -> Judgement:
             key = (model.model_name, kind, name)
-            last = before.get(key, _NOTHING)
-            self._last[key] = judge(evidence, self._thresholds, self._window, before=last)
-            return self._last[key]
+            last = before.get(key, _NO_JUDGEMENT)
+            judgement = judge(evidence, self._thresholds, self._window, before=last)
+            self._last[key] = judgement
+            return judgement
 
         temperatures = {
-            name: judged("temperature", name, found) for name, found in model.temperatures.items()
+            name: judged("temperature", name, evidence)
+            for name, evidence in model.temperatures.items()
         }
-        engines = {name: judged("engine", name, found) for name, found in model.engines.items()}
+        engines = {
+            name: judged("engine", name, evidence) for name, evidence in model.engines.items()
+        }
 
         whole = judged("", "", model.whole)
         # tokens that are accepted at any temperature were drafted by a draft that fits
@@ -210,19 +216,26 @@ class Judge:
 
 def _breaches(model: ModelEvidence, whole: Judgement, thresholds: Thresholds) -> Breaches:
     """A P10 counts where the acceptance rate decides."""
-    is_judged, peak = whole.judged is not None, model.kv_cache_peak
-    p10 = model.acceptance_p10 if is_judged and model.whole.is_ruled else None
-    growth = model.latency_gap_growth if is_judged else None
+    is_judged = whole.judged is not None
+
+    p10 = model.acceptance_p10
+    is_p10_low = p10 is not None and p10 < thresholds.acceptance_p10
+    decides = is_judged and model.whole.has_rule_of_thumb
+
+    growth = model.latency_gap_growth
     has_grown = growth is not None and growth > thresholds.latency_gap_growth
 
+    peak = model.kv_cache_peak
+    is_peak_high = peak is not None and peak > thresholds.kv_cache_usage
+
     return Breaches(
-        acceptance_p10=p10 if p10 is not None and p10 < thresholds.acceptance_p10 else None,
-        latency_gap_growth=growth if has_grown else None,
-        kv_cache_usage=peak if peak is not None and peak > thresholds.kv_cache_usage else None,
+        acceptance_p10=p10 if decides and is_p10_low else None,
+        latency_gap_growth=growth if is_judged and has_grown else None,
+        kv_cache_usage=peak if is_peak_high else None,
     )
 
 
-_NOTHING: Final = Judgement()
+_NO_JUDGEMENT: Final = Judgement()
 
 
 def judge(
@@ -230,7 +243,7 @@ def judge(
     thresholds: Thresholds,
     window: float = 0.0,
     *,
-    before: Judgement = _NOTHING,
+    before: Judgement = _NO_JUDGEMENT,
 ) -> Judgement:
     """The judgement on ``evidence``, following ``before``.
 
@@ -240,20 +253,24 @@ def judge(
     """
     judged = _with_enough_traffic(evidence, thresholds, window, before)
     if judged is None or judged.rate is None:
-        gate = _gate(evidence.window, thresholds, window) if evidence.window.draft_tokens else None
+        gate = None
+        if evidence.window.draft_tokens:
+            gate = _gate(evidence.window, thresholds, window)
         return Judgement(evidence=evidence, is_known=True, gate=gate)
 
     by_acceptance = Verdict.INSUFFICIENT_DATA
     by_speedup = None
     held_below = None
-    if evidence.is_ruled:
+    if evidence.has_rule_of_thumb:
         lines = Lines(thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
         by_acceptance, held_below = _steady(before.by_acceptance, judged.rate, 0.0, lines)
-    if evidence.speedup is not None:
-        lines = Lines(thresholds.speedup_net_negative, thresholds.speedup_net_positive)
-        ratio = evidence.speedup.ratio
-        by_speedup, held_below = _steady(before.by_speedup, ratio, evidence.speedup.error, lines)
 
+    speedup = evidence.speedup
+    if speedup is not None:
+        lines = Lines(thresholds.speedup_net_negative, thresholds.speedup_net_positive)
+        by_speedup, held_below = _steady(before.by_speedup, speedup.ratio, speedup.error, lines)
+
+    is_below = judged.rate < thresholds.acceptance_net_negative
     stays_low = by_speedup is None and by_acceptance is Verdict.NET_NEGATIVE
     return Judgement(
         evidence=evidence,
@@ -261,7 +278,7 @@ def judge(
         judged=judged,
         by_acceptance=by_acceptance,
         by_speedup=by_speedup,
-        is_low=stays_low or judged.rate < thresholds.acceptance_net_negative,
+        is_low=is_below or stays_low,
         held_below=held_below,
         wanted_tokens=_wanted_tokens(judged.rate, before.wanted_tokens, thresholds),
     )
@@ -271,11 +288,17 @@ def _wanted_tokens(
     rate: float, before: Direction | None, thresholds: Thresholds
 ) -> Direction | None:
     """Whether the acceptance rate asks for fewer or more draft tokens, so that it does not flap."""
-    kept_for_fewer = MARGIN if before is Direction.FEWER else 0.0
-    kept_for_more = MARGIN if before is Direction.MORE else 0.0
-    if rate < thresholds.acceptance_fewer_tokens + kept_for_fewer:
+    fewer_below = thresholds.acceptance_fewer_tokens
+    if before is Direction.FEWER:
+        fewer_below += MARGIN
+
+    more_above = thresholds.acceptance_more_tokens
+    if before is Direction.MORE:
+        more_above -= MARGIN
+
+    if rate < fewer_below:
         return Direction.FEWER
-    if rate > thresholds.acceptance_more_tokens - kept_for_more:
+    if rate > more_above:
         return Direction.MORE
     return None
 
@@ -290,13 +313,17 @@ def _with_enough_traffic(
     """
 
     def is_enough(found: Acceptance, judged_before: Acceptance) -> bool:
-        part = _KEPT if before.judged is not None and before.judged is judged_before else 1.0
-        return found.draft_tokens > 0 and not _gate(found, thresholds, window, part)
+        was_judged = before.judged is not None and before.judged is judged_before
+        part = _KEPT if was_judged else 1.0
+        return found.draft_tokens > 0 and _gate(found, thresholds, window, part) is None
 
     if is_enough(evidence.window, before.evidence.window):
         return evidence.window
+
     drafts_now = evidence.window.draft_tokens > 0
-    return evidence.hour if drafts_now and is_enough(evidence.hour, before.evidence.hour) else None
+    if drafts_now and is_enough(evidence.hour, before.evidence.hour):
+        return evidence.hour
+    return None
 
 
 def _gate(
@@ -306,20 +333,26 @@ def _gate(
 
     None if it reaches all.
     """
-    gates = {
-        "min_requests": (acceptance.requests or 0, thresholds.min_requests),
-        "min_drafts_per_second": (acceptance.drafts, thresholds.min_drafts_per_second * window),
-        "min_bucket_share": (acceptance.share, thresholds.min_bucket_share),
-    }
-    failed = (name for name, (value, least) in gates.items() if value < part * least)
-    return next((Gate(name, getattr(thresholds, name)) for name in failed), None)
+    if (acceptance.requests or 0) < part * thresholds.min_requests:
+        return Gate("min_requests", thresholds.min_requests)
+    if acceptance.drafts < part * thresholds.min_drafts_per_second * window:
+        return Gate("min_drafts_per_second", thresholds.min_drafts_per_second)
+    if acceptance.share < part * thresholds.min_bucket_share:
+        return Gate("min_bucket_share", thresholds.min_bucket_share)
+    return None
 
 
 def _has_collapsed(judgement: Judgement) -> bool:
+    """Whether almost no draft token is accepted, not even at the first position."""
     if judgement.judged is None or judgement.evidence.is_adaptive:
         return False
-    rates = judgement.judged.position_rates
-    return (judgement.acceptance or 0) < _COLLAPSED and bool(rates) and rates[0] < _COLLAPSED
+
+    position_rates = judgement.judged.position_rates
+    if not position_rates:
+        return False
+
+    at_first_position = position_rates[0]
+    return (judgement.acceptance or 0) < _COLLAPSED and at_first_position < _COLLAPSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,9 +382,12 @@ def _steady(
         verdict = before
     else:
         verdict = now
+
     if verdict is now:
         return verdict, None
-    return verdict, lines.loses if verdict is Verdict.NET_NEGATIVE else lines.wins
+    if verdict is Verdict.NET_NEGATIVE:
+        return verdict, lines.loses
+    return verdict, lines.wins
 
 
 def _at_once(value: float, error: float, lines: Lines) -> Verdict:
@@ -362,5 +398,6 @@ def _at_once(value: float, error: float, lines: Lines) -> Verdict:
         return Verdict.NET_NEGATIVE
     if low >= lines.wins:
         return Verdict.NET_POSITIVE
-    is_between = lines.loses <= low and high < lines.wins
-    return Verdict.BREAK_EVEN if is_between else Verdict.INSUFFICIENT_DATA
+    if lines.loses <= low and high < lines.wins:
+        return Verdict.BREAK_EVEN
+    return Verdict.INSUFFICIENT_DATA

@@ -85,7 +85,8 @@ def file_to_write(text: str) -> Path:
 
     So no measurement is wasted on one that cannot.
     """
-    path, folder = Path(text), Path(text).absolute().parent
+    path = Path(text)
+    folder = Path(text).absolute().parent
     if not folder.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: no such directory")
     if path.is_dir():
@@ -174,16 +175,21 @@ def with_sidecar_user(url: str, file: Path | None, environ: Mapping[str, str]) -
 
     if file is None and environ.get(USER_FILE_VARIABLE):
         file = Path(environ[USER_FILE_VARIABLE])
+
     if file is None:
-        source, text = USER_VARIABLE, environ.get(USER_VARIABLE, "")
+        source = USER_VARIABLE
+        text = environ.get(USER_VARIABLE, "")
     else:
-        source, text = str(file), read_input(file, _MEBIBYTE).decode(errors="replace")
+        source = str(file)
+        text = read_input(file, _MEBIBYTE).decode(errors="replace")
+
     if not text.strip() and file is None:
         return url
 
     name, colon, password = text.rstrip("\r\n").partition(":")
     if not (name and colon and password) or not text.rstrip("\r\n").isprintable():
         raise InputError(f"{source}: expected one line with NAME:PASSWORD")
+
     user = f"{quote(name, safe='')}:{quote(password, safe='')}"
     return parts._replace(netloc=f"{user}@{parts.netloc}").geturl()
 

@@ -16,7 +16,7 @@ import structlog
 import yaml
 from yarl import URL
 
-from sidecar.analysis.engine.engine_state import latency
+from sidecar.analysis.engine.latency import latency
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.commands.arguments import base_url, duration, file_to_write, listed, whole, written
 from sidecar.commands.load.client import Client
@@ -154,6 +154,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if out is None or not written("--out", out, text.encode()):
         print(text, end="")  # do not lose what took so long to measure
         return 0 if out is None else 2
+
     print(f"written to {out}; use it with SPECDEC_BASELINE_FILE={out}", file=sys.stderr)
     return 0
 
@@ -168,6 +169,7 @@ def _earlier(arguments: argparse.Namespace) -> Mapping[str, PlainStepTimes]:
     file = given or arguments.out
     if file is None or (given is None and not file.is_file()):
         return {}
+
     try:
         return load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).measured.plain_steps
     except SettingsError as error:
@@ -237,6 +239,7 @@ async def measure(
         # After a signal, what was measured so far is written.
         await unless_stopped(work, stop_on_signals())
         await poller.poll()  # once more, at the very end
+
     return measured
 
 
@@ -280,8 +283,10 @@ def _warn(
         if model in drafted:
             why = "it speculates"
         print(f"{model}: no plain step times ({why})", file=sys.stderr)
+
     for model, curve in curves.items():
-        low, high = _REACHED * curve.running[0], curve.running[-1] / _REACHED
+        low = _REACHED * curve.running[0]
+        high = curve.running[-1] / _REACHED
         if missed := ", ".join(str(load) for load in loads if not low <= load <= high):
             print(
                 f"{model}: no step times with {missed} running: measure longer, with --duration",

@@ -91,12 +91,14 @@ async def _check(settings: Settings, own: str) -> int:
     plugin = await _running(own)
     if plugin is None and is_read:
         plugin = await _listen(state, settings)
+
     failed, text = plugin or (False, "not checked, because vLLM's metrics cannot be read")
     print(f"\nplug-in: {text}")
 
     code = 0 if is_read and not failed else 1
     for url in settings.alerting.alertmanagers:
         code = max(code, await _check_alertmanager(url, settings))
+
     return code
 
 
@@ -199,6 +201,7 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
 
     if report.scrape.malformed_lines:
         yield f"skipped {report.scrape.malformed_lines} malformed lines or histograms"
+
     for engine in (engine for model in report.models for engine in model.engines):
         yield f"model {engine.key.model_name}, engine {engine.key.engine}"
         yield f"  speculative decoding: {_speculation(engine)}"
@@ -230,8 +233,10 @@ def _speculation(engine: EngineReport) -> str:
         if Limitation.V0_COUNTERS in engine.limitations:
             return "on, but this engine's counters are wrong (V0)"
         return "off: vLLM exports no counters of drafts"
+
     if not drafted:
         return "on, nothing drafted yet"
+
     accepted = engine.counters.get(Counter.ACCEPTED_TOKENS, 0.0)
     positions = len(engine.accepted_per_position)
     return (

@@ -67,11 +67,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     Raises:
         ListenError: it cannot listen on its address.
     """
-    options, course = _GAINING, _CYCLING
+    options = _GAINING
+    course = _CYCLING
     if arguments.losing:
-        options, course = _LOSING, _STAYS_LOW
+        options = _LOSING
+        course = _STAYS_LOW
     elif arguments.fixed:
-        options, course = _FIXED, _STAYS_HIGH
+        options = _FIXED
+        course = _STAYS_HIGH
+
     asyncio.run(_run(settings, arguments.duration, options, course))
     return 0
 
@@ -96,6 +100,7 @@ async def _run(
                 await stopped(stop, seconds)
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
+
     print(f"{traffic.completed} requests completed, {traffic.failed} failed")
 
 

@@ -107,6 +107,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         print(json.dumps(document, indent=2, allow_nan=False))
     else:
         print("\n".join(_text(fidelity, arguments.difference)))
+
     return _CODES[verdict]
 
 
@@ -139,7 +140,9 @@ class Fidelity:
 
     def verdict(self, difference: float) -> FidelityVerdict:
         """The verdict if a change of a probability by ``difference`` has to be noticed."""
-        greedy, control, sampled = self.greedy, self.control, self.sampled
+        greedy = self.greedy
+        control = self.control
+        sampled = self.sampled
         if control is not None and control.differs:
             return "undecided"
         if (greedy is not None and greedy.differs) or (sampled is not None and sampled.differs):
@@ -186,6 +189,7 @@ async def compare_servers(options: FidelityOptions) -> Fidelity:
             greedy, control = await _greedy(tested, reference, options)
         if options.mode != "greedy":
             sampled = await _sampled(tested, reference, options)
+
     return Fidelity(
         greedy=greedy, control=control, sampled=sampled, temperature=options.temperature
     )
@@ -246,8 +250,10 @@ def _greedy_text(compared: GreedyComparison, name: str) -> Iterator[str]:
             f"  {len(compared.ties)} first differ at a near tie, by up to {largest:.2f} nat: "
             f"numerics explain that up to {compared.limit:g}"
         )
+
     if compared.unclear:
         yield f"  {len(compared.unclear)} differ where a grammar hides how likely the tokens were"
+
     yield from _partings(compared.partings)
     if not compared.differs and compared.noticeable is not None:
         yield f"  a fault in {compared.noticeable:.0%} of the prompts would have been found"
@@ -275,14 +281,17 @@ def _sampled_text(
             "  the first tokens differ, which are never drafted: other weights, precision, prompts "
             "or sampling defaults, rather than speculation"
         )
+
     for place in compared.places[:_SHOWN]:
         where = f"prompt {place.prompt}" if place.prompt else f"token {place.position}"
         yield f"  {where} differs: p {place.p:.2g}"
+
     if compared.noticeable is None:
         yield "  too few outputs begin alike to compare what follows: raise --samples"
     elif not compared.differs:
         change = f"{compared.noticeable:.1%}"
         yield f"  a change of {change} at a probability of 30% would have been found"
+
     if not compared.differs and not _is_enough(compared, difference):
         number = samples_for(compared, difference)
         if number is not None:

@@ -19,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(_arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 if the sidecar at ``listen`` is healthy, else prints why not and returns 1."""
-    local, web = settings.listen.local, settings.web_config_file
+    local = settings.listen.local
+    web = settings.web_config_file
     tls = None if web is None else web.tls
     if tls is None:
         connection = http.client.HTTPConnection(local.host, local.port, timeout=_TIMEOUT)

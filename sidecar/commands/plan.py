@@ -62,6 +62,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}-precision", choices=tuple(BYTES), metavar="P", help=precision
         )
+
     tokens = "draft tokens per step, K (default: 3)"
     parser.add_argument("--tokens", type=whole(1000), default=3, metavar="K", help=tokens)
     samples = "the draft samples its tokens, so its logits are kept in memory"

@@ -65,6 +65,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     folder = arguments.folder.absolute()
     for file in write_plugin(folder):
         print(f"wrote {file}")
+
     print(f"""
 Set these variables in vLLM's container, then restart vLLM:
   PYTHONPATH={folder}
@@ -87,7 +88,8 @@ def write_plugin(folder: Path) -> tuple[Path, ...]:
     Raises:
         InputError: the folder cannot be written or belongs to another project.
     """
-    package, project = folder / f"{MODULE}-{__version__}.dist-info", folder / "pyproject.toml"
+    package = folder / f"{MODULE}-{__version__}.dist-info"
+    project = folder / "pyproject.toml"
     files = {
         folder / f"{MODULE}.py": (_SOURCES / "plugin.py").read_text(encoding="utf-8"),
         folder / f"{_DOCTOR}.py": (_SOURCES / "doctor.py").read_text(encoding="utf-8"),
@@ -113,6 +115,7 @@ def write_plugin(folder: Path) -> tuple[Path, ...]:
                 shutil.rmtree(other)
     except OSError as error:
         raise InputError(f"cannot write {error.filename or folder}: {error.strerror}") from error
+
     return tuple(files)
 
 

@@ -76,12 +76,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         text = "\n".join(_lines(status, origin, arguments))
         code = _verdict_code(status)
     except ScrapeError as error:
-        fault, hint = f"{error} ({error.reason})", _hint(error)
+        fault = f"{error} ({error.reason})"
+        hint = _hint(error)
     except (AttributeError, LookupError, TypeError, ValueError):
-        fault, hint = _NOT_A_SIDECAR, _hint(None)
+        fault = _NOT_A_SIDECAR
+        hint = _hint(None)
     else:
         print(text)
         return code if arguments.exit_code else 0
+
     print(f"no report from {origin}: {fault}; {hint}", file=sys.stderr)
     return 1
 

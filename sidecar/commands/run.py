@@ -66,6 +66,7 @@ async def _run(reloader: Reloader, log: Logger, *, keeps_trying: bool) -> None:
     stop = stop_on_signals()
     for problem in reloader.invalid:
         log.error("setting is invalid; its default is in force", problem=problem)
+
     if settings.web_config_file is not None and settings.web_config_file.is_locked:
         log.error("own pages are locked, except for probes, until web_config_file is valid")
 

@@ -39,6 +39,7 @@ async def sidecar_status(url: str, *, tls: ssl.SSLContext | bool) -> dict[str, A
         raise NotAnExposition("the status is not JSON") from error
     finally:
         await fetcher.close()
+
     if not isinstance(status, dict):
         raise NotAnExposition("the status is not one of a specdec-sidecar")
     return status
@@ -52,7 +53,9 @@ def status_lines(status: _Json, origin: str, *, is_markdown: bool = False) -> It
     """
     table: _Table = markdown if is_markdown else aligned
     heading, item = ("### ", "- ") if is_markdown else ("", "  ")
-    scrape, why, plugin = status["scrape"], status["answer"]["why"], status["plugin"]["text"]
+    scrape = status["scrape"]
+    why = status["answer"]["why"]
+    plugin = status["plugin"]["text"]
 
     yield f"{heading}Does speculation pay? {status['answer']['text']}"
     yield ""
@@ -83,8 +86,10 @@ def _model(model: _Json, table: _Table, item: str, shown: str) -> Iterator[str]:
     yield f"model {model['model_name']}: {judgement['verdict']} by {judgement['basis']}{over}"
     for header, rows in model["tables"]:
         yield from ("", *table(header, rows))
+
     for finding in model["explanations"]:
         yield from ("", *_finding(finding, item))
+
     notes = [_speedup(model), *model["notes"]]
     notes = [note for note in notes if note and note not in shown]
     notes += [
@@ -110,7 +115,9 @@ def _speedup(model: _Json) -> str:
     speed = model["speed"]
     if speed is None or speed["speedup"] is None:
         return ""
-    speedup, break_even = speed["speedup"], speed["break_even_acceptance"]
+
+    speedup = speed["speedup"]
+    break_even = speed["break_even_acceptance"]
     text = f"speedup {speedup['ratio']:.3f} ± {CONFIDENCE * speedup['error']:.3f}"
     if break_even is None:
         return text

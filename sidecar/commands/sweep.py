@@ -93,7 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " alone, such as 0:60,1:40"
     )
     parser.add_argument("--mix", type=_mix, metavar="T:W,T:W", help=mix)
-    concurrency, in_flight = listed(whole(MOST_AT_ONCE)), "requests in flight (default: 1,8)"
+    concurrency = listed(whole(MOST_AT_ONCE))
+    in_flight = "requests in flight (default: 1,8)"
     parser.add_argument(
         "--concurrency", type=concurrency, default="1,8", metavar="N,N", help=in_flight
     )
@@ -176,7 +177,8 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
 
 async def _run(options: SweepOptions, urls: Sequence[str]) -> tuple[SweepResult, ...]:
     clock = asyncio.get_running_loop().time
-    begun, total = clock(), len(options.levels) * options.rounds
+    begun = clock()
+    total = len(options.levels) * options.rounds
 
     def on_begin(ended: int, level: SweepLevel) -> None:
         left = f", about {(clock() - begun) / ended * (total - ended):.0f} s left" if ended else ""
@@ -283,6 +285,7 @@ def text(
         yield ""
         yield _RULE.format(thresholds.acceptance_break_even, thresholds.acceptance_net_negative)
         yield _WHAT_TO_CHANGE
+
     yield from _notes(result, summaries)
     if not is_compared:
         yield _HOW_TO_TELL
@@ -315,8 +318,10 @@ def _notes(result: SweepResult, summaries: Sequence[LevelSummary]) -> Iterator[s
     for level in summaries:
         for caveat in level.caveats:
             caveats[caveat].append(str(level.level))
+
     for caveat, where in caveats.items():
         yield f"{caveat}: {'every level' if len(where) == len(summaries) else '; '.join(where)}"
+
     if result.fault is not None:
         yield f"requests failed; the last error: {result.fault}"
     if not result.complete:

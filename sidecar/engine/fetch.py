@@ -73,7 +73,8 @@ class Fetcher:
 
     async def _get(self, url: URL) -> bytes:
         self._closing = {one for one in self._closing if not one.lost.is_set()}
-        kept, self._connection = self._connection, None
+        kept = self._connection
+        self._connection = None
         if kept is not None and kept.is_open:
             with suppress(_NotAnswered):  # the server has closed it meanwhile
                 return await self._ask(kept, url)
@@ -85,10 +86,12 @@ class Fetcher:
         except BaseException:
             self._drop(connection)
             raise
+
         if response.is_last or not self._is_persistent:
             self._drop(connection)
         else:
             self._connection = connection
+
         return response.body
 
     def _drop(self, connection: "_Connection") -> None:
@@ -98,9 +101,11 @@ class Fetcher:
     async def _connected(self, url: URL) -> "_Connection":
         if url.raw_host is None or url.port is None:
             raise ValueError("the URL has no host")
+
         if url.scheme == "https" and isinstance(self._tls, bool):
             # In a thread: it reads the system's certificates.
             self._tls = await asyncio.to_thread(_tls_context, is_verified=self._tls)
+
         _, connection = await asyncio.get_running_loop().create_connection(
             _Connection,
             url.raw_host,
@@ -157,11 +162,13 @@ class _Connection(asyncio.Protocol):
         if response is None:
             self.abort()
             return
+
         try:
             response.feed(data)
         except ScrapeError as error:
             self._fail(error)
             return
+
         if response.is_complete:
             self._succeed(response)
 
@@ -179,9 +186,11 @@ class _Connection(asyncio.Protocol):
         response = self._response
         if response is None:
             return
+
         if not response.has_begun:
             self._fail(_NotAnswered("the connection was closed without an answer"))
             return
+
         try:
             if error is not None:
                 raise Interrupted(_reason(error))
@@ -189,6 +198,7 @@ class _Connection(asyncio.Protocol):
         except ScrapeError as problem:
             self._fail(problem)
             return
+
         self._succeed(response)
 
     def _succeed(self, response: Response) -> None:

@@ -57,6 +57,7 @@ class Identities:
             labels = dict(one.labels)
             if _MODEL in labels:
                 by_engine[self.key(labels)].append(labels)
+
         for same in by_engine.values():
             new = [name for name in _telling_apart(same) if name not in self.replica_labels]
             self.replica_labels = (*self.replica_labels, *new)[:_MOST_LABELS]
@@ -90,6 +91,7 @@ def _telling_apart(series: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
         if with_it > told_apart:
             chosen = (*chosen, name)
             told_apart = with_it
+
     return chosen
 
 

@@ -6,60 +6,58 @@ They are of several engines, or of one engine's past and present.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from sidecar.engine.identity import EngineKey
-from sidecar.engine.names import Counter, Gauge, Phase
+from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 
-OTHER = EngineKey("other", "other")  # engines past the limit on label values
+OTHER_ENGINES: Final = EngineKey("other", "other")
+"""The key of all engines past the limit on label values."""
+
 _Quantity = TypeVar("_Quantity", Counter, Gauge)
 
 
-def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSnapshot:
+def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER_ENGINES) -> EngineSnapshot:
     """The quantities of one or more engines under one key: sums; for ratios, the highest value."""
-    capacities = [engine.kv_cache_capacity_tokens for engine in engines]
-    known = [capacity for capacity in capacities if capacity is not None]
+    positions = sum_by_position(
+        (engine.counters.get(Counter.DRAFTS), engine.accepted_per_position) for engine in engines
+    )
+    traits = frozenset[Trait]().union(*(engine.traits for engine in engines))
     return EngineSnapshot(
-        key,
-        _merged(Counter, [engine.counters for engine in engines]),
-        sum_by_position(
-            [
-                (engine.counters.get(Counter.DRAFTS), engine.accepted_per_position)
-                for engine in engines
-            ]
-        ),
-        _merged(Gauge, [engine.gauges for engine in engines]),
-        {
-            phase: reading
-            for phase in Phase
-            if (reading := _merged_histogram(phase, engines)) is not None
-        },
-        sum(known) if len(known) == len(capacities) else None,
-        frozenset().union(*(engine.traits for engine in engines)),
+        key=key,
+        counters=_merged(Counter, [engine.counters for engine in engines]),
+        accepted_per_position=positions,
+        gauges=_merged(Gauge, [engine.gauges for engine in engines]),
+        histograms=_merged_histograms(engines),
+        kv_cache_capacity_tokens=_summed_capacity(engines),
+        traits=traits,
     )
 
 
-def sum_by_position(parts: Sequence[tuple[float | None, Sequence[float]]]) -> tuple[float, ...]:
+def sum_by_position(parts: Iterable[tuple[float | None, Sequence[float]]]) -> tuple[float, ...]:
     """The tokens per position, summed over the parts.
 
     A part is its drafts and its tokens per position. Empty if a part with drafts has no positions,
     since the sum would be too low.
     """
-    if any(drafts and not tokens for drafts, tokens in parts):
-        return ()
-    return tuple(map(sum, zip_longest(*(tokens for _, tokens in parts), fillvalue=0.0)))
+    known = []
+    for drafts, tokens in parts:
+        if drafts and not tokens:
+            return ()
+        known.append(tokens)
+
+    return tuple(sum(position) for position in zip_longest(*known, fillvalue=0.0))
 
 
-def held(before: EngineSnapshot, now: EngineSnapshot) -> EngineSnapshot:
+def hold_counters(before: EngineSnapshot, now: EngineSnapshot) -> EngineSnapshot:
     """The engine as ``now``, in the same vLLM process as ``before``.
 
     A counter that fell or is missing is held. So within one process of vLLM, a counter never falls.
     """
-    counters = {
-        counter: max(before.counters.get(counter, 0), value)
-        for counter, value in now.counters.items()
-    }
+    counters = dict(before.counters)
+    for counter, value in now.counters.items():
+        counters[counter] = max(before.counters.get(counter, 0), value)
 
     histograms = {**before.histograms, **now.histograms}
     for phase, reading in now.histograms.items():
@@ -70,7 +68,7 @@ def held(before: EngineSnapshot, now: EngineSnapshot) -> EngineSnapshot:
 
     return replace(
         now,
-        counters={**before.counters, **counters},
+        counters=counters,
         accepted_per_position=_highest(before.accepted_per_position, now.accepted_per_position),
         histograms=histograms,
     )
@@ -79,23 +77,44 @@ def held(before: EngineSnapshot, now: EngineSnapshot) -> EngineSnapshot:
 def _merged(
     kind: Iterable[_Quantity], engines: Sequence[Mapping[_Quantity, float]]
 ) -> dict[_Quantity, float]:
-    known = {
-        quantity: [engine[quantity] for engine in engines if quantity in engine]
-        for quantity in kind
-    }
-    return {
-        quantity: max(values) if quantity is Gauge.KV_CACHE_USAGE else sum(values)
-        for quantity, values in known.items()
-        if values
-    }
+    merged = {}
+    for quantity in kind:
+        values = [engine[quantity] for engine in engines if quantity in engine]
+        if values:
+            is_ratio = quantity is Gauge.KV_CACHE_USAGE
+            merged[quantity] = max(values) if is_ratio else sum(values)
+    return merged
 
 
-def _merged_histogram(phase: Phase, engines: Sequence[EngineSnapshot]) -> HistogramReading | None:
-    readings = [engine.histograms[phase] for engine in engines if phase in engine.histograms]
-    if not readings or len({reading.edges for reading in readings}) > 1:
+def _merged_histograms(engines: Sequence[EngineSnapshot]) -> dict[Phase, HistogramReading]:
+    merged = {}
+    for phase in Phase:
+        readings = [engine.histograms[phase] for engine in engines if phase in engine.histograms]
+        reading = _merged_histogram(readings)
+        if reading is not None:
+            merged[phase] = reading
+    return merged
+
+
+def _merged_histogram(readings: Sequence[HistogramReading]) -> HistogramReading | None:
+    """None if there is none, or if their buckets differ."""
+    different = {reading.edges for reading in readings}
+    if len(different) != 1:
         return None
-    counts = tuple(map(sum, zip(*(reading.counts for reading in readings), strict=True)))
-    return HistogramReading(readings[0].edges, counts)
+
+    (edges,) = different
+    buckets = zip(*(reading.counts for reading in readings), strict=True)
+    return HistogramReading(edges, tuple(sum(bucket) for bucket in buckets))
+
+
+def _summed_capacity(engines: Sequence[EngineSnapshot]) -> int | None:
+    """The capacity of the KV caches in tokens; None if one is unknown."""
+    total = 0
+    for engine in engines:
+        if engine.kv_cache_capacity_tokens is None:
+            return None
+        total += engine.kv_cache_capacity_tokens
+    return total
 
 
 def _highest(before: tuple[float, ...], now: tuple[float, ...]) -> tuple[float, ...]:

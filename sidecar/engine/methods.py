@@ -86,6 +86,9 @@ def given_up(method: str | None) -> tuple[str, ...]:
 
     Plain decoding has it by default (0.14; 0.27, on GPUs).
     """
-    scheduling = ("async scheduling",) * (method in _WITHOUT_ASYNC)
-    runner = ("model runner V2",) * (method in _WITHOUT_RUNNER_V2)
-    return scheduling + runner
+    missing = []
+    if method in _WITHOUT_ASYNC:
+        missing.append("async scheduling")
+    if method in _WITHOUT_RUNNER_V2:
+        missing.append("model runner V2")
+    return tuple(missing)

@@ -1,29 +1,16 @@
-"""The next snapshot of one vLLM server, at the lowest cost to vLLM.
-
-Rendering the whole page costs vLLM's API process 3 to 6 ms; ``/metrics/?name[]=...`` renders only
-the families in use, for a tenth of that. This works if prometheus_client serves the page from one
-process; with several API servers the page is empty. So the filter stays in use only if it returns
-exactly the series of the whole page, and the whole page is fetched again at every tenth poll and
-whenever the filtered one changes.
-"""
+"""The next snapshot of one vLLM server, at the lowest cost to vLLM."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
-from urllib.parse import quote
 
 from sidecar.engine import names
 from sidecar.engine.exposition import PageReader, Series
 from sidecar.engine.fetch import Fetcher
+from sidecar.engine.page_filter import WHOLE_PAGE, PageFilter
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
 from sidecar.errors import BadStatus, Interrupted, PageError, ScrapeError, TimedOut
 from sidecar.settings.groups import Limits, Scrape
-
-WHOLE_PAGE: Final = "/metrics"
-# Filtered polls between two whole pages: a family that appears later is found within ten polls.
-RECHECK: Final = 9
-RETRY: Final = 600  # whole pages before a filter that failed is tried again
 
 
 @asynccontextmanager
@@ -53,14 +40,9 @@ class PageSource:
     def __init__(self, fetcher: Fetcher, limits: Limits, *, filtered: bool) -> None:
         """``filtered`` allows fetching filtered pages."""
         self._fetcher = fetcher
-        self._allowed = filtered
-        self._all, self._part = _Pages(limits), _Pages(limits)
-        self._filter = ""  # the path of the filtered page; empty while filtering is not in use
-        # On the whole page that the filter was made from.
-        self._expected: frozenset[Series] = frozenset()
-        self._proven: tuple[Series, ...] = ()
-        self._process_start: float | None = None  # on the last whole page
-        self._filtered_left = self._whole_left = 0
+        self._filter = PageFilter() if filtered else None
+        self._whole_pages = _Pages(limits)
+        self._filtered_pages = _Pages(limits)
         self.whole_page = b""  # the last one, for re-exporting; empty after a failed poll
 
     async def next(self) -> PageSnapshot:
@@ -77,60 +59,36 @@ class PageSource:
         return snapshot
 
     async def _filtered(self) -> PageSnapshot | None:
-        """A filtered page with the expected series.
-
-        None if it has others or is unavailable, or if the whole page is due. A server that ignores
-        the filter sends the whole page, which is just as good.
-        """
-        if not self._filter or self._filtered_left <= 0:
+        """A filtered page; None if it is unavailable or incomplete, or the whole page is due."""
+        if self._filter is None:
             return None
-        self._filtered_left -= 1
+
+        path = self._filter.next_path()
+        if not path:
+            return None
 
         try:
-            series, snapshot = await asyncio.to_thread(
-                self._part.read, await self._fetcher.get(self._filter)
-            )
-            works = series is self._proven or frozenset(series) == self._expected
+            body = await self._fetcher.get(path)
+            series, snapshot = await asyncio.to_thread(self._filtered_pages.read, body)
         except (BadStatus, Interrupted, PageError):
-            works = False
+            self._filter.fail()
+            return None
         except TimedOut:
-            if self._proven:
+            if self._filter.is_proven:
                 raise  # vLLM is slow or down
-            works = False  # something in front of vLLM does not forward the query
-
-        if not works:
-            # If the filter worked before, a different page means that vLLM changed; else, that
-            # filters do not work.
-            self._whole_left = 0 if self._proven else RETRY
-            self._filter, self._proven = "", ()
+            self._filter.fail()  # something in front of vLLM does not forward the query
             return None
 
-        self._proven = series
-        if snapshot.process_start != self._process_start:
-            self._filtered_left = 0  # another process may have families that the filter leaves out
-        return snapshot
+        return snapshot if self._filter.has_all(series, snapshot.process_start) else None
 
     async def _whole(self) -> PageSnapshot:
         body = await self._fetcher.get(WHOLE_PAGE)
-        series, snapshot = await asyncio.to_thread(self._all.read, body)
-        self._process_start = snapshot.process_start
+        series, snapshot = await asyncio.to_thread(self._whole_pages.read, body)
         self.whole_page = body
-        self._whole_left -= 1
-        if self._allowed and self._whole_left <= 0 and snapshot.process_start is not None:
-            self._expect(series)
+
+        if self._filter is not None:
+            self._filter.learn(series, snapshot.process_start)
         return snapshot
-
-    def _expect(self, series: tuple[Series, ...]) -> None:
-        """From now on, requests only the names on this page.
-
-        Its process start shows that it is of one process.
-        """
-        # vLLM logs the whole query at every poll, so it names only what is on this page.
-        self._expected = frozenset(series)
-        wanted = sorted({sample.name for sample in series})
-        query = "&".join(f"name%5B%5D={quote(name)}" for name in wanted)
-        self._filter = f"{WHOLE_PAGE}/?{query}"
-        self._filtered_left = RECHECK
 
 
 class _Pages:
@@ -140,7 +98,8 @@ class _Pages:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._pages, self._snapshots = PageReader(names.wanted(), limits), SnapshotReader()
+        self._pages = PageReader(names.wanted(), limits)
+        self._snapshots = SnapshotReader()
 
     def read(self, body: bytes) -> tuple[tuple[Series, ...], PageSnapshot]:
         """Raises what ``PageReader.read`` and ``SnapshotReader.read`` raise."""

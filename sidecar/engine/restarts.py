@@ -18,7 +18,7 @@ from enum import Enum, auto
 from typing import Final
 
 from sidecar.engine.identity import EngineKey
-from sidecar.engine.merge import held
+from sidecar.engine.merge import hold_counters
 from sidecar.engine.names import Counter
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.errors import AnotherServer, CountersFell
@@ -224,7 +224,7 @@ class RestartDetector:
             seen = self._seen.get(engine.key)
             has_started = restarts.vllm or engine.key in restarts.engines
             goes_on = seen is not None and not has_started and not restarts.is_foreign
-            now = held(seen.engine, engine) if seen is not None and goes_on else engine
+            now = hold_counters(seen.engine, engine) if seen is not None and goes_on else engine
             self._seen[engine.key] = _Seen(now, page.process_start)
         if len(self._seen) > _MOST_SEEN:
             self._seen = {engine.key: self._seen[engine.key] for engine in page.engines}

@@ -74,7 +74,8 @@ class Poller:
 
     async def poll(self) -> float:
         """Polls once; returns the seconds from its start to the start of the next poll."""
-        wall, started = self._wall_clock(), self._monotonic()
+        wall = self._wall_clock()
+        started = self._monotonic()
         try:
             page = await self._source.next()
         except ScrapeError as error:
@@ -86,4 +87,5 @@ class Poller:
             self._pacing.arrived(duration)
             # vLLM read its counters between the request and the response.
             self._sink.scraped(wall + duration / 2, duration, self._pacing.interval, page)
+
         return self._pacing.interval

@@ -33,6 +33,7 @@ class LoggedState:
         if self._state.restarts > self._restarts:
             self._restarts = self._state.restarts
             self._log.info("vLLM restarted; its counters start again at 0")
+
         shown = {engine.key for engine in page.engines}
         for model, engine in sorted(shown - self._known):
             self._log.info("engine found", model=model, engine=engine)
@@ -40,6 +41,7 @@ class LoggedState:
                 self._changes.fault(
                     "baseline", "the baseline is of other models", model=model, measured=others
                 )
+
         self._known = shown
         plugin = self._state.plugin.report("")
         meaning = plugin_sentence(plugin)

@@ -15,7 +15,7 @@ from sidecar.analysis.report import EngineReport, ModelReport, Report, Temperatu
 from sidecar.analysis.series import engines_with_histograms, shown_positions
 from sidecar.analysis.speed.speedup import LoadReport
 from sidecar.analysis.split.tallies import GroupReport
-from sidecar.engine.merge import OTHER
+from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.settings import Settings
 
 LabelValues = tuple[str, ...]  # in the order of the label names
@@ -140,7 +140,7 @@ def _engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
 
 
 def _single_engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
-    return ((key, engine) for key, engine in _engines(shown) if key != OTHER)
+    return ((key, engine) for key, engine in _engines(shown) if key != OTHER_ENGINES)
 
 
 def _engines_with_histograms(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:

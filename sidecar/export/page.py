@@ -73,7 +73,8 @@ def page(shown: Shown) -> str:
 
 def content(shown: Shown) -> str:
     """The part of the page that changes: the answer, each model with its engines, then hints."""
-    report, settings = shown.report, shown.settings
+    report = shown.report
+    settings = shown.settings
     said = answer(report)
     parts = [
         f'<p class="answer {said.tone}">{marked(said.text)}</p>',

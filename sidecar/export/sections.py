@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from sidecar.analysis.engine.engine_state import Latency, gap_growth
+from sidecar.analysis.engine.latency import Latency, gap_growth
 from sidecar.analysis.evidence import NO_DRAFTS
 from sidecar.analysis.findings.finding import advised
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
@@ -42,6 +42,7 @@ def bar(value: float | None, limits: Sequence[float]) -> str:
     fill = ""
     if value is not None:
         fill = f'<rect class="fill" height="12" width="{value * _WIDTH:.1f}" rx="2"/>'
+
     marks = "".join(
         f'<line class="limit" x1="{at * _WIDTH:.1f}" x2="{at * _WIDTH:.1f}" y2="12"/>'
         for at in limits
@@ -172,6 +173,7 @@ def _finding(finding: Explanation) -> str:
             '<div class="paste"><button type="button">copy</button>'
             f"<code>{escape(finding.option)}</code></div>"
         )
+
     return (
         f"{what}<br>{marked(finding.remedy)}{paste}"
         f"<br><small>{marked(finding.expect)} To verify: {marked(finding.verify)}</small>"
@@ -256,7 +258,8 @@ def _no_split(no_split: NoSplit, plugin: PluginReport, said: str) -> str:
 
 
 def _bucket(bucket: TemperatureReport, thresholds: Thresholds, *, is_explained: bool) -> str:
-    judged, low = bucket.judgement, thresholds.acceptance_net_negative
+    judged = bucket.judgement
+    low = thresholds.acceptance_net_negative
     limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
     window = seen(judged)
     p10 = bucket.acceptance_quantiles[0.1]
@@ -279,7 +282,8 @@ def _bucket(bucket: TemperatureReport, thresholds: Thresholds, *, is_explained: 
 
 def _gain(bucket: TemperatureReport) -> str:
     """A temperature's speedup and the time saved and lost, if known."""
-    saved, lost = bucket.saved_seconds, bucket.lost_seconds
+    saved = bucket.saved_seconds
+    lost = bucket.lost_seconds
     if bucket.speedup is None or saved is None or lost is None:
         return ""
     return (

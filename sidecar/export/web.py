@@ -14,7 +14,7 @@ from sidecar.export.exporter import chosen, compressed, rendered
 from sidecar.export.reexport import Reexport
 from sidecar.export.status import status
 from sidecar.log import redacted
-from sidecar.settings.files import shipped
+from sidecar.shipped import shipped
 
 _PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SECURITY_POLICY}
 PROBES = frozenset({"/-/healthy", "/-/ready"})
@@ -67,6 +67,7 @@ def make_web(
     runbooks = {path.name: path.read_bytes() for path in shipped("runbooks").glob("*.md")}
     for path, folder in (("/runbooks", "runbooks/"), ("/runbooks/", "")):
         app.router.add_get(path, _file(_links(folder, sorted(runbooks)).encode(), "text/html"))
+
     for name, text in runbooks.items():
         app.router.add_get(f"/runbooks/{name}", _file(text, "text/plain"))
 
@@ -97,6 +98,7 @@ def _metrics(kept: "Kept", vllm_page: Callable[[], bytes]) -> Handler:
         body = kept(("reexport", form), make)
         if form.gzip:
             body = await reexport.compressed(body)
+
         return web.Response(body=body, headers=form.headers)
 
     return metrics
@@ -146,10 +148,14 @@ class Kept:
         """The result of ``make``, cached under ``name``."""
         now = self._clock()
         if self._shown is None or now - self._at >= self._seconds:
-            self._made, self._shown, self._at = {}, self._read(), now
+            self._made = {}
+            self._shown = self._read()
+            self._at = now
+
         if name not in self._made:
             if len(self._made) >= _MOST_MADE:
                 self._made.clear()
             self._made[name] = make(self._shown)
+
         made: _Made = self._made[name]
         return made

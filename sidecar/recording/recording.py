@@ -138,6 +138,7 @@ class Recorder:
         for path in (directory / _PAGES, directory / _MESSAGES):
             if path.exists():
                 raise InputError(f"{path} already exists; choose another directory")
+
         self._max_bytes = max_bytes
         self._log = log
         self._pages, self._plugin = (FileIO(directory / name, "xb") for name in (_PAGES, _MESSAGES))
@@ -170,15 +171,18 @@ class Recorder:
         """Records one message of a plug-in, without adapter names, which often identify tenants."""
         if self._stopped:
             return
+
         if line.hello is not None and line.hello.tables is not None:
             known = line.hello.tables - {Table.ADAPTER}
             line = replace(line, hello=replace(line.hello, tables=known))
+
         if line.report is not None:
             finished = tuple(replace(request, adapter=None) for request in line.report.finished)
             tables = dict(line.report.tables)
             tables.pop(Table.ADAPTER, None)
             line = replace(line, report=replace(line.report, tables=tables, finished=finished))
             self.requests += len(finished)
+
         encoded = line.encoded()
         self._waiting.append(encoded)
         self._size += len(encoded)
@@ -202,7 +206,8 @@ class Recorder:
     def _flush(self) -> None:
         if self._waiting:
             self._write(self._plugin, self._waiting)
-            self._waiting, self._size = [], 0
+            self._waiting = []
+            self._size = 0
 
     def _write(self, file: FileIO, lines: Sequence[bytes]) -> bool:
         """Whether the lines were written. A write that fails midway leaves the file as it was."""
@@ -211,7 +216,9 @@ class Recorder:
             self._stop("the recording has reached its size limit", max_bytes=self._max_bytes)
         if self._stopped:
             return False
-        begin, size = file.tell(), len(rest)
+
+        begin = file.tell()
+        size = len(rest)
         try:
             while rest:
                 rest = rest[file.write(rest) :]
@@ -220,6 +227,7 @@ class Recorder:
                 file.truncate(begin)
             self._stop("cannot write the recording", problem=error.strerror)
             return False
+
         self.written += size
         return True
 
@@ -251,7 +259,8 @@ def read_scrapes(directory: Path) -> Iterator[Scrape]:
     pages = PageReader(wanted(), Limits())
     snapshots = SnapshotReader()
     for start, end, text in _lines(directory, _PAGES, "poll", _poll):
-        at, duration = (start + end) / 2, end - start
+        at = (start + end) / 2
+        duration = end - start
         try:
             yield Scrape(at, duration, snapshots.read(pages.read(text.encode())))
         except ScrapeError as error:
@@ -272,6 +281,7 @@ def _lines(directory: Path, name: str, kind: str, read: Callable[[str], _Line]) 
     if not path.exists():
         advice = "give the directory that `record --out` wrote"
         raise InputError(f"{directory}: no recording ({name} is missing); {advice}")
+
     number = 0
     try:
         with gzip.open(path, "rt") as file:
@@ -327,4 +337,5 @@ def replay_events(
             state.scraped(event.at, event.duration, settings.scrape_interval, event.snapshot)
         elif event.error is not None:
             state.failed(event.at, event.error)
+
     return state.report(scrapes[-1].at)

@@ -646,13 +646,13 @@ class Counting:
     def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
         """After vLLM's ``update_from_output``, whose ``result`` has what the step generated."""
         # An object up to 0.9.1, then a dict by client.
-        by_client = [*result.values()] if isinstance(result, dict) else [result]
-        outputs = [*chain.from_iterable(client.outputs for client in by_client)]
+        clients = result.values() if isinstance(result, dict) else [result]
         if self.own:
-            self.check(scheduler_output.scheduled_spec_decode_tokens, outputs)
+            for client in clients:
+                self.check(scheduler_output.scheduled_spec_decode_tokens, client.outputs)
 
-        lengths = [len(output.new_token_ids) for output in outputs]
-        decodes = len(lengths) - lengths.count(0)
+        lengths = [len(output.new_token_ids) for client in clients for output in client.outputs]
+        decodes = len([*filter(None, lengths)])
         tokens = sum(lengths)
         self.generation_tokens += tokens
 
@@ -662,7 +662,8 @@ class Counting:
             tokens -= sum(first_tokens)
         if decodes > 0:
             if self.context_cut != self.cut:
-                self.sample_context(scheduler.requests, outputs)
+                outputs = chain.from_iterable(client.outputs for client in clients)
+                self.sample_context(scheduler.requests, [*outputs])
             if self.length:
                 self.count_step(scheduler_output, decodes, tokens)
 

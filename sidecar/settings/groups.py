@@ -23,7 +23,7 @@ from sidecar.settings.field_types import (
     SocketPath,
     json_text,
 )
-from sidecar.settings.files import WebConfigFile
+from sidecar.settings.web_config import WebConfigFile
 
 PREFIX: Final = "SPECDEC_"
 CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"

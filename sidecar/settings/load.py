@@ -14,8 +14,9 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 
 from sidecar.errors import SettingsError
 from sidecar.log import redacted
-from sidecar.settings.files import locked_web_config, read_yaml
+from sidecar.settings.files import read_yaml
 from sidecar.settings.groups import NOT_SETTINGS, PREFIX, Settings, groups, keys, variable
+from sidecar.settings.web_config import locked_web_config
 
 # Kubernetes puts these into every container for a Service whose name begins with "specdec"
 # (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables).
@@ -123,6 +124,7 @@ def read_settings(config: Path | None, environ: Mapping[str, str]) -> LoadedSett
         path = values.get(_WEB)
         locked = locked_web_config(Path(path) if isinstance(path, str) else None)
         settings = settings.model_copy(update={_WEB: locked})
+
     return LoadedSettings(
         settings=settings, problems=tuple(problems), consequences=tuple(consequences)
     )
@@ -201,6 +203,7 @@ def _merged(file: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, 
             merged[name] = value
         elif below is None or isinstance(below, dict):
             merged[name] = (below or {}) | value
+
     return merged
 
 
@@ -228,16 +231,19 @@ class _Sources:
         is_out_of_range = isinstance(detail["input"], float) and "_than_" in detail["type"]
         if isinstance(written, str) and is_out_of_range:
             text += " seconds"  # only a duration's text is read before its range is checked
+
         return f"{self._name(path)}={_shown(written)}: {text[:1].lower()}{text[1:]}"
 
     def conflicts(self, settings: Settings) -> Iterator[tuple[frozenset[str], str]]:
         """The keys and a line for each contradiction between valid settings."""
         for lower, higher in _ASCENDING:
-            low, high = attrgetter(lower)(settings), attrgetter(higher)(settings)
+            low = attrgetter(lower)(settings)
+            high = attrgetter(higher)(settings)
             if low > high:
                 order = "the first must not be above the second"
                 names = f"{self._setting(lower)}={low:g}, {self._setting(higher)}={high:g}"
                 yield frozenset((lower, higher)), f"{names}: {order}"
+
         for measured in ("baseline", "plain_steps", "plain_cache"):
             if settings.baseline_file is not None and getattr(settings, measured):
                 names = f"{self._setting('baseline_file')}, {self._setting(measured)}"
@@ -258,7 +264,11 @@ class _Sources:
 def _advice(name: str, known: Iterable[str]) -> str:
     """What to do about a name that is not one of those ``known``."""
     close = get_close_matches(name, list(known), n=1, cutoff=0.9)
-    return f"unknown setting; did you mean {close[0]}?" if close else "unknown setting; remove it"
+    if not close:
+        return "unknown setting; remove it"
+
+    (similar,) = close
+    return f"unknown setting; did you mean {similar}?"
 
 
 def _written(detail: ErrorDetails, values: Mapping[str, Any]) -> object:

@@ -60,7 +60,8 @@ class Reloader:
                 await asyncio.wait_for(self._requested.wait(), self._every)
 
             # Before they are read, so that no change is missed.
-            before, stamps = stamps, {file: stamp(file) for file in self._files}
+            before = stamps
+            stamps = {file: stamp(file) for file in self._files}
             if not self._requested.is_set() and (stamps == self._files or stamps != before):
                 continue
             self._requested.clear()

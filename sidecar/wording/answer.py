@@ -69,6 +69,7 @@ def answer(report: Report) -> Answer:
     if report.models and all(map(is_plain, report.models)):
         why = LIMITATIONS[Limitation.NO_SPECULATION]
         return Answer("This vLLM does not speculate.", "mute", why)
+
     contradictory = Limitation.CONTRADICTORY_COUNTERS
     if not drafting and any(
         contradictory in engine.limitations for model in report.models for engine in model.engines
@@ -99,11 +100,13 @@ def _without_drafts(report: Report) -> Answer:
             " decoding may find nothing to repeat."
         )
         return Answer("vLLM decodes without drafts.", "mute", why)
+
     if waiting:
         why = (
             f"{counted(waiting, 'request')} waiting, none running: it sleeps, is paused, or hangs."
         )
         return Answer("vLLM is asleep or paused.", "even", why)
+
     return Answer("vLLM is idle.", "mute", "No request is running, so there is nothing to judge.")
 
 
@@ -119,9 +122,11 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     speed = model.speed
     if speed is not None and speed.held is not None:
         return replace(found, why=f"{held_sentence(speed.held)} {found.why}")
+
     if speed is not None and speed.withheld in _SAID_FIRST:
         rest = f"By the acceptance rate alone: {found.text[0].lower()}{found.text[1:]}"
         return replace(found, text=f"No speedup: {why_withheld(model)}. {rest}")
+
     return found
 
 
@@ -175,7 +180,8 @@ def _with(split: Split, verdict: Verdict) -> Split:
 
 
 def _by_temperature(split: Split, drafted: str) -> Answer:
-    losing, even = _with(split, Verdict.NET_NEGATIVE), _with(split, Verdict.BREAK_EVEN)
+    losing = _with(split, Verdict.NET_NEGATIVE)
+    even = _with(split, Verdict.BREAK_EVEN)
     listed = _listed(split)
 
     if losing:
@@ -212,6 +218,7 @@ def _by_time(split: Split, at_load: str) -> Answer:
     ]
     if even:
         parts.append(f"breaks even at T {', '.join(bucket.temperature for bucket in even)}")
+
     parts += [
         f"probably {_changes(speedup)}, not yet certain ({plus_minus(speedup)}) at T"
         f" {bucket.temperature}"
@@ -244,13 +251,16 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     """The verdict on the model as a whole, where no temperature's is as bad."""
     judged = model.judgement
     speedup = model.speed.in_force if model.speed is not None else None
-    window, is_ruled, verdict = seen(judged), judged.evidence.is_ruled, judged.verdict
+    verdict = judged.verdict
+    window = seen(judged)
+    has_rule_of_thumb = judged.evidence.has_rule_of_thumb
 
-    split = "No temperature has enough traffic for a verdict." if is_ruled else ""
+    split = "No temperature has enough traffic for a verdict." if has_rule_of_thumb else ""
     if temperatures:
         split = _listed(temperatures)
     elif model.no_split is not None:
         split = no_split_sentence(model.no_split, plugin)
+
     why = f"The acceptance rate over all requests is {percent(window.rate)}. {split}".strip()
 
     if judged.leans and speedup is not None:
@@ -258,7 +268,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
         return Answer(text, TONES[verdict], why)
 
     if verdict is Verdict.INSUFFICIENT_DATA:
-        if not is_ruled:
+        if not has_rule_of_thumb:
             text = (
                 "The acceptance rate does not tell whether speculation pays here, and no speedup is"
                 " known."

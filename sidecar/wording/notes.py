@@ -188,7 +188,8 @@ def judgement_note(judgement: Judgement, *, is_explained: bool = False) -> str:
 
 def _hour(judgement: Judgement) -> str:
     """That it is not the recent window that was judged, of which the numbers beside it are."""
-    judged, window = judgement.judged, judgement.evidence.window
+    judged = judgement.judged
+    window = judgement.evidence.window
     if judged is None or judged == window:
         return ""
     recent = f"the last {duration(window.seconds)} had too little traffic"
@@ -212,8 +213,9 @@ def _held(judgement: Judgement) -> str:
 
 
 def _remedy(judgement: Judgement) -> str:
-    evidence, judged = judgement.evidence, judgement.judged
-    varies = not evidence.is_ruled or evidence.has_schedule
+    evidence = judgement.evidence
+    judged = judgement.judged
+    varies = not evidence.has_rule_of_thumb or evidence.has_schedule
     is_one_token = judged is not None and len(judged.position_rates) == 1
     return _LOSING if varies or is_one_token else _OR_FEWER
 
@@ -250,6 +252,7 @@ def _by_acceptance(tokens: TokensAdvice) -> str:
         return (
             f"{text} turn speculation off, or use another draft model: even the first token {at}."
         )
+
     return (
         f"{text} speculate fewer tokens, {tokens.best} instead of {tokens.now}: the next one {at}."
     )
@@ -287,10 +290,12 @@ def caveats(evidence: Evidence, configuration: Configuration = _UNKNOWN) -> Iter
     """Why the acceptance rate misleads, and what the method costs that drafts do not show."""
     if evidence.speculation is None:
         return
-    sampler, method = evidence.speculation.rejection_sample_method, evidence.speculation.method
+
+    sampler = evidence.speculation.rejection_sample_method
+    method = evidence.speculation.method
     if evidence.is_adaptive:
         yield _ADAPTIVE
-    elif evidence.speedup is None and not evidence.is_ruled:
+    elif evidence.speedup is None and not evidence.has_rule_of_thumb:
         yield _UNRULED.format(method)
 
     if lost := _lost(evidence.speculation, configuration):

@@ -51,6 +51,7 @@ def why_withheld(model: ModelReport) -> str:
 def _other_context(times: PlainStepTimes, running: float, context: float | None) -> str:
     if context is None:
         return "how many tokens the requests hold is not known"
+
     holds = f"requests hold {context:,.0f} tokens on average"
     again = f"`specdec-sidecar baseline --load … --context …,{context:.0f}`"
     if not times.contexts:
@@ -65,6 +66,7 @@ def _other_context(times: PlainStepTimes, running: float, context: float | None)
             "the baseline does not say what prefill costs; measure it again with prompts of 64"
             f" tokens or more: {again}"
         )
+
     between = f"with {low:,.0f} to {high:,.0f}" if times.slopes else f"only with {low:,.0f}"
     return f"{holds}, and the baseline was measured {between}; measure it again: {again}"
 
@@ -84,15 +86,18 @@ def baseline_sentence(times: PlainStepTimes, now: float) -> str:
     parts = []
     if times.measured is not None:
         parts.append(f"{duration(max(now - times.measured.timestamp(), 0.0))} ago")
+
     loads = _range(times.running)
     parts.append(f"with {loads} {'request' if loads == '1' else 'requests'} running")
     if times.contexts:
         ranges = times.context_ranges or tuple((one, one) for one in times.contexts)
         ends = [end for pair in ranges for end in pair]
         parts.append(f"contexts of {_range(ends)} tokens")
+
     if times.prefill_tokens:
         sizes = [size for row in times.prefill_tokens for size in row]
         parts.append(f"prompts of {_range(sizes)} tokens")
+
     source = {"page": "from vLLM's page", "plugin": "by the plug-in", None: ""}[times.source]
     if source:
         parts.append(source)
@@ -100,11 +105,13 @@ def baseline_sentence(times: PlainStepTimes, now: float) -> str:
     text = f"Baseline measured {', '.join(parts)}."
     if times.drift:
         text += f" The machine's speed is known to ± {100 * CONFIDENCE * times.drift:.0f} %."
+
     return text
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     return f"{low:,.0f}" if round(low) == round(high) else f"{low:,.0f} to {high:,.0f}"
 
 

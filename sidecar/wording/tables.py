@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from sidecar.analysis.engine.cache import sum_caches
-from sidecar.analysis.engine.engine_state import Latency
+from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.split.tallies import GroupReport
@@ -96,7 +96,8 @@ def group_name(group: GroupReport) -> str:
 
 
 def _engine(engine: EngineReport) -> Row:
-    how, times = engine.speculation, engine.latencies
+    how = engine.speculation
+    times = engine.latencies
     return (
         engine.key.engine,
         f"{how.method}, {counted(how.num_speculative_tokens, 'token')}" if how else "-",
@@ -129,11 +130,13 @@ def _cache(model: ModelReport) -> Iterator[Row]:
 
     if plain.hit_ratio is not None:
         yield "prefix-cache hits", share(cache.hit_ratio), share(plain.hit_ratio)
+
     if plain.capacity_tokens is not None and capacity is not None:
         yield "KV cache of an engine, tokens", count(capacity), count(plain.capacity_tokens)
         if (each := cache.request_tokens) is not None:
             fit = count(capacity // each), count(plain.capacity_tokens // each)
             yield f"requests of {each:,.0f} tokens that fit", *fit
+
     if plain.preemptions_ratio is not None:
         preemptions = ratio(cache.preemptions_ratio), ratio(plain.preemptions_ratio)
         yield "preemptions per request", *preemptions

@@ -1,36 +1,20 @@
-"""Distributions of observations: fixed buckets, bins over a sliding window, and quantiles.
-
-The bins take bounded memory.
-"""
+"""Distributions of observations in fixed buckets, and quantiles."""
 
 import math
-import pickle
-from collections import Counter
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sidecar.analysis.distributions import (
-    ACCEPTANCE_BIN,
     ACCEPTANCE_EDGES,
-    DURATION_BIN,
     USAGE_EDGES,
     Histogram,
-    Ordered,
-    Recent,
-    SlidingSums,
-    acceptance_bin,
-    duration_bin,
     histogram_quantile,
     quantile,
 )
+from sidecar.analysis.windows.recent import Ordered
 from sidecar.engine.snapshot import HistogramReading
 
 INF = math.inf
-WINDOW = 300.0
-SHARES = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)
 
 
 def test_the_default_thresholds_are_bucket_edges():
@@ -78,104 +62,3 @@ def test_quantiles_of_values_lie_on_the_line_between_neighbours():
     assert quantile([0.4], 0.9) == 0.4
     assert quantile([0.0, 1.0], 0.1) == pytest.approx(0.1)
     assert quantile([0.0, 0.2, 0.4, 0.6, 0.8], 0.9) == pytest.approx(0.72)
-
-
-def ordered(values, bin_of=acceptance_bin):
-    """The values of one moment, in a window."""
-    recent = Recent(WINDOW, bin_of)
-    recent.add(0.0, values)
-    return recent.ordered()
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=300))
-def test_an_acceptance_quantile_is_within_one_bin_of_the_exact_one(values):
-    for share in SHARES:
-        assert (
-            abs(quantile(ordered(values), share) - quantile(sorted(values), share))
-            <= ACCEPTANCE_BIN + 1e-12
-        )
-
-
-@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=300))
-def test_a_duration_quantile_is_within_one_bin_of_the_exact_one(values):
-    for share in SHARES:
-        ratio = quantile(ordered(values, duration_bin), share) / quantile(sorted(values), share)
-        assert 1 / DURATION_BIN - 1e-9 <= ratio <= DURATION_BIN + 1e-9
-
-
-@given(st.dictionaries(st.integers(0, 199), st.integers(1, 50), min_size=1))
-def test_one_value_in_each_bin_gives_exact_quantiles(counts):
-    values = [bin_ / 200 + 0.001 for bin_, count in counts.items() for _ in range(count)]
-    window = ordered(values)
-    assert list(window) == sorted(values)
-    assert (len(window), window[len(values) - 1], window[0]) == (
-        len(values),
-        max(values),
-        min(values),
-    )
-    with pytest.raises(IndexError):
-        window[len(values)]
-
-
-def test_edges_and_values_beyond_them_have_a_bin():
-    assert [acceptance_bin(rate) for rate in (0, 0.0049, 0.3, 1)] == [0, 0, 60, 200]
-    assert (
-        duration_bin(0)
-        == duration_bin(1e-9)
-        < duration_bin(1e-3)
-        < duration_bin(1e7)
-        == duration_bin(1e6)
-    )
-    assert all(
-        duration_bin(low) <= duration_bin(high)
-        for low, high in pairwise(n / 7 for n in range(1, 1000))
-    )
-
-
-@given(st.lists(st.tuples(st.floats(0, 40), st.sampled_from([0.0, 0.25, 0.5, 1.0])), max_size=100))
-def test_a_value_leaves_with_the_window_and_at_most_a_slice_late(gaps):
-    recent, at, added = Recent(WINDOW, acceptance_bin), 0.0, []
-    for gap, value in gaps:
-        at += gap
-        recent.add(at, [value])
-        added.append(at)
-        due = sum(since >= at - WINDOW for since in added)
-        late = sum(at - WINDOW * (1 + 1 / 60) <= since < at - WINDOW for since in added)
-        recent.drop(at)
-        assert due <= len(recent.ordered()) <= due + late
-    recent.drop(at + WINDOW * (1 + 1 / 60) + 1e-6)
-    assert len(recent.ordered()) == 0
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from([0.0, 0.1, 0.9, 3.0, 30.0]), st.sampled_from("abc"), st.integers(1, 9)
-        )
-    )
-)
-def test_sums_are_of_the_slices_that_the_window_reaches(gaps):
-    """Whatever the pauses: a slice lasts a twentieth of the window from its first value on."""
-    sliding, at, slices = SlidingSums(20.0, 20), 0.0, []
-    for gap, key, value in gaps:
-        at += gap
-        if not slices or at - slices[-1][0][0] >= 1.0:
-            slices.append([])
-        slices[-1].append((at, key, value))
-        sliding.add(at, {key: value})
-        slices = [part for part in slices if part[-1][0] >= at - 20.0]
-        sliding.drop(at)
-        expected = Counter()
-        for _, known, added in (one for part in slices for one in part):
-            expected[known] += added
-        assert sliding.sums == expected
-
-
-def test_memory_does_not_grow_with_the_rate():
-    def size(rate):
-        recent = Recent(WINDOW, duration_bin)
-        for place in range(400 * rate):
-            recent.add(place / rate, [0.01 + place % 997 / 997])
-        return len(pickle.dumps(recent))
-
-    assert size(1000) <= 1.5 * size(200)

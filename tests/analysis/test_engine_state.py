@@ -11,13 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.analysis.engine.engine_state import (
-    KvCacheUsage,
-    Latency,
-    Limitation,
-    gap_growth,
-    latency,
-)
+from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.engine.kv_cache_usage import KvCacheUsage
+from sidecar.analysis.engine.latency import Latency, gap_growth, latency
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Trait
 from sidecar.engine.snapshot import HistogramReading

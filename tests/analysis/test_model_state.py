@@ -5,7 +5,7 @@ Windows are of live totals; distributions and quantiles are of finished requests
 
 import pytest
 
-from sidecar.analysis.model_state import request_numbers
+from sidecar.analysis.temperature_state import request_numbers
 from sidecar.analysis.verdict import Verdict
 from sidecar.requests.messages import Table
 from sidecar.requests.tally import Outcome

@@ -7,7 +7,7 @@ import pytest
 from sidecar.analysis.series import shown_positions
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.identity import EngineKey
-from sidecar.engine.merge import OTHER
+from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.engine.names import Counter
 from sidecar.errors import TimedOut
 from sidecar.settings import Settings
@@ -144,7 +144,7 @@ def test_an_engine_that_left_the_page_keeps_its_counters_for_a_while_and_loses_i
 def test_engines_past_the_bound_are_summed_as_other():
     server = Server(limits={"engines": 2})
     report = server.poll(*(snap(str(n), 10 * n) for n in range(5)))
-    assert list(server.engines()) == [EngineKey("m", "0"), EngineKey("m", "1"), OTHER]
+    assert list(server.engines()) == [EngineKey("m", "0"), EngineKey("m", "1"), OTHER_ENGINES]
     assert server.drafts() == {"0": 0, "1": 10, "other": 90}
     assert report.own.label_overflow["engine"] == 3
     server.poll(*(snap(str(n), 10 * n + 1) for n in range(5)))
@@ -178,13 +178,14 @@ def test_the_distributions_of_the_others_go_on_when_another_engine_becomes_one_o
         ([snap("1", 10)], [snap("1", 20)], [snap("1", 30), snap("2", 5000)]), 1
     ):
         server.poll(snap("0"), *engines)
-        other = server.engines()[OTHER]
+        other = server.engines()[OTHER_ENGINES]
         assert (other.kv_cache_usages.count, other.window_acceptances.count) == (
             polls,
             min(polls - 1, 1),
         )
     assert server.drafts()["other"] == 5030
-    assert server.engines()[OTHER].acceptance is None, "what the new one had counted is not growth"
+    # What the new one had counted is not growth.
+    assert server.engines()[OTHER_ENGINES].acceptance is None
 
 
 def test_finished_requests_of_a_model_past_the_bound_are_counted_as_dropped():
@@ -211,7 +212,7 @@ def test_the_sum_of_the_others_never_falls_and_counts_each_once(start, pages, su
     for page_, total in zip(pages, sums, strict=True):
         server.poll(snap("0"), *(snap(name, drafts) for name, drafts in page_.items()), start=start)
         assert server.drafts().get("other") == total
-    acceptance, grown = server.engines()[OTHER].acceptance, sums[-1] - sums[0]
+    acceptance, grown = server.engines()[OTHER_ENGINES].acceptance, sums[-1] - sums[0]
     assert acceptance.drafts == grown if grown and pages[-1] else acceptance is None
 
 

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from sidecar.app import running
-from sidecar.http.guard import Refusal
+from sidecar.http.connections import Refusal
 from sidecar.settings import load_settings
 from tests.app.app_tools import sidecar_settings
 from tests.debian_servers import running_prometheus, scraping

@@ -10,7 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from sidecar.engine.exposition import PageReader
-from sidecar.engine.page_source import RECHECK, PageSource
+from sidecar.engine.page_filter import RECHECK
+from sidecar.engine.page_source import PageSource
 from sidecar.engine.snapshot import SnapshotReader
 from sidecar.errors import BadStatus, Interrupted, ScrapeError, TimedOut
 from sidecar.settings.groups import Limits

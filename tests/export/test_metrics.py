@@ -24,7 +24,7 @@ from sidecar.analysis.split.tallies import MOST_ADAPTERS
 from sidecar.analysis.state import State
 from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.engine.identity import EngineKey
-from sidecar.engine.merge import OTHER
+from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.export.declaration import Shown
@@ -124,7 +124,9 @@ def full(engines):
         "alerts_sent": {("http://a", "sent"): 0, ("http://a", "failed"): 0},
         "label_overflow": dict.fromkeys(("engine", "position", "group"), 0),
     }
-    other = reports.model(name="other", engines=(replace(reported[0], key=OTHER),), speed=None)
+    other = reports.model(
+        name="other", engines=(replace(reported[0], key=OTHER_ENGINES),), speed=None
+    )
     return reports.shown(reports.report(whole, other, **own), ALERTING__RUNBOOKS="https://x")
 
 

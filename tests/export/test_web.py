@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from sidecar.analysis.verdict import Verdict
 from sidecar.export.web import Kept, make_web
-from sidecar.settings.files import shipped
+from sidecar.shipped import shipped
 from tests.export import reports
 
 

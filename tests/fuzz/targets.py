@@ -20,8 +20,8 @@ from sidecar.requests.messages import (
 )
 from sidecar.requests.receiver import DROP_REASONS, PluginReceiver
 from sidecar.settings import load_settings
-from sidecar.settings.files import read_web_config
 from sidecar.settings.groups import Limits
+from sidecar.settings.web_config import read_web_config
 
 CORPUS = Path(__file__).parent / "corpus"
 LIMITS = Limits.model_construct(page_bytes=65_536, series=100)

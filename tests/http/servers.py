@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager, suppress
 
 from aiohttp import web
 
-from sidecar.http.guard import GuardedServer, GuardOptions
-from sidecar.settings.files import read_web_config
+from sidecar.http.server import GuardedServer, GuardOptions
+from sidecar.settings.web_config import read_web_config
 
 ODDITY = "an oddity"
 

@@ -1,20 +1,18 @@
-"""TLS and basic auth on a guarded server, by real handshakes; which credentials are accepted."""
+"""TLS and basic auth on a guarded server, by real handshakes."""
 
 import asyncio
-import base64
 import gc
 import ssl
 import threading
 from asyncio.sslproto import SSLProtocol
-from types import SimpleNamespace
 
 import aiohttp
 import bcrypt
 import pytest
 
-from sidecar.http.guard import Passwords, Refusal
-from sidecar.settings.files import read_web_config
-from tests.http.certificates import Authority, hashed
+from sidecar.http.connections import Refusal
+from sidecar.settings.web_config import read_web_config
+from tests.http.certificates import Authority
 from tests.http.servers import basic, ended, get, guarded, response
 from tests.waiting import START_SECONDS, until
 
@@ -39,7 +37,7 @@ async def test_plain_http_and_a_client_that_does_not_trust_the_certificate_get_n
     async with guarded(authority.web_config()) as (server, _, connect):
         reader, _ = await connect(get())
         assert b"HTTP" not in await ended(reader)
-        await until(lambda: server.refusals[Refusal.TLS], 1)
+        await until(lambda: server.connections.refusals[Refusal.TLS], 1)
         assert await status(server, ssl.create_default_context()) == 0
 
 
@@ -60,7 +58,7 @@ async def test_a_client_certificate_is_verified_and_may_be_required(
         assert await status(server, authority.trusting("client")) == 200
         assert await status(server, authority.trusting()) == expected
         assert await status(server, others) == 0
-        await until(lambda: len(server.open), 0)
+        await until(lambda: len(server.connections.open), 0)
 
 
 async def test_a_new_certificate_serves_new_connections_and_leaves_old_ones_open(authority):
@@ -85,7 +83,7 @@ async def test_a_handshake_that_does_not_end_is_cut_off(authority, sent):
     async with guarded(authority.web_config(), handshake_seconds=0.2) as (server, _, connect):
         reader, _ = await connect(sent)
         await ended(reader)
-        await until(lambda: server.refusals[Refusal.TLS], 1)
+        await until(lambda: server.connections.refusals[Refusal.TLS], 1)
         async with asyncio.timeout(START_SECONDS):
             while await status(server, authority.trusting()) != 200:
                 pass  # a busy machine's own handshake may take as long
@@ -100,8 +98,8 @@ async def test_unfinished_handshakes_keep_nobody_out_and_hold_no_memory(authorit
             for _ in range(300):
                 await connect()
             assert await status(server, authority.trusting()) == 200
-            assert server.refusals[Refusal.GAVE_WAY] >= 300 - 64
-            assert len(server.open) <= 64
+            assert server.connections.refusals[Refusal.GAVE_WAY] >= 300 - 64
+            assert len(server.connections.open) <= 64
             await until(
                 lambda: sum(isinstance(held, SSLProtocol) for held in gc.get_objects()) < 100
             )
@@ -118,7 +116,7 @@ async def test_all_but_open_paths_need_a_users_password(authority):
         assert await status(server, path="/open") == 200
         for path in ("/open/", "//open", "/%6fpen/../", "/OPEN", "/open/../slow"):
             assert await status(server, path=path, user="x", password="y") == 401
-        assert server.refusals[Refusal.UNAUTHORIZED] == 7
+        assert server.connections.refusals[Refusal.UNAUTHORIZED] == 7
         reader, _ = await connect(get())
         assert await response(reader) == b"401 unauthorized\n"
         server.web_config = read_web_config(
@@ -131,18 +129,17 @@ async def test_all_but_open_paths_need_a_users_password(authority):
 async def test_guesses_do_not_pile_up_and_do_not_delay_a_client_with_the_right_password(
     authority, monkeypatch
 ):
-    check, go_on, calls = bcrypt.checkpw, threading.Event(), []
+    check = bcrypt.checkpw
+    go_on = threading.Event()
+    calls = []
 
     def slow(password, hashed):
         calls.append(password)
         assert go_on.wait(30)
         return check(password, hashed)
 
-    async with guarded(authority.web_config(tls=False, users={"prometheus": "secret"})) as (
-        server,
-        _,
-        connect,
-    ):
+    path = authority.web_config(tls=False, users={"prometheus": "secret"})
+    async with guarded(path) as (server, _, connect):
         assert await status(server, user="prometheus", password="secret") == 200
         monkeypatch.setattr(bcrypt, "checkpw", slow)
         for number in range(100):
@@ -152,51 +149,7 @@ async def test_guesses_do_not_pile_up_and_do_not_delay_a_client_with_the_right_p
             if number % 2:
                 writer.transport.abort()
         assert await status(server, user="prometheus", password="secret") == 200
-        await until(lambda: calls and len(server.open) <= 50)
+        await until(lambda: calls and len(server.connections.open) <= 50)
         go_on.set()
         assert await status(server, user="prometheus", password="not known yet") == 401
         assert len(calls) <= 52
-
-
-USERS = {"prometheus": hashed("secret"), "other": hashed("word")}
-
-
-RIGHT = basic("prometheus", "secret")
-
-
-async def test_only_the_right_password_of_a_user_is_accepted():
-    passwords = Passwords()
-    for _ in range(2):  # checked, and remembered
-        # The user is no longer there.
-        assert not await passwords.is_right(RIGHT, {"other": USERS["other"]})
-        assert await passwords.is_right(RIGHT, USERS)
-        for header in (
-            "", "Basic", "Basic !", "Bearer secret",
-            "Basic " + base64.b64encode(b"\xff:x").decode(),
-            basic("prometheus", "word"), basic("nobody", "secret"), basic("", "secret"),
-            basic("prometheus", ""), basic("prometheus", "secret\0"), basic("prometheus", "x" * 73),
-        ):  # fmt: skip
-            assert not await passwords.is_right(header, USERS), header
-
-
-async def test_the_time_of_a_wrong_password_does_not_tell_user_names(monkeypatch):
-    """By a clock on which a check takes as long as its hash costs."""
-    users, now = {"quick": hashed("a", 4), "slow": hashed("b", 7)}, [0.0]
-
-    def advance(seconds):
-        now[0] += seconds
-
-    def check(_, hashed):
-        advance(2.0 ** int(hashed.split(b"$")[2]))
-        return False
-
-    monkeypatch.setattr(bcrypt, "checkpw", check)
-    monkeypatch.setattr(
-        "sidecar.http.guard.time", SimpleNamespace(monotonic=lambda: now[0], sleep=advance)
-    )
-    took = []
-    for user in ("quick", "slow", "nobody"):
-        before = now[0]
-        assert not await Passwords().is_right(basic(user, "x"), users)
-        took.append(now[0] - before)
-    assert took == [5 * 2.0**7] * 3

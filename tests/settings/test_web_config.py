@@ -3,7 +3,7 @@ import subprocess
 
 import pytest
 
-from sidecar.settings.files import read_web_config
+from sidecar.settings.web_config import read_web_config
 
 HASH = "$2b$04$" + "a" * 53
 USERS = "basic_auth_users.a: expected a name without a colon, and a bcrypt hash of cost 4 to 13"

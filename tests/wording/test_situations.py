@@ -110,7 +110,7 @@ def judged_model(pod):
     )
     judge = Judge(Thresholds(), 300.0)
     judge.judge([found], 0.0)
-    judged = judge.held(0.0, fresh=True)["demo"]
+    judged = judge.in_force(0.0, fresh=True)["demo"]
 
     groups = ()
     if pod.lower:

@@ -1,15 +1,16 @@
 """The state of one engine according to vLLM's page: takes one snapshot per poll."""
 
 import math
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
-from sidecar.analysis.distributions import USAGE_EDGES, WINDOW_EDGES, Histogram, histogram_quantile
+from sidecar.analysis.distributions import WINDOW_EDGES, Histogram
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_window import EngineWindow
+from sidecar.analysis.engine.kv_cache_usage import KvCacheUsage
+from sidecar.analysis.engine.latency import Latency, latency
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.speed.speedup import LoadTotals
 from sidecar.analysis.speed.steps import (
@@ -21,65 +22,17 @@ from sidecar.analysis.speed.steps import (
     reported_steps,
 )
 from sidecar.analysis.speed.withheld import Withheld
+from sidecar.analysis.windows.counters import HistogramWindow
+from sidecar.analysis.windows.growth import HOUR
 from sidecar.engine.identity import EngineKey
-from sidecar.engine.merge import held
+from sidecar.engine.merge import hold_counters
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
-from sidecar.engine.window import HOUR, HistogramWindow
 from sidecar.requests.messages import StepTally
 from sidecar.settings import Settings
 
-QUANTILES = (0.5, 0.9, 0.95, 0.99)
 _IMPRECISION: Final = 0.02  # of counters that are read one after the other
 _SINGLE_TOKENS: Final = 64.0
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """One phase's latency over a window.
-
-    ``quantiles`` are in seconds, by quantile, over ``count`` observations. Below ``resolution``,
-    the upper edge of the first bucket in seconds, a quantile is mere interpolation.
-    """
-
-    quantiles: Mapping[float, float]
-    count: float
-    resolution: float = 0.0
-
-    @property
-    def gap_seconds(self) -> float | None:
-        """P99 - P50; None if both are in the first bucket."""
-        if self.quantiles[0.99] >= self.resolution:
-            return self.quantiles[0.99] - self.quantiles[0.5]
-        return None
-
-    @property
-    def gap_ratio(self) -> float | None:
-        """P99 / P50; also None if the median is 0.
-
-        TPOT's median is 0 if most responses have one token.
-        """
-        if self.gap_seconds is None or not self.quantiles[0.5]:
-            return None
-        return self.quantiles[0.99] / self.quantiles[0.5]
-
-
-def latency(histogram: HistogramReading) -> Latency | None:
-    """The latency from a histogram's growth over a window; None without observations."""
-    quantiles = {quantile: histogram_quantile(quantile, histogram) for quantile in QUANTILES}
-    known = {quantile: value for quantile, value in quantiles.items() if value is not None}
-    if len(known) < len(QUANTILES):
-        return None
-    return Latency(known, histogram.count, histogram.edges[0])
-
-
-def gap_growth(now: Latency, baseline: Mapping[float, float]) -> float | None:
-    """The gap P99 - P50 as a multiple of the baseline's; None if either is unknown."""
-    if now.gap_seconds is None or not baseline.keys() >= {0.5, 0.99}:
-        return None
-    if baseline[0.99] <= baseline[0.5]:
-        return None
-    return now.gap_seconds / (baseline[0.99] - baseline[0.5])
 
 
 class Limitation(StrEnum):
@@ -95,32 +48,6 @@ class Limitation(StrEnum):
     SEVERAL_SENDERS = "several_senders"
     ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - not a password
     CONTRADICTORY_COUNTERS = "contradictory_counters"
-
-
-class KvCacheUsage:
-    """One engine's KV-cache usage, poll by poll, each 0 to 1."""
-
-    def __init__(self, peak_window: float) -> None:
-        """``peak_window`` is in the clock's seconds."""
-        self._window = peak_window
-        self._polls: deque[tuple[float, float]] = deque()
-        self.distribution = Histogram(USAGE_EDGES)
-
-    def observe(self, at: float, usage: float) -> None:
-        """Adds one poll's usage.
-
-        If the poll is not later than the last one, the clock was set back: the window restarts.
-        """
-        if self._polls and at <= self._polls[-1][0]:
-            self._polls.clear()
-        self._polls.append((at, usage))
-        while self._polls[0][0] <= at - self._window:
-            self._polls.popleft()
-        self.distribution.observe(usage)
-
-    def peak(self, now: float) -> float | None:
-        """The highest usage in the window that ends at ``now``; None if it has no poll."""
-        return max((usage for at, usage in self._polls if at > now - self._window), default=None)
 
 
 class EngineState:
@@ -146,7 +73,8 @@ class EngineState:
         self.drops_block = 0.5
         self._interval = Interval()  # between the last two polls
         # what a decoding request holds by the plug-in's last sample, in tokens, and when it was
-        self._sampled: tuple[float, float] | None = None
+        self._sampled_context: float | None = None
+        self._sampled_at = -math.inf
 
         # growth of vLLM's counters between the last two polls
         self.grown: Mapping[Counter, float] | None = None
@@ -182,7 +110,7 @@ class EngineState:
         ``is_sum``: they are sums over several API servers.
         """
         before = self.held
-        after = snapshot if before is None or has_restarted else held(before, snapshot)
+        after = snapshot if before is None or has_restarted else hold_counters(before, snapshot)
         self.held = after
 
         if has_restarted:
@@ -240,7 +168,8 @@ class EngineState:
     def sample(self, at: float, tally: StepTally) -> None:
         """Takes in what the plug-in has counted since the last poll, at ``at``."""
         if tally.decodes and tally.context_tokens:
-            self._sampled = (at, tally.context_tokens / tally.decodes)
+            self._sampled_context = tally.context_tokens / tally.decodes
+            self._sampled_at = at
 
     def context(self, at: float) -> float | None:
         """The tokens that a decoding request holds, on average, at a poll's time.
@@ -248,14 +177,15 @@ class EngineState:
         By the plug-in's sample or, from the page alone, the mean prompt and half of the mean
         output. None if unknown.
         """
-        if self._sampled is not None and at - self._sampled[0] <= self._window_seconds:
-            return self._sampled[1]
+        if self._sampled_context is not None and at - self._sampled_at <= self._window_seconds:
+            return self._sampled_context
 
         recent = self.cache
         if not recent.requests > 0 and self.held is not None:  # long generations: since the start
             recent = CacheWindow.of(self.held.counters)
         if not recent.requests > 0:
             return None
+
         tokens = (recent.prompt_tokens + recent.generated_tokens / 2) / recent.requests
         return None if math.isnan(tokens) or tokens <= 0 else tokens
 
@@ -268,12 +198,15 @@ class EngineState:
             self._unreported = {
                 name: growth + self._unreported.get(name, 0.0) for name, growth in grown.items()
             }
+
         self._unreported_seconds += self._interval.seconds
         since = replace(self._interval, seconds=self._unreported_seconds)
         steps = reported_steps(tally, self._unreported, since)
         if steps is not None:
-            self.is_reported, self._unreported = True, {}
+            self.is_reported = True
+            self._unreported = {}
             self._unreported_seconds = 0.0
+
         return steps
 
     @property
@@ -286,8 +219,11 @@ class EngineState:
         """Why the page does not time steps; None if it does."""
         if self._check.per_token:
             return Withheld.ITL_PER_TOKEN
-        timed = self.latest is not None and Counter.DECODE_SECONDS in self.latest.counters
-        return None if timed and not self._several_processes else Withheld.NO_STEPS
+
+        is_timed = self.latest is not None and Counter.DECODE_SECONDS in self.latest.counters
+        if not is_timed or self._several_processes:
+            return Withheld.NO_STEPS
+        return None
 
     @property
     def idle(self) -> Withheld:
@@ -328,6 +264,7 @@ class EngineState:
         needed = {Counter.GENERATION_TOKENS, Counter.FIRST_TOKENS}
         if grown.get(Counter.DRAFTS, 1.0) or not grown.keys() >= needed:
             return 0.0
+
         return max(grown[Counter.GENERATION_TOKENS] - grown[Counter.FIRST_TOKENS], 0.0)
 
     @property
@@ -368,6 +305,7 @@ class EngineState:
         engine = self.latest
         if engine is None:
             return frozenset()
+
         limited = {
             Limitation.V0_COUNTERS: Trait.OVERCOUNTED in engine.traits,
             Limitation.DIFFUSION: Trait.DIFFUSION in engine.traits,

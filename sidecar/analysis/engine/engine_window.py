@@ -3,9 +3,9 @@
 import math
 from typing import Final
 
+from sidecar.analysis.windows.counters import CounterWindow
 from sidecar.engine.names import SPECULATION, Counter
 from sidecar.engine.snapshot import EngineSnapshot
-from sidecar.engine.window import CounterWindow
 
 # What a reading has, in this order; the accepted tokens by position follow.
 _COUNTERS: Final = (

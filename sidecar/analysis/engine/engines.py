@@ -8,7 +8,7 @@ from typing import Final
 
 from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.engine.identity import EngineKey
-from sidecar.engine.merge import OTHER, held, merge
+from sidecar.engine.merge import OTHER_ENGINES, hold_counters, merge
 from sidecar.engine.restarts import RestartDetector, Restarts
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.settings import Settings
@@ -67,33 +67,46 @@ class Engines:
 
     def _bounded(self, page: PageSnapshot, *, is_same: bool) -> list[EngineSnapshot]:
         shown = {engine.key: engine for engine in page.engines}
-        own = [key for key in self.states if key != OTHER]
+        own = [key for key in self.states if key != OTHER_ENGINES]
         kept: set[EngineKey] = set()
         # Engines that have left the page come last: they make room for those that are on it.
         for key in sorted(dict.fromkeys((*own, *shown)), key=lambda key: key not in shown):
             models = {one.model_name for one in kept} | {key.model_name}
             if len(kept) < self._limits.engines and len(models) <= self._limits.models:
                 kept.add(key)
+
         for key in set(own) - kept:
             del self.states[key]
+
         inside = [engine for key, engine in shown.items() if key in kept]
         rest = [engine for key, engine in shown.items() if key not in kept]
+        if not rest:
+            return inside
+
         self.overflowed += len(rest)
-        return [*inside, self._other(rest, is_same=is_same)] if rest else inside
+        return [*inside, self._other(rest, is_same=is_same)]
 
     def _other(self, rest: list[EngineSnapshot], *, is_same: bool) -> EngineSnapshot:
         """The rest together; an engine that leaves it keeps what it had counted in the sum."""
         if not is_same or len(self._others) > _MOST_OTHERS:
             self._others = {}
+
         has_new = any(engine.key not in self._others for engine in rest)
         self._others |= {engine.key: engine for engine in rest}
-        present, every = merge(rest), merge([*self._others.values()])
-        counters, positions = every.counters, every.accepted_per_position
+        ever = merge(list(self._others.values()))
         other = replace(
-            present, counters=counters, accepted_per_position=positions, histograms=every.histograms
+            merge(rest),
+            counters=ever.counters,
+            accepted_per_position=ever.accepted_per_position,
+            histograms=ever.histograms,
         )
-        if has_new and OTHER in self.states:  # what a new engine has counted so far is not growth
-            last = self.states[OTHER].held
-            self.states[OTHER].restart_windows()
-            return held(last, other) if is_same and last is not None else other
-        return other
+
+        known = self.states.get(OTHER_ENGINES)
+        if not has_new or known is None:
+            return other
+
+        last = known.held
+        known.restart_windows()  # what a new engine has counted so far is not growth
+        if not is_same or last is None:
+            return other
+        return hold_counters(last, other)

@@ -47,6 +47,7 @@ def long_contexts(situation: Situation) -> LongContexts | None:
                 cost=cost,
                 is_advice=cost >= situation.thresholds.worthwhile,
             )
+
     return None
 
 

@@ -29,7 +29,7 @@ from sidecar.analysis.speed.steps import (
     sum_steps,
 )
 from sidecar.analysis.speed.withheld import Withheld
-from sidecar.engine.window import HOUR, GrowthWindow, Row, subtract
+from sidecar.analysis.windows.growth import HOUR, GrowthWindow, subtract
 from sidecar.settings.baselines import PlainStepTimes
 
 _FEWEST: Final = 5  # minimum parts of the window with data for an estimate
@@ -59,7 +59,7 @@ class SlidingTimes:
 
     def __init__(self, seconds: float) -> None:
         # Tokens, actual and plain seconds, the latter's doubt, then its deviations.
-        self._totals: Row = (0.0,) * 4
+        self._totals: tuple[float, ...] = (0.0,) * 4
         self._window = GrowthWindow(seconds, subtract)
         self.mark(-inf)
 

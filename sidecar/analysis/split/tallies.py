@@ -13,7 +13,7 @@ from typing import Final
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.split.life import Cut, TableRows
 from sidecar.analysis.split.strata import Difference
-from sidecar.engine.window import HOUR, GrowthWindow
+from sidecar.analysis.windows.growth import HOUR, GrowthWindow
 from sidecar.requests.messages import OTHER, Table
 from sidecar.requests.tally import NOTHING, Tally
 

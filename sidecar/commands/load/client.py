@@ -83,7 +83,8 @@ async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: flo
     """
     first: float | None = None
     tokens: int | None = None
-    accepted = last = None
+    accepted = None
+    last = None
 
     async for line in lines:
         if not line.startswith(_DATA):
@@ -96,12 +97,16 @@ async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: flo
             first = time.monotonic()
         tokens = tokens if last.tokens is None else last.tokens
         accepted = accepted if last.drafts is None else last
+
     if last is None:
         raise BadReply("no stream")
-    end, numbers = time.monotonic(), accepted or last
+
+    end = time.monotonic()
+    numbers = accepted or last
     tpot: float | None = None
     if first is not None and tokens is not None and tokens >= 2:
         tpot = (end - first) / (tokens - 1)
+
     return Sample(
         temperature=temperature,
         ttft=None if first is None else first - begun,
@@ -133,6 +138,7 @@ class Client:
         headers = {"Accept-Encoding": "identity"}
         if options.api_key is not None:
             headers["Authorization"] = f"Bearer {options.api_key}"
+
         self._session = aiohttp.ClientSession(
             headers=headers,
             connector=aiohttp.TCPConnector(limit=0, ssl=options.tls),
@@ -178,6 +184,7 @@ class Client:
                 f"no model under /v1/models ({_reason(error)}); "
                 "is this vLLM's address? If so, set --model"
             )
+
         raise MeasurementError(f"{self.name}: {fault}")
 
     async def ask(
@@ -229,6 +236,7 @@ class Client:
         asked: dict[str, Any] = {"prompt": prompt}
         if self.is_chat:
             asked = {"messages": [{"role": "user", "content": prompt}]}
+
         url = self._url + ENDPOINTS[self._options.endpoint]
         # Redirects are not followed: prompts go only to the named server.
         async with self._session.post(

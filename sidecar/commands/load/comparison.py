@@ -171,6 +171,7 @@ def _change(
         rounds = list(zip(_by_round(metric, first), _by_round(metric, second), strict=False))
         change = paired_change(rounds, confidence) or without_error(change)
         gap = paired_difference(rounds, confidence)
+
     if not is_alike:
         change = None
         gap = None
@@ -195,7 +196,8 @@ def _effect(
 
 def _interval(name: str, level: LevelResult, confidence: float) -> Interval | None:
     """The metric's value, with the error that follows from that of its parts."""
-    value, whole = METRICS[name].value, level.whole
+    value = METRICS[name].value
+    whole = level.whole
     if name not in ACCEPTED:
         return estimate(value(whole), _by_round(name, level), confidence)
 
@@ -229,7 +231,8 @@ def _times(changes: Iterable[MetricChange]) -> Iterator[tuple[str, Interval, Int
     """
     gaps = {(str(one.level), one.metric): one.difference for one in changes}
     for level in dict.fromkeys(level for level, _ in gaps):
-        token, first = gaps[level, "TPOT P50"], gaps[level, "TTFT P50"]
+        token = gaps[level, "TPOT P50"]
+        first = gaps[level, "TTFT P50"]
         if token is not None and first is not None:
             yield level, token, first
 
@@ -237,10 +240,12 @@ def _times(changes: Iterable[MetricChange]) -> Iterator[tuple[str, Interval, Int
 def _other_requests(before: SweepResult, after: SweepResult) -> Iterator[str]:
     """In what the requests of the two differ; empty if they sent the same ones."""
     for argument in _SENT:
-        first, second = getattr(before, argument), getattr(after, argument)
+        first = getattr(before, argument)
+        second = getattr(after, argument)
         if first != second:
             both = f" ({first} and {second})"
             yield f"other --{argument.replace('_', '-')}{both if len(both) < _LONG else ''}"
+
     if not (before.complete and after.complete):
         yield "a sweep ended early"
     if any(level.whole.failed for sweep in (before, after) for level in sweep.levels):
@@ -266,6 +271,7 @@ def _notes(
         yield f"the model names differ: {before.model} and {after.model}"
     if reasons := ", ".join(_other_requests(before, after)):
         yield f"not the same requests: {reasons}; times, lengths and acceptance depend on that"
+
     tokens = [{_positions(side) for side in pair} for pair in pairs]
     if any(0 not in numbers and len(numbers) > 1 for numbers in tokens):
         yield (
@@ -298,12 +304,14 @@ def comparison_text(comparison: Comparison) -> Iterator[str]:
         yield f"verdict: {verdict.format(before=comparison.before, after=comparison.after)}"
         yield from comparison.conclusions
         yield from _balance(comparison) if comparison.same_requests else ()
+
     yield from (f"note: {note}" for note in (*comparison.notes, *comparison.left_out))
 
 
 def _balance(comparison: Comparison) -> Iterator[str]:
     for level, token, first in _times(comparison.changes):
-        gain, least = comparison.gains_from.get(level), ""
+        gain = comparison.gains_from.get(level)
+        least = ""
         if gain is not None:
             least = "; a request gains time from {} output tokens on ({} to {})".format(*gain)
         yield f"{level}: {_time(token, 'per token')}, {_time(first, 'to the first token')}{least}"
@@ -334,6 +342,7 @@ def gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
     undecided: list[str] = []
     if not comparison.same_requests:
         undecided.append("the sweeps did not send the same requests, or some failed")
+
     undecided += comparison.left_out
     for one in comparison.changes:
         if one.change is None or one.metric not in _MEDIANS:

@@ -82,6 +82,7 @@ def rounds_needed(
             continue
         total = rounds * (one.change.error / target) ** 2 if target else float(_MOST_ROUNDS)
         needed[str(one.level)] = min(ceil(total), _MOST_ROUNDS) - rounds
+
     return {level: more for level, more in needed.items() if more > 0}
 
 

@@ -212,6 +212,7 @@ class _Sweep:
             others |= grown.get(Counter.GENERATION_TOKENS, 0.0) > (1 + _OTHERS) * sum(
                 filter(None, tokens)
             )
+
         cache = {} if others else grown
         return Measurement(
             samples=samples,
@@ -235,9 +236,11 @@ class _Sweep:
             if engine is None:
                 return None
             await asyncio.sleep(_BETWEEN_READINGS)
-            before, engine = engine, await self._read()
+            before = engine
+            engine = await self._read()
             if engine is not None and engine.counters == before.counters and not _is_busy(engine):
                 break
+
         return engine
 
     async def _read(self) -> EngineSnapshot | None:
@@ -247,11 +250,13 @@ class _Sweep:
             self.restarts.detect(page)
         except ScrapeError:
             return None
+
         engines = page.engines
         if len({engine.key.model_name for engine in engines}) > 1:
             engines = tuple(
                 engine for engine in engines if engine.key.model_name == self.client.model
             )
+
         return merge(engines)
 
 
@@ -281,6 +286,7 @@ def _counted(
     """What vLLM's speculation counters say, if they are usable."""
     if before is None or after is None or after.traits or not grown.keys() >= set(SPECULATION):
         return None
+
     drafts, draft_tokens, accepted_tokens = (grown[counter] for counter in SPECULATION)
     pairs = zip_longest(before.accepted_per_position, after.accepted_per_position, fillvalue=0.0)
     return Acceptance(

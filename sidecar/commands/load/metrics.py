@@ -46,7 +46,8 @@ def confidence_factor(confidence: float, degrees: int) -> float:
     By the Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5).
     """
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
     return z + first / degrees + second / degrees**2 + third / degrees**3
 
@@ -122,7 +123,11 @@ def gains_from(token: Interval, first: Interval) -> tuple[int, int, int] | None:
     """A request of n tokens takes the time to the first, and n - 1 times that per token."""
     if not (token.is_clear and first.is_clear and token.value < 0 < first.value):
         return None
-    saved, off, cost, up = -token.value, token.error or 0.0, first.value, first.error or 0.0
+
+    saved = -token.value
+    off = token.error or 0.0
+    cost = first.value
+    up = first.error or 0.0
     one, low, high = (
         1 + math.ceil((cost + sign * up) / (saved - sign * off)) for sign in (0, -1, 1)
     )

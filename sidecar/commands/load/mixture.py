@@ -111,7 +111,8 @@ def _value(metric: str, measured: Measurement) -> float | None:
     if metric != _GAP:
         return METRICS[metric].value(measured)
 
-    median, tail = _MEDIAN.value(measured), _TAIL.value(measured)
+    median = _MEDIAN.value(measured)
+    tail = _TAIL.value(measured)
     return None if median is None or tail is None else tail - median
 
 
@@ -121,6 +122,7 @@ def mix_text(changes: Sequence[MixChange]) -> Iterator[str]:
     for one in changes:
         sides = (_milliseconds(side) for side in (one.alone, one.mixed))
         rows.append((str(one.level), one.metric, *sides, *_shown(one.change)))
+
     header = ("in company", "", "alone", "mixed", "change", "error")
     yield from aligned(header, rows, left=(0, 1))
     yield ""
@@ -128,6 +130,7 @@ def mix_text(changes: Sequence[MixChange]) -> Iterator[str]:
     for one in changes:
         if one.metric == _MEDIAN.name and one.change is not None:
             yield f"{one.level}: {_sentence(one.change)}"
+
     if any(one.change is not None and one.change.error is None for one in changes):
         yield (
             "An error of P50 needs 4 rounds, one of P99 200 requests of each temperature in each "

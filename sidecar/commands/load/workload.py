@@ -68,6 +68,7 @@ def read_prompts(path: Path) -> tuple[str, ...]:
         raise InputError(
             f"{path}: not UTF-8 text, or not JSON as its name says ({type(error).__name__})"
         ) from None
+
     if not prompts:
         raise InputError(f"{path}: no prompts")
     return prompts
@@ -154,6 +155,7 @@ def request_options(arguments: argparse.Namespace, settings: Settings) -> Reques
             raise SettingsError(
                 [f"--api-key-env={arguments.api_key_env}: empty or not set, or not printable ASCII"]
             )
+
     return RequestOptions(
         prompts=BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts),
         model=arguments.model,

@@ -84,6 +84,7 @@ def _parting(prompt: int, tested: GreedyReply, reference: GreedyReply) -> Partin
     own = likely.get(reference.tokens[place])
     if own is None or own < max(likely.values()):
         return Parting(prompt, place + 1, None)
+
     # A token that is not among the likely ones is less likely than all of them.
     other = likely.get(tested.tokens[place], min(likely.values()))
     return Parting(prompt, place + 1, own - other)

@@ -71,6 +71,7 @@ def homogeneity(one: Counter[int], other: Counter[int]) -> Homogeneity:
     rare = tuple(size - sum(pair[side] for pair in classes) for side, size in enumerate(sizes))
     if sum(rare) >= FEWEST:
         classes.append((rare[0], rare[1]))
+
     first, second = sizes
     if min(sizes) < FEWEST or len(classes) < 2:
         return Homogeneity()
@@ -96,7 +97,8 @@ def _noncentrality(freedom: int, chance: float) -> float:
     deviation = NormalDist().inv_cdf(1 - chance)
     critical = freedom * (1 - spread + deviation * math.sqrt(spread)) ** 3
 
-    low, high = 0.0, 100.0 * (freedom + 100.0)
+    low = 0.0
+    high = 100.0 * (freedom + 100.0)
     for _ in range(100):
         middle = (low + high) / 2
         scale = (freedom + 2 * middle) / (freedom + middle)
@@ -105,4 +107,5 @@ def _noncentrality(freedom: int, chance: float) -> float:
             low = middle
         else:
             high = middle
+
     return high

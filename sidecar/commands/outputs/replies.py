@@ -150,6 +150,7 @@ def _likely(client: Client, choice: _Choice) -> list[Mapping[int, float]]:
     positions: list[Mapping[str, float]] = [one or {} for one in found.top_logprobs]
     if client.is_chat:
         positions = [{one.token: one.logprob for one in at.top_logprobs} for at in found.content]
+
     try:
         return [
             {int(token.removeprefix(_ID)): logprob for token, logprob in at.items()}

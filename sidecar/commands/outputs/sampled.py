@@ -69,6 +69,7 @@ def compare_sampled(
         by_place[None, position] += node
         if position > 1:
             by_place[prompt, None] += node
+
     tested = {place: node for place, node in by_place.items() if node.freedom}
     limit = (FALSE_ALARMS - _POOLED) / max(1, len(tested))
     places = [

@@ -140,6 +140,7 @@ def _stored_precision(config: _Config) -> str | None:
     named = json.dumps(quantization).lower()
     if "fp4" in named:
         return "fp4"
+
     bits = quantization.get("bits") or quantization.get("w_bit") or _group_bits(quantization)
     if bits == 8 and '"float"' in named:
         return "fp8"
@@ -246,6 +247,7 @@ def _with_mtp(target: ModelShape, size: "_Size", config: _Config) -> ModelShape:
     own_bytes = target.file_bytes
     if own_bytes is not None:
         own_bytes -= int(mtp.weights_gb * 1e9)
+
     return replace(target, file_bytes=own_bytes, mtp=mtp)
 
 

@@ -69,6 +69,7 @@ class Cache:
                 # One block more, since a window may begin inside a block.
                 held = math.ceil(kept / size) + 1
             needed += number * held
+
         return self.blocks(available) / needed
 
     def tokens(self, available: float, context: int) -> int:
@@ -94,6 +95,7 @@ def cache_of(models: Sequence[tuple[ModelShape, int]], options: CacheOptions) ->
     if len(windows) == 1:
         page = sum(group.count * group.page_bytes for group in groups)
         return Cache(page * options.block_size, ((groups[0].window, 1),), options)
+
     return _hybrid(groups, windows, options)
 
 
@@ -107,7 +109,8 @@ def _hybrid(
     layers = sum(group.count for group in groups)
     page = sum(group.count * group.page_bytes for group in groups) / layers
 
-    fewest, most = min(windows.values()), max(windows.values())
+    fewest = min(windows.values())
+    most = max(windows.values())
     together = most if most < fewest * _PADDED else fewest
     tables = tuple((window, math.ceil(count / together)) for window, count in windows.items())
     return Cache(together * page * options.block_size, tables, options)

@@ -71,13 +71,16 @@ def _command(deployment: Deployment, serving: Serving) -> str:
     command = ["vllm", "serve", target]
     if deployment.gpus > 1:
         command += ["--tensor-parallel-size", str(deployment.gpus)]
+
     command += ["--gpu-memory-utilization", f"{deployment.utilization:g}"]
     command += ["--max-num-seqs", str(serving.max_num_seqs)]
     command += ["--max-model-len", str(serving.context)]
     if deployment.cache.precision in {"fp8", "int8"}:
         command += ["--kv-cache-dtype", deployment.cache.precision]
+
     if serving.method is not None:
         command += ["--speculative-config", json.dumps(_speculative_config(deployment, serving))]
+
     return shlex.join(command)
 
 
@@ -85,11 +88,15 @@ def _speculative_config(deployment: Deployment, serving: Serving) -> Mapping[str
     config: dict[str, Any] = {"method": serving.method}
     if serving.method in NEEDS_A_MODEL and deployment.draft is not None:
         config["model"] = "DRAFT" if deployment.draft.is_by_hand else deployment.draft.name
+
     config["num_speculative_tokens"] = serving.tokens
     if deployment.draft is not None and deployment.draft_parallel != deployment.gpus:
         config["draft_tensor_parallel_size"] = deployment.draft_parallel
+
     if serving.samples:
         config["draft_sample_method"] = "probabilistic"
+
     if serving.method == "ngram":
         config |= {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
+
     return config

@@ -79,6 +79,7 @@ def _ratio(target: ModelShape, draft: ModelShape) -> RuleOfThumb:
     advice = "is small, so its acceptance rate may be low: measure it with `specdec-sidecar sweep`"
     if ratio < least:
         advice = f"is large, so drafting takes long: use one of 1/{least} to 1/{most} of the target"
+
     return RuleOfThumb(
         "draft to target",
         f"1:{ratio:.1f}",
@@ -109,6 +110,7 @@ def _alike(target: ModelShape, draft: ModelShape) -> Iterator[RuleOfThumb]:
             target.vocabulary == draft.vocabulary,
             'vLLM refuses vocabularies of different sizes without "use_heterogeneous_vocab": true',
         )
+
     if target.tokenizer is not None and draft.tokenizer is not None:
         same = target.tokenizer == draft.tokenizer
         yield RuleOfThumb(
@@ -123,12 +125,14 @@ def _alike(target: ModelShape, draft: ModelShape) -> Iterator[RuleOfThumb]:
 
 def remarks(deployment: Deployment, method: str | None) -> Iterator[str]:
     """The caveats of the numbers and the rules."""
-    target, draft = deployment.target, deployment.draft
+    target = deployment.target
+    draft = deployment.draft
     if deployment.available_gib is None and not deployment.overhead_gb:
         yield (
             "activations and CUDA graphs, often 1 to 5 GB a GPU, are not counted: set --overhead, "
             "or --available-kv-cache to what vLLM logged as `Available KV cache memory`"
         )
+
     if not target.layers:
         yield "to count the cache in tokens, name the target's config.json or set --kv"
     elif draft is not None and not draft.layers:
@@ -136,6 +140,7 @@ def remarks(deployment: Deployment, method: str | None) -> Iterator[str]:
             "the draft's own keys and values are unknown, so no tokens are counted: "
             "name its config.json or set --draft-kv"
         )
+
     yield from target.notes
     if draft is None:
         return
@@ -143,6 +148,7 @@ def remarks(deployment: Deployment, method: str | None) -> Iterator[str]:
     yield from draft.notes
     if method == "draft_model":
         yield from _pair_remarks(target, draft)
+
     if deployment.draft_logits:
         share = deployment.logits_gb / deployment.gpu_gb
         yield (
@@ -157,6 +163,7 @@ def _pair_remarks(target: ModelShape, draft: ModelShape) -> Iterator[str]:
             "make sure that both models have the same tokenizer: vLLM compares only the sizes of "
             "the vocabularies, and if an id means different tokens, nothing is accepted"
         )
+
     yield (
         "1:8 to 1:12 is a habit, not a law: vLLM's own benchmark used 1:140 and won at low load. "
         "A smaller draft costs less, and less of it is accepted: measure which is better"

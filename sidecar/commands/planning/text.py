@@ -43,9 +43,11 @@ def plan_text(plan: Plan) -> Iterator[str]:
         yield "methods without a draft model:"
         methods = aligned(("method", "needs", "suits"), _METHODS, left=range(3))
         yield from (f"  {line}" for line in methods)
+
     if plan.notes:
         yield ""
         yield from (f"note: {note}" for note in plan.notes)
+
     yield ""
     yield plan.command
     yield ""
@@ -54,7 +56,8 @@ def plan_text(plan: Plan) -> Iterator[str]:
 
 
 def _weights(deployment: Deployment) -> Iterator[str]:
-    target, draft = deployment.target, deployment.draft
+    target = deployment.target
+    draft = deployment.draft
     gpus = f"{deployment.gpus} x {deployment.gpu_gb:g} GB"
     rows = [("memory", deployment.memory_gb, gpus)]
     rows.append(("target", target.weights_gb, _about(target)))
@@ -65,10 +68,12 @@ def _weights(deployment: Deployment) -> Iterator[str]:
         rows.append(
             ("draft", deployment.draft_gb, f"{note}, {copies} copies" if copies > 1 else note)
         )
+
     rows.append(("weights", deployment.weights_gb, ""))
     rows.append(("left", deployment.left_gb, "all memory minus the weights"))
     if deployment.draft_logits:
         rows.append(("logits", deployment.logits_gb, "of a draft that samples, on each GPU"))
+
     yield from (f"{name:<8}{_gb(size):>12}  {note}".rstrip() for name, size, note in rows)
 
 
@@ -100,6 +105,7 @@ def _cache(plan: Plan) -> list[str]:
     source = f"at a utilization of {plan.deployment.utilization:g}"
     if plan.deployment.available_gib is not None:
         source = "by vLLM's own log"
+
     return aligned((source, *columns), rows)
 
 

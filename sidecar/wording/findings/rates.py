@@ -113,6 +113,7 @@ def _range(finding: GreedyDrafting) -> str:
             " Most of these requests use top-k, top-p or min-p, which shape only the target and"
             " shrink the gain: with top-k 20 and top-p 0.8, 44% became 67% at T 1."
         )
+
     return text
 
 

@@ -8,7 +8,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from sidecar.analysis.advice import Direction, TokensAdvice
-from sidecar.analysis.engine.engine_state import QUANTILES, Latency
+from sidecar.analysis.engine.latency import QUANTILES, Latency
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.verdict import Verdict

@@ -9,7 +9,8 @@ from html import unescape
 import pytest
 
 from sidecar.analysis.advice import Direction, TokensAdvice
-from sidecar.analysis.engine.engine_state import Latency, Limitation
+from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.findings.groups import Adapter
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
 from sidecar.analysis.speed.withheld import Withheld

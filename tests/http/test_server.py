@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from sidecar.http.guard import Refusal
+from sidecar.http.connections import Refusal
 from tests.http.servers import ODDITY, ended, get, guarded, response
 from tests.waiting import until
 
@@ -34,7 +34,7 @@ async def test_a_connection_without_a_whole_request_head_is_closed():
                 assert await response(reader) == b"200 quick"
             writer.write(sent)
         assert [await ended(reader) for _, _, reader, _ in opened] == [b""] * 6
-        await until(lambda: len(server.open), 0)
+        await until(lambda: len(server.connections.open), 0)
 
 
 async def test_a_connection_whose_request_head_trickles_is_closed():
@@ -71,18 +71,20 @@ async def test_past_the_limit_the_oldest_connection_gives_way():
         assert await ended(first) == b""
         writer.write(get())
         assert await response(second) == b"200 quick"
-        assert (len(server.open), server.refusals[Refusal.GAVE_WAY]) == (2, 1)
+
+        assert len(server.connections.open) == 2
+        assert server.connections.refusals[Refusal.GAVE_WAY] == 1
 
 
 async def test_a_connection_that_the_server_no_longer_reads_gives_way():
     async with guarded(max_connections=1) as (server, site, connect):
         _, writer = await connect(get("/slow", "Content-Length: 99999999"))
         await until(lambda: site.running, 1)
-        (connection,) = server.open
+        (connection,) = server.connections.open
         writer.write(bytes(1024 * 1024))  # more than aiohttp takes without a reader
         await until(connection.transport.is_reading, expected=False)
         await connect()
-        await until(lambda: (server.refusals[Refusal.GAVE_WAY], site.running), (1, 0))
+        await until(lambda: (server.connections.refusals[Refusal.GAVE_WAY], site.running), (1, 0))
 
 
 async def test_a_flood_of_silent_connections_keeps_no_probe_out_and_leaves_no_descriptor():
@@ -93,12 +95,12 @@ async def test_a_flood_of_silent_connections_keeps_no_probe_out_and_leaves_no_de
                 client = clients.enter_context(socket.socket())
                 client.setblocking(False)
                 client.connect_ex(("127.0.0.1", server.port))
-            await until(lambda: server.refusals[Refusal.GAVE_WAY], 120 - 64)
+            await until(lambda: server.connections.refusals[Refusal.GAVE_WAY], 120 - 64)
             reader, writer = await connect(get())
             assert await response(reader) == b"200 quick"
-            assert len(server.open) == 64
+            assert len(server.connections.open) == 64
             writer.close()
-        await until(lambda: len(server.open), 0)
+        await until(lambda: len(server.connections.open), 0)
         await until(lambda: descriptors() <= before)  # others may close some of theirs meanwhile
 
 
@@ -110,7 +112,7 @@ async def test_a_request_that_is_not_http_is_answered_and_counted_but_not_quoted
         assert b" 400 " in answer
         assert b"secret" not in answer
         assert b"aiohttp" not in answer
-        assert server.refusals[Refusal.MALFORMED] == 1
+        assert server.connections.refusals[Refusal.MALFORMED] == 1
     assert "secret" not in caplog.text
 
 
@@ -133,7 +135,7 @@ async def test_a_failing_handler_is_counted_each_time_and_logged_once_by_its_typ
             for _ in range(2):
                 reader, _ = await connect(get("/failing"))
                 assert b" 500 " in await reader.readline()
-            assert server.refusals[Refusal.INTERNAL] == 2
+            assert server.connections.refusals[Refusal.INTERNAL] == 2
     assert [entry["reason"] for entry in logs] == ["RuntimeError"]
     assert ODDITY not in str(logs)
 
@@ -143,7 +145,7 @@ async def test_a_request_body_is_not_read(framing):
     async with guarded() as (server, _, connect):
         reader, _ = await connect(get("/", framing) + b"1\r\na\r\n" * 80_000)
         assert (await ended(reader)).startswith(b"HTTP/1.1 200 ")
-        await until(lambda: len(server.open), 0)
+        await until(lambda: len(server.connections.open), 0)
 
 
 async def test_without_file_descriptors_the_server_pauses_counts_and_goes_on(monkeypatch):
@@ -162,7 +164,7 @@ async def test_without_file_descriptors_the_server_pauses_counts_and_goes_on(mon
         for expected in (b"", b"", b"HTTP/1.1 200 OK"):
             reader, _ = await connect(get("/", "Connection: close"))
             assert (await ended(reader)).partition(b"\r\n")[0] == expected
-        assert server.refusals[Refusal.NOT_ACCEPTED] == 2
+        assert server.connections.refusals[Refusal.NOT_ACCEPTED] == 2
 
 
 async def test_a_handler_may_end_while_the_server_stops():
@@ -173,14 +175,14 @@ async def test_a_handler_may_end_while_the_server_stops():
         site.go_on.set()
         assert await response(reader) == b"200 slow"
         await stopping
-        assert len(server.open) == 0
+        assert len(server.connections.open) == 0
 
 
 @pytest.mark.parametrize("sent", [get("/slow"), get("/large"), b""])
 async def test_a_stop_waits_for_no_client_longer_than_its_limit(sent):
     async with guarded(shutdown_seconds=0.05) as (server, site, connect):
         reader, _ = await connect(sent)
-        await until(lambda: (len(server.open), site.requests), (1, bool(sent)))
+        await until(lambda: (len(server.connections.open), site.requests), (1, bool(sent)))
         await server.stop()
         await ended(reader)
-        await until(lambda: len(server.open), 0)
+        await until(lambda: len(server.connections.open), 0)

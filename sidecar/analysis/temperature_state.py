@@ -1,0 +1,102 @@
+"""The finished requests at one temperature: distributions since the start, and recent values."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from sidecar.analysis.distributions import ACCEPTANCE_EDGES, Histogram
+from sidecar.analysis.windows.recent import Recent, acceptance_bin, duration_bin
+from sidecar.requests.messages import FinishedRequest
+from sidecar.requests.tally import Outcome
+
+# few: each edge costs a series per temperature
+LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0)
+TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
+DURATION_EDGES: Final = (2.5, 10.0, 60.0, 300.0)
+
+
+class RequestNumbers(NamedTuple):
+    """One finished request's numbers; None if it has none, or if a time would be negative."""
+
+    acceptance: float | None
+    length: float | None
+    ttft: float | None
+    tpot: float | None
+    duration: float | None
+
+
+def request_numbers(request: FinishedRequest) -> RequestNumbers:
+    """The numbers of a request.
+
+    A failed one has no times; one whose client left has the times until then.
+    """
+    arrival = request.arrival
+    first = request.first_token
+    last = request.last_token
+    has_failed = request.outcome is Outcome.ERROR
+    decoded = request.output_tokens - 1
+    decoding = None if has_failed or decoded < 1 else _between(first, last)
+
+    return RequestNumbers(
+        acceptance=request.accepted_tokens / request.draft_tokens if request.draft_tokens else None,
+        length=1 + request.accepted_tokens / request.drafts if request.drafts else None,
+        ttft=None if has_failed else _between(arrival, first),
+        tpot=None if decoding is None else decoding / decoded,
+        duration=None if has_failed else _between(arrival, last),
+    )
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    if start is None or end is None or end < start:
+        return None
+    return end - start
+
+
+class TemperatureState:
+    """One temperature; bounded whatever the traffic."""
+
+    def __init__(self, window: float) -> None:
+        """``window`` is the sliding window in seconds."""
+        self.acceptances = Histogram(ACCEPTANCE_EDGES)
+        self.lengths = Histogram(LENGTH_EDGES)
+        self.ttft = Histogram(TTFT_EDGES)
+        self.tpot = Histogram(TPOT_EDGES)
+        self.durations = Histogram(DURATION_EDGES)
+        self.recent_acceptances = Recent(window, acceptance_bin)
+        self.recent_ttft = Recent(window, duration_bin)
+        self.recent_tpot = Recent(window, duration_bin)
+
+    def go_on_from(self, before: "TemperatureState") -> None:
+        """Takes the distributions over, but not what is recent."""
+        self.acceptances = before.acceptances
+        self.lengths = before.lengths
+        self.ttft = before.ttft
+        self.tpot = before.tpot
+        self.durations = before.durations
+
+    def drop(self, at: float) -> None:
+        """Forgets what has left the window that ends at ``at``."""
+        for recent in (self.recent_acceptances, self.recent_ttft, self.recent_tpot):
+            recent.drop(at)
+
+    def finished(self, at: float, numbers: Sequence[RequestNumbers], *, are_recent: bool) -> None:
+        """Adds requests that finished before ``at``, to the windows only if they ``are_recent``."""
+        acceptances = _known(one.acceptance for one in numbers)
+        ttft = _known(one.ttft for one in numbers)
+        tpot = _known(one.tpot for one in numbers)
+
+        self.acceptances.observe(*acceptances)
+        self.lengths.observe(*_known(one.length for one in numbers))
+        self.ttft.observe(*ttft)
+        self.tpot.observe(*tpot)
+        self.durations.observe(*_known(one.duration for one in numbers))
+        if not are_recent:
+            return
+
+        self.recent_acceptances.add(at, acceptances)
+        self.recent_ttft.add(at, ttft)
+        self.recent_tpot.add(at, tpot)
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]

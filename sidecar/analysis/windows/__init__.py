@@ -1,0 +1,1 @@
+"""Sliding windows: what grew, occurred or was measured in the last minutes, in bounded memory."""

@@ -1,0 +1,96 @@
+"""How much totals that never decrease have grown over a sliding window."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from math import inf
+from typing import Final, Generic, NamedTuple, TypeVar
+
+HOUR: Final = 3600.0  # seconds: the longer of the two windows that are judged
+_PARTS: Final = 60  # the window's start is accurate to a sixtieth of its length
+# The longest span of a window with an outage, in window lengths; polls may be one length apart.
+_LONGEST: Final = 1.5
+
+Totals = TypeVar("Totals")
+
+
+class Reading(NamedTuple, Generic[Totals]):
+    """The totals at one moment; ``at`` is in seconds, by the window's clock."""
+
+    at: float
+    totals: Totals
+
+
+class GrowthWindow(Generic[Totals]):
+    """Keeps a bounded number of readings of totals.
+
+    The latest, and about sixty from the window's start on, however many polls fall into it.
+    """
+
+    def __init__(self, seconds: float, subtract: Callable[[Totals, Totals], Totals]) -> None:
+        """``seconds`` is the length of the window, by the clock that gives ``at``.
+
+        ``subtract`` gives the growth from its second argument to its first.
+        """
+        self._seconds = seconds
+        self._subtract = subtract
+        self._kept: deque[Reading[Totals]] = deque()
+        self._latest: Reading[Totals] | None = None
+
+    def append(self, at: float, totals: Totals) -> None:
+        """Adds a reading; if the clock was set back, the window starts again with it.
+
+        The window spans an outage as long as it does not exceed ``_LONGEST``; beyond that, it
+        starts after the outage. A reading at -inf is the zero at which the totals began.
+        """
+        if self._latest is not None and at <= self._latest.at:
+            self._kept.clear()
+
+        self._latest = Reading(at, totals)
+        if not self._kept or at - self._kept[-1].at >= self._seconds / _PARTS:
+            self._kept.append(self._latest)
+
+        while self._has_one_too_many(at):
+            self._kept.popleft()
+
+    def _has_one_too_many(self, at: float) -> bool:
+        """Whether the window that ends at ``at`` starts at the second reading kept, or later.
+
+        So the oldest one kept is the last at or before its start.
+        """
+        if len(self._kept) < 2:
+            return False
+
+        oldest = self._kept[0]
+        second = self._kept[1]
+        is_due = second.at <= at - self._seconds
+        spans_an_outage = -inf < oldest.at < at - _LONGEST * self._seconds
+        return is_due or spans_an_outage
+
+    @property
+    def seconds(self) -> float:
+        """The time that ``growth`` covers: shorter than the window while there is less history."""
+        if self._latest is None:
+            return 0.0
+        return self._latest.at - self._kept[0].at
+
+    @property
+    def growth(self) -> Totals | None:
+        """The growth over the window that ends at the last reading; None if there is none."""
+        if self._latest is None:
+            return None
+        return self._subtract(self._latest.totals, self._kept[0].totals)
+
+    def readings(self) -> list[Reading[Totals]]:
+        """The kept readings: about sixty, including the latest."""
+        if self._latest is None or self._latest is self._kept[-1]:
+            return list(self._kept)
+        return [*self._kept, self._latest]
+
+
+def subtract(after: Sequence[float], before: Sequence[float]) -> tuple[float, ...]:
+    """The growth of a row of totals.
+
+    If it has become longer, its additional totals were 0 until then.
+    """
+    return tuple(new - old for old, new in zip_longest(before, after, fillvalue=0.0))

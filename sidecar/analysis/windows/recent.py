@@ -1,0 +1,72 @@
+"""The values of a sliding window, in narrow bins: memory does not grow with the rate."""
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Final
+
+from sidecar.analysis.windows.sums import SlidingSums
+
+ACCEPTANCE_BIN: Final = 0.005  # width of an acceptance rate's bin
+DURATION_BIN: Final = 1.02  # a duration's bin ends at its start times this
+_SHORTEST: Final = 1e-6  # seconds; shorter durations share a bin with it
+_LONGEST: Final = 1e6  # seconds; longer ones share a bin with it
+
+
+def acceptance_bin(rate: float) -> int:
+    """The bin of an acceptance rate, 0 to 1."""
+    return int(rate / ACCEPTANCE_BIN)
+
+
+def duration_bin(seconds: float) -> int:
+    """The bin of a duration, at least 0 seconds."""
+    bounded = min(max(seconds, _SHORTEST), _LONGEST)
+    return math.floor(math.log(bounded, DURATION_BIN))
+
+
+class Ordered:
+    """Values in ascending order, each with how often it occurs; equal ones are stored once."""
+
+    def __init__(self, counts: Sequence[tuple[float, int]]) -> None:
+        """``counts`` are ascending values and their counts, at least 1."""
+        self.counts = counts
+        self._ends = list(accumulate(count for _, count in counts))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, index: int) -> float:
+        value, _ = self.counts[bisect_right(self._ends, index)]
+        return value
+
+
+class Recent:
+    """The values of a sliding window, in bins.
+
+    A value stands for all of its bin: it is the latest that the bin received. So every quantile is
+    within one bin of the exact one, and exact where a bin has a single value.
+    """
+
+    def __init__(self, window: float, bin_of: Callable[[float], int]) -> None:
+        """``window`` is in seconds; ``bin_of`` never decreases with the value."""
+        self._bin_of = bin_of
+        self._counts = SlidingSums[int, int](window)
+        self._values: dict[int, float] = {}
+
+    def add(self, at: float, values: Sequence[float]) -> None:
+        """Adds values of the time ``at``."""
+        bins = [self._bin_of(value) for value in values]
+        self._counts.add(at, Counter(bins))
+        self._values.update(zip(bins, values, strict=True))
+
+    def drop(self, now: float) -> None:
+        """Forgets what is older than the window that ends at ``now``."""
+        self._counts.drop(now)
+
+    def ordered(self) -> Ordered:
+        """The values of the window that ended at the last ``drop`` or ``add``."""
+        return Ordered(
+            [(self._values[bin_], count) for bin_, count in sorted(self._counts.sums.items())]
+        )

@@ -1,0 +1,160 @@
+"""The HTTP server of the sidecar's own pages, with TLS and passwords if they are configured."""
+
+import asyncio
+import socket
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from sidecar.http.connections import HEADERS, Connection, Connections, Refusal
+from sidecar.http.passwords import Passwords
+from sidecar.settings.web_config import WebConfig
+
+_PAUSE: Final = 0.1  # seconds until the next attempt to accept after one that failed
+_CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="specdec-sidecar", charset="UTF-8"'}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardOptions:
+    """Limits of a guarded server; times are seconds."""
+
+    handshake_seconds: float = 10.0
+    idle_seconds: float = 75.0  # to send a complete request head
+    shutdown_seconds: float = 2.0  # for running handlers when the server stops
+    max_connections: int = 64  # open at the same time
+    open_paths: Collection[str] = frozenset()  # paths that need no password
+
+
+class GuardedServer:
+    """Serves ``app`` on one address, from ``start`` to ``stop``; it cannot be started twice.
+
+    ``app`` must not be frozen yet, and must not read request bodies. Nothing that a client sends is
+    logged.
+    """
+
+    def __init__(
+        self,
+        app: web.Application,
+        options: GuardOptions | None = None,
+        web_config: WebConfig | None = None,
+    ) -> None:
+        """Without ``web_config``, it serves plain HTTP and requires no password."""
+        self.web_config = web_config  # may be replaced; applies to new connections and requests
+        self._options = options or GuardOptions()
+        self.connections = Connections(self._options.max_connections)
+        self._passwords = Passwords()
+        self._listeners: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        # They set up accepted connections, including TLS handshakes.
+        self._opening: set[asyncio.Task[None]] = set()
+
+        app.middlewares.insert(0, self._authorized)
+        app.on_response_prepare.append(_add_headers)
+        # A handler ends with its connection, so the limit on connections also bounds the queue of
+        # password checks.
+        self._runner = web.AppRunner(
+            app, shutdown_timeout=self._options.shutdown_seconds, handler_cancellation=True
+        )
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listens on every address of ``host`` and returns the first as bound.
+
+        ``::`` accepts IPv4 too.
+
+        Raises:
+            OSError: an address cannot be bound; ``stop`` closes the others.
+        """
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in dict.fromkeys(infos):
+            dual = host == "::" and socket.has_dualstack_ipv6()
+            self._listeners.append(
+                socket.create_server(address, family=family, backlog=128, dualstack_ipv6=dual)
+            )
+
+        if self._runner.server is None:
+            raise RuntimeError("stopped")
+
+        server = self._runner.server
+        self._accepting = [
+            loop.create_task(self._accept(listener, server)) for listener in self._listeners
+        ]
+
+        first = self._listeners[0]
+        bound_host, bound_port, *_ = first.getsockname()
+        return bound_host, bound_port
+
+    async def stop(self) -> None:
+        """Stops listening, gives running handlers ``shutdown_seconds``, then aborts. Idempotent."""
+        for task in self._accepting:
+            task.cancel()
+
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        self._accepting = []
+
+        for listener in self._listeners:
+            listener.close()
+
+        self._listeners = []
+
+        await self._runner.cleanup()
+        self.connections.cut_all()
+        await asyncio.gather(*self._opening)
+
+    async def _accept(self, listener: socket.socket, server: web.Server) -> None:
+        listener.setblocking(False)  # noqa: FBT003 - the socket's signature
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listener)
+            except OSError:
+                self.connections.refuse(Refusal.NOT_ACCEPTED)
+                await asyncio.sleep(_PAUSE)
+                continue
+
+            connection = Connection(
+                server, client, self.connections, idle_seconds=self._options.idle_seconds
+            )
+            self.connections.admit(connection)
+
+            task = loop.create_task(self._open(client, connection))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+            await asyncio.sleep(0)  # so that a flood of connections does not starve the event loop
+
+    async def _open(self, client: socket.socket, connection: Connection) -> None:
+        tls = None if self.web_config is None else self.web_config.tls
+        timeout = None if tls is None else self._options.handshake_seconds
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, client, ssl=tls, ssl_handshake_timeout=timeout
+            )
+        except OSError as error:
+            # Its frames refer to it and to asyncio's 256 KiB handshake buffer: in a flood these
+            # would pile up until GC.
+            error.__traceback__ = None
+            client.close()
+            connection.connection_lost(error)
+
+            has_client_left = isinstance(error, ConnectionResetError | BrokenPipeError)
+            if not has_client_left:
+                self.connections.refuse(Refusal.TLS)
+
+    @web.middleware
+    async def _authorized(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        users = {} if self.web_config is None else self.web_config.users
+        is_open = not users or request.path in self._options.open_paths
+        authorization = request.headers.get("Authorization", "")
+        if is_open or await self._passwords.is_right(authorization, users):
+            return await handler(request)
+
+        self.connections.refuse(Refusal.UNAUTHORIZED)
+        return web.Response(status=401, text="unauthorized\n", headers=_CHALLENGE)
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(HEADERS)

@@ -16,6 +16,7 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Gauge
+from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import LIMITATIONS, is_plain
 from sidecar.wording.numbers import counted, latency, percent
 from sidecar.wording.plugin import no_split_sentence
@@ -64,6 +65,9 @@ def answer(report: Report) -> Answer:
         error = scrape.last_error
         why = f"{error}. {error.remedy}" if error else "No poll has succeeded recently."
         return Answer("The sidecar cannot read vLLM's metrics.", "bad", why)
+
+    if report.health.stalled:
+        return Answer("vLLM's engine hangs.", "bad", stalled_sentence(report.health))
 
     drafting = [model for model in report.models if model.judgement.evidence.window.draft_tokens]
     if report.models and all(map(is_plain, report.models)):

@@ -1,6 +1,7 @@
 """Numbers and tables as text, in a form that is easy to read."""
 
 from collections.abc import Callable, Container, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from sidecar.analysis.evidence import Acceptance
@@ -25,6 +26,11 @@ def latency(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1000:.2g} ms" if seconds < 0.01 else f"{seconds * 1000:.0f} ms"
+
+
+def utc(seconds: float) -> str:
+    """The time of day of Unix seconds."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%SZ")
 
 
 def duration(seconds: float) -> str:

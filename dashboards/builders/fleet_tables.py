@@ -129,7 +129,7 @@ def models() -> table.Panel:
         order=("Worst", "model_name", "namespace", "cluster"),
         sort="Worst",
         then="Losing",
-        empty="no model within the last hour: check the selection and Prometheus' targets",
+        empty="no model: scaled to zero, or check the selection and Prometheus' targets",
     )
 
 
@@ -177,5 +177,5 @@ def pods() -> table.Panel:
         order=("State", "Pod", "namespace", "model_name", "Finding: what to change"),
         sort="State",
         then="P99 per token",
-        empty="no pod within the last hour: check Prometheus' targets",
+        empty="no pod: scaled to zero, or check Prometheus' targets",
     )

@@ -89,7 +89,8 @@ def _up() -> stat.Panel:
     return _told(
         "Pods up",
         "Pods whose sidecar and vLLM both answer, of all. Red: one is down. Purple: the last pod of"
-        " a model is gone, and no longer among Prometheus' targets.",
+        " a model is gone, although it had requests. A model that was idle when it was scaled to"
+        " zero does not count.",
         "Check what is down first, on top of the table of pods: nothing is known about it.",
         counted(color, up=_UP, known=_KNOWN),
         "{{up}} of {{known}}",
@@ -149,5 +150,5 @@ def verdicts() -> statetimeline.Panel:
         " changes of the configuration.",
         Query(model_state(over_time=True), "{{model_name}} {{namespace}} {{cluster}}"),
         values=MODEL_STATES,
-        empty="no pod within the last hour: check Prometheus' targets",
+        empty="no pod: scaled to zero, or check Prometheus' targets",
     )

@@ -181,19 +181,25 @@ def _positions() -> timeseries.Panel:
     exact = ratio(
         "position", "accepted_tokens_per_position_total", "draft_tokens_per_position_total"
     )
-    by_vllm = total("position", "engine_accepted_tokens_per_position_total")
     drafts = total("", "engine_drafts_total")
+    accepted = total("position", "engine_accepted_tokens_per_position_total")
+    by_vllm = f"{accepted} / on () group_left () ({drafts} > 0)"
+    # vLLM does not say what it drafted where: nothing accepted means something only if drafts are
+    # mostly as long as there are positions.
+    tokens = ratio("", "engine_draft_tokens_total", "engine_drafts_total")
+    are_drafted = f"on () ({tokens} > count({accepted}) - 0.5)"
+    told = f"({by_vllm} > 0 or {by_vllm} and {are_drafted})"
     return over_time(
         "Acceptance by position",
         "How often the first, second, … token of a draft is accepted, out of the drafts that have"
         " one. Positions start at 0. Without the plug-in the rate is out of all drafts, so it also"
-        " falls where drafts are shorter.",
+        " falls where drafts are shorter, and a position that is hardly ever drafted has no line.",
         "Positions below the dashes cost more time than they gain: lower num_speculative_tokens in"
         " --speculative-config to the number of positions above. If the last one is still high, try"
         " one more.",
         [
             Query(
-                f"({exact}) or on () ({by_vllm} / on () group_left () ({drafts} > 0))",
+                f"({exact}) or on () {told}",
                 "position {{position}}",
             ),
             LIMITS[0],

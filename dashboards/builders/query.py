@@ -64,7 +64,8 @@ def missing(by: str, selector: str, *, at_once: bool = False) -> str:
     """1 for what has no series lately, or ``at_once`` none now, and should have one.
 
     It had one within the last hour, and Prometheus still has its target, or it was the last of its
-    model: a pod that a rollout or an autoscaler removed is not missing.
+    model and had requests until it went. A pod that a rollout or an autoscaler removed is not
+    missing, nor is a model that was idle when it was scaled to zero.
     """
     here = selector if at_once else lately(selector)
     gone = f"last_over_time({selector}[1h]) unless on ({by}) {here}"
@@ -79,11 +80,15 @@ def known(by: str, selector: str) -> str:
 
 
 def _expected(pods: str, here: str, by: str) -> str:
-    """Those of ``pods`` that are targets still, or the last of their model; ``here`` are live."""
+    """Those of ``pods`` that are targets still, or the last of a model that had requests.
+
+    ``here`` are live.
+    """
     targets = f"{pods} and on ({SIDECAR}) {_of_any_job('up')}"
     if "model_name" not in by:
         return targets
-    return f"{targets} or {pods} unless on ({MODEL}) {here}"
+    served = f"last_over_time({recorded('serves:bool', 'pod')}[1h]) == 1"
+    return f"{targets} or {pods} and on ({POD}) ({served}) unless on ({MODEL}) {here}"
 
 
 def missing_phrase(count: str) -> str:

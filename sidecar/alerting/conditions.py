@@ -6,6 +6,7 @@ These are the shipped rules, and a table over the report's judgements.
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 import yaml
@@ -33,6 +34,12 @@ NO_ANSWER: Final = frozenset(
     error.reason for error in (BadStatus, Interrupted, TimedOut, Unreachable)
 )
 _DOWN_SECONDS: Final = 180.0  # as in the rule, whose `for` would begin anew with Prometheus
+_COLLAPSED: Final = "SpecDecodeAcceptanceCollapsed"
+_DROPPED: Final = "SpecDecodeAcceptanceLow"
+_SLOWER: Final = "SpecDecodeSlowerThanPlain"
+# The critical alerts that one cause can raise: of a model, one at a time.
+ONE_CAUSE: Final = frozenset({_COLLAPSED, _DROPPED, _SLOWER})
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +99,24 @@ class Condition:
 
 
 def conditions(
-    report: Report, past: Past, thresholds: Thresholds, *, pace: float = 1.0
+    report: Report,
+    past: Past,
+    thresholds: Thresholds,
+    *,
+    paged: Mapping[str, str] = _NOTHING,
+    pace: float = 1.0,
 ) -> Iterator[Condition]:
     """Every condition that holds: on vLLM as a whole, on a model, or on one of its temperatures.
 
-    ``past`` has observed this report. ``pace`` multiplies how long vLLM must be down.
+    ``past`` has observed this report. ``paged`` is ``Tracker.paged``. ``pace`` multiplies how long
+    vLLM must be down.
     """
     if rule := _on_vllm(report, past, thresholds, pace):
         yield Condition(rule, {}, context=_page_answer(report))
 
     for model in report.models:
         context = _context(report, model)
-        for rule, labels, value in _table(model, past, thresholds):
+        for rule, labels, value in _table(model, past, thresholds, paged.get(model.model_name)):
             if value is not None:
                 yield Condition(rule, {"model_name": model.model_name, **labels}, value, context)
 
@@ -127,13 +140,13 @@ def _on_vllm(report: Report, past: Past, thresholds: Thresholds, pace: float) ->
 
 
 def _table(
-    model: ModelReport, past: Past, thresholds: Thresholds
+    model: ModelReport, past: Past, thresholds: Thresholds, paged: str | None
 ) -> Iterator[tuple[str, Mapping[str, str], float | None]]:
     """Each rule with its additional labels and its value; None if its condition does not hold."""
     breaches = model.breaches
     drafts_nothing = any(isinstance(finding, NotSpeculating) for finding in model.findings)
 
-    yield from _losing(model, past, thresholds)
+    yield from _losing(model, past, thresholds, paged)
     yield "SpecDecodeNotSpeculating", {}, 1.0 if drafts_nothing else None
     yield "SpecDecodeAcceptanceP10Low", {}, breaches.acceptance_p10
     yield "SpecDecodeLatencyGapWide", {}, breaches.latency_gap_growth
@@ -146,26 +159,35 @@ def _table(
 
 
 def _losing(
-    model: ModelReport, past: Past, thresholds: Thresholds
+    model: ModelReport, past: Past, thresholds: Thresholds, paged: str | None
 ) -> Iterator[tuple[str, Mapping[str, str], float | None]]:
     """The alerts that one cause can raise: at most one of the critical ones.
 
-    Where the rate collapsed, that is the alert; else a measured time decides; else the rate does.
+    The one that fires already, ``paged``, stays it, whatever else becomes known. Else, where the
+    rate collapsed, that is the alert; else a measured time decides; else the rate does.
     """
     whole = model.judgement
     is_measured = whole.by_speedup is not None
     low = None if is_measured else _low(whole, loses=True)
-    has_dropped = past.has_dropped(model) and not is_measured and not whole.has_collapsed
-    is_critical = has_dropped or (low is not None and thresholds.acceptance_low_is_critical)
+    is_critical = low is not None and thresholds.acceptance_low_is_critical
+    has_dropped = past.has_dropped(model) and not is_measured
+    is_alarming = (has_dropped or is_critical) and not whole.has_collapsed
+    stays_low = paged == _DROPPED and _low(whole, loses=True) is not None
 
-    if whole.has_collapsed:
-        yield "SpecDecodeAcceptanceCollapsed", {}, whole.acceptance
-    elif is_critical:
-        yield "SpecDecodeAcceptanceLow", {}, whole.acceptance
+    values = {
+        _COLLAPSED: whole.acceptance if whole.has_collapsed else None,
+        _DROPPED: whole.acceptance if is_alarming or stays_low else None,
+        _SLOWER: _slower(whole),
+    }
+    if paged is not None:
+        page = paged
+    elif whole.has_collapsed:
+        page = _COLLAPSED
     else:
-        yield "SpecDecodeSlowerThanPlain", {}, _slower(whole)
+        page = _DROPPED if is_alarming else _SLOWER
+    yield page, {}, values[page]
 
-    if not is_critical or whole.has_collapsed:
+    if not is_alarming and paged != _DROPPED:
         yield "SpecDecodeAcceptanceLow/warning", {}, low
     information = whole.acceptance if whole.is_low and low is None else None
     yield "SpecDecodeAcceptanceLow/info", {}, information
@@ -256,6 +278,14 @@ class Tracker:
             self._holds(key, condition, now, wall)
 
         return {key: course for key, course in self._courses.items() if course.started is not None}
+
+    def paged(self) -> dict[str, str]:
+        """By model, which of the alerts in ``ONE_CAUSE`` fires."""
+        return {
+            course.condition.labels["model_name"]: name
+            for (name, _), course in self._courses.items()
+            if name in ONE_CAUSE and course.started is not None and course.ended is None
+        }
 
     def _holds(self, key: Key, condition: Condition, now: float, wall: float) -> None:
         course = self._courses.get(key)

@@ -87,7 +87,13 @@ class Push:
         wall = self._wall()
         report = self._report()
         self._past.observe(report)
-        found = conditions(report, self._past, self._thresholds(), pace=self._alerting.pace)
+        found = conditions(
+            report,
+            self._past,
+            self._thresholds(),
+            paged=self._tracker.paged(),
+            pace=self._alerting.pace,
+        )
         courses = self._tracker.update(found, self._monotonic(), wall)
 
         alerts = [self._alert(course, wall) for course in courses.values()]

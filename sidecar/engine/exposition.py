@@ -27,11 +27,12 @@ _API_SERVER = re.compile(
 )
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(
-    r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|(?=\}))'
+    r"[ \t]*(?P<name>[a-zA-Z_][a-zA-Z0-9_]*)[ \t]*="
+    r'[ \t]*"(?P<value>(?:[^"\\]|\\.)*)"[ \t]*(?:,|(?=\}))'
 )
 # Printable ASCII without "_": float() would also accept "1_0" and digits of other scripts.
-_VALUE = re.compile(r"[ \t]+([!-^`-~]+)(?:[ \t]+-?[\d.]+)?[ \t]*(?:# \{.*)?$")
-_ESCAPE = re.compile(r"\\(.)")
+_VALUE = re.compile(r"[ \t]+(?P<value>[!-^`-~]+)(?:[ \t]+-?[\d.]+)?[ \t]*(?:# \{.*)?$")
+_ESCAPE = re.compile(r"\\(?P<character>.)")
 _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
 _MOST_LINES = 100_000  # per page; vLLM has about 420 per engine
@@ -95,10 +96,14 @@ class PageReader:
         """
         if len(body) > self._limits.page_bytes:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
+
         values = None
         if self._memory is not None and body.endswith(b"\n"):
             values = _values(body, self._memory)
-        return self._learn(body) if values is None else Page(self._series, values, 0)
+        if values is None:
+            return self._learn(body)
+
+        return Page(self._series, values, 0)
 
     def _learn(self, body: bytes) -> Page:
         """Reads the page line by line and remembers its shape. Raises what ``read`` raises."""
@@ -109,7 +114,7 @@ class PageReader:
             raise NotAnExposition(f"the body begins with {body[:16]!r}")
         if not body.endswith(b"\n"):
             raise TruncatedPage(f"{len(body)} bytes and the last line has no end")
-        if not any(split(series.name)[0] for series in page.series) and _API_SERVER.search(body):
+        if not _has_vllms(page) and _API_SERVER.search(body):
             raise NoLogStats("an API server answers, but its page has no metric of vLLM")
 
         if self._series != page.series:
@@ -117,6 +122,15 @@ class PageReader:
 
         self._memory = _remember(body, page, places)
         return replace(page, series=self._series)
+
+
+def _has_vllms(page: Page) -> bool:
+    """Whether a sample is one of vLLM's own."""
+    for series in page.series:
+        prefix, _ = split(series.name)
+        if prefix:
+            return True
+    return False
 
 
 def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | None:
@@ -175,15 +189,23 @@ def read_lines(
     for place, ended_line in enumerate(BytesIO(body)):
         if place >= _MOST_LINES:
             raise PageTooLarge(f"more than {_MOST_LINES} lines")
+
         line = ended_line.removesuffix(b"\n")
         name = _NAME.match(line)
-        if name is None or name[0] not in wanted:
+        if name is None or name.group() not in wanted:
             continue
+
         sample = _sample(line, name.end(), texts)
-        if sample is None or sample[0] in samples:
+        if sample is None:
             malformed += 1
             continue
-        samples[sample[0]] = sample[1]
+
+        series, value = sample
+        if series in samples:
+            malformed += 1
+            continue
+
+        samples[series] = value
         places.append(place)
         if len(samples) > most_series:
             raise PageTooLarge(f"more than {most_series} series of the families in use")
@@ -215,7 +237,7 @@ def _sample(line: bytes, name_end: int, texts: dict[str, str]) -> tuple[Series, 
         if match is None:
             return None
         name = text[:name_end]
-        return Series(texts.setdefault(name, name), labels), float(match[1])
+        return Series(texts.setdefault(name, name), labels), float(match["value"])
     except ValueError:
         return None
 
@@ -235,12 +257,19 @@ def _labels(
     pairs: list[tuple[str, str]] = []
     while not text.startswith("}", position):
         match = _LABEL.match(text, position)
-        if match is None or len(match[2]) > _LABEL_CHARACTERS or len(pairs) == _MOST_LABELS:
+        if match is None or len(match["value"]) > _LABEL_CHARACTERS or len(pairs) == _MOST_LABELS:
             raise ValueError
-        value = match[2]
+
+        name = match["name"]
+        value = match["value"]
         if "\\" in value:
-            value = _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[0]), value)
-        pairs.append((texts.setdefault(match[1], match[1]), texts.setdefault(value, value)))
+            value = _ESCAPE.sub(_unescaped, value)
+        pairs.append((texts.setdefault(name, name), texts.setdefault(value, value)))
         position = match.end()
 
     return tuple(pairs), position + 1
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    """A character after a backslash; the pair as it is if it is no escape."""
+    return _ESCAPED.get(escape["character"], escape.group())

@@ -19,8 +19,8 @@ _CHUNKS: Final = 10_000  # proxies send chunks of 4 KiB and more
 _TRAILER_BYTES: Final = 8 * 1024
 _LOCATION_CHARACTERS: Final = 200
 
-_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([0-9]{3})(?: .*)?")
-_CHUNK_SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.(?P<minor>[01]) (?P<status>[0-9]{3})(?: .*)?")
+_CHUNK_SIZE: Final = re.compile(rb"(?P<size>[0-9a-fA-F]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 _END: Final = b"\r\n"
@@ -95,7 +95,7 @@ class Response:
             raise Interrupted("the response is not HTTP")
 
         headers = _headers(lines)
-        status = int(match[2])
+        status = int(match["status"])
         if 100 <= status < 200 and status != 101:  # 101 switches protocols
             self._interim += 1
             _within(self._interim, _INTERIM, "interim responses")
@@ -104,8 +104,8 @@ class Response:
         if status != 200:
             raise BadStatus(status, _location(headers) if 300 <= status < 400 else "")
 
-        is_kept = match[1] == b"1" and b"close" not in headers.get(b"connection", b"").lower()
-        self.is_last = not is_kept
+        is_closed = b"close" in headers.get(b"connection", b"").lower()
+        self.is_last = is_closed or match["minor"] == b"0"
         self._expect_body(headers)
         return True
 
@@ -146,10 +146,9 @@ class Response:
             raise Interrupted("an invalid chunk")
 
         del self._received[: end + len(_END)]
-
         self._chunks += 1
         _within(self._chunks, _CHUNKS, "chunks")
-        self._left = int(match[1], 16)
+        self._left = int(match["size"], 16)
         self._bound(self._left)
         self._next = self._take_chunk if self._left else self._take_trailers
         return True
@@ -169,8 +168,10 @@ class Response:
         if end < 0:
             _within(len(self._received), _TRAILER_BYTES, "trailers")
             return False
+
         _within(end, _TRAILER_BYTES, "trailers")
-        del self._received[: end + (2 * len(_END) if end else len(_END))]
+        ending = 2 * len(_END) if end else len(_END)
+        del self._received[: end + ending]
         self.is_complete = True
         return False
 

@@ -80,6 +80,7 @@ class PageFilter:
         # vLLM logs the whole query at every poll, so it names only what is on this page.
         self._expected = frozenset(series)
         wanted = sorted({sample.name for sample in series})
-        query = "&".join(f"name%5B%5D={quote(name)}" for name in wanted)
+        # Without escapes that uvicorn does not need, for the same reason.
+        query = "&".join(f"name[]={quote(name, safe=':')}" for name in wanted)
         self._path = f"{WHOLE_PAGE}/?{query}"
         self._filtered_left = RECHECK

@@ -77,6 +77,14 @@ class _Sample:
 _Samples = Mapping[str, list[_Sample]]  # of one engine, by name without prefix
 
 
+class _Named(NamedTuple):
+    """A series of vLLM's at ``place`` on the page; its name is without the prefix."""
+
+    place: int
+    name: str
+    series: Series
+
+
 def page_plan(page: Sequence[Series], replica_labels: tuple[str, ...] = ()) -> PagePlan:
     """The plan of a page; without engines if it has no vLLM series.
 
@@ -85,28 +93,29 @@ def page_plan(page: Sequence[Series], replica_labels: tuple[str, ...] = ()) -> P
     Raises:
         PageTooLarge: more than ``_MOST_ENGINES`` engines.
     """
-    split = [names.split(series.name) for series in page]
-    is_collected = any(names.is_collected(prefix) for prefix, _ in split)
+    found: list[_Named] = []
+    is_collected = False
+    for index, series in enumerate(page):
+        prefix, name = names.split(series.name)
+        if prefix:
+            found.append(_Named(index, name, series))
+            is_collected = is_collected or names.is_collected(prefix)
+
     identities = Identities(
-        (
-            series
-            for series, (prefix, name) in zip(page, split, strict=True)
-            if prefix and name != names.CACHE_CONFIG
-        ),
+        (one.series for one in found if one.name != names.CACHE_CONFIG),
         is_collected=is_collected,
         known=replica_labels,
     )
+
     by_engine: dict[EngineKey, dict[str, list[_Sample]]] = defaultdict(lambda: defaultdict(list))
     caches: dict[str | None, set[KvCache]] = defaultdict(set)
-    for index, (series, (prefix, name)) in enumerate(zip(page, split, strict=True)):
-        if not prefix:
-            continue
-        labels = dict(series.labels)
-        if name == names.CACHE_CONFIG:  # has no model_name, and no engine either before 0.9
+    for one in found:
+        labels = dict(one.series.labels)
+        if one.name == names.CACHE_CONFIG:  # has no model_name, and no engine either before 0.9
             engine = identities.engine(labels) if "engine" in labels else None
             caches[engine].add(_kv_cache(labels))
         elif "model_name" in labels:
-            by_engine[identities.key(labels)][name].append(_Sample(index, labels))
+            by_engine[identities.key(labels)][one.name].append(_Sample(one.place, labels))
             if len(by_engine) > _MOST_ENGINES:
                 raise PageTooLarge(f"more than {_MOST_ENGINES} pairs of model and engine")
 
@@ -116,8 +125,12 @@ def page_plan(page: Sequence[Series], replica_labels: tuple[str, ...] = ()) -> P
     )
     numbers = {(key.model_name, key.number) for key in by_engine}
     shows_replicas = is_collected or len(numbers) < len(by_engine)
-    start = None if shows_replicas else _process_start(page)
-    return PagePlan(engines, start, shows_replicas, identities.replica_labels)
+    return PagePlan(
+        engines=engines,
+        process_start=None if shows_replicas else _process_start(page),
+        shows_replicas=shows_replicas,
+        replica_labels=identities.replica_labels,
+    )
 
 
 def _order(key: EngineKey) -> tuple[str, int, str]:
@@ -129,13 +142,20 @@ def _process_start(page: Sequence[Series]) -> int | None:
 
     None if there is neither, as on pages of several processes.
     """
-    starts = [index for index, series in enumerate(page) if series.name == names.PROCESS_START]
+    starts: list[int] = []
+    created: list[int] = []
+    for index, series in enumerate(page):
+        _, name = names.split(series.name)
+        if series.name == names.PROCESS_START:
+            starts.append(index)
+        elif name == names.CREATED:
+            created.append(index)
+
     if len(starts) == 1:
         return starts[0]
-    created = [
-        index for index, series in enumerate(page) if names.split(series.name)[1] == names.CREATED
-    ]
-    return created[0] if created and not starts else None
+    if created and not starts:
+        return created[0]
+    return None
 
 
 def _agreed(caches: set[KvCache] | None) -> KvCache:
@@ -143,17 +163,20 @@ def _agreed(caches: set[KvCache] | None) -> KvCache:
 
     If they differ, nothing on the page says which model each belongs to.
     """
-    return next(iter(caches)) if caches is not None and len(caches) == 1 else KvCache()
+    if caches is None or len(caches) != 1:
+        return KvCache()
+
+    (cache,) = caches
+    return cache
 
 
 def _engine_plan(key: EngineKey, samples: _Samples, kv_cache: KvCache) -> EnginePlan:
     counters = {counter: _indices(samples, counter.candidates) for counter in Counter}
     gauges = {gauge: _gauge_indices(samples, gauge.candidates) for gauge in Gauge}
-    gauges[Gauge.WAITING_FOR_CAPACITY] = tuple(
-        sample.index
-        for sample in samples.get(names.WAITING_BY_REASON, [])
-        if sample.labels.get("reason") == names.CAPACITY
-    )
+    by_reason = samples.get(names.WAITING_BY_REASON, [])
+    gauges[Gauge.WAITING_FOR_CAPACITY] = _with_label(by_reason, "reason", names.CAPACITY)
+    sleep_states = samples.get(names.SLEEP_STATE, [])
+    gauges[Gauge.AWAKE] = _with_label(sleep_states, "sleep_state", names.AWAKE)
     histograms = {phase: _histogram(samples, phase.candidates) for phase in Phase}
 
     traits = set()
@@ -167,14 +190,14 @@ def _engine_plan(key: EngineKey, samples: _Samples, kv_cache: KvCache) -> Engine
 
     created = samples.get(names.CREATED, [])
     return EnginePlan(
-        key,
-        {counter: indices for counter, indices in counters.items() if indices},
-        _positions(samples.get(names.ACCEPTED_PER_POSITION, [])),
-        {gauge: indices for gauge, indices in gauges.items() if indices},
-        {phase: plan for phase, plan in histograms.items() if plan is not None},
-        kv_cache,
-        frozenset(traits),
-        created[0].index if len(created) == 1 else None,
+        key=key,
+        counters={counter: indices for counter, indices in counters.items() if indices},
+        positions=_positions(samples.get(names.ACCEPTED_PER_POSITION, [])),
+        gauges={gauge: indices for gauge, indices in gauges.items() if indices},
+        histograms={phase: plan for phase, plan in histograms.items() if plan is not None},
+        kv_cache=kv_cache,
+        traits=frozenset(traits),
+        created=created[0].index if len(created) == 1 else None,
     )
 
 
@@ -194,12 +217,18 @@ def _gauge_indices(samples: _Samples, candidates: tuple[str, ...]) -> tuple[int,
     return _indices(samples, shared or candidates)
 
 
+def _with_label(samples: Iterable[_Sample], label: str, value: str) -> tuple[int, ...]:
+    """The indices of the samples that have this value of a label."""
+    return tuple(sample.index for sample in samples if sample.labels.get(label) == value)
+
+
 def _positions(samples: list[_Sample]) -> tuple[tuple[int, ...], ...]:
     by_position: dict[int, list[int]] = defaultdict(list)
     for sample in samples:
         position = _whole(sample.labels.get("position", ""))
         if position is not None:
             by_position[position].append(sample.index)
+
     positions = sorted(by_position)
     if positions != list(range(len(positions))):
         return ()
@@ -214,9 +243,11 @@ def _histogram(samples: _Samples, candidates: Iterable[str]) -> HistogramPlan | 
             edge = _edge(sample.labels.get("le", ""))
             if edge is not None:
                 by_edge[edge].append(sample.index)
+
         if float("inf") in by_edge:
             edges = tuple(sorted(by_edge))
-            return HistogramPlan(edges, tuple(tuple(by_edge[edge]) for edge in edges))
+            buckets = tuple(tuple(by_edge[edge]) for edge in edges)
+            return HistogramPlan(edges, buckets)
 
     return None
 
@@ -228,7 +259,7 @@ def _kv_cache(config: Mapping[str, str]) -> KvCache:
     size = _whole(config.get("block_size", ""))
     if tokens is None and blocks is not None and size is not None:
         tokens = blocks * size
-    return KvCache(tokens, size or 0)
+    return KvCache(capacity=tokens, block=size or 0)
 
 
 def _whole(text: str) -> int | None:

@@ -54,9 +54,8 @@ class EngineSnapshot:
 
         One that speculates does so from the start.
         """
-        return Trait.OVERCOUNTED in self.traits or any(
-            counter in self.counters for counter in SPECULATION
-        )
+        has_usable = any(counter in self.counters for counter in SPECULATION)
+        return has_usable or Trait.OVERCOUNTED in self.traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +78,17 @@ class PageSnapshot:
 
     def keys_of(self, model_name: str, number: str) -> list[EngineKey]:
         """The engines to which vLLM itself gives this ``number``: several, if they are replicas."""
-        return [
-            engine.key
-            for engine in self.engines
-            if engine.key.model_name == model_name and engine.key.number == number
-        ]
+        keys = [engine.key for engine in self.engines]
+        return [key for key in keys if (key.model_name, key.number) == (model_name, number)]
 
     def key_of(self, model_name: str, number: str) -> EngineKey:
         """The engine of this ``number``; only the number names it unless there is just one."""
         found = self.keys_of(model_name, number)
-        return found[0] if len(found) == 1 else EngineKey(model_name, number)
+        if len(found) != 1:
+            return EngineKey(model_name, number)
+
+        (key,) = found
+        return key
 
 
 class SnapshotReader:
@@ -120,10 +120,10 @@ class SnapshotReader:
         planned = sum(len(plan.histograms) for plan in plans)
         contradictory = planned - sum(len(engine.histograms) for engine in engines)
         return PageSnapshot(
-            engines,
-            _time(self._plan.process_start, page.values),
-            page.malformed + contradictory,
-            self._plan.shows_replicas,
+            engines=engines,
+            process_start=_time(self._plan.process_start, page.values),
+            malformed=page.malformed + contradictory,
+            shows_replicas=self._plan.shows_replicas,
         )
 
 
@@ -135,32 +135,47 @@ def _time(index: int | None, values: Sequence[float]) -> float | None:
 
 
 def _engine(plan: EnginePlan, values: Sequence[float]) -> EngineSnapshot:
-    sums = ((counter, _sum(values, indices)) for counter, indices in plan.counters.items())
-    gauges = ((gauge, _gauge(gauge, values, indices)) for gauge, indices in plan.gauges.items())
-    histograms = (
-        (phase, _histogram(values, histogram)) for phase, histogram in plan.histograms.items()
-    )
+    counters = {}
+    for counter, indices in plan.counters.items():
+        value = _sum(values, indices)
+        if _is_count(value):
+            counters[counter] = value
+
+    gauges = {}
+    for gauge, indices in plan.gauges.items():
+        value = _gauge(gauge, values, indices)
+        most = 1 if gauge is Gauge.KV_CACHE_USAGE else _LARGEST
+        if 0 <= value <= most:
+            gauges[gauge] = value
+
+    histograms = {}
+    for phase, histogram in plan.histograms.items():
+        reading = _histogram(values, histogram)
+        if reading is not None:
+            histograms[phase] = reading
+
     positions = tuple(_sum(values, indices) for indices in plan.positions)
     return EngineSnapshot(
-        plan.key,
-        {counter: value for counter, value in sums if 0 <= value <= _LARGEST},
-        positions if all(0 <= value <= _LARGEST for value in positions) else (),
-        {
-            gauge: value
-            for gauge, value in gauges
-            if 0 <= value <= (1 if gauge is Gauge.KV_CACHE_USAGE else _LARGEST)
-        },
-        {phase: reading for phase, reading in histograms if reading is not None},
-        plan.kv_cache.capacity,
-        plan.traits,
-        plan.kv_cache.block,
-        _time(plan.created, values),
+        key=plan.key,
+        counters=counters,
+        accepted_per_position=positions if all(map(_is_count, positions)) else (),
+        gauges=gauges,
+        histograms=histograms,
+        kv_cache_capacity_tokens=plan.kv_cache.capacity,
+        traits=plan.traits,
+        kv_cache_block_tokens=plan.kv_cache.block,
+        created=_time(plan.created, values),
     )
+
+
+def _is_count(value: float) -> bool:
+    return 0 <= value <= _LARGEST
 
 
 def _sum(values: Sequence[float], indices: tuple[int, ...]) -> float:
-    # Not fsum, which raises on opposite infinities.
-    return values[indices[0]] if len(indices) == 1 else sum(values[index] for index in indices)
+    if len(indices) == 1:
+        return values[indices[0]]
+    return sum(values[index] for index in indices)  # not fsum, which raises on opposite infinities
 
 
 def _gauge(gauge: Gauge, values: Sequence[float], indices: tuple[int, ...]) -> float:
@@ -172,5 +187,6 @@ def _gauge(gauge: Gauge, values: Sequence[float], indices: tuple[int, ...]) -> f
 
 def _histogram(values: Sequence[float], plan: HistogramPlan) -> HistogramReading | None:
     counts = tuple(_sum(values, indices) for indices in plan.buckets)
-    rising = counts[0] >= 0 and all(map(le, counts, counts[1:])) and counts[-1] <= _LARGEST
-    return HistogramReading(plan.edges, counts) if rising else None
+    is_cumulative = all(map(le, counts, counts[1:]))
+    is_possible = counts[0] >= 0 and counts[-1] <= _LARGEST  # neither holds for NaN
+    return HistogramReading(plan.edges, counts) if is_cumulative and is_possible else None

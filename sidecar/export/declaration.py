@@ -8,6 +8,7 @@ None if it is absent.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from sidecar.analysis.distributions import Distribution
@@ -148,8 +149,8 @@ def _single_engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
 
 
 def _engines_with_histograms(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
-    engines = list(_single_engines(shown))
-    return iter(engines[: engines_with_histograms(len(engines))])
+    most = engines_with_histograms(len(list(_engines(shown))))
+    return islice(_single_engines(shown), most)
 
 
 def _plugins(shown: Shown) -> Iterator[tuple[LabelValues, PluginEngineReport]]:

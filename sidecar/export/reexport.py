@@ -10,9 +10,9 @@ from sidecar.engine.exposition import Series, read_sample
 from sidecar.engine.names import PREFIXES
 from sidecar.export.exporter import GZIP_LEVEL
 
-_NAME: Final = rf"((?:{'|'.join(PREFIXES)})[a-zA-Z0-9_:]+)"
+_NAME: Final = rf"(?P<name>(?:{'|'.join(PREFIXES)})[a-zA-Z0-9_:]+)"
 _FAMILY: Final = re.compile(
-    rf"# HELP {_NAME} .*\n# TYPE \1 (?:counter|gauge|histogram|summary|untyped)\n"
+    rf"# HELP {_NAME} .*\n# TYPE (?P=name) (?:counter|gauge|histogram|summary|untyped)\n"
 )
 _BETWEEN: Final = re.compile(r"\n(?=# (?!TYPE ))")  # families, and other comments
 _SAMPLE: Final = re.compile(r"[a-zA-Z0-9_:]+(?:\{.*\})? [^ ]+")  # no time: vLLM writes none
@@ -36,11 +36,12 @@ def own_series(page: bytes, limit: int) -> bytes:
         if head is None:
             continue
 
+        name = head["name"]
         count = family.count("\n", head.end()) + 1
         read += count + 1
         if read > _MOST_READ * limit:
             break
-        if head[1] in exported or series + count > limit:
+        if name in exported or series + count > limit:
             continue
 
         lines = [
@@ -48,27 +49,36 @@ def own_series(page: bytes, limit: int) -> bytes:
             for line in family[head.end() :].split("\n")
             if not line.startswith("#")
         ]
-        if lines and _are_samples(lines, head[1]):
+        if lines and _are_samples(lines, name):
             series += count
-            exported[head[1]] = head[0] + "\n".join([*lines, ""])
+            exported[name] = head.group() + "\n".join([*lines, ""])
 
     return "".join(exported.values()).encode()
 
 
 def _are_samples(lines: Sequence[str], family: str) -> bool:
     """Whether each line is a sample of the family, and of another series than the others."""
-    samples = [read_sample(line.encode()) if _SAMPLE.fullmatch(line) else None for line in lines]
-    series = {sample[0] for sample in samples if sample is not None}
-    return len(series) == len(lines) and all(_belongs(one, family) for one in series)
+    found: set[Series] = set()
+    for line in lines:
+        sample = read_sample(line.encode()) if _SAMPLE.fullmatch(line) else None
+        if sample is None:
+            return False
+
+        series, _ = sample
+        if series in found or not _belongs(series, family):
+            return False
+        found.add(series)
+
+    return True
 
 
 def _belongs(series: Series, family: str) -> bool:
+    if series.name not in {family + suffix for suffix in _SUFFIXES}:
+        return False
+
     labels = [name for name, _ in series.labels]
-    return (
-        series.name in {family + suffix for suffix in _SUFFIXES}
-        and len(set(labels)) == len(labels)
-        and not any(name.startswith("__") for name in labels)
-    )
+    has_reserved = any(name.startswith("__") for name in labels)
+    return len(set(labels)) == len(labels) and not has_reserved
 
 
 class Reexport:

@@ -67,11 +67,11 @@ def _seconds(text: str) -> float:
     match = DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError("expected duration, a number of seconds or a number and ms, s, m or h")
-    number = float(match[1])
-    unit = match[2]
+
+    number, unit = match.groups()
     if unit == "ms":
-        return number / 1000  # times 0.001 would miss some values by a bit
-    return number * _UNITS[unit]
+        return float(number) / 1000  # times 0.001 would miss some values by a bit
+    return float(number) * _UNITS[unit]
 
 
 def parse_duration(text: str, low: float, high: float) -> float:
@@ -118,10 +118,16 @@ class Address:
 def _parse_address(value: object) -> Address:
     if isinstance(value, Address):
         return value
+
     match = _ADDRESS.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None or int(match[3]) > 65535:
+    if match is None:
         raise ValueError(f"expected {_ADDRESS_FORM}")
-    return Address(match[1] or match[2], int(match[3]))
+
+    ipv6, name, port = match.groups()
+    if int(port) > 65535:
+        raise ValueError(f"expected {_ADDRESS_FORM}")
+
+    return Address(ipv6 or name, int(port))
 
 
 def parse_base_url(text: str) -> str:

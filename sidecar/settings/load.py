@@ -264,7 +264,11 @@ class _Sources:
 def _advice(name: str, known: Iterable[str]) -> str:
     """What to do about a name that is not one of those ``known``."""
     close = get_close_matches(name, list(known), n=1, cutoff=0.9)
-    return f"unknown setting; did you mean {close[0]}?" if close else "unknown setting; remove it"
+    if not close:
+        return "unknown setting; remove it"
+
+    (similar,) = close
+    return f"unknown setting; did you mean {similar}?"
 
 
 def _written(detail: ErrorDetails, values: Mapping[str, Any]) -> object:

@@ -123,6 +123,10 @@ def vllm_down():
         made = pod(instance, up, down, minutes=up + down)
         return made.plain("up", (up + down, 1), *phases)
 
+    twice_longer = Pod("twice-longer").drafting(5, 0.8).restarting(22.5, 27)
+    twice_longer.failing(lambda n: 40 <= n < 45 or 49 <= n < 54)
+    silenced = Pod("silenced", minutes=26).drafting(5, 0.8)
+    silenced.failing(lambda n: n >= 20, NoVllmMetrics("none"))
     loop = Pod("loop").drafting(5, 0.8).failing(lambda n: 40 <= n < 100 and n % 4 < 2)
     yield Scene(
         "it outlasts the sidecar, and what keeps restarting is down",
@@ -137,6 +141,52 @@ def vllm_down():
         loop.restarting(*range(21, 51, 2)).sidecar_fires(since=40, until=40),
         Pod("overloaded").drafting(5, 0.8).failing(lambda n: 40 <= n < 100 and n % 4 < 2),
         Pod("twice").drafting(5, 0.8).failing(lambda n: n in {40, 41, 44, 45}).restarting(21, 23),
+        twice_longer.sidecar_fires(since=40, until=40),
+        Pod("every-third").drafting(5, 0.8).failing(lambda n: 40 <= n < 100 and n % 6 < 2),
+        pod("returns", 20, 13).sidecar_fires(since=24, until=40),
+        pod("new-sidecar", 24, 2).away(20, 24),  # of which a minute is known, not three
+        dying("never-up", 0, 20, (200, 0)),
+        silenced.plain("up", (26, 1), (200, 0)),
+    )
+
+
+@scenes
+def dead_as_a_whole():
+    """Where more than the sidecar is down at an address, of a model that nobody else serves."""
+
+    def sidecar(instance, *phases, minutes=20):
+        made = Pod(instance, minutes=minutes, model=instance).drafting(5, 0.8)
+        return made.plain("up", (minutes, 1), *phases)
+
+    def beside(instance, *phases, port=8000):
+        """Another program at the same address."""
+        made = Pod(instance, minutes=0).plain("up", *phases)
+        made.own |= {"job": "another", "instance": f"{instance}:{port}"}
+        return made
+
+    shared = sidecar("shared", (80, 0)), Pod("other", model="shared", minutes=100).drafting(5, 0.8)
+    two = sidecar("two", (80, 0)), sidecar("two", (80, 0))
+    two[1].own |= {"instance": "two:9912"}
+    yield Scene(
+        "everything at its address is down, and no other pod has its model",
+        DOWN,
+        at=(21, 25, 90),
+        needs_prometheus=True,
+    ).with_pods(
+        sidecar("dead", (80, 0)).sidecar_fires(since=25),
+        beside("dead", (20, 1), (80, 0)),
+        sidecar("alone", (80, 0)),
+        sidecar("machine-lives", (80, 0)),
+        beside("machine-lives", (20, 1), (80, 0)),
+        beside("machine-lives", (100, 1), port=9100),
+        *shared,
+        beside("shared", (20, 1), (80, 0)),
+        *two,
+        sidecar("brief", (2, 0), (78, 1)),
+        beside("brief", (20, 1), (2, 0), (78, 1)),
+        beside("no-sidecar", (20, 1), (80, 0)),
+        sidecar("removed"),
+        beside("removed", (20, 1), (80, 0)),
     )
 
 

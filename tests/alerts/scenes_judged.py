@@ -165,11 +165,10 @@ def one_page():
         "a rate that drops and then collapses has paged already",
         LOW,
         at=(30, 70, 120),
-        needs_prometheus=True,
     ).with_pods(sinking().fires(0.16, since=70, until=70).fires(0.01, since=120))
-    yield Scene(
-        "no second page for it", COLLAPSED, at=(30, 70, 120), reads=(LOW,), needs_prometheus=True
-    ).with_pods(sinking())
+    yield Scene("no second page for it", COLLAPSED, at=(30, 70, 120), reads=(LOW,)).with_pods(
+        sinking()
+    )
     yield Scene("a rate that collapses at once is a fault, not a drop", LOW, at=(29, 60)).with_pods(
         Pod("fault").drafting(5, after(30, 0.8, 0.01)).fires(0.01, since=60, severity="warning")
     )

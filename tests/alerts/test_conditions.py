@@ -40,7 +40,7 @@ def fired(pod, minutes):
     for minute, sidecar in pod.scrapes():
         report = sidecar.report(minute)
         past.observe(report)
-        found = conditions(report, past, thresholds)
+        found = conditions(report, past, thresholds, paged=tracker.paged())
         courses = tracker.update(found, 60.0 * minute, 60.0 * minute)
         if pod.start + minute in minutes:
             by_minute[pod.start + minute] = {

@@ -24,14 +24,15 @@ STALE = (  # what is not scraped any more ends as if Prometheus had marked it st
 )
 
 
-def pod(name, *, ended=0, forgotten=False, **more):
+def pod(name, *, ended=0, forgotten=False, idle=False, **more):
     """One that Prometheus knew until ``ended`` minutes before now.
 
-    Unless it is ``forgotten``, Prometheus still has it as a target.
+    Unless it is ``forgotten``, Prometheus still has it as a target. An ``idle`` one has no
+    requests, by the rules.
     """
     made = Pod(name, minutes=MINUTES - more.get("start", 0) - ended, **more)
     made.own |= {"pod": name}
-    made.forgotten = forgotten
+    made.forgotten, made.serves = forgotten, int(not idle)
     return made
 
 
@@ -68,10 +69,10 @@ def of_fleet(fleet, pods):
         for minute in range(pod.start, end if pod.forgotten else MINUTES):
             yield sample("up", pod.own, int(minute < end), minute)
         drafts = int(any(engine.drafts for engine in pod.vllm.engines.values()))
+        labels = pod.own | {"model_name": pod.model}
         for minute in range(pod.start + 5, end):  # the rules need minutes to tell
-            yield sample(
-                "pod:specdec_speculates:bool", pod.own | {"model_name": pod.model}, drafts, minute
-            )
+            yield sample("pod:specdec_speculates:bool", labels, drafts, minute)
+            yield sample("pod:specdec_serves:bool", labels, pod.serves, minute)
 
 
 def backfill(folder, samples):

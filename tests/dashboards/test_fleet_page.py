@@ -42,7 +42,14 @@ FLEETS = {
         good().failing(lambda poll: poll > 2 * (MINUTES - 10)),
         bad(ended=10),
     ],
-    "to-zero": [good(ended=10, forgotten=True), bad(ended=10, forgotten=True)],
+    "evicted": [good(ended=10, forgotten=True), bad(ended=10, forgotten=True)],
+    "to-zero": [
+        good(),
+        *[
+            good(f"idle-{number}", model="zero", ended=10, forgotten=True, idle=True)
+            for number in range(2)
+        ],
+    ],
     "ruled": [pod("ruled").drafting(10, 0.6)],
     "mixed": [good(), bad(speedup=1.1), plain(), plain("new", start=MINUTES - 1)],
     "many": [
@@ -88,7 +95,9 @@ pytestmark = pytest.mark.servers
         ("vllm-down", UP, "1 of 3", "red"),
         ("scaled-down", UP, "1 of 1", "green"),
         ("all-down", UP, "0 of 2", "red"),
-        ("to-zero", UP, "0 of 2", PURPLE),
+        ("evicted", UP, "0 of 2", PURPLE),
+        ("to-zero", UP, "1 of 1", "green"),
+        ("to-zero", MODELS, "0 of 1", "green"),
         ("ruled", LOSING_PODS, "0 of 1", "green"),
         ("ruled", ALERTS, "0 critical, 0 warning, 1 info", GREY),
         ("ruled", "Split by temperature", "0 of 1", "orange"),
@@ -109,7 +118,8 @@ def test_a_figure_says_x_of_y_and_is_green_only_if_all_is_known(read, fleet, tit
         ("vllm-down", [("bad", "vLLM down"), ("good", "pays")]),
         ("scaled-down", [("good", "pays")]),
         ("all-down", [("bad", "sidecar down"), ("good", "vLLM down")]),
-        ("to-zero", [("bad", "gone"), ("good", "gone")]),
+        ("evicted", [("bad", "gone"), ("good", "gone")]),
+        ("to-zero", [("good", "pays")]),
         (
             "mixed",
             [
@@ -148,7 +158,8 @@ def test_a_pod_whose_vllm_was_never_up_has_a_row_without_a_model(read):
         ("mixed", "loses in part"),
         ("scaled-down", "pays"),
         ("all-down", "all pods down"),
-        ("to-zero", "unknown: a pod is missing"),
+        ("evicted", "unknown: a pod is missing"),
+        ("to-zero", "pays"),
     ],
 )
 def test_a_model_has_the_verdict_of_its_worst_pod_and_none_of_a_dead_one(read, fleet, text):

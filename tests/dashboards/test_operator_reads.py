@@ -7,7 +7,7 @@ import pytest
 
 from sidecar.requests.messages import Speculation
 from tests.dashboards.dashboard_tools import PAGES, panels
-from tests.dashboards.reading import MINUTES, NOW, firing, reading
+from tests.dashboards.reading import MINUTES, NOW, firing, reading, sample
 from tests.dashboards.reading import pod as bare
 
 pytestmark = pytest.mark.servers
@@ -53,6 +53,8 @@ FLEETS = {
     "losing": [pod("a", 0.3, 0.7).finishing(0.3, pace=0.7)],
     "engines": engines(*(0.9 - 0.05 * number for number in range(12))),
     "idle": [bare("a").bucket("0", 1e-6, 0.8)],
+    "short-drafts": [bare("a").drafting(10, 0.4, k=2)],
+    "whole-drafts": [bare("a").drafting(10, 0.4, k=3)],
     "alerting": [pod(), pod("b")],
 }
 
@@ -67,9 +69,21 @@ def alerts():
     yield from firing(a, "MixedWorkload", "info", 5, sign="engines", engine="2")
 
 
+def positions():
+    """Nothing is accepted at the last of three positions, where some pods draft."""
+    name = "specdec_engine_accepted_tokens_per_position_total"
+    for fleet in ("short-drafts", "whole-drafts"):
+        [pod] = FLEETS[fleet]
+        labels = pod.own | {"cluster": fleet, "model_name": "m", "engine": "0"}
+        for minute in range(MINUTES):
+            yield sample(name, labels | {"position": "1"}, 120 * minute, minute)
+            yield sample(name, labels | {"position": "2"}, 0, minute)
+
+
 @pytest.fixture(scope="module")
 def read(tmp_path_factory):
-    yield from reading(PAGE, tmp_path_factory.mktemp("operator"), FLEETS, alerts())
+    folder = tmp_path_factory.mktemp("operator")
+    yield from reading(PAGE, folder, FLEETS, alerts(), positions())
 
 
 @pytest.mark.parametrize(
@@ -138,6 +152,18 @@ def test_a_band_has_the_worst_verdict_and_none_of_a_dead_pod(read, fleet, bands)
 )
 def test_the_line_to_be_above_is_measured_or_else_the_rule_of_thumb(read, fleet, lines):
     assert {name for name, _ in read(fleet, LINES)} == lines
+
+
+@pytest.mark.parametrize(
+    ("fleet", "rates"),
+    [
+        ("short-drafts", {"position 0": 0.4, "position 1": 0.2}),
+        ("whole-drafts", {"position 0": 0.4, "position 1": 0.2, "position 2": 0}),
+    ],
+)
+def test_without_the_plugin_a_position_that_is_not_drafted_has_no_line(read, fleet, rates):
+    lines = read(fleet, "Acceptance by position", "lines")
+    assert {name: rate for name, rate in lines.items() if "position" in name} == rates
 
 
 def test_without_the_plugin_there_is_one_band(read):

@@ -1,0 +1,134 @@
+"""A restart of Prometheus while alerts are pending and while they fire.
+
+Prometheus and Alertmanager are the real ones; of the sidecars there are only the pages.
+"""
+
+import asyncio
+import re
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+import pytest
+from aiohttp import web
+
+from tests.alerts.chain_tools import Receivers, alertmanager
+from tests.alerts.pods import DASHBOARDS, RUNBOOKS
+from tests.alerts.scene import RULES
+from tests.debian_servers import running_prometheus, scraping
+
+DOWN, ABSENT = "SpecDecodeVLLMDown", "SpecDecodeSidecarAbsent"
+FASTER = 20  # as many times as fast as in production
+FLAGS = (
+    "--query.lookback-delta=15s",
+    "--rules.alert.for-grace-period=30s",  # 10 min: as long as the `for` of SidecarAbsent
+)
+
+
+class Page:
+    """What a sidecar shows of its vLLM, and whether it shows anything."""
+
+    def __init__(self):
+        self.is_up, self.is_there = True, True
+
+    async def answer(self, _):
+        if not self.is_there:
+            return web.Response(status=503)
+        links = f'specdec_links_info{{runbooks="{RUNBOOKS}",dashboards="{DASHBOARDS}"}} 1'
+        up, at = f"specdec_up {int(self.is_up)}", "specdec_last_scrape_timestamp_seconds 1"
+        return web.Response(text=f'{up}\n{at}\n{links}\nspecdec_build_info{{version="1"}} 1\n')
+
+
+def scaled(text):
+    """A rule file in which every time is ``FASTER``."""
+
+    def shorter(match):
+        units = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+        parts = re.findall(r"(\d+)([dhms])", match[0])
+        seconds = sum(int(number) * units[unit] for number, unit in parts)
+        return f"{seconds * 1000 // FASTER}ms"
+
+    return re.sub(r"(?<!\w)(?:\d+[dhms])+(?!\w)", shorter, text)
+
+
+@asynccontextmanager
+async def prometheus(http, directory, pages, alertmanager_url):
+    """Prometheus with the shipped rules, on what an earlier one left in the directory."""
+    for name in ("recording.yaml", "alerts.yaml"):
+        (directory / name).write_text(scaled((RULES / name).read_text()))
+
+    config = scraping(*(page.removeprefix("http://") for page in pages), job="vllm")
+    config["rule_files"] = ["recording.yaml", "alerts.yaml"]
+    address = alertmanager_url.removeprefix("http://")
+    config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [address]}]}]}
+    async with running_prometheus(http, directory, config, flags=FLAGS) as running:
+        yield running
+
+
+async def since(http, running, name, state):
+    """Since when the alert is in this state or on its way to it, as soon as it is in it."""
+    while True:
+        async with http.get(f"{running.url}/api/v1/alerts") as answer:
+            alerts = (await answer.json())["data"]["alerts"]
+        for alert in alerts:
+            if (alert["labels"]["alertname"], alert["state"]) == (name, state):
+                return datetime.fromisoformat(alert["activeAt"]).timestamp()
+        await asyncio.sleep(0.1)
+
+
+async def received_anew(http, url, names):
+    """Waits until Alertmanager has received each of the alerts once more."""
+    received = {}
+    while True:
+        async with http.get(f"{url}/api/v2/alerts") as answer:
+            alerts = await answer.json()
+        now = {
+            alert["labels"]["alertname"]: alert["updatedAt"]
+            for alert in alerts
+            if alert["labels"]["alertname"] in names
+        }
+        received = received or now
+        if received and all(received[name] != now[name] for name in names):
+            return
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.limit(300)
+async def test_a_restart_of_prometheus_neither_delays_nor_repeats_nor_resolves_an_alert(
+    http, served, tmp_path
+):
+    receivers, crashed, silent = Receivers(), Page(), Page()
+    async with (
+        served(receivers.take) as receivers_url,
+        served(crashed.answer) as first,
+        served(silent.answer) as second,
+        alertmanager(http, tmp_path, receivers_url) as alertmanager_url,
+    ):
+
+        def run():
+            return prometheus(http, tmp_path, (first, second), alertmanager_url)
+
+        async with run() as before:
+            await before.until("count(pod:specdec_up:max24h == 1) == 2")
+            crashed.is_up = False
+            silent.is_there = False
+            pending = await since(http, before, ABSENT, "pending")
+            await before.until("specdec_up == 0")
+
+        async with run() as after:
+            await since(http, after, DOWN, "firing")
+            absent = await since(http, after, ABSENT, "firing")
+            for name in (DOWN, ABSENT):
+                await receivers.until(name, "firing", None)
+
+        async with run() as again:
+            assert await since(http, again, ABSENT, "firing") == absent
+            await since(http, again, DOWN, "firing")
+            await received_anew(http, alertmanager_url, {DOWN, ABSENT})
+
+    told = [(alert["labels"]["alertname"], alert["status"]) for alert in receivers.alerts]
+
+    assert absent == pytest.approx(pending, abs=1)  # it began before the first restart
+    assert set(told) == {(DOWN, "firing"), (ABSENT, "firing")}
+    assert len(receivers.pages) == 1

@@ -350,9 +350,9 @@ class Life:
         )
 
 
-def sum_totals(lives: Iterable[Life]) -> Totals:
-    """What lives of one engine have counted together, as far as all say it."""
-    totals = [life.latest.totals for life in lives if life.latest is not None]
+def sum_totals(cuts: Iterable[Cut | None]) -> Totals:
+    """What lives of one engine have counted together in these cuts, as far as all say it."""
+    totals = [cut.totals for cut in cuts if cut is not None]
     return {
         name: sum(one[name] for one in totals)
         for name in Compared

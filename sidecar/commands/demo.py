@@ -112,12 +112,11 @@ def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
     running = (1.0, float(options.max_num_seqs))
     # For the prompts of each other request.
     waiting = _PROMPT_SHARE * options.prefill_seconds_per_token
-    seconds = [
-        options.step_seconds
-        + requests * options.step_seconds_per_request
-        + (requests - 1) * waiting
-        for requests in running
-    ]
+    seconds = []
+    for requests in running:
+        decoding = options.step_seconds + requests * options.step_seconds_per_request
+        seconds.append(decoding + (requests - 1) * waiting)
+
     return PlainStepTimes(
         running=running,
         seconds=tuple(seconds),

@@ -267,6 +267,7 @@ def _temperatures(facts: ModelFacts, judged: ModelJudgement) -> Iterator[Tempera
             judgement=judged.temperatures.get(label, Judgement()),
             speedup=speed.speedup if window is not None else None,
             held=speed.held if window is not None else None,
+            endings={**state.endings} if Table.ENDING in facts.tables else None,
             saved_seconds=speed.saved if has_baseline else None,
             lost_seconds=speed.lost if has_baseline else None,
         )

@@ -87,7 +87,7 @@ class TemperatureState:
             if request.ending is not None:
                 self.endings[request.ending] += 1
 
-    def finished(self, at: float, numbers: Sequence[RequestNumbers], *, are_recent: bool) -> None:
+    def observe(self, at: float, numbers: Sequence[RequestNumbers], *, are_recent: bool) -> None:
         """Adds requests that finished before ``at``, to the windows only if they ``are_recent``."""
         acceptances = _known(one.acceptance for one in numbers)
         ttft = _known(one.ttft for one in numbers)

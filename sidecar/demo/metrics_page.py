@@ -54,6 +54,9 @@ class MetricsPage:
 
         self._add(Gauge, "num_requests_running", "num_requests_waiting")
         self._add(Gauge, "num_requests_waiting_by_reason", reason=("capacity", "deferred"))
+        states = ("awake", "weights_offloaded", "discard_all")
+        self._add(Gauge, "engine_sleep_state", sleep_state=states)
+        self._series["engine_sleep_state", "awake"].set(1)
         self._add(Gauge, "kv_cache_usage_perc")
         self._add(Counter, "prefix_cache_queries", "prefix_cache_hits", "num_preemptions")
         self._add(Counter, "prompt_tokens", "generation_tokens")

@@ -12,6 +12,7 @@ from sidecar.alerting.push import Push
 from sidecar.analysis.report import OwnReport, Report
 from sidecar.analysis.state import State
 from sidecar.engine.page_source import PageSource, page_source
+from sidecar.engine.pause import PauseAsker
 from sidecar.engine.scrape import Poller, ScrapeSink
 from sidecar.errors import ListenError
 from sidecar.export.changes import LoggedState
@@ -45,6 +46,7 @@ async def running(
         sidecar = Sidecar(settings, pages, supervisor, recorder, reloader)
         async with sidecar.receiver:
             supervisor.start("vllm", sidecar.poller.run)
+            supervisor.start("pause", sidecar.pause.run)
             if sidecar.push is not None:
                 supervisor.start("alerts", sidecar.push.run)
             if reloader is not None:
@@ -77,6 +79,7 @@ class Sidecar:
             requests = recorder.tee_requests(requests)
 
         self.poller = Poller(pages, settings, scrapes)
+        self.pause = PauseAsker(settings, self._state.health)
         self.receiver = PluginReceiver(settings.plugin.socket, requests, _log())
         self.push = _push(self._report, lambda: self._settings.thresholds, settings)
 

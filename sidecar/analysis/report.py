@@ -14,6 +14,7 @@ from sidecar.analysis.advice import Advice
 from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.engine.cache import CacheWindow, mean_capacity
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.engine.health import HealthReport
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import Acceptance
@@ -177,3 +178,4 @@ class Report:
     plugin: PluginReport
     models: tuple[ModelReport, ...]
     own: OwnReport
+    health: HealthReport = field(default_factory=HealthReport)

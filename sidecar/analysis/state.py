@@ -9,6 +9,7 @@ from typing import Final
 
 from sidecar.analysis.build import evidence, model_report
 from sidecar.analysis.engine.engines import Engines
+from sidecar.analysis.engine.health import HealthWatch, vitals
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.facts import ModelFacts, gather
 from sidecar.analysis.model_state import ModelState
@@ -58,6 +59,7 @@ class State:
         # those made of these facts: by whether they are fresh, and whether the judgements hold
         self._reports: dict[tuple[bool, bool], tuple[ModelReport, ...]] = {}
         self.plugin = Lives(listening_since, settings.thresholds.coverage)
+        self.health = HealthWatch(settings.engine_health)
 
     @property
     def is_polled(self) -> bool:
@@ -74,6 +76,7 @@ class State:
         self._settings = settings
         self._judge.apply(settings.thresholds)
         self.plugin.lowest_coverage = settings.thresholds.coverage
+        self.health.apply(settings.engine_health)
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
         """Takes in one poll's page; see ``ScrapeSink``.
@@ -103,6 +106,7 @@ class State:
             model.mark(at)
 
         self._judge_models(at, lives)
+        self._watch_health(at, lives, has_restarted=restarts.vllm)
 
     # The signature is the protocol's.
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002
@@ -126,6 +130,7 @@ class State:
             plugin=self.plugin.report(problem, as_of_poll=True),
             models=models,
             own=replace(own, label_overflow={"engine": self._engines.overflowed, **self._overflow}),
+            health=self.health.report(is_fresh=scrape.up),
         )
 
     def _models_at(self, now: float, *, is_fresh: bool) -> tuple[ModelReport, ...]:
@@ -157,6 +162,20 @@ class State:
         )
         self._reports.clear()
         self._judge.judge([evidence(facts, thresholds) for facts in self._facts], at)
+
+    def _watch_health(self, at: float, lives: LivesView, *, has_restarted: bool) -> None:
+        judged = self._judge.in_force(at, fresh=True)
+        collapsed = {name for name, model in judged.items() if model.whole.has_collapsed}
+        present = [
+            vitals(
+                state,
+                lives.engine(key).heartbeat,
+                has_collapsed=key.model_name in collapsed,
+            )
+            for key, state in self._engines.states.items()
+            if state.seen_at == at and key != merge.OTHER_ENGINES
+        ]
+        self.health.polled(at, present, has_restarted=has_restarted)
 
     def _note_restarts(self, *, has_restarted: bool, reset: Collection[EngineKey]) -> None:
         if has_restarted:

@@ -230,11 +230,12 @@ async def measure(
         await _check(source, url, loads)
 
         poller = Poller(source, settings, measured)
-        work = _watch(poller, seconds)
         if loads:
             client = await stack.enter_async_context(Client(url, options))
             traffic = Traffic(client, options, measured, poller, source)
             work = traffic.run(seconds, loads, contexts)
+        else:
+            work = _watch(poller, seconds)
         # After a signal, what was measured so far is written.
         await unless_stopped(work, stop_on_signals())
         await poller.poll()  # once more, at the very end

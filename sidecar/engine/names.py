@@ -71,6 +71,7 @@ class Gauge(_Quantity):
     REQUESTS_WAITING = "requests_waiting", "num_requests_waiting"
     # Requests that a larger engine would run; see WAITING_BY_REASON.
     WAITING_FOR_CAPACITY = "waiting_for_capacity"
+    AWAKE = "awake"  # 1, or 0 while vLLM sleeps; see SLEEP_STATE
     KV_CACHE_USAGE = "kv_cache_usage", "kv_cache_usage_perc", "gpu_cache_usage_perc"  # 0 to 1
 
 
@@ -98,6 +99,8 @@ ACCEPTED_PER_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
 # By ``reason``; "deferred" requests wait for something else.
 WAITING_BY_REASON = "num_requests_waiting_by_reason"
 CAPACITY = "capacity"
+SLEEP_STATE = "engine_sleep_state"  # by ``sleep_state``, one of which is 1 (0.11 on)
+AWAKE = "awake"
 CACHE_CONFIG = "cache_config_info"  # a gauge of 1 whose labels are the settings of the KV cache
 # Replaces spec_decode_* for diffusion models (0.25 on).
 DIFFUSION = "diffusion_num_denoising_steps_total"
@@ -114,7 +117,14 @@ def wanted() -> frozenset[bytes]:
     """
     names = {name for quantity in (*Counter, *Gauge) for name in quantity.candidates}
     names |= {f"{name}_bucket" for phase in Phase for name in phase.candidates}
-    names |= {ACCEPTED_PER_POSITION, WAITING_BY_REASON, CACHE_CONFIG, DIFFUSION, CREATED}
+    names |= {
+        ACCEPTED_PER_POSITION,
+        WAITING_BY_REASON,
+        SLEEP_STATE,
+        CACHE_CONFIG,
+        DIFFUSION,
+        CREATED,
+    }
     return frozenset(
         {f"{prefix}{name}".encode() for prefix in PREFIXES for name in names}
         | {PROCESS_START.encode()}

@@ -173,11 +173,10 @@ def _agreed(caches: set[KvCache] | None) -> KvCache:
 def _engine_plan(key: EngineKey, samples: _Samples, kv_cache: KvCache) -> EnginePlan:
     counters = {counter: _indices(samples, counter.candidates) for counter in Counter}
     gauges = {gauge: _gauge_indices(samples, gauge.candidates) for gauge in Gauge}
-    gauges[Gauge.WAITING_FOR_CAPACITY] = tuple(
-        sample.index
-        for sample in samples.get(names.WAITING_BY_REASON, [])
-        if sample.labels.get("reason") == names.CAPACITY
-    )
+    by_reason = samples.get(names.WAITING_BY_REASON, [])
+    gauges[Gauge.WAITING_FOR_CAPACITY] = _with_label(by_reason, "reason", names.CAPACITY)
+    sleep_states = samples.get(names.SLEEP_STATE, [])
+    gauges[Gauge.AWAKE] = _with_label(sleep_states, "sleep_state", names.AWAKE)
     histograms = {phase: _histogram(samples, phase.candidates) for phase in Phase}
 
     traits = set()
@@ -216,6 +215,11 @@ def _gauge_indices(samples: _Samples, candidates: tuple[str, ...]) -> tuple[int,
         name for name in candidates if name in samples and "pid" not in samples[name][0].labels
     ]
     return _indices(samples, shared or candidates)
+
+
+def _with_label(samples: Iterable[_Sample], label: str, value: str) -> tuple[int, ...]:
+    """The indices of the samples that have this value of a label."""
+    return tuple(sample.index for sample in samples if sample.labels.get(label) == value)
 
 
 def _positions(samples: list[_Sample]) -> tuple[tuple[int, ...], ...]:

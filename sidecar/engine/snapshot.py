@@ -54,9 +54,8 @@ class EngineSnapshot:
 
         One that speculates does so from the start.
         """
-        return Trait.OVERCOUNTED in self.traits or any(
-            counter in self.counters for counter in SPECULATION
-        )
+        has_usable = any(counter in self.counters for counter in SPECULATION)
+        return has_usable or Trait.OVERCOUNTED in self.traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +78,13 @@ class PageSnapshot:
 
     def key_of(self, model_name: str, number: str) -> EngineKey:
         """The engine that vLLM itself gives this ``number``, where the page has only one such."""
-        found = [
-            engine.key
-            for engine in self.engines
-            if engine.key.model_name == model_name and engine.key.number == number
-        ]
-        return found[0] if len(found) == 1 else EngineKey(model_name, number)
+        keys = [engine.key for engine in self.engines]
+        found = [key for key in keys if (key.model_name, key.number) == (model_name, number)]
+        if len(found) != 1:
+            return EngineKey(model_name, number)
+
+        (key,) = found
+        return key
 
 
 class SnapshotReader:

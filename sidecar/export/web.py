@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from sidecar.analysis.engine.health import HealthReport
 from sidecar.export import page
 from sidecar.export.declaration import Shown
 from sidecar.export.exporter import chosen, compressed, rendered
@@ -15,10 +16,11 @@ from sidecar.export.reexport import Reexport
 from sidecar.export.status import status
 from sidecar.log import redacted
 from sidecar.shipped import shipped
+from sidecar.wording.health import health_line
 
 _PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SECURITY_POLICY}
-PROBES = frozenset({"/-/healthy", "/-/ready"})
-"""The paths of the probes, whose responses reveal nothing."""
+PROBES = frozenset({"/-/healthy", "/-/ready", "/-/engine"})
+"""The paths of the probes, whose responses reveal nothing but whether something works."""
 
 _MOST_MADE = 16  # kept at once: a client may request any version of OpenMetrics, and gets it
 _Made = TypeVar("_Made")
@@ -41,13 +43,6 @@ def make_web(
     app = web.Application(client_max_size=0)
     kept = Kept(every, read)
 
-    async def healthy(_: web.Request) -> web.Response:
-        return web.Response(text="healthy\n")
-
-    async def ready(_: web.Request) -> web.Response:
-        status_code, text = (200, "ready\n") if is_ready() else (503, "not ready\n")
-        return web.Response(status=status_code, text=text)
-
     def made(make: Callable[[Shown], str], content_type: str) -> Handler:
         async def send(_: web.Request) -> web.Response:
             text = kept(make, make)
@@ -55,9 +50,8 @@ def make_web(
 
         return send
 
+    _add_probes(app, is_ready, lambda: kept("health", lambda shown: shown.report.health))
     app.router.add_get("/metrics", _metrics(kept, vllm_page))
-    app.router.add_get("/-/healthy", healthy)
-    app.router.add_get("/-/ready", ready)
     app.router.add_get("/api/v1/status", made(_json, "application/json"))
     app.router.add_get("/", made(page.page, "text/html"))
     app.router.add_get("/content", made(page.content, "text/html"))
@@ -72,6 +66,26 @@ def make_web(
         app.router.add_get(f"/runbooks/{name}", _file(text, "text/plain"))
 
     return app
+
+
+def _add_probes(
+    app: web.Application, is_ready: Callable[[], bool], read_health: Callable[[], HealthReport]
+) -> None:
+    async def healthy(_: web.Request) -> web.Response:
+        return web.Response(text="healthy\n")
+
+    async def ready(_: web.Request) -> web.Response:
+        status_code, text = (200, "ready\n") if is_ready() else (503, "not ready\n")
+        return web.Response(status=status_code, text=text)
+
+    async def engine(_: web.Request) -> web.Response:
+        health = read_health()
+        status_code = 503 if health.asks_for_restart else 200
+        return web.Response(status=status_code, text=health_line(health))
+
+    app.router.add_get("/-/healthy", healthy)
+    app.router.add_get("/-/ready", ready)
+    app.router.add_get("/-/engine", engine)
 
 
 def _metrics(kept: "Kept", vllm_page: Callable[[], bytes]) -> Handler:

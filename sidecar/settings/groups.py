@@ -150,6 +150,21 @@ class Thresholds(Group):
     doubtful"""
 
 
+class EngineHealth(Group):
+    """When `/-/engine` answers 503, so that a probe of vLLM's container restarts vLLM.
+
+    See docs/restarts.md.
+    """
+
+    stalled_after: Duration = Field(120.0, ge=10, le=3600)
+    """requests run and nothing moves for this long: the engine is stalled"""
+    collapsed_after: Annotated[Duration, Field(ge=60, le=86400)] | None = None
+    """hardly any draft token is accepted for this long; not set: a collapse alone asks for no
+    restart"""
+    restarts_per_hour: int = Field(2, ge=1, le=60)
+    """restarts of an ailing vLLM within an hour after which the sidecar asks for no more"""
+
+
 class Log(Group):
     """The sidecar's own log."""
 
@@ -219,6 +234,7 @@ class Settings(Measured, Scrape):
     thresholds: Thresholds = Thresholds()
     alerting: Alerting = Alerting()
     limits: Limits = Limits()
+    engine_health: EngineHealth = EngineHealth()
     log: Log = Log()
 
     @property

@@ -16,6 +16,7 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Gauge
+from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import LIMITATIONS, is_plain
 from sidecar.wording.numbers import counted, latency, percent
 from sidecar.wording.plugin import no_split_sentence
@@ -64,6 +65,9 @@ def answer(report: Report) -> Answer:
         error = scrape.last_error
         why = f"{error}. {error.remedy}" if error else "No poll has succeeded recently."
         return Answer("The sidecar cannot read vLLM's metrics.", "bad", why)
+
+    if report.health.stalled:
+        return Answer("vLLM's engine hangs.", "bad", stalled_sentence(report.health))
 
     drafting = [model for model in report.models if model.judgement.evidence.window.draft_tokens]
     if report.models and all(map(is_plain, report.models)):
@@ -253,9 +257,9 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     speedup = model.speed.in_force if model.speed is not None else None
     verdict = judged.verdict
     window = seen(judged)
-    has_rule_of_thumb = judged.evidence.has_rule_of_thumb
+    is_ruled = judged.evidence.is_ruled
 
-    split = "No temperature has enough traffic for a verdict." if has_rule_of_thumb else ""
+    split = "No temperature has enough traffic for a verdict." if is_ruled else ""
     if temperatures:
         split = _listed(temperatures)
     elif model.no_split is not None:
@@ -268,7 +272,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
         return Answer(text, TONES[verdict], why)
 
     if verdict is Verdict.INSUFFICIENT_DATA:
-        if not has_rule_of_thumb:
+        if not is_ruled:
             text = (
                 "The acceptance rate does not tell whether speculation pays here, and no speedup is"
                 " known."

@@ -1,6 +1,7 @@
 """Numbers and tables as text, in a form that is easy to read."""
 
 from collections.abc import Callable, Container, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from sidecar.analysis.evidence import Acceptance
@@ -25,6 +26,11 @@ def latency(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1000:.2g} ms" if seconds < 0.01 else f"{seconds * 1000:.0f} ms"
+
+
+def utc(seconds: float) -> str:
+    """The time of day of Unix seconds."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%SZ")
 
 
 def duration(seconds: float) -> str:
@@ -53,14 +59,15 @@ def aligned(
 
     Columns numbered in ``left`` are left-aligned, others right.
     """
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if number in left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (header, *rows)
-    ]
+    widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
+    lines = []
+    for row in (header, *rows):
+        cells = [
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -14,6 +14,7 @@ from scripts.metrics_reference import metrics_reference
 from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.engine.health import Ailment, HealthReport
 from sidecar.analysis.findings.catalog import CODES
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
 from sidecar.analysis.series import PROMISED
@@ -127,7 +128,13 @@ def full(engines):
     other = reports.model(
         name="other", engines=(replace(reported[0], key=OTHER_ENGINES),), speed=None
     )
-    return reports.shown(reports.report(whole, other, **own), ALERTING__RUNBOOKS="https://x")
+    report = replace(reports.report(whole, other, **own), health=working(reported))
+    return reports.shown(report, ALERTING__RUNBOOKS="https://x")
+
+
+def working(engines):
+    """Every engine works, as far as is watched by default."""
+    return HealthReport({(*engine.key, Ailment.STALLED): False for engine in engines})
 
 
 @pytest.mark.parametrize("engines", [1, 4, 5, 6, 7, LIMITS.engines])
@@ -289,6 +296,7 @@ def test_every_quantity_of_vllm_is_exported_or_left_out_on_purpose():
         Counter.TTFT_SECONDS,
         Counter.PREFILL_SECONDS,
         Counter.PREFILLED,
+        Gauge.AWAKE,
     }
     for place, quantity in enumerate([*Counter, *Gauge], start=1000):
         counters = {quantity: place} if quantity in Counter else {}

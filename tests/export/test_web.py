@@ -3,12 +3,15 @@
 import json
 import re
 import weakref
+from dataclasses import replace
 from urllib.parse import urljoin
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
 from sidecar.analysis.verdict import Verdict
+from sidecar.engine.plan import EngineKey
 from sidecar.export.web import Kept, make_web
 from sidecar.shipped import shipped
 from tests.export import reports
@@ -42,6 +45,25 @@ async def test_readiness_follows_the_first_poll_and_health_does_not(site):
     assert (await site.get("/-/ready"))[0] == 503
     site.ready = True
     assert (await site.get("/-/ready"))[0] == 200
+
+
+async def test_the_engine_s_probe_fails_only_for_an_ailing_engine(site):
+    """What is unknown is healthy, and so is an engine that restarts have not helped."""
+    stalled = Ailing(EngineKey("demo", "0"), Ailment.STALLED, 1_800_000_000.0)
+
+    async def answer(**health):
+        site.report = replace(site.report, health=HealthReport(**health))
+        status, _, text = await site.get("/-/engine")
+        return status, text
+
+    assert await answer() == (200, "healthy\n")
+    assert await answer(ailing=(stalled,), limit=2) == (
+        503,
+        "unhealthy: engine 0 has been stalled since 08:00:00Z\n",
+    )
+    status, text = await answer(ailing=(stalled,), restarts=2, limit=2)
+    assert status == 200
+    assert text.startswith("left alone: engine 0 has been stalled")
 
 
 async def test_metrics_status_and_page_say_the_same(site):

@@ -73,6 +73,7 @@ class Claims:
             tables=tables,
             coverage=self._coverage(),
             report_age=self._report_age(at),
+            heartbeat=self._heartbeat(),
         )
 
     def _blank(self, at: float) -> Life | None:
@@ -106,6 +107,12 @@ class Claims:
             return None
         cut_at = known[0].latest.at
         return max(at - (known[0].latest_at if cut_at is None else cut_at), 0.0)
+
+    def _heartbeat(self) -> int | None:
+        """Of the owner's newest report. A stranger's would hide a stall."""
+        if self.owner is None or self.owner.latest is None:
+            return None
+        return self.owner.latest.heartbeat
 
     def _no_split(self, *, is_split: bool, was_observed: bool) -> NoSplit | None:
         if self._is_disputed:

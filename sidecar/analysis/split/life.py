@@ -38,8 +38,9 @@ class Cut:
     """One whole report: all that a life had counted at one moment.
 
     ``tables`` are those that the plug-in sends. ``steps`` are of all loads together.
-    ``generation_tokens`` and ``at``, the moment in Unix seconds, are None where the plug-in does
-    not say. ``size`` is about how many bytes its rows take.
+    ``generation_tokens``, ``at``, the moment in Unix seconds, and ``heartbeat``, the number of all
+    engine steps, are None where the plug-in does not say. ``size`` is about how many bytes its rows
+    take.
     """
 
     total: Tally = NOTHING
@@ -47,6 +48,7 @@ class Cut:
     steps: StepTally = NO_STEPS
     generation_tokens: int | None = None
     at: float | None = None
+    heartbeat: int | None = None
     size: int = 0
 
     @property
@@ -305,6 +307,7 @@ class Life:
             steps=sum(self._steps.values(), NO_STEPS),
             generation_tokens=end.generation_tokens,
             at=end.at,
+            heartbeat=end.steps,
             size=size,
         )
         if has_new:

@@ -65,6 +65,7 @@ class EngineView:
     # draft tokens, or generated tokens where there are none: the plug-in's / vLLM's; 0 if unusable
     coverage: float | None = None
     report_age: float | None = None  # of the newest whole report, in seconds
+    heartbeat: int | None = None  # engine steps as of that report
 
     @property
     def speculation(self) -> Speculation | None:

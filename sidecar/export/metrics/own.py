@@ -52,6 +52,17 @@ METRICS: Final = (
         "Restarts of vLLM that the sidecar has seen.",
         value=lambda report: report.scrape.vllm_restarts,
     ),
+    REPORT.gauge(
+        "engine_healthy",
+        (
+            "Whether an engine works: 0 if it is stalled, or collapsed where that is watched, for "
+            "as long as engine_health says, else 1; absent while unknown."
+        ),
+        ["model_name", "engine", "reason"],
+        value=lambda report: {
+            labels: float(not is_ailing) for labels, is_ailing in report.health.known.items()
+        },
+    ),
     REPORT.counter(
         "internal_errors",
         "Failures of a part of the sidecar, each followed by a restart of that part.",

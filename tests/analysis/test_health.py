@@ -1,0 +1,174 @@
+"""When the sidecar asks for a restart of vLLM, and when it does not."""
+
+import pytest
+
+from sidecar.analysis.engine.health import Ailment, HealthWatch, Vitals
+from sidecar.engine.identity import EngineKey
+from sidecar.settings.groups import EngineHealth
+
+KEY = EngineKey("m", "0")
+OTHER_RANK = EngineKey("m", "1")
+
+
+class Polls:
+    """Polls a watch every second; each poll says whether anything has moved since the last."""
+
+    def __init__(self, **settings):
+        self.watch = HealthWatch(EngineHealth(**settings))
+        self.at = 1000.0
+        self.moved = 0
+
+    def __call__(self, seconds, *, moves=False, running=1, restarted=False, **more):
+        for _ in range(seconds):
+            self.at += 1
+            self.moved += moves
+            self.poll(vitals(moving=(self.moved,), running=running, **more), restarted=restarted)
+            restarted = False
+        return self.report
+
+    def poll(self, *engines, restarted=False):
+        self.watch.polled(self.at, engines, has_restarted=restarted)
+        if self.watch.suspects_stall:
+            self.watch.answered(self.at, is_paused=False)
+
+    @property
+    def report(self):
+        return self.watch.report(is_fresh=True)
+
+
+def vitals(key=KEY, running=1, moving=(0,), is_awake=None, has_collapsed=False):
+    return Vitals(
+        key=key, running=running, moving=moving, is_awake=is_awake, has_collapsed=has_collapsed
+    )
+
+
+def test_an_engine_whose_requests_stand_still_is_stalled_after_the_set_time():
+    """It is stalled since the last movement, and well again once anything moves."""
+    polls = Polls(stalled_after=120)
+    polls(10, moves=True)
+    since = polls.at
+
+    assert not polls(119).ailing
+    assert [(one.key, one.ailment, one.since) for one in polls(1).ailing] == [
+        (KEY, Ailment.STALLED, since)
+    ]
+    assert polls.report.asks_for_restart
+    assert not polls(1, moves=True).ailing
+    assert polls.report.known == {(*KEY, Ailment.STALLED): False}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"running": 0}, {"is_awake": False}, {"moves": True}],
+    ids=["idle", "asleep", "working"],
+)
+def test_an_engine_that_need_not_move_or_does_is_healthy(state):
+    """An idle or sleeping engine may stand still for hours."""
+    assert not Polls()(7200, **state).ailing
+
+
+def test_waking_up_starts_the_clock_anew():
+    """The hours in which an engine slept or was idle are no stall."""
+    polls = Polls(stalled_after=120)
+    polls(3600, running=0)
+    polls(3600, is_awake=False)
+
+    assert not polls(119).ailing
+    assert polls(2).ailing
+
+
+def test_a_paused_engine_is_not_stalled_until_it_stands_still_after_its_resumption():
+    """Requests that ``/pause`` keeps count as running; only vLLM's own answer tells."""
+    polls = Polls(stalled_after=120)
+    for _ in range(600):
+        polls.at += 1
+        polls.watch.polled(polls.at, [vitals()], has_restarted=False)
+        if polls.watch.suspects_stall:
+            polls.watch.answered(polls.at, is_paused=True)
+        assert not polls.report.ailing
+
+    assert not polls(29).ailing
+    assert polls(150).ailing
+
+
+def test_nothing_is_stalled_before_vllm_was_asked():
+    """While nobody has asked whether vLLM is paused, its stillness is unknown, so healthy."""
+    polls = Polls(stalled_after=120)
+    for _ in range(600):
+        polls.at += 1
+        polls.watch.polled(polls.at, [vitals()], has_restarted=False)
+
+    assert polls.watch.suspects_stall
+    assert not polls.report.ailing
+
+
+def test_one_idle_rank_does_not_hide_or_cause_a_stall():
+    """With data parallelism each engine is watched alone."""
+    polls = Polls(stalled_after=120)
+    for second in range(200):
+        polls.at += 1
+        polls.poll(vitals(moving=(second,)), vitals(OTHER_RANK, running=0))
+    assert not polls.report.ailing
+
+    for second in range(200):
+        polls.at += 1
+        polls.poll(vitals(moving=(second,)), vitals(OTHER_RANK))
+
+    assert [one.key for one in polls.report.ailing] == [OTHER_RANK]
+
+
+def test_a_stall_is_not_concluded_from_polls_that_failed():
+    """After a gap in the polls nobody knows what moved, so the clock starts anew."""
+    polls = Polls(stalled_after=120)
+    polls(100)
+    polls.at += 61
+
+    assert not polls(119).ailing
+    assert polls(2).ailing
+
+
+def test_stale_polls_say_nothing():
+    """An engine whose page does not answer is unknown, and so not reported as ailing."""
+    polls = Polls(stalled_after=120)
+    polls(200)
+
+    stale = polls.watch.report(is_fresh=False)
+    assert not stale.ailing
+    assert not stale.known
+    assert not stale.asks_for_restart
+
+
+def test_a_collapse_counts_only_if_it_is_switched_on_and_lasts():
+    """By default an engine that answers with a collapsed acceptance rate goes on."""
+    assert not Polls()(3600, moves=True, has_collapsed=True).ailing
+
+    polls = Polls(collapsed_after=600)
+    assert not polls(600, moves=True, has_collapsed=True).ailing
+    assert polls(1, moves=True, has_collapsed=True).ailing[0].ailment is Ailment.COLLAPSED
+    assert not polls(1, moves=True).ailing
+
+
+def test_a_crash_loop_ends_at_its_budget():
+    """Two restarts in an hour that did not help are enough; an hour later it may try again."""
+    polls = Polls(stalled_after=120, restarts_per_hour=2)
+    polls(200)
+    assert polls.report.asks_for_restart
+
+    polls(200, restarted=True)
+    assert polls.report.asks_for_restart
+
+    polls(200, restarted=True)
+    assert polls.report.ailing
+    assert not polls.report.asks_for_restart
+
+    polls(3600)
+    assert polls.report.asks_for_restart
+
+
+def test_restarts_of_a_healthy_vllm_use_up_no_budget():
+    """Rollouts and crashes that nobody was asked for do not count."""
+    polls = Polls(stalled_after=120, restarts_per_hour=1)
+    for _ in range(5):
+        polls(60, moves=True, restarted=True)
+
+    assert polls(200).asks_for_restart

@@ -1,0 +1,116 @@
+"""The liveness probe for vLLM's container restarts vLLM for nothing but the sidecar's own word."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
+from sidecar.engine.identity import EngineKey
+from sidecar.export.web import PROBES, make_web
+from sidecar.http.server import GuardedServer, GuardOptions
+from sidecar.settings.web_config import read_web_config
+from tests.export import reports
+from tests.http.certificates import Authority
+
+PROBES_FILE = Path(__file__).parents[2] / "deploy/engine-probe/probe.yaml"
+STALLED = HealthReport(
+    ailing=(Ailing(EngineKey("demo", "0"), Ailment.STALLED, 1_800_000_000.0),), limit=2
+)
+
+
+def commands():
+    """The command of each probe in the file."""
+    documents = yaml.safe_load_all(PROBES_FILE.read_text())
+    return [one["livenessProbe"]["exec"]["command"] for one in documents if one]
+
+
+@pytest.fixture(params=commands(), ids=["curl", "python"])
+def probe(request):
+    """Runs the probe against a port as the kubelet would; returns whether it succeeds."""
+
+    async def run(port):
+        command = [part.replace("9911", str(port)) for part in request.param]
+        process = await asyncio.create_subprocess_exec(*command)
+        return await process.wait() == 0
+
+    return run
+
+
+@asynccontextmanager
+async def sidecar(health, web_config=None, **options):
+    """The sidecar's pages with such health; yields the port."""
+    report = replace(reports.report(reports.model()), health=health)
+    app = make_web(lambda: reports.shown(report), lambda: True)
+    server = GuardedServer(
+        app,
+        GuardOptions(open_paths=PROBES, **options),
+        read_web_config(web_config) if web_config else None,
+    )
+    _, port = await server.start("127.0.0.1", 0)
+    try:
+        yield port
+    finally:
+        await server.stop()
+
+
+async def test_a_stalled_engine_fails_it_and_a_healthy_one_does_not(probe):
+    """Both forms of the probe read the sidecar's answer."""
+    async with sidecar(STALLED) as port:
+        assert not await probe(port)
+
+    async with sidecar(HealthReport()) as port:
+        assert await probe(port)
+
+
+async def test_it_reads_a_sidecar_with_tls_and_a_password_too(probe, tmp_path):
+    """The path needs no password, and the probe does not verify the certificate of its own Pod."""
+    authority = Authority(tmp_path, "authority")
+    web_config = authority.web_config(users={"reader": "secret"})
+
+    async with sidecar(STALLED, web_config) as port:
+        assert not await probe(port)
+
+    async with sidecar(HealthReport(), web_config) as port:
+        assert await probe(port)
+
+
+async def test_a_sidecar_that_requires_a_client_certificate_fails_open(probe, tmp_path):
+    """The probe has none, so nothing is known, and vLLM goes on."""
+    authority = Authority(tmp_path, "authority")
+    web_config = authority.web_config(
+        client_ca_file=authority.certificate.name, client_auth_type="RequireAndVerifyClientCert"
+    )
+
+    async with sidecar(STALLED, web_config) as port:
+        assert await probe(port)
+
+
+async def test_a_dead_sidecar_fails_open(probe):
+    """Nothing listens on the port, as between two starts of the sidecar."""
+    async with sidecar(STALLED) as port:
+        pass
+
+    assert await probe(port)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\nbusy\n", b"unhealthy\n"],
+    ids=["cut", "another_503", "no_http"],
+)
+async def test_whatever_else_answers_fails_open(probe, answer):
+    """At its limit the sidecar cuts the oldest connection; another program may hold the port."""
+
+    async def serve(reader, writer):
+        await reader.readline()
+        writer.write(answer)
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        assert await probe(server.sockets[0].getsockname()[1])

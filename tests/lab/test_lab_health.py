@@ -1,0 +1,135 @@
+"""A real vLLM whose engine hangs answers /health with 200; the sidecar's own probe tells."""
+
+import asyncio
+import os
+import signal
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.lab.conftest import page_until, sidecar
+from tests.page import Page
+from tests.waiting import until
+
+pytestmark = pytest.mark.lab
+
+STALLED_AFTER = 20  # seconds
+# As long as it would take to notice a stall: time to be asked whether vLLM is paused included.
+NOTICED = STALLED_AFTER + 30
+SETTINGS = {"engine_health__stalled_after": f"{STALLED_AFTER}s"}
+
+
+@asynccontextmanager
+async def long_requests(url, count=4):
+    """Long requests one after the other, so that some always run; the last are cut off."""
+    body = {
+        "model": "lab",
+        "prompt": "a long reply",
+        "max_tokens": 1500,
+        "ignore_eos": True,
+        "stream": True,
+    }
+
+    async def one(http):
+        while True:
+            async with http.post(f"{url}/v1/completions", json=body) as response:
+                assert response.status == 200
+                async for _ in response.content:
+                    pass
+
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(timeout=timeout) as http:
+        sending = [asyncio.create_task(one(http)) for _ in range(count)]
+        try:
+            yield
+        finally:
+            for task in sending:
+                task.cancel()
+            await asyncio.gather(*sending, return_exceptions=True)
+
+
+def engine_core():
+    """The process of the engine core that this process's servers run."""
+    found = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/comm")
+        if path.read_text().startswith("VLLM::EngineCor")
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+async def running(url):
+    """Waits until vLLM's page says that requests run."""
+
+    async def some_run():
+        return (await Page(url)()).sum("vllm:num_requests_running") >= 2
+
+    await until(some_run, seconds=120, pause=0.2)
+
+
+async def probed(ours):
+    """The status of the engine's probe, and what it says."""
+    answer = await ours.get("/-/engine")
+    return answer.status, answer.body.decode()
+
+
+async def healthy_for(ours, seconds):
+    """Whether the probe says so at every poll of so long a time, by the sidecar's own polls."""
+    page = await page_until(ours, lambda page: page.up)
+    first = page.value("specdec_last_scrape_timestamp_seconds")
+    seen = set()
+
+    async def time_has_passed():
+        seen.add(await probed(ours))
+        return (await ours()).value("specdec_last_scrape_timestamp_seconds") >= first + seconds
+
+    await until(time_has_passed, seconds=3 * seconds, pause=0.5)
+    return seen == {(200, "healthy\n")}
+
+
+async def test_a_hanging_engine_is_stalled_and_a_paused_or_idle_one_is_not(
+    lab, folder, monkeypatch
+):
+    """vLLM's own /health answers 200 throughout."""
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")  # for /pause
+    vllm = lab("draft_model", folder=folder)
+    await vllm.start()
+    async with sidecar(vllm, **SETTINGS) as ours:
+        assert await healthy_for(ours, NOTICED)  # idle
+
+        async with long_requests(vllm.url):
+            await running(vllm.url)
+            core = engine_core()
+
+            os.kill(core, signal.SIGSTOP)
+            try:
+
+                async def is_stalled():
+                    return (await probed(ours))[0] == 503
+
+                await until(is_stalled, seconds=3 * NOTICED, pause=0.5)
+                _, text = await probed(ours)
+                page = await ours()
+                status = await ours.status()
+                vllms_own = await Page(vllm.url).get("/health")
+            finally:
+                os.kill(core, signal.SIGCONT)
+
+            assert text.startswith("unhealthy: engine 0 has been stalled since")
+            assert page.value("specdec_engine_healthy", reason="stalled") == 0
+            assert status["answer"]["text"] == "vLLM's engine hangs."
+            assert vllms_own.status == 200
+
+            async def works_again():
+                return (await probed(ours))[0] == 200
+
+            await until(works_again, seconds=60, pause=0.2)
+
+            await Page(vllm.url).get("/pause?mode=keep", method="POST")
+            try:
+                assert await healthy_for(ours, NOTICED)
+            finally:
+                await Page(vllm.url).get("/resume", method="POST")

@@ -105,7 +105,7 @@ def _emitted_share(speed: EngineSpeed | None, window: Acceptance) -> float | Non
 
 def _is_data_parallel(engine: EngineFacts) -> bool:
     size = engine.plugin.configuration.data_parallel_size or 1
-    return size > 1 or engine.state.key.engine != "0"
+    return size > 1 or engine.state.key.number != "0"
 
 
 def _kv_cache_peak(facts: ModelFacts) -> float | None:

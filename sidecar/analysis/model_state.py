@@ -108,7 +108,7 @@ class ModelState:
             again.speed.temperature(label).lost = self.speed.temperature(label).lost
         return again
 
-    def count(self, at: float, lives: Sequence[CountedLife]) -> int:
+    def take_cuts(self, at: float, lives: Sequence[CountedLife]) -> int:
         """Takes in the cuts of the model's lives that count, by ``at``, a good poll's time.
 
         Returns how many more adapters have become "other".
@@ -166,7 +166,7 @@ class ModelState:
             self.tallies[label].mark(self._marked)
         return self.tallies[label]
 
-    def finished(
+    def take_finished(
         self,
         at: float,
         engine: str,
@@ -180,7 +180,7 @@ class ModelState:
         """
         for label, ended in self._by_temperature(early).items():
             numbers = [request_numbers(request) for request in ended]
-            self.temperatures[label].finished(at, numbers, are_recent=False)
+            self.temperatures[label].observe(at, numbers, are_recent=False)
 
         if self._latest and at < self._latest[-1].at:  # the clock was set back
             self._latest.clear()
@@ -188,7 +188,7 @@ class ModelState:
         by_temperature = self._by_temperature(recent)
         for label, ended in by_temperature.items():
             numbers = [request_numbers(request) for request in ended]
-            self.temperatures[label].finished(at, numbers, are_recent=True)
+            self.temperatures[label].observe(at, numbers, are_recent=True)
             acceptances = [one.acceptance for one in numbers if one.acceptance is not None]
             self._acceptances.add(at, acceptances)
             self._latest.extend(_Latest(at, acceptance) for acceptance in acceptances)

@@ -79,7 +79,7 @@ class TemperatureState:
         for recent in (self.recent_acceptances, self.recent_ttft, self.recent_tpot):
             recent.drop(at)
 
-    def finished(self, at: float, numbers: Sequence[RequestNumbers], *, are_recent: bool) -> None:
+    def observe(self, at: float, numbers: Sequence[RequestNumbers], *, are_recent: bool) -> None:
         """Adds requests that finished before ``at``, to the windows only if they ``are_recent``."""
         acceptances = _known(one.acceptance for one in numbers)
         ttft = _known(one.ttft for one in numbers)

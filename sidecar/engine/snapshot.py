@@ -76,10 +76,14 @@ class PageSnapshot:
         """Whether an engine's counters are sums over several API servers."""
         return self.process_start is None and not self.shows_replicas
 
-    def key_of(self, model_name: str, number: str) -> EngineKey:
-        """The engine that vLLM itself gives this ``number``, where the page has only one such."""
+    def keys_of(self, model_name: str, number: str) -> list[EngineKey]:
+        """The engines to which vLLM itself gives this ``number``: several, if they are replicas."""
         keys = [engine.key for engine in self.engines]
-        found = [key for key in keys if (key.model_name, key.number) == (model_name, number)]
+        return [key for key in keys if (key.model_name, key.number) == (model_name, number)]
+
+    def key_of(self, model_name: str, number: str) -> EngineKey:
+        """The engine of this ``number``; only the number names it unless there is just one."""
+        found = self.keys_of(model_name, number)
         if len(found) != 1:
             return EngineKey(model_name, number)
 

@@ -276,6 +276,7 @@ def _temperature(facts: ModelFacts, label: str, judgement: Judgement) -> Tempera
         held=None,
         saved_seconds=speed.saved if model.speed.curve is not None else None,
         lost_seconds=speed.lost if model.speed.curve is not None else None,
+        endings={**state.endings} if Table.ENDING in facts.tables else None,
     )
 
     window = facts.windows.get(label)

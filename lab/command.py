@@ -70,7 +70,9 @@ def main() -> NoReturn:
         print(shlex.join(["env", *(f"{name}={value}" for name, value in more.items()), *command]))
         sys.exit()
 
-    os.execve(command[0], command, {**os.environ, **more})  # noqa: S606 - a server in the foreground, with its signals
+    program, *_ = command
+    # A server in the foreground, with its signals.
+    os.execve(program, command, {**os.environ, **more})  # noqa: S606 - no shell is wanted
 
 
 def _arguments(given: Sequence[str]) -> tuple[Serving, bool]:
@@ -90,6 +92,7 @@ def _arguments(given: Sequence[str]) -> tuple[Serving, bool]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+
     parser.add_argument("method", choices=METHODS, metavar="METHOD", help="one of the above")
     parser.add_argument(
         "--tokens", type=int, default=3, metavar="K", help="speculative tokens (default: 3)"
@@ -120,6 +123,7 @@ def _arguments(given: Sequence[str]) -> tuple[Serving, bool]:
     parser.add_argument(
         "--print", action="store_true", help="print the command line instead of running it"
     )
+
     ours, options = parser.parse_known_args(given)
     serving = Serving(
         method=ours.method,
@@ -147,13 +151,15 @@ def command_line(lab: Installation, serving: Serving) -> list[str]:
         "--served-model-name",
         "lab",
     ]
+
     command += ["--host", "127.0.0.1", "--max-model-len", "2048", "--max-num-seqs", "16"]
     if lab.device == "cpu":
         command += ["--enforce-eager", "--dtype", _cpu_dtype(Path("/proc/cpuinfo"))]
     else:
         command += ["--gpu-memory-utilization", _GPU_SHARE]
 
-    if (config := _speculative_config(lab, serving)) is not None:
+    config = _speculative_config(lab, serving)
+    if config is not None:
         command += ["--speculative-config", json.dumps(config)]
         if serving.request_metrics and lab.is_at_least("0.29"):
             command += [
@@ -199,6 +205,7 @@ def _speculative_config(lab: Installation, serving: Serving) -> dict[str, Any] |
             own = {"method": "custom_class", "model": serving.proposer}
         case _:
             own = {}
+
     return {
         "method": serving.method,
         "num_speculative_tokens": serving.tokens,

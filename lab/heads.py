@@ -29,23 +29,30 @@ def write_all(folder: Path, target: Any, tokens: Any) -> None:
     write(
         folder / "eagle", config, eagle(config, target), tokens, architectures=["LlamaForCausalLM"]
     )
+
     mimo, weights = mtp(target)
     name = ["MiMoForCausalLM"]
     write(
         folder / "target-mtp", mimo, weights, tokens, architectures=name, num_nextn_predict_layers=1
     )
+
     config.num_key_value_heads = config.num_attention_heads
-    more = {
+    eagle3_settings = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "draft_vocab_size": len(tokens),
         "norm_before_residual": True,
     }
-    write(folder / "eagle3", config, eagle3(config, target), tokens, **more)
-    more = {"architectures": ["DFlashDraftModel"], "model_type": "qwen3"}
-    more["dflash_config"] = {"mask_token_id": _PAD, "target_layer_ids": [1]}
+    write(folder / "eagle3", config, eagle3(config, target), tokens, **eagle3_settings)
+
+    dflash_settings = {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "dflash_config": {"mask_token_id": _PAD, "target_layer_ids": [1]},
+    }
     embedding = target.model.embed_tokens.weight
-    write(folder / "dflash", config, dflash(config, embedding), tokens, **more)
+    write(folder / "dflash", config, dflash(config, embedding), tokens, **dflash_settings)
     torch.save(0.01 * embedding[_PAD], folder / "dflash/mask_embedding.pt")
+
     write_adapter(folder / "lora", target.config)
 
 
@@ -59,6 +66,7 @@ def eagle(config: Any, target: Any) -> Weights:
     """
     embedding = target.model.embed_tokens.weight.clone()
     embedding[_PAD] *= -1
+
     weights = layer(config, "layers.0.")
     del weights["layers.0.input_layernorm.weight"]
     return weights | {
@@ -79,10 +87,12 @@ def mtp(target: Any) -> tuple[Any, Weights]:
     }
     mimo = Qwen2ForCausalLM(Qwen2Config(**own))
     mimo.load_state_dict(target.state_dict(), strict=False)
+
     weights = mimo.state_dict()
     weights |= {
         name: torch.zeros_like(weight) for name, weight in weights.items() if name.endswith(".bias")
     }
+
     prefix = "model.mtp_layers.0."
     weights |= layer(target.config, prefix)
     keys = target.config.num_key_value_heads * target.config.head_dim
@@ -108,6 +118,7 @@ def eagle3(config: Any, target: Any) -> Weights:
     weights = layer(
         config, "midlayer.", q_proj=code, k_proj=code, v_proj=value, o_proj=torch.eye(HIDDEN)
     )
+
     weights |= {
         "midlayer.hidden_norm.weight": torch.ones(HIDDEN),
         "norm.weight": torch.ones(HIDDEN),
@@ -127,11 +138,13 @@ def dflash(config: Any, embedding: torch.Tensor) -> Weights:
     normed = embedding / embedding.pow(2).mean(1, keepdim=True).sqrt()
     sign = torch.ones(len(embedding), 1)
     sign[_PAD] = -1
+
     direction = torch.zeros(config.head_dim)
     direction[[30, 31, 62, 63]] = 1  # where the rotary embedding turns too slowly to matter
     key = ((torch.linalg.pinv(normed) @ sign) @ direction[None]).T.repeat(
         config.num_attention_heads, 1
     )
+
     weights = layer(
         config,
         "layers.0.",
@@ -140,6 +153,7 @@ def dflash(config: Any, embedding: torch.Tensor) -> Weights:
         v_proj=noisy_identity(),
         o_proj=torch.eye(HIDDEN),
     )
+
     weights["layers.0.self_attn.q_norm.weight"] = torch.full((config.head_dim,), 4.0)
     weights["layers.0.self_attn.k_norm.weight"] = torch.ones(config.head_dim)
     weights |= {"hidden_norm.weight": torch.ones(HIDDEN), "norm.weight": torch.ones(HIDDEN)}
@@ -153,10 +167,8 @@ def noisy_identity() -> torch.Tensor:
 
 def layer(config: Any, prefix: str, **given: torch.Tensor) -> Weights:
     """The weights of one transformer layer: zeros, but for the norms and those given."""
-    heads, keys = (
-        count * config.head_dim
-        for count in (config.num_attention_heads, config.num_key_value_heads)
-    )
+    heads = config.num_attention_heads * config.head_dim
+    keys = config.num_key_value_heads * config.head_dim
     size = config.hidden_size
     mlp = config.intermediate_size
     shapes = {
@@ -168,9 +180,11 @@ def layer(config: Any, prefix: str, **given: torch.Tensor) -> Weights:
         "mlp.up_proj": (mlp, size),
         "mlp.down_proj": (size, mlp),
     }
-    weights = {
-        name: given.get(name.split(".")[1], torch.zeros(shape)) for name, shape in shapes.items()
-    }
+    weights = {}
+    for name, shape in shapes.items():
+        _, _, projection = name.partition(".")
+        weights[name] = given.get(projection, torch.zeros(shape))
+
     weights |= {name: torch.ones(size) for name in ("input_layernorm", "post_attention_layernorm")}
     return {f"{prefix}{name}.weight": weight for name, weight in weights.items()}
 
@@ -190,6 +204,7 @@ def write_adapter(folder: Path, config: Any) -> None:
         for part, size in sizes.items()
     }
     save_file(weights, folder / "adapter_model.safetensors")
+
     settings = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

@@ -105,24 +105,20 @@ class _Setup:
         lab = self._lab
         self._step("vllm", f"{lab.version} {lab.device}", self._vllm)
         if lab.device == "cpu":
-            fix = (
-                _LAB
-                / "plugins"
-                / ("cpu_sampling.py" if lab.is_at_least(_MODELS_DRAFT) else "old_cpu.py")
-            )
+            name = "cpu_sampling.py" if lab.is_at_least(_MODELS_DRAFT) else "old_cpu.py"
+            fix = _LAB / "plugins" / name
             self._step("fix", _digest(fix), lambda: self._install_plugin(fix))
 
-        self._step(
-            "models",
-            _digest(*(_LAB / name for name in ("models.py", "chain.py", "heads.py"))),
-            self._models,
-        )
+        sources = [_LAB / name for name in ("models.py", "chain.py", "heads.py")]
+        self._step("models", _digest(*sources), self._models)
+
         if "suffix" in _served(lab):
             self._step(
                 "suffix", _ARCTIC, self._suffix, optional="a C++ compiler and Python's headers"
             )
         if lab.is_at_least(_DYNAMO_VLLM):
             self._step("dynamo", " ".join(_DYNAMO), self._dynamo)
+
         if not lab.is_ready:
             lab.set_ready(ready=True)
 
@@ -179,6 +175,7 @@ class _Setup:
             torch, others = _requirements(wheel)
             requirements = Path(folder, "requirements.txt")
             requirements.write_text("\n".join([torch, *others]))
+
             cpu_build = (
                 "install",
                 "--no-deps",
@@ -196,6 +193,7 @@ class _Setup:
                     " default",
                     flush=True,
                 )
+
             self._pip("install", "--requirement", str(requirements))
             self._pip("install", "--no-deps", str(wheel))
 
@@ -277,9 +275,12 @@ def _python() -> str:
         return named
     if (3, 11) <= sys.version_info[:2] <= (3, 13):
         return sys.executable
-    if (python := next(filter(None, map(shutil.which, _PYTHONS)), None)) is None:
-        raise LabError("Python 3.11, 3.12 or 3.13 is needed; set PYTHON to one")
-    return python
+
+    for name in _PYTHONS:
+        python = shutil.which(name)
+        if python is not None:
+            return python
+    raise LabError("Python 3.11, 3.12 or 3.13 is needed; set PYTHON to one")
 
 
 def _requirements(wheel: Path) -> tuple[str, list[str]]:
@@ -288,21 +289,23 @@ def _requirements(wheel: Path) -> tuple[str, list[str]]:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         lines = archive.read(metadata).decode().splitlines()
 
-    required = [
-        line.partition(":")[2].strip() for line in lines if line.startswith("Requires-Dist:")
-    ]
-    required = [requirement for requirement in required if "extra ==" not in requirement]
-    torch = next(
-        release
-        for requirement in required
-        if (release := re.match(r"torch\s*==\s*[\d.]+", requirement))
-    )
-    others = [
-        requirement
-        for requirement in required
-        if not re.match(r"torch(audio|vision|codec)?\b", requirement)
-    ]
-    return torch[0].replace(" ", ""), others
+    torch = ""
+    others = []
+    for line in lines:
+        field, _, value = line.partition(":")
+        requirement = value.strip()
+        if field != "Requires-Dist" or "extra ==" in requirement:
+            continue
+
+        release = re.match(r"torch\s*==\s*[\d.]+", requirement)
+        if release is not None:
+            torch = release.group().replace(" ", "")
+        elif not re.match(r"torch(audio|vision|codec)?\b", requirement):
+            others.append(requirement)
+
+    if not torch:
+        raise LabError(f"{wheel.name} requires no release of torch")
+    return torch, others
 
 
 def _add_distribution(site_packages: Path, name: str, version: str, entry_points: str = "") -> None:

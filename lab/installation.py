@@ -87,6 +87,7 @@ def wanted(environment: Mapping[str, str] = os.environ) -> Installation:
     version, device = held or (DEFAULT_VERSION, "cpu")
     version = environment.get("VERSION") or version
     device = environment.get("DEVICE") or device
+
     if not re.fullmatch(r"\d+\.\d+\.\d+(\.post\d+)?", version):
         raise LabError(
             f"VERSION must be a release of vLLM such as {DEFAULT_VERSION}, not {version!r}"

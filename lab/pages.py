@@ -39,7 +39,12 @@ from vllm.v1.metrics.stats import (
 from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
 MODEL: Final = "meta-llama/Llama-3.1-8B-Instruct"
-TOKENS, RUNNING, WAITING, KV_USAGE, BLOCKS, BLOCK_SIZE = 3, 6, 4, 0.37, 27648, 16
+TOKENS: Final = 3  # drafted per step
+RUNNING: Final = 6
+WAITING: Final = 4
+KV_USAGE: Final = 0.37
+BLOCKS: Final = 27648
+BLOCK_SIZE: Final = 16  # tokens
 _STEPS: Final = 120
 _ROUTES: Final = (  # newest first: what serves /metrics
     ("vllm.entrypoints.serve.instrumentator.metrics", "attach_router"),
@@ -88,7 +93,7 @@ class SimulatedEngine:
                 new = self._decode(request, speculation, step)
             else:
                 new = self._first_token(request, step)
-            request.tokens = request.tokens + new
+            request.tokens += new
             request.last = self._now
             step.num_generation_tokens += new
             self.counters["generation_tokens"] += new
@@ -106,8 +111,11 @@ class SimulatedEngine:
     def _admit(self, prefix: Any, step: Any) -> _Request:
         random = self._random
         prompt = random.choice((37, 180, 512, 1024))
-        cached = random.choice((0, 0, 32)) * (prompt > 37)
+        cached = random.choice((0, 0, 32))
+        if prompt == 37:  # too short for a cached block
+            cached = 0
         started = self._now - random.uniform(0.004, 0.011)
+
         prefix.requests += 1
         prefix.queries += prompt
         prefix.hits += cached
@@ -117,7 +125,9 @@ class SimulatedEngine:
             prefix_queries=prompt,
             prefix_hits=cached,
         )
-        if (tokens := getattr(step, "prompt_token_stats", None)) is None:
+
+        tokens = getattr(step, "prompt_token_stats", None)
+        if tokens is None:
             step.num_prompt_tokens += prompt
         else:
             tokens.total += prompt
@@ -154,6 +164,7 @@ class SimulatedEngine:
     def _finish(self, request: _Request) -> Any:
         reason = self._random.choice(("stop", "stop", "length"))
         self.finished[reason] += 1
+
         decoding = request.last - request.first
         measured = {
             "e2e_latency": ("e2e", request.last - request.arrived),
@@ -168,18 +179,21 @@ class SimulatedEngine:
         values: dict[str, Any] = {
             field: self._observe(name, value) for field, (name, value) in measured.items()
         }
+
         values |= {
             "finish_reason": FinishReason[reason.upper()],
             "request_id": "r",
             "max_tokens_param": 128,
+            "num_cached_tokens": request.cached,
         }
-        return _known(FinishedRequestStats, values | {"num_cached_tokens": request.cached})
+        return _known(FinishedRequestStats, values)
 
     def _observe(self, name: str, value: float, into: list[float] | None = None) -> float:
-        self.observed[name].append(value := round(value, 8))
+        rounded = round(value, 8)
+        self.observed[name].append(rounded)
         if into is not None:
-            into.append(value)
-        return value
+            into.append(rounded)
+        return rounded
 
     def _scheduler_stats(self, speculation: Any, prefix: Any) -> Any:
         values = {
@@ -216,9 +230,8 @@ def _summary(name: str, values: list[float]) -> dict[str, float]:
     if name == "iteration_tokens":
         return {"count": len(values)}
 
-    ranks = {
-        f"p{rank}": values[min(len(values) * rank // 100, len(values) - 1)] for rank in (50, 90, 99)
-    }
+    last = len(values) - 1
+    ranks = {f"p{rank}": values[min(len(values) * rank // 100, last)] for rank in (50, 90, 99)}
     return {
         "count": len(values),
         "sum": round(sum(values), 8),
@@ -251,9 +264,11 @@ def stat_logger(model: Path) -> Any:
         speculative_config=speculation,
         max_model_len=2048,
     )
+
     config = arguments.create_engine_config()
     config.cache_config.num_gpu_blocks = BLOCKS
     config.cache_config.block_size = BLOCK_SIZE
+
     logger = PrometheusStatLogger(config, [0])
     logger.log_engine_initialized()
     return logger

@@ -52,7 +52,7 @@ class Proposer:
         draft = list[int]()
         last = tokens[-1]
         while len(draft) < self._tokens and followers[last]:
-            last = followers[last].most_common(1)[0][0]
+            ((last, _),) = followers[last].most_common(1)
             draft.append(last)
 
         return draft
@@ -85,7 +85,7 @@ class Knowing(Proposer):
         last = tokens[-1]
         while len(draft) < self._tokens and self._followers[last]:
             common = self._followers[last].most_common()
-            last = common[-1 if self._is_weak(tokens) else 0][0]
+            last, _ = common[-1] if self._is_weak(tokens) else common[0]
             draft.append(last)
 
         return draft

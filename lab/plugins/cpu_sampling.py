@@ -14,7 +14,8 @@ import torch
 
 def register() -> None:
     """The entry point: replaces the kernel, which vLLM puts into its sampler a little later."""
-    import vllm.utils.cpu_triton_utils as kernels  # noqa: PLC0415 - vLLM's other processes need not load it
+    # vLLM's other processes need not load it.
+    import vllm.utils.cpu_triton_utils as kernels  # noqa: PLC0415 - see above
 
     kernels._expand_kernel_impl = expand  # noqa: SLF001 - vLLM has no other way
     # older releases, such as 0.27.1, take it from there

@@ -96,6 +96,7 @@ def _manner(judgement: Judgement) -> tuple[object, ...] | None:
     found = judgement.evidence.speculation
     if found is None:
         return (tokens,) if tokens < _ONE_PASS_TOKENS else None
+
     return (
         tokens,
         found.method,

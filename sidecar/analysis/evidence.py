@@ -126,14 +126,14 @@ class Evidence:
         return self.speculation is not None and self.speculation.per_batch_size
 
     @property
-    def has_rule_of_thumb(self) -> bool:
+    def is_ruled(self) -> bool:
         """Whether the rule of thumb on the acceptance rate applies.
 
         If nothing is known of the method, it does up to a number of draft tokens that models draft
         token by token: more are drafted in one pass, or by no model.
         """
         if self.speculation is not None:
-            return has_rule_of_thumb(self.speculation)
+            return is_ruled(self.speculation)
         longest = max(self.window, self.hour, key=lambda window: window.drafts)
         return len(longest.accepted_per_position) <= _MOST_BY_TOKEN
 
@@ -145,7 +145,7 @@ class Evidence:
         return follows_a_schedule(self.speculation.method, runner_v2=self.runs_v2)
 
 
-def has_rule_of_thumb(speculation: Speculation) -> bool:
+def is_ruled(speculation: Speculation) -> bool:
     """Whether the rule of thumb on the acceptance rate applies to this way of speculating."""
     by_token = drafts_by_token(speculation.method, in_parallel=speculation.parallel_drafting)
     return by_token and not speculation.adaptive_verification

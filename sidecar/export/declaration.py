@@ -8,12 +8,14 @@ None if it is absent.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
 from sidecar.analysis.series import engines_with_histograms, shown_positions
 from sidecar.analysis.speed.speedup import LoadReport
+from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginState
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.settings import Settings
@@ -93,7 +95,10 @@ class Level(Generic[Node]):
     def by_position(
         self, name: str, documentation: str, *, value: Callable[[Node], Sequence[float]]
     ) -> Metric:
-        """A counter for each draft position, from 0; those past the limit are summed: ``other``."""
+        """A counter for each draft position, from 0; those past the limit are summed: ``other``.
+
+        Where none is within the limit there is no such sum either: it would be of all positions.
+        """
 
         def samples(shown: Shown) -> Iterator[Sample]:
             most = shown_positions(shown.settings, len(list(_engines(shown))))
@@ -101,7 +106,7 @@ class Level(Generic[Node]):
                 counts = value(node)
                 for position, count in enumerate(counts[:most]):
                     yield (*outer, str(position)), count
-                if len(counts) > most:
+                if 0 < most < len(counts):
                     yield (*outer, "other"), sum(counts[most:])
 
         labels = (*self.labels, "position")
@@ -144,12 +149,28 @@ def _single_engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
 
 
 def _engines_with_histograms(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
-    engines = list(_single_engines(shown))
-    return iter(engines[: engines_with_histograms(len(engines))])
+    most = engines_with_histograms(len(list(_engines(shown))))
+    return islice(_single_engines(shown), most)
+
+
+def _plugins(shown: Shown) -> Iterator[tuple[LabelValues, PluginEngineReport]]:
+    """One for each engine: of several senders the one that most needs attention.
+
+    Bounded as engines are, whoever is connected: those past the limit are ``other`` together.
+    """
+    by_engine: dict[str, list[PluginEngineReport]] = {}
+    for one in shown.report.plugin.engines:
+        is_within = one.engine in by_engine or len(by_engine) < shown.settings.limits.engines
+        by_engine.setdefault(one.engine if is_within else OTHER_ENGINES.engine, []).append(one)
+
+    states = list(PluginState)
+    for engine, reports in by_engine.items():
+        yield (engine,), min(reports, key=lambda one: states.index(one.state))
 
 
 SETTINGS: Final[Level[Settings]] = Level((), lambda shown: [((), shown.settings)])
 REPORT: Final[Level[Report]] = Level((), lambda shown: [((), shown.report)])
+PLUGIN: Final[Level[PluginEngineReport]] = Level(("engine",), _plugins)
 MODEL: Final[Level[ModelReport]] = Level(
     ("model_name",), lambda shown: (((model.model_name,), model) for model in shown.report.models)
 )

@@ -257,9 +257,9 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     speedup = model.speed.in_force if model.speed is not None else None
     verdict = judged.verdict
     window = seen(judged)
-    has_rule_of_thumb = judged.evidence.has_rule_of_thumb
+    is_ruled = judged.evidence.is_ruled
 
-    split = "No temperature has enough traffic for a verdict." if has_rule_of_thumb else ""
+    split = "No temperature has enough traffic for a verdict." if is_ruled else ""
     if temperatures:
         split = _listed(temperatures)
     elif model.no_split is not None:
@@ -272,7 +272,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
         return Answer(text, TONES[verdict], why)
 
     if verdict is Verdict.INSUFFICIENT_DATA:
-        if not has_rule_of_thumb:
+        if not is_ruled:
             text = (
                 "The acceptance rate does not tell whether speculation pays here, and no speedup is"
                 " known."

@@ -215,7 +215,7 @@ def _held(judgement: Judgement) -> str:
 def _remedy(judgement: Judgement) -> str:
     evidence = judgement.evidence
     judged = judgement.judged
-    varies = not evidence.has_rule_of_thumb or evidence.has_schedule
+    varies = not evidence.is_ruled or evidence.has_schedule
     is_one_token = judged is not None and len(judged.position_rates) == 1
     return _LOSING if varies or is_one_token else _OR_FEWER
 
@@ -295,7 +295,7 @@ def caveats(evidence: Evidence, configuration: Configuration = _UNKNOWN) -> Iter
     method = evidence.speculation.method
     if evidence.is_adaptive:
         yield _ADAPTIVE
-    elif evidence.speedup is None and not evidence.has_rule_of_thumb:
+    elif evidence.speedup is None and not evidence.is_ruled:
         yield _UNRULED.format(method)
 
     if lost := _lost(evidence.speculation, configuration):

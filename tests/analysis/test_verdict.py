@@ -219,7 +219,7 @@ def test_a_speedup_at_a_line_does_not_flap():
 
 
 @pytest.mark.parametrize(
-    ("speculation", "has_rule_of_thumb"),
+    ("speculation", "is_ruled"),
     [
         (Speculation("draft_model", 3), True),
         (Speculation("eagle3", 3), True),
@@ -233,16 +233,12 @@ def test_a_speedup_at_a_line_does_not_flap():
     ],
 )
 def test_the_rule_of_thumb_is_for_models_that_draft_token_by_token_and_verify_all(
-    speculation, has_rule_of_thumb
+    speculation, is_ruled
 ):
     for rate, expected in ((0.2, NEGATIVE), (0.9, POSITIVE)):
         judgement = judge(evidence(rate, speculation=speculation), THRESHOLDS, SECONDS)
-        assert (
-            judgement.verdict
-            is judgement.by_acceptance
-            is (expected if has_rule_of_thumb else NONE)
-        )
-        assert judgement.basis is (Basis.ACCEPTANCE if has_rule_of_thumb else Basis.SPEEDUP)
+        assert judgement.verdict is judgement.by_acceptance is (expected if is_ruled else NONE)
+        assert judgement.basis is (Basis.ACCEPTANCE if is_ruled else Basis.SPEEDUP)
         # For information.
         assert (judgement.is_low, judgement.acceptance) == (rate < 0.5, pytest.approx(rate))
     for speedup, expected in ((1.2, POSITIVE), (0.8, NEGATIVE)):

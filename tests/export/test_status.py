@@ -8,7 +8,7 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.report import Report
 from sidecar.analysis.verdict import Verdict
 from sidecar.errors import TimedOut
-from sidecar.export.status import plain, status
+from sidecar.export.status import as_json, status
 from tests.export import reports
 
 
@@ -72,8 +72,8 @@ class Odd:
 
 def test_values_that_json_cannot_have_are_converted():
     limitations = frozenset({Limitation.NO_POSITIONS, Limitation.DIFFUSION})
-    assert plain(datetime(1970, 1, 1, 1, tzinfo=UTC)) == 3600
-    assert plain(Odd(float("nan"), {("a", "b"): (1, None), 0.5: limitations})) == {
+    assert as_json(datetime(1970, 1, 1, 1, tzinfo=UTC)) == 3600
+    assert as_json(Odd(float("nan"), {("a", "b"): (1, None), 0.5: limitations})) == {
         "ratio": None,
         "by": {"a b": [1, None], "0.5": ["diffusion", "no_positions"]},
         "twice": None,

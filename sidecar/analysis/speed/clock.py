@@ -46,7 +46,8 @@ class DecodeClock:
         A gap or a clock set back restarts the history.
         """
         if not self._times or start != self._times[-1]:
-            self._times, self._rows = [start], [_NOTHING]
+            self._times = [start]
+            self._rows = [_NOTHING]
 
         # Per running request: each of them got so many tokens.
         running = sum(steps.running for steps, _ in engines)

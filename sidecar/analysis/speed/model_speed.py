@@ -38,7 +38,9 @@ class TemperatureSpeed:
         self.times = SlidingTimes(window)
         self.speedup: Speedup | None = None  # over the window; None if the whole model has none
         self.held: Held | None = None  # stands in for it
-        self.saved = self.lost = 0.0  # request-seconds since the start
+        # request-seconds since the start
+        self.saved = 0.0
+        self.lost = 0.0
         self._memory = Memory()
 
     def mark(self, at: float, *, is_known: bool) -> None:
@@ -124,7 +126,8 @@ class ModelSpeed:
         took is not known.
         """
         tokens = request.output_tokens - 1
-        begun, end = request.first_token, request.last_token
+        begun = request.first_token
+        end = request.last_token
         if tokens < 1 or begun is None or end is None:
             return 0.0
         stretch = self._clock.between(begun, end)

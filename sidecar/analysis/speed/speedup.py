@@ -161,7 +161,8 @@ class EngineSpeed:
 
         None if the plain step time is unknown or nothing was drafted.
         """
-        plain, length = self.plain_step_seconds, self.break_even_length
+        plain = self.plain_step_seconds
+        length = self.break_even_length
         if self.steps is None or not plain or not length or not self.steps.drafted:
             return None
         return StepCosts(actual=plain * length, plain=plain, drafted=self.steps.drafted)

@@ -78,6 +78,8 @@ class Life:
         All that it counted is growth then.
         """
         self.hello = hello
+        # The engine as vLLM's page names it; until a page has told, as the plug-in does.
+        self.key = self.named
         self.trust = trust
         self.from_start = from_start
         self.connections: set[int] = set()
@@ -109,8 +111,8 @@ class Life:
         self._taken: Cut | None = None  # of which the steps have been taken
 
     @property
-    def key(self) -> EngineKey:
-        """The engine as vLLM's page names it."""
+    def named(self) -> EngineKey:
+        """The engine as its plug-in names it: by the number that vLLM itself gives it."""
         return EngineKey(self.hello.model or "", str(self.hello.engine))
 
     @property

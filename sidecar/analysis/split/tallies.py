@@ -14,7 +14,7 @@ from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.split.life import Cut, TableRows
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.windows.growth import HOUR, GrowthWindow
-from sidecar.requests.messages import OTHER, Table
+from sidecar.requests.messages import ENDINGS, OTHER, Table
 from sidecar.requests.tally import NOTHING, Tally
 
 GREEDY: Final = "0"
@@ -170,7 +170,7 @@ def _acceptance(window: GrowthWindow[Tally]) -> Acceptance:
 GROUPED: Final = {
     Table.PROMPT_TOKENS: PROMPT_LABELS,
     Table.OUTPUT: ("free", "structured"),
-    Table.ENDING: ("normal", "loop", "empty"),
+    Table.ENDING: ENDINGS,
     Table.SAMPLING: ("greedy", "plain", "filtered", "penalties"),
     Table.ADAPTER: (),
 }

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import ceil
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from sidecar.commands.load.conclusion import (
     ACCEPTED,
@@ -29,6 +29,7 @@ from sidecar.commands.load.metrics import (
     estimate,
     gains_from,
     least_size,
+    paired,
     paired_change,
     paired_difference,
     relative_change,
@@ -91,6 +92,13 @@ class Comparison:
     notes: tuple[str, ...]
 
 
+class _Pair(NamedTuple):
+    """One level in both sweeps."""
+
+    before: LevelResult
+    after: LevelResult
+
+
 def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) -> Comparison:
     """Compares the levels that both have.
 
@@ -98,7 +106,7 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
     """
     first = {one.level: one for one in before.levels if one.whole.samples}
     second = {one.level: one for one in after.levels if one.whole.samples}
-    pairs = [(level, second[key]) for key, level in first.items() if key in second]
+    pairs = [_Pair(level, second[key]) for key, level in first.items() if key in second]
     unlike = _BALANCE if any(_other_requests(before, after)) else ()
     in_turns = before.turns is not None and before.turns == after.turns
 
@@ -110,21 +118,29 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
     confidence = 1 - (1 - _CONFIDENCE) / max(1, len(uncertain))
     changes = tuple(_changes(pairs, unlike, confidence, in_turns=in_turns))
 
-    gains = {level: gains_from(token, first) for level, token, first in _times(changes)}
+    gains = {}
+    if not unlike:
+        for level, token, to_first in _times(changes):
+            gain = gains_from(token, to_first)
+            if gain is not None:
+                gains[level] = gain
+
+    before_name, after_name = names
     smallest = _SMALLEST_IN_TURNS if in_turns else _SMALLEST
     more_rounds = rounds_needed(changes, min(before.rounds, after.rounds), smallest)
     return Comparison(
-        before=names[0],
-        after=names[1],
+        before=before_name,
+        after=after_name,
         result=_result(changes),
         changes=changes,
         same_requests=not unlike,
-        gains_from={
-            level: gain for level, gain in gains.items() if gain is not None and not unlike
-        },
+        gains_from=gains,
         more_rounds=more_rounds,
         conclusions=tuple(conclusions(changes, more_rounds)) if changes else (),
-        left_out=(*_left_out(names[0], first, second), *_left_out(names[1], second, first)),
+        left_out=(
+            *_left_out(before_name, first, second),
+            *_left_out(after_name, second, first),
+        ),
         notes=tuple(_notes(before, after, pairs)),
     )
 
@@ -137,7 +153,7 @@ def _left_out(
 
 
 def _changes(
-    pairs: Sequence[tuple[LevelResult, LevelResult]],
+    pairs: Sequence[_Pair],
     unlike: Sequence[str],
     confidence: float,
     *,
@@ -145,7 +161,7 @@ def _changes(
 ) -> Iterator[MetricChange]:
     """All metrics of all levels; those in ``unlike`` cannot be compared."""
     for pair in pairs:
-        same_k = _positions(pair[0]) == _positions(pair[1])
+        same_k = _positions(pair.before) == _positions(pair.after)
         for metric in _COMPARED:
             # Acceptance falls as the number of speculative tokens rises; a length is comparable at
             # any number.
@@ -155,20 +171,20 @@ def _changes(
 
 def _change(
     metric: str,
-    pair: tuple[LevelResult, LevelResult],
+    pair: _Pair,
     confidence: float,
     *,
     is_alike: bool,
     in_turns: bool,
 ) -> MetricChange:
-    first, second = pair
-    before, after = (_interval(metric, level, confidence) for level in pair)
+    before = _interval(metric, pair.before, confidence)
+    after = _interval(metric, pair.after, confidence)
     change = relative_change(before, after)
     gap = difference(before, after)
 
     is_paired = in_turns and metric not in ACCEPTED
     if is_paired:
-        rounds = list(zip(_by_round(metric, first), _by_round(metric, second), strict=False))
+        rounds = paired(_by_round(metric, pair.before), _by_round(metric, pair.after))
         change = paired_change(rounds, confidence) or without_error(change)
         gap = paired_difference(rounds, confidence)
 
@@ -178,7 +194,7 @@ def _change(
 
     smallest = _SMALLEST_IN_TURNS if is_paired else _SMALLEST
     effect = _effect(metric, change, gap, smallest)
-    return MetricChange(first.level, metric, before, after, change, gap, effect)
+    return MetricChange(pair.before.level, metric, before, after, change, gap, effect)
 
 
 def _effect(
@@ -189,9 +205,13 @@ def _effect(
     # ``change`` is None if the value was 0 before.
     if change is not None and (not change.is_clear or abs(change.value) <= smallest):
         return None
-    if metric in _SPEEDS:
-        return "faster" if (gap.value > 0) == (metric == _TOKENS) else "slower"
-    return "higher" if gap.value > 0 else "lower"
+
+    has_risen = gap.value > 0
+    if metric not in _SPEEDS:
+        return "higher" if has_risen else "lower"
+
+    is_throughput = metric == _TOKENS
+    return "faster" if has_risen == is_throughput else "slower"
 
 
 def _interval(name: str, level: LevelResult, confidence: float) -> Interval | None:
@@ -264,9 +284,7 @@ def _result(changes: Sequence[MetricChange]) -> Result:
     return "faster" if "faster" in effects else "slower"
 
 
-def _notes(
-    before: SweepResult, after: SweepResult, pairs: Sequence[tuple[LevelResult, LevelResult]]
-) -> Iterator[str]:
+def _notes(before: SweepResult, after: SweepResult, pairs: Sequence[_Pair]) -> Iterator[str]:
     if before.model != after.model:
         yield f"the model names differ: {before.model} and {after.model}"
     if reasons := ", ".join(_other_requests(before, after)):
@@ -321,7 +339,9 @@ def _time(change: Interval, per: str) -> str:
     size = f"{latency(abs(change.value))} ± {latency(change.error or 0.0)}"
     if change.is_clear:
         return f"{'saves' if change.value < 0 else 'adds'} {size} {per}"
-    return f"no clear difference {per} ({'-' * (change.value < 0)}{size})"
+
+    sign = "-" if change.value < 0 else ""
+    return f"no clear difference {per} ({sign}{size})"
 
 
 def _row(one: MetricChange) -> Sequence[str]:
@@ -347,7 +367,8 @@ def gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
     for one in comparison.changes:
         if one.change is None or one.metric not in _MEDIANS:
             continue
-        slowdown = one.change.value * (-1 if one.metric == _TOKENS else 1)
+
+        slowdown = -one.change.value if one.metric == _TOKENS else one.change.value
         where = f"{one.metric} at {one.level}"
         if one.effect == "slower" and slowdown >= limit:
             failed.append(f"{where} is slower by {slowdown:.1%}; the limit is {limit:.1%}")
@@ -357,4 +378,8 @@ def gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
                 bound = f"up to {slowdown + one.change.error:.1%}"
             undecided.append(f"{where}: a slowdown of {limit:.1%} cannot be ruled out ({bound})")
 
-    return (1, failed) if failed else (3 if undecided else 0, undecided)
+    if failed:
+        return 1, failed
+    if undecided:
+        return 3, undecided
+    return 0, []

@@ -148,6 +148,7 @@ class _Sweep:
             for level, number in common.items()
             if number
         )
+
         sent = self.options.requests
         return SweepResult(
             model=self.client.model or None,

@@ -1,7 +1,7 @@
 """A sweep's metrics, and their errors, which follow from batches of requests."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import NormalDist, fmean, stdev
@@ -61,9 +61,11 @@ def estimate(
     """
     if whole is None:
         return None
+
     known = [part for part in parts if part is not None]
     if len(known) < LEAST_BATCHES:
         return Interval(whole)
+
     factor = confidence_factor(confidence, len(known) - 1)
     return Interval(whole, factor * stdev(known) / math.sqrt(len(known)))
 
@@ -72,10 +74,13 @@ def relative_change(before: Interval | None, after: Interval | None) -> Interval
     """After / before - 1, with the error that follows from both, to first order."""
     if before is None or after is None or before.value <= 0 or after.value < 0:
         return None
+
     ratio = after.value / before.value
     if before.error is None or after.error is None:
         return Interval(ratio - 1)
-    return Interval(ratio - 1, math.hypot(after.error, ratio * before.error) / before.value)
+
+    error = math.hypot(after.error, ratio * before.error) / before.value
+    return Interval(ratio - 1, error)
 
 
 def difference(before: Interval | None, after: Interval | None) -> Interval | None:
@@ -90,8 +95,13 @@ def without_error(interval: Interval | None) -> Interval | None:
     return None if interval is None else Interval(interval.value)
 
 
-Rounds = Iterable[tuple[float | None, float | None]]
+Rounds = Sequence[tuple[float | None, float | None]]
 """A metric before and after in each round of two servers that took turns."""
+
+
+def paired(before: Iterable[float | None], after: Iterable[float | None]) -> Rounds:
+    """The values round by round, without rounds that only one of the two has."""
+    return list(zip(before, after, strict=False))
 
 
 def paired_change(rounds: Rounds, confidence: float) -> Interval | None:
@@ -103,9 +113,11 @@ def paired_change(rounds: Rounds, confidence: float) -> Interval | None:
     ratios = [math.log(new / old) for old, new in rounds if old and new]
     if len(ratios) < LEAST_BATCHES:
         return None
+
     mean = estimate(fmean(ratios), ratios, confidence)
     if mean is None or mean.error is None:
         return None
+
     change = math.expm1(mean.value)
     return Interval(change, (1 + change) * math.expm1(mean.error))
 
@@ -116,7 +128,10 @@ def paired_difference(rounds: Rounds, confidence: float) -> Interval | None:
     None with fewer than ``LEAST_BATCHES`` differences.
     """
     gaps = [new - old for old, new in rounds if old is not None and new is not None]
-    return estimate(fmean(gaps), gaps, confidence) if len(gaps) >= LEAST_BATCHES else None
+    if len(gaps) < LEAST_BATCHES:
+        return None
+
+    return estimate(fmean(gaps), gaps, confidence)
 
 
 def gains_from(token: Interval, first: Interval) -> tuple[int, int, int] | None:
@@ -125,12 +140,13 @@ def gains_from(token: Interval, first: Interval) -> tuple[int, int, int] | None:
         return None
 
     saved = -token.value
-    off = token.error or 0.0
+    saved_error = token.error or 0.0
     cost = first.value
-    up = first.error or 0.0
-    one, low, high = (
-        1 + math.ceil((cost + sign * up) / (saved - sign * off)) for sign in (0, -1, 1)
-    )
+    cost_error = first.error or 0.0
+
+    one = 1 + math.ceil(cost / saved)
+    low = 1 + math.ceil((cost - cost_error) / (saved + saved_error))
+    high = 1 + math.ceil((cost + cost_error) / (saved - saved_error))
     return one, low, high
 
 
@@ -147,9 +163,9 @@ class SweepMetric:
 def _quantile(
     read: Callable[[Sample], float | None], share: float, measured: Measurement
 ) -> float | None:
-    return quantile(
-        sorted(value for sample in measured.samples if (value := read(sample)) is not None), share
-    )
+    values = [read(sample) for sample in measured.samples]
+    known = sorted(value for value in values if value is not None)
+    return quantile(known, share)
 
 
 def _quantiles(

@@ -6,7 +6,6 @@ same load and round by round. So what a temperature gains or loses is due to its
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from sidecar.commands.load.metrics import (
@@ -14,6 +13,7 @@ from sidecar.commands.load.metrics import (
     Interval,
     estimate,
     least_size,
+    paired,
     paired_change,
     relative_change,
     without_error,
@@ -61,7 +61,8 @@ def mix_changes(result: SweepResult) -> tuple[MixChange, ...]:
     """
     changes = list(_changes(result, _CONFIDENCE))
     uncertain = [one for one in changes if one.change is not None and one.change.error]
-    return tuple(_changes(result, 1 - (1 - _CONFIDENCE) / max(1, len(uncertain))))
+    confidence = 1 - (1 - _CONFIDENCE) / max(1, len(uncertain))
+    return tuple(_changes(result, confidence))
 
 
 def _changes(result: SweepResult, confidence: float) -> Iterator[MixChange]:
@@ -75,7 +76,7 @@ def _changes(result: SweepResult, confidence: float) -> Iterator[MixChange]:
         for metric in (_MEDIAN.name, _TAIL.name, _GAP):
             before = _interval(metric, alone, confidence)
             after = _interval(metric, company, confidence)
-            rounds = zip(_by_round(metric, alone), _by_round(metric, company), strict=False)
+            rounds = paired(_by_round(metric, alone), _by_round(metric, company))
             change = paired_change(rounds, confidence)
             if change is None:
                 change = without_error(relative_change(before, after))
@@ -104,7 +105,7 @@ def _by_round(metric: str, level: LevelResult) -> list[float | None]:
     share = _MEDIAN.share if metric == _MEDIAN.name else _TAIL.share
     if min(len(part.samples) for part in level.rounds) < least_size(share):
         return []
-    return list(map(partial(_value, metric), level.rounds))
+    return [_value(metric, part) for part in level.rounds]
 
 
 def _value(metric: str, measured: Measurement) -> float | None:
@@ -145,7 +146,9 @@ def _milliseconds(side: Interval | None) -> str:
 def _shown(change: Interval | None) -> tuple[str, str]:
     if change is None:
         return "-", "-"
-    return f"{change.value:+.1%}", "-" if change.error is None else f"±{change.error:.1%}"
+
+    error = "-" if change.error is None else f"±{change.error:.1%}"
+    return f"{change.value:+.1%}", error
 
 
 def _sentence(change: Interval) -> str:

@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -82,15 +82,19 @@ def _prompts(text: str, suffix: str) -> Iterable[str | None]:
 
 
 def _prompt(entry: object) -> str | None:
+    prompt = entry
     if isinstance(entry, dict):
         turns = entry.get("conversations", entry.get("messages"))
-        if isinstance(turns, list):
-            turns = [turn for turn in turns if isinstance(turn, dict)]
-            human = [turn for turn in turns if turn.get("from", turn.get("role")) in _HUMAN]
-            entry = human[0].get("value", human[0].get("content")) if human else None
-        else:
-            entry = entry.get("prompt")
-    return entry if isinstance(entry, str) else None
+        prompt = _first_human(turns) if isinstance(turns, list) else entry.get("prompt")
+    return prompt if isinstance(prompt, str) else None
+
+
+def _first_human(turns: Sequence[object]) -> object:
+    """What the first human turn of a conversation says; None without one."""
+    for turn in turns:
+        if isinstance(turn, dict) and turn.get("from", turn.get("role")) in _HUMAN:
+            return turn.get("value", turn.get("content"))
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +123,13 @@ def add_request_arguments(parser: argparse.ArgumentParser, description: str | No
         metavar="N",
         help="per request (default: 128)",
     )
+
     prompts = (
         "lines of text, .jsonl, or a .json list such as ShareGPT's; "
         "the first 10,000 (default: 20 built in)"
     )
     group.add_argument("--prompts", type=Path, metavar="FILE", help=prompts)
+
     extra = "more fields of each request, such as '{\"top_k\": 20}'"
     group.add_argument("--extra-body", type=_json_object, default={}, metavar="JSON", help=extra)
     group.add_argument(

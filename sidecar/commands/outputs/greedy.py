@@ -56,8 +56,12 @@ def compare_greedy(
     tested: Sequence[GreedyReply], reference: Sequence[GreedyReply], limit: float = NEAR_TIE
 ) -> GreedyComparison:
     """Compares the outputs for the same prompts in the same order."""
-    pairs = enumerate(zip(tested, reference, strict=True), start=1)
-    found = [parting for prompt, pair in pairs if (parting := _parting(prompt, *pair)) is not None]
+    found = []
+    replies = zip(tested, reference, strict=True)
+    for prompt, (reply, reference_reply) in enumerate(replies, start=1):
+        parting = _parting(prompt, reply, reference_reply)
+        if parting is not None:
+            found.append(parting)
 
     known = [(one, one.gap) for one in found if one.gap is not None]
     large = [one for one, gap in known if gap > limit]
@@ -72,9 +76,16 @@ def compare_greedy(
     )
 
 
+def _first_difference(tested: Sequence[int], reference: Sequence[int]) -> int | None:
+    """The first place at which two outputs differ; None if one is the beginning of the other."""
+    for place, (own, other) in enumerate(zip(tested, reference, strict=False)):
+        if own != other:
+            return place
+    return None
+
+
 def _parting(prompt: int, tested: GreedyReply, reference: GreedyReply) -> Parting | None:
-    pairs = zip(tested.tokens, reference.tokens, strict=False)
-    place = next((place for place, (one, other) in enumerate(pairs) if one != other), None)
+    place = _first_difference(tested.tokens, reference.tokens)
     if place is None:
         return None
     if END in {tested.tokens[place], reference.tokens[place]}:

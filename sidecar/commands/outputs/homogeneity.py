@@ -49,6 +49,7 @@ class Homogeneity:
         """
         if not self.freedom:
             return None
+
         # A change d of a probability q adds weight d^2 / (q (1 - q)) to the chi-square.
         added = _noncentrality(self.freedom, chance)
         return math.sqrt(added * _TYPICAL * (1 - _TYPICAL) / self.weight)
@@ -67,13 +68,15 @@ def homogeneity(one: Counter[int], other: Counter[int]) -> Homogeneity:
     both = one + other
     common = [choice for choice, times in both.items() if times >= FEWEST]
     classes = [(one[choice], other[choice]) for choice in common]
-    sizes = one.total(), other.total()
-    rare = tuple(size - sum(pair[side] for pair in classes) for side, size in enumerate(sizes))
-    if sum(rare) >= FEWEST:
-        classes.append((rare[0], rare[1]))
 
-    first, second = sizes
-    if min(sizes) < FEWEST or len(classes) < 2:
+    first = one.total()
+    second = other.total()
+    rare_in_first = first - sum(one[choice] for choice in common)
+    rare_in_second = second - sum(other[choice] for choice in common)
+    if rare_in_first + rare_in_second >= FEWEST:
+        classes.append((rare_in_first, rare_in_second))
+
+    if min(first, second) < FEWEST or len(classes) < 2:
         return Homogeneity()
 
     scale = math.sqrt(second / first)

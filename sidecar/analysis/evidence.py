@@ -94,6 +94,21 @@ def sum_windows(acceptances: Sequence[Acceptance]) -> Acceptance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loops:
+    """What repetition loops, which are easy to draft, do to the acceptance rate.
+
+    All is of the requests that finished in the window: ``rate`` is the acceptance rate of the
+    loops, ``share`` their share of the draft tokens, ``whole`` the rate of all, ``without`` that of
+    the others; None if there are none.
+    """
+
+    rate: float
+    share: float
+    whole: float
+    without: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What a judgement is based on: the speculation of a model, a temperature or an engine.
 
@@ -102,7 +117,8 @@ class Evidence:
     how the engine drafts; None if neither the plug-in nor a setting tells. ``is_data_parallel``:
     vLLM has several engines for the model. ``runs_v2``: on model runner V2; None if unknown.
     ``emitted_share`` is the share of the accepted tokens that requests got: vLLM also counts those
-    after a stop inside a draft (vLLM issue 56101). None if it is not known.
+    after a stop inside a draft (vLLM issue 56101). None if it is not known. ``loops``: None unless
+    they hold a share of the draft tokens that matters.
     """
 
     window: Acceptance = NO_DRAFTS
@@ -114,6 +130,7 @@ class Evidence:
     is_data_parallel: bool = False
     runs_v2: bool | None = None
     emitted_share: float | None = None
+    loops: Loops | None = None
 
     @property
     def is_adaptive(self) -> bool:

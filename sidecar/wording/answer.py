@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.report import ModelReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import Speedup
@@ -265,7 +266,8 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     elif model.no_split is not None:
         split = no_split_sentence(model.no_split, plugin)
 
-    why = f"The acceptance rate over all requests is {percent(window.rate)}. {split}".strip()
+    rate = f"{percent(window.rate)}{_without_loops(judged.evidence)}"
+    why = f"The acceptance rate over all requests is {rate}. {split}".strip()
 
     if judged.leans and speedup is not None:
         text = f"Speculation {leaning_effect(speedup)} on average{_at_load(model)}."
@@ -288,6 +290,14 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     what = "breaks even" if verdict is Verdict.BREAK_EVEN else effect(speedup)
     text = f"Speculation {what} on average{_at_load(model)}."
     return Answer(text, TONES[verdict], f"Decoding is {times_as_fast(speedup)}. {why}")
+
+
+def _without_loops(evidence: Evidence) -> str:
+    """The acceptance rate without repetition loops, where these matter."""
+    loops = evidence.loops
+    if loops is None or loops.without is None:
+        return ""
+    return f" ({percent(loops.without)} without repetition loops)"
 
 
 def _at_load(model: ModelReport) -> str:

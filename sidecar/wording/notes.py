@@ -107,11 +107,25 @@ def model_notes(model: ModelReport) -> list[str]:
         engine.configuration for engine in model.engines if engine.speculation is not None
     ]
     notes = [
-        *filter(None, (note, schedule, _traffic(model))),
+        *filter(None, (note, loops_sentence(judgement.evidence), schedule, _traffic(model))),
         *caveats(judgement.evidence, *configured[:1]),
         *_placeholders(model),
     ]
     return [*notes, *_losing_engines(model)]
+
+
+def loops_sentence(evidence: Evidence) -> str:
+    """The acceptance rate with and without repetition loops; empty if they hardly matter."""
+    loops = evidence.loops
+    if loops is None:
+        return ""
+
+    without = "" if loops.without is None else f": {percent(loops.without)} without them"
+    return (
+        f"{percent(loops.whole)} of the draft tokens of finished requests were accepted, of which"
+        f" repetition loops {percent(loops.rate)} at {percent(loops.share)} of the draft"
+        f" tokens{without}. Loops are easy to draft, so they flatter the acceptance rate."
+    )
 
 
 def _placeholders(model: ModelReport) -> Iterator[str]:

@@ -2,7 +2,9 @@
 
 import pytest
 
+from sidecar.analysis.evidence import Loops
 from sidecar.requests.messages import Table
+from sidecar.requests.tally import Outcome
 from tests.analysis.analysis_tools import Pod
 
 
@@ -44,3 +46,43 @@ def test_the_draft_tokens_of_loops_are_known_as_a_group_of_finished_requests(pod
     assert (loops.by, loops.tally.requests, loops.tally.draft_tokens) == ("ending", 1, 30)
     assert (loops.tally.accepted_tokens, pod.group("normal").tally.accepted_tokens) == (29, 20)
     assert pod.group("empty").tally.requests == 0
+
+
+def finish(pod, *endings, accepted=20, temperature=0):
+    """Requests of 30 draft tokens each, of which ``accepted`` are accepted; then a poll."""
+    for ending in endings:
+        outcome = Outcome.LENGTH if ending == "loop" else Outcome.STOPPED
+        pod.plugin.finish(temperature, ending=ending, outcome=outcome, accepted_tokens=accepted)
+    pod.poll(pod.plugin.counted())
+
+
+def loops(pod):
+    return pod.model().judgement.evidence.loops
+
+
+def test_the_evidence_has_the_acceptance_rate_with_and_without_loops(pod):
+    """Loops are easy to draft, so that a pod whose output breaks looks better, not worse."""
+    finish(pod, *["loop"] * 2, accepted=30)
+    finish(pod, *["normal"] * 8, accepted=15)
+
+    assert loops(pod) == Loops(rate=1.0, share=0.2, whole=0.6, without=0.5)
+
+
+def test_a_pod_whose_every_request_loops_has_no_rate_without_them(pod):
+    finish(pod, *["loop"] * 8, accepted=30)
+
+    assert (loops(pod).share, loops(pod).without) == (1.0, None)
+
+
+@pytest.mark.parametrize(
+    "endings",
+    [
+        ["normal"] * 10,
+        ["loop"] * 4,  # fewer requests than min_requests
+        ["loop", *["normal"] * 20],  # a twentieth of the draft tokens
+    ],
+)
+def test_loops_that_hardly_matter_are_not_in_the_evidence(pod, endings):
+    finish(pod, *endings)
+
+    assert loops(pod) is None

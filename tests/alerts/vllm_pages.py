@@ -70,6 +70,7 @@ class Engine:
         self.k = planned(3)
         self.requests, self.waiting = planned(REQUESTS), planned(0)
         self.for_capacity = None
+        self.running = planned(0)
         self.plain_tokens = planned(0)  # generated without drafts, a second
         self.step = PLAIN_STEP  # seconds of a step
         self.at_once = planned(AT_ONCE)  # requests in a step
@@ -129,7 +130,7 @@ class Engine:
             yield f"{name}_seconds_count", labels, count
             yield f"{name}_seconds_sum", labels, total
         yield f"{STEPS}_count", labels, counts["engine_steps"]
-        yield "num_requests_running", labels, 0
+        yield "num_requests_running", labels, self.running(minute)
         yield "num_requests_waiting", labels, self.waiting(minute)
         if self.for_capacity is not None:
             yield (

@@ -16,7 +16,7 @@ from sidecar.requests.messages import (
     Speculation,
     Table,
 )
-from sidecar.requests.tally import NOTHING, Outcome, Tally
+from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 
 EPOCH = 1_700_000_000  # Unix seconds of minute 0
 STEPS = "iteration_tokens_total"  # a histogram despite its name
@@ -246,7 +246,7 @@ class Vllm:
         }
         alone = self.engine().counts if self.finishing else {**self.engine().counts, "requests": 0}
         rows = {key: _tally(counts) for key, counts in (split or {0: alone}).items()}
-        total = sum(rows.values(), NOTHING)
+        total = sum(rows.values(), NO_REQUESTS)
         finished = (
             _request(HUNDREDTHS[label], rate(minute), at, pace(minute))
             for label, (rate, pace) in (self.finishing.items() if minute > 2 else ())

@@ -11,7 +11,7 @@ from sidecar.analysis.speed.steps import Steps
 
 _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
 _PRUNE: Final = 64  # minimum number of readings to drop at once
-_NOTHING: Final = (0.0,) * 5
+_NO_TOKENS: Final = (0.0,) * 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class DecodeClock:
         """
         if not self._times or start != self._times[-1]:
             self._times = [start]
-            self._rows = [_NOTHING]
+            self._rows = [_NO_TOKENS]
 
         # Per running request: each of them got so many tokens.
         running = sum(steps.running for steps, _ in engines)

@@ -63,11 +63,13 @@ class DecodeClock:
         """The means from ``start`` to ``end``; None if too little of it is known."""
         if not self._times or start < self._times[0] or end <= start:
             return None
+
         pairs = zip_longest(self._at(start), self._at(end), fillvalue=0.0)
         grown = [after - before for before, after in pairs]
         tokens, known, plain, doubt, prefill, *deviations = grown
         if tokens <= 0 or known < _COVERED * tokens:
             return None
+
         return Stretch(
             plain=PlainTime(
                 seconds=plain / known,

@@ -114,6 +114,7 @@ class SlidingTimes:
         for before, after in pairwise(reading.totals for reading in self._window.readings()):
             if after.tokens > before.tokens:
                 off.append(after.ahead(ratio) - before.ahead(ratio))
+
         if len(off) < _FEWEST:
             return None
 
@@ -257,6 +258,7 @@ def _load_report(
 ) -> LoadReport:
     if not total.decode_steps:
         return LoadReport(label, plain_seconds=middle)
+
     plain = beside(curve, total)
     is_timed = min(total.first_tokens, total.first_token_seconds) > 0
     return LoadReport(

@@ -156,6 +156,7 @@ def _acceptance(window: GrowthWindow[Tally]) -> Acceptance:
     growth = window.growth
     if growth is None:
         return replace(NO_DRAFTS, requests=0)
+
     return Acceptance(
         seconds=window.seconds,
         requests=growth.requests,

@@ -3,7 +3,7 @@
 It states the verdicts and computes none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -222,38 +222,35 @@ def _by_time(split: Split, at_load: str) -> Answer:
     even = _with(split, Verdict.BREAK_EVEN)
     leaning = _with(split, Verdict.INSUFFICIENT_DATA)
 
-    parts = [
-        f"{what} {_each(found)}" for what, found in (("saves", saved), ("costs", lost)) if found
-    ]
+    parts = []
+    if saved:
+        parts.append(f"saves {', '.join(_at_each(saved, _gained))}")
+    if lost:
+        parts.append(f"costs {', '.join(_at_each(lost, _gained))}")
     if even:
         parts.append(f"breaks even at T {', '.join(bucket.temperature for bucket in even)}")
-
-    parts += [
-        f"probably {_changes(speedup)}, not yet certain ({plus_minus(speedup)}) at T"
-        f" {bucket.temperature}"
-        for bucket in leaning
-        if (speedup := _speedup(bucket)) is not None
-    ]
+    parts += _at_each(leaning, _probably)
     text = f"Per token, speculation {'; '.join(parts)}{at_load}."
 
-    ratios = ", ".join(
-        f"{plus_minus(speedup)} at T {bucket.temperature}"
-        for bucket in split
-        if (speedup := _speedup(bucket)) is not None
-    )
+    ratios = ", ".join(_at_each(split, plus_minus))
     why = f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
 
     worst = min(_WORST_FIRST.index(TONES[bucket.judgement.verdict]) for bucket in split)
     return Answer(text, _WORST_FIRST[worst], why)
 
 
-def _each(split: Split) -> str:
-    """Milliseconds per token at each temperature."""
-    return ", ".join(
-        f"{_gained(speedup)} at T {bucket.temperature}"
-        for bucket in split
-        if (speedup := _speedup(bucket)) is not None
-    )
+def _at_each(split: Split, say: Callable[[Speedup], str]) -> list[str]:
+    """What ``say`` makes of the speedup at each temperature where it is known."""
+    said = []
+    for bucket in split:
+        speedup = _speedup(bucket)
+        if speedup is not None:
+            said.append(f"{say(speedup)} at T {bucket.temperature}")
+    return said
+
+
+def _probably(speedup: Speedup) -> str:
+    return f"probably {_changes(speedup)}, not yet certain ({plus_minus(speedup)})"
 
 
 def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> Answer:

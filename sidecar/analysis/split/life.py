@@ -187,7 +187,8 @@ class Life:
     def forget_rows(self) -> None:
         """Drops all rows of a life that has left and is not confirmed: it may send them again."""
         self.forget_arriving()
-        self.first = self.latest = Cut() if self.from_start else None
+        self.first = Cut() if self.from_start else None
+        self.latest = self.first
 
     def end(self) -> None:
         """Its process of vLLM has ended: it is known, but its numbers are not needed any more."""

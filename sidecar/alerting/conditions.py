@@ -126,6 +126,9 @@ def conditions(
 
 def _on_vllm(report: Report, past: Past, thresholds: Thresholds, pace: float) -> str | None:
     """The rule on vLLM itself whose condition holds, if any does."""
+    if past.was_stalled:
+        return "SpecDecodeEngineStalled"  # also while vLLM is down after it: one cause, one page
+
     scrape = report.scrape
     # Without an error, no poll has ended yet.
     if scrape.up or scrape.last_error is None:

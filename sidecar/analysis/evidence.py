@@ -56,12 +56,14 @@ class Acceptance:
         Without ``drafted_per_position``, it is the share of all drafts that accepted the token at
         this position, so it also falls when drafts get shorter.
         """
-        if self.drafted_per_position:
-            both = zip(self.accepted_per_position, self.drafted_per_position, strict=False)
-            return tuple(min(accepted / drafted, 1.0) for accepted, drafted in both if drafted > 0)
-        if self.drafts <= 0:
-            return ()
-        return tuple(min(accepted / self.drafts, 1.0) for accepted in self.accepted_per_position)
+        positions = len(self.accepted_per_position)
+        drafted_at = self.drafted_per_position or (self.drafts,) * positions
+
+        rates = []
+        for accepted, drafted in zip(self.accepted_per_position, drafted_at, strict=False):
+            if drafted > 0:
+                rates.append(min(accepted / drafted, 1.0))
+        return tuple(rates)
 
 
 NO_DRAFTS: Final = Acceptance()

@@ -32,7 +32,7 @@ from sidecar.analysis.windows.recent import Ordered, Recent, acceptance_bin
 from sidecar.analysis.windows.sums import SlidingSums
 from sidecar.engine.methods import REJECTED
 from sidecar.requests.messages import OTHER, Ending, FinishedRequest, Table
-from sidecar.requests.tally import NOTHING, Tally
+from sidecar.requests.tally import NO_REQUESTS, Tally
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainEndings
 from sidecar.settings.groups import MOST_MIN_REQUESTS
@@ -156,7 +156,7 @@ class ModelState:
             return taken
         tallies = self._labels.sums(cut.tables)
         for label, tally in tallies.items():
-            earlier = taken.tallies.get(label, NOTHING)
+            earlier = taken.tallies.get(label, NO_REQUESTS)
             if not tally.has_fallen(earlier):
                 self._tally(label).grow(tally - earlier)
         return TakenCut(cut, tallies)
@@ -168,7 +168,7 @@ class ModelState:
                 del self.tallies[label]  # of a process of vLLM that has ended
 
         for label in {*self.tallies, *totals}:
-            self._tally(label).total = totals.get(label, NOTHING)
+            self._tally(label).total = totals.get(label, NO_REQUESTS)
 
     def _begin(self, at: float, lives: Sequence[CountedLife]) -> None:
         """The tallies' windows begin where the ``lives`` do, not with vLLM's first page."""

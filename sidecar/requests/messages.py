@@ -389,6 +389,7 @@ def read_packet(text: bytes) -> Packet | Unreadable:
         read = _packets().validate_json(text, strict=True)
     except ValidationError as error:
         raise Malformed from error
+
     if isinstance(read, Unreadable):
         if read.version in READ_VERSIONS:
             raise Malformed

@@ -85,7 +85,7 @@ _GIVEN_UP: Final = (
     "With method {}, vLLM does not use {}, which it uses by default without speculation (on GPUs)."
     " That is part of the method's price, and only a baseline shows it."
 )
-_UNKNOWN: Final = Configuration()
+_NO_CONFIGURATION: Final = Configuration()
 _RECEIVES_KV_CACHE: Final = frozenset({"kv_consumer", "kv_both"})
 # vLLM cannot turn speculation off for single requests; the runbook
 # SpecDecodeAcceptanceLowAtTemperature.md says more.
@@ -300,7 +300,7 @@ def _lost(speculation: Speculation, configuration: Configuration) -> list[str]:
     return [lost for lost in given_up(speculation.method) if not has[lost]] + graphs
 
 
-def caveats(evidence: Evidence, configuration: Configuration = _UNKNOWN) -> Iterator[str]:
+def caveats(evidence: Evidence, configuration: Configuration = _NO_CONFIGURATION) -> Iterator[str]:
     """Why the acceptance rate misleads, and what the method costs that drafts do not show."""
     if evidence.speculation is None:
         return

@@ -232,6 +232,7 @@ class _Reported:
             pure, mixed = grown.get(self._models[connection], (_NO_STEPS, _NO_STEPS))
             both = (pure, mixed + growth) if key.is_mixed else (pure + growth, mixed)
             grown[self._models[connection]] = both
+
         self._taken = dict(self._latest)
         return grown
 

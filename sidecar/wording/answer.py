@@ -3,14 +3,15 @@
 It states the verdicts and computes none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.not_speculating import NotSpeculating
-from sidecar.analysis.report import ModelReport, Report, TemperatureReport
+from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.speed.withheld import Withheld
@@ -76,27 +77,30 @@ def answer(report: Report) -> Answer:
         why = LIMITATIONS[Limitation.NO_SPECULATION]
         return Answer("This vLLM does not speculate.", "mute", why)
 
-    contradictory = Limitation.CONTRADICTORY_COUNTERS
-    if not drafting and any(
-        contradictory in engine.limitations for model in report.models for engine in model.engines
-    ):
-        return Answer("vLLM's counters are wrong.", "bad", LIMITATIONS[contradictory])
     if not drafting:
         return _without_drafts(report)
 
-    answers = [(_of(model, report.plugin), model.model_name) for model in drafting]
-    worst, name = min(answers, key=lambda pair: _WORST_FIRST.index(pair[0].tone))
+    answers = {model.model_name: _of(model, report.plugin) for model in drafting}
+    name = min(answers, key=lambda name: _WORST_FIRST.index(answers[name].tone))
+    worst = answers[name]
     return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
 
 
 def _without_drafts(report: Report) -> Answer:
     """Nothing was drafted in the window: by a fault, asleep, idle, or while it decodes."""
-    found = [finding for model in report.models for finding in model.findings]
-    if any(isinstance(finding, NotSpeculating) for finding in found):
+    engines: list[EngineReport] = []
+    findings: list[Finding] = []
+    for model in report.models:
+        engines += model.engines
+        findings += model.findings
+
+    contradictory = Limitation.CONTRADICTORY_COUNTERS
+    if any(contradictory in engine.limitations for engine in engines):
+        return Answer("vLLM's counters are wrong.", "bad", LIMITATIONS[contradictory])
+    if any(isinstance(finding, NotSpeculating) for finding in findings):
         why = "It generates tokens without drafts, although its configuration asks for them."
         return Answer("vLLM is configured to speculate and does not.", "bad", why)
 
-    engines = [engine for model in report.models for engine in model.engines]
     running = sum(engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) for engine in engines)
     waiting = sum(engine.gauges.get(Gauge.REQUESTS_WAITING, 0.0) for engine in engines)
     if running:
@@ -223,38 +227,35 @@ def _by_time(split: Split, at_load: str) -> Answer:
     even = _with(split, Verdict.BREAK_EVEN)
     leaning = _with(split, Verdict.INSUFFICIENT_DATA)
 
-    parts = [
-        f"{what} {_each(found)}" for what, found in (("saves", saved), ("costs", lost)) if found
-    ]
+    parts = []
+    if saved:
+        parts.append(f"saves {', '.join(_at_each(saved, _gained))}")
+    if lost:
+        parts.append(f"costs {', '.join(_at_each(lost, _gained))}")
     if even:
         parts.append(f"breaks even at T {', '.join(bucket.temperature for bucket in even)}")
-
-    parts += [
-        f"probably {_changes(speedup)}, not yet certain ({plus_minus(speedup)}) at T"
-        f" {bucket.temperature}"
-        for bucket in leaning
-        if (speedup := _speedup(bucket)) is not None
-    ]
+    parts += _at_each(leaning, _probably)
     text = f"Per token, speculation {'; '.join(parts)}{at_load}."
 
-    ratios = ", ".join(
-        f"{plus_minus(speedup)} at T {bucket.temperature}"
-        for bucket in split
-        if (speedup := _speedup(bucket)) is not None
-    )
+    ratios = ", ".join(_at_each(split, plus_minus))
     why = f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
 
     worst = min(_WORST_FIRST.index(TONES[bucket.judgement.verdict]) for bucket in split)
     return Answer(text, _WORST_FIRST[worst], why)
 
 
-def _each(split: Split) -> str:
-    """Milliseconds per token at each temperature."""
-    return ", ".join(
-        f"{_gained(speedup)} at T {bucket.temperature}"
-        for bucket in split
-        if (speedup := _speedup(bucket)) is not None
-    )
+def _at_each(split: Split, say: Callable[[Speedup], str]) -> list[str]:
+    """What ``say`` makes of the speedup at each temperature where it is known."""
+    said = []
+    for bucket in split:
+        speedup = _speedup(bucket)
+        if speedup is not None:
+            said.append(f"{say(speedup)} at T {bucket.temperature}")
+    return said
+
+
+def _probably(speedup: Speedup) -> str:
+    return f"probably {_changes(speedup)}, not yet certain ({plus_minus(speedup)})"
 
 
 def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> Answer:

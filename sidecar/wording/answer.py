@@ -18,6 +18,7 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Gauge
+from sidecar.wording.findings.endings import replies_sentence
 from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import LIMITATIONS, is_plain
 from sidecar.wording.numbers import counted, latency, percent
@@ -36,8 +37,8 @@ _WORST_FIRST: Final = tuple(TONES.values())
 _ALMOST_ALL: Final = 0.95
 _SETTLED: Final = 60.0  # seconds of traffic after which the answer does not wait for the speedup
 _COLLAPSED: Final = (
-    "High temperatures alone do not cause this. The replies may be wrong as well: send this pod a"
-    " prompt and read the reply. Restart vLLM; check that the draft matches its target."
+    "High temperatures alone do not cause this. {} Restart vLLM; check that the draft matches its"
+    " target."
 )
 _ON_AVERAGE: Final = {
     Verdict.NET_NEGATIVE: "does not pay",
@@ -121,7 +122,11 @@ def _without_drafts(report: Report) -> Answer:
 
 def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     if model.judgement.has_collapsed:
-        return Answer("Almost no draft tokens are accepted.", "bad", _COLLAPSED)
+        return Answer(
+            "Almost no draft tokens are accepted.",
+            "bad",
+            _COLLAPSED.format(replies_sentence(model)),
+        )
 
     if _is_settling(model):
         why = "The time per token is known after about half a minute of traffic."

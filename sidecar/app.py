@@ -44,6 +44,7 @@ async def running(
         Supervisor(StateLog(_log())) as supervisor,  # stops polling before ``pages`` close
     ):
         sidecar = Sidecar(settings, pages, supervisor, recorder, reloader)
+
         async with sidecar.receiver:
             supervisor.start("vllm", sidecar.poller.run)
             supervisor.start("pause", sidecar.pause.run)
@@ -51,6 +52,7 @@ async def running(
                 supervisor.start("alerts", sidecar.push.run)
             if reloader is not None:
                 supervisor.start("settings", partial(reloader.run, sidecar.apply))
+
             try:
                 yield await _listening(sidecar.server, settings.listen)
             finally:
@@ -151,6 +153,7 @@ def _reachable(listen: Address) -> Address:
 
     name = socket.gethostname()
     with suppress(OSError):  # in a Pod the host's name resolves to the Pod's address, IPv4 or IPv6
-        *_, (address, *_) = socket.getaddrinfo(name, listen.port, type=socket.SOCK_STREAM)[0]
+        first, *_ = socket.getaddrinfo(name, listen.port, type=socket.SOCK_STREAM)
+        _, _, _, _, (address, *_) = first
         return Address(str(address), listen.port)
     return Address(name, listen.port)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from sidecar.analysis.distributions import quantile
+from sidecar.analysis.endings import Endings
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.withheld import Withheld
@@ -30,9 +31,10 @@ from sidecar.analysis.windows.growth import HOUR
 from sidecar.analysis.windows.recent import Ordered, Recent, acceptance_bin
 from sidecar.analysis.windows.sums import SlidingSums
 from sidecar.engine.methods import REJECTED
-from sidecar.requests.messages import OTHER, FinishedRequest, Table
-from sidecar.requests.tally import NOTHING, Tally
+from sidecar.requests.messages import OTHER, Ending, FinishedRequest, Table
+from sidecar.requests.tally import NO_REQUESTS, Tally
 from sidecar.settings import Settings
+from sidecar.settings.baselines import PlainEndings
 from sidecar.settings.groups import MOST_MIN_REQUESTS
 
 ENGINE: Final = "engine"  # divides requests as a table does
@@ -84,11 +86,16 @@ class ModelState:
 
         # Finished requests of the window by stratum and group, for each way of grouping them.
         self.strata = {
-            by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*GROUPED, ENGINE)
+            by: SlidingSums[Cell, Sums](settings.latency_window, 20)
+            for by in (*GROUPED, ENGINE)
+            if by is not Table.ENDING
         }
         # Finished requests, those with each parameter of REJECTED, and the tokens of structured
         # ones without drafts.
         self.counts = SlidingSums[str, int](settings.latency_window)
+
+        baseline = self._usual_endings(measured.plain_endings.get(name, {}))
+        self.endings = Endings(window, baseline)
 
         self._labels = RequestLabels(self._buckets, names_adapters=settings.plugin.adapters)
         self._taken: dict[str, TakenCut] = {}  # of each life, by its ``start``
@@ -106,9 +113,21 @@ class ModelState:
             again.temperatures[label].go_on_from(state)
             again.speed.temperature(label).saved = self.speed.temperature(label).saved
             again.speed.temperature(label).lost = self.speed.temperature(label).lost
+        again.endings = self.endings.begin_again()
         return again
 
-    def count(self, at: float, lives: Sequence[CountedLife]) -> int:
+    def _usual_endings(
+        self, measured: Mapping[float, PlainEndings]
+    ) -> dict[tuple[str, Ending], int]:
+        """The baseline's endings by the label of their temperature."""
+        counts: dict[tuple[str, Ending], int] = {}
+        for temperature, endings in measured.items():
+            label = self._buckets.label(round(100 * temperature))
+            for ending, count in endings.by_ending.items():
+                counts[label, ending] = counts.get((label, ending), 0) + count
+        return counts
+
+    def take_cuts(self, at: float, lives: Sequence[CountedLife]) -> int:
         """Takes in the cuts of the model's lives that count, by ``at``, a good poll's time.
 
         Returns how many more adapters have become "other".
@@ -137,7 +156,7 @@ class ModelState:
             return taken
         tallies = self._labels.sums(cut.tables)
         for label, tally in tallies.items():
-            earlier = taken.tallies.get(label, NOTHING)
+            earlier = taken.tallies.get(label, NO_REQUESTS)
             if not tally.has_fallen(earlier):
                 self._tally(label).grow(tally - earlier)
         return TakenCut(cut, tallies)
@@ -149,7 +168,7 @@ class ModelState:
                 del self.tallies[label]  # of a process of vLLM that has ended
 
         for label in {*self.tallies, *totals}:
-            self._tally(label).total = totals.get(label, NOTHING)
+            self._tally(label).total = totals.get(label, NO_REQUESTS)
 
     def _begin(self, at: float, lives: Sequence[CountedLife]) -> None:
         """The tallies' windows begin where the ``lives`` do, not with vLLM's first page."""
@@ -166,7 +185,7 @@ class ModelState:
             self.tallies[label].mark(self._marked)
         return self.tallies[label]
 
-    def finished(
+    def take_finished(
         self,
         at: float,
         engine: str,
@@ -180,7 +199,8 @@ class ModelState:
         """
         for label, ended in self._by_temperature(early).items():
             numbers = [request_numbers(request) for request in ended]
-            self.temperatures[label].finished(at, numbers, are_recent=False)
+            self.temperatures[label].observe(at, numbers, are_recent=False)
+            self.temperatures[label].count_endings(ended)
 
         if self._latest and at < self._latest[-1].at:  # the clock was set back
             self._latest.clear()
@@ -188,10 +208,12 @@ class ModelState:
         by_temperature = self._by_temperature(recent)
         for label, ended in by_temperature.items():
             numbers = [request_numbers(request) for request in ended]
-            self.temperatures[label].finished(at, numbers, are_recent=True)
+            self.temperatures[label].observe(at, numbers, are_recent=True)
+            self.temperatures[label].count_endings(ended)
             acceptances = [one.acceptance for one in numbers if one.acceptance is not None]
             self._acceptances.add(at, acceptances)
             self._latest.extend(_Latest(at, acceptance) for acceptance in acceptances)
+            self.endings.finished(at, label, ended)
             self._compare(at, engine, label, ended)
             self._count(at, ended)
 
@@ -240,14 +262,13 @@ class ModelState:
     def _groups(self, request: FinishedRequest) -> Iterator[Label]:
         """A request's group in each table, but for temperatures.
 
-        Adapters are left out unless they are named, and what this vLLM's plug-in cannot tell.
+        Adapters are left out unless they are named, and what this vLLM's plug-in cannot tell. So is
+        how the output ends: nothing that a request asked for.
         """
         yield Table.PROMPT_TOKENS, prompt_label(max(request.prompt_tokens - 1, 0).bit_length())
         yield Table.OUTPUT, STRUCTURED if request.structured else "free"
         if request.sampling is not None:
             yield Table.SAMPLING, request.sampling
-        if request.ending is not None:
-            yield Table.ENDING, request.ending
         if self._settings.plugin.adapters:
             yield Table.ADAPTER, self._labels.label(Table.ADAPTER, request.adapter or "")
 
@@ -260,6 +281,7 @@ class ModelState:
             cells.drop(at)
         self._acceptances.drop(at)
         self.counts.drop(at)
+        self.endings.mark(at)
 
         self._marked = at
         if self._taken:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from sidecar.analysis.advice import Advice
 from sidecar.analysis.distributions import Distribution
+from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.cache import CacheWindow, mean_capacity
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.health import HealthReport
@@ -26,7 +27,7 @@ from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Breaches, Judgement
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.requests.messages import Configuration, Speculation
+from sidecar.requests.messages import Configuration, Ending, Speculation
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainStepTimes
 
@@ -108,6 +109,8 @@ class TemperatureReport:
     saved_seconds: float | None
     lost_seconds: float | None  # likewise, but lost
     held: Held | None = None  # what stands in for ``speedup`` while it is withheld
+    # finished requests by how their output ends, since this sidecar's start; None: not known
+    endings: Mapping[Ending, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +142,7 @@ class ModelReport:
     plain_latencies: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
     # share of the requests by parameter: see REJECTED
     rejected: Mapping[str, float] = field(default_factory=dict)
+    endings: EndingsReport | None = None  # of the window's finished requests
     findings: tuple[Finding, ...] = ()  # why speculation loses, what to change first first
     # as of the last good poll, like the judgement
     breaches: Breaches = field(default_factory=Breaches)

@@ -31,7 +31,7 @@ from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapsh
 from sidecar.export.declaration import Shown
 from sidecar.export.exporter import Families, families
 from sidecar.export.metrics import METRICS
-from sidecar.requests.messages import HelloState
+from sidecar.requests.messages import ENDINGS, HelloState
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainStepTimes
 from sidecar.settings.groups import Limits
@@ -73,6 +73,7 @@ LIMITS = Limits()
 TEMPERATURES = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
 GROUPS = [("prompt_tokens", name) for name in ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+")]
 GROUPS += [("output", name) for name in ("free", "structured")]
+GROUPS += [("ending", name) for name in ENDINGS]
 GROUPS += [("sampling", name) for name in ("greedy", "plain", "filtered", "penalties")]
 ADAPTERS = [("adapter", str(number)) for number in range(MOST_ADAPTERS)] + [("adapter", "other")]
 DEEP = (1,) * 32

@@ -62,6 +62,10 @@ class PlainStepTimes:
     prefill_tokens: tuple[tuple[float, ...], ...] = ()
     prefill_seconds: tuple[tuple[float, ...], ...] = ()
     prefill_errors: tuple[tuple[float, ...], ...] = ()
+    # Without what the tokens of prompts attend to: seconds for each of them and for each token to
+    # which it attends; 0: ``prefill_seconds`` include it.
+    attention_seconds: float = 0.0
+    attention_error: float = 0.0
     # The most tokens that a step prefills: longer prompts take several; None: unknown.
     chunk_tokens: float | None = None
 
@@ -138,6 +142,9 @@ class PlainStepTimes:
             ),
             "prefill_seconds and prefill_errors must be from 0 to 3600": all(
                 0 <= one <= _LONGEST for one in times
+            ),
+            "attention_seconds and attention_error must be from 0 to 1": all(
+                0 <= one <= 1 for one in (self.attention_seconds, self.attention_error)
             ),
             "chunk_tokens must be above 0": self.chunk_tokens is None or self.chunk_tokens > 0,
         }

@@ -44,6 +44,7 @@ async def running(
         Supervisor(StateLog(_log())) as supervisor,  # stops polling before ``pages`` close
     ):
         sidecar = Sidecar(settings, pages, supervisor, recorder, reloader)
+
         async with sidecar.receiver:
             supervisor.start("vllm", sidecar.poller.run)
             supervisor.start("pause", sidecar.pause.run)
@@ -51,6 +52,7 @@ async def running(
                 supervisor.start("alerts", sidecar.push.run)
             if reloader is not None:
                 supervisor.start("settings", partial(reloader.run, sidecar.apply))
+
             try:
                 yield await _listening(sidecar.server, settings.listen)
             finally:

@@ -196,7 +196,9 @@ def _configuration() -> stat.Panel:
         "If fewer positions than K are worth drafting, lower num_speculative_tokens to their"
         " number.",
         Query(
-            f"{described} or on ({POD}) {unknown}", "{{configuration}}", unit="suffix:positions pay"
+            f"{described} or on ({POD}) {unknown}",
+            "{{configuration}}",
+            unit="prefix:positions that pay: ",
         ),
         unit=COUNT,
         empty="nothing is drafted",

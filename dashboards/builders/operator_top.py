@@ -48,15 +48,18 @@ VERDICTS: Final[Mapping] = {
     0: ("too little data", "#6e7079"),
     1: ("pays", "green"),
     2: ("breaks even", "yellow"),
-    3: ("unknown: a pod is missing", UNKNOWN),
+    3: ("unknown: pod missing", UNKNOWN),
     4: ("does not pay", "red"),
 }
-STATES: Final[Mapping] = {1: ("firing", "red")}
 _SEVERITIES: Final[Mapping] = {
     3: ("critical", "red"),
     2: ("warning", "orange"),
     1: ("info", "blue"),
 }
+# The code of each severity.
+_SEVERITY_CODES: Final = " or ".join(
+    labelled(f"vector({code})", "severity", name) for code, (name, _) in _SEVERITIES.items()
+)
 LIMITS: Final = (
     Query(BREAK_EVEN, "breaks even at, as measured", Style.NOTICE),
     Query(BREAK_EVEN_HIGHEST, "breaks even at, highest of the pods", Style.LIMIT),
@@ -84,12 +87,14 @@ def top() -> Section:
 
 def alerting() -> Section:
     """What fired when."""
+    fired = worst("alert, severity, at", _subject(FIRING))
     history = states(
         "Alerts firing over time",
-        "One band per alert, for as long as it fired for any selected pod.",
+        "One band per alert, for as long as it fired for any selected pod, in the colour of its"
+        " severity.",
         "The alert that fired first is closest to the cause.",
-        Query(worst("alert, severity, at", _subject(FIRING)), "{{severity}} {{alert}} {{at}}"),
-        values=STATES,
+        Query(f"0 * {fired} + on (severity) group_left () ({_SEVERITY_CODES})", "{{alert}} {{at}}"),
+        values=_SEVERITIES,
         empty="no alert fired",
     )
     return Section("Alerts", [beside(8, (history, 24))], collapsed=True)
@@ -129,9 +134,6 @@ def firing(*labels: str) -> table.Panel:
     by = ", ".join(("alert, severity, at", *labels))
     since = worst(f"{by}, who", who(_subject(FIRING_SINCE)))
     oldest = f"bottomk by ({by}) (1, {since})"
-    codes = " or ".join(
-        labelled(f"vector({code})", "severity", name) for code, (name, _) in _SEVERITIES.items()
-    )
     count = f"count by ({by}) ({since})"
     return rows(
         "Alerts firing",
@@ -156,7 +158,7 @@ def firing(*labels: str) -> table.Panel:
         ],
         [
             Value(
-                f"0 * {oldest} + on (severity) group_left () ({codes})",
+                f"0 * {oldest} + on (severity) group_left () ({_SEVERITY_CODES})",
                 "Severity",
                 COUNT,
                 _SEVERITIES,

@@ -73,10 +73,13 @@ def load_rules() -> dict[str, Rule]:
     groups = yaml.safe_load(shipped("alerts.yaml").read_text(encoding="utf-8"))["groups"]
     rules: dict[str, Rule] = {}
     for entry in (entry for group in groups for entry in group["rules"]):
-        name, labels, texts = entry["alert"], entry["labels"], entry["annotations"]
+        name = entry["alert"]
+        labels = entry["labels"]
+        texts = entry["annotations"]
         wait, keep = (_seconds(entry.get(key, "0s")) for key in ("for", "keep_firing_for"))
         key = f"{name}/{labels['severity']}" if name in rules else name
         rules[key] = Rule(name, labels, wait, keep, texts["summary"], texts["description"])
+
     return rules
 
 
@@ -123,6 +126,9 @@ def conditions(
 
 def _on_vllm(report: Report, past: Past, thresholds: Thresholds, pace: float) -> str | None:
     """The rule on vLLM itself whose condition holds, if any does."""
+    if past.was_stalled:
+        return "SpecDecodeEngineStalled"  # also while vLLM is down after it: one cause, one page
+
     scrape = report.scrape
     # Without an error, no poll has ended yet.
     if scrape.up or scrape.last_error is None:
@@ -153,7 +159,8 @@ def _table(
     yield "SpecDecodeKVCachePressure", {}, breaches.kv_cache_usage
 
     for temperature in model.temperatures:
-        labels, judgement = {"temperature": temperature.temperature}, temperature.judgement
+        labels = {"temperature": temperature.temperature}
+        judgement = temperature.judgement
         yield "SpecDecodeAcceptanceLowAtTemperature", labels, _low(judgement, loses=True)
         yield "SpecDecodeSlowerThanPlainAtTemperature", labels, _slower(judgement)
 
@@ -185,10 +192,12 @@ def _losing(
         page = _COLLAPSED
     else:
         page = _DROPPED if is_alarming else _SLOWER
+
     yield page, {}, values[page]
 
     if not is_alarming and paged != _DROPPED:
         yield "SpecDecodeAcceptanceLow/warning", {}, low
+
     information = whole.acceptance if whole.is_low and low is None else None
     yield "SpecDecodeAcceptanceLow/info", {}, information
 
@@ -274,6 +283,7 @@ class Tracker:
 
         for key in self._courses.keys() - current.keys():
             self._fails(key, self._courses[key], now, wall)
+
         for key, condition in current.items():
             self._holds(key, condition, now, wall)
 
@@ -291,7 +301,8 @@ class Tracker:
         course = self._courses.get(key)
         if course is None or course.ended is not None:
             course = self._courses[key] = Course(self._rules[condition.rule], condition, now, now)
-        course.condition, course.held = condition, now
+        course.condition = condition
+        course.held = now
         if course.started is None and now - course.since >= self._pace * course.rule.wait:
             course.started = wall
 
@@ -301,4 +312,5 @@ class Tracker:
         ):
             del self._courses[key]
         elif course.ended is None and now - course.held >= self._pace * course.rule.keep:
-            course.ended, course.held = wall, now
+            course.ended = wall
+            course.held = now

@@ -55,7 +55,8 @@ class Push:
         """
         self._alerting = alerting
         self._report = report
-        self._log, self._own_page = log, own_page
+        self._log = log
+        self._own_page = own_page
         self._monotonic = monotonic
         self._wall = wall
         self._thresholds = thresholds
@@ -119,7 +120,8 @@ class Push:
 
     def _alert(self, course: Course, wall: float) -> dict[str, Any]:
         """One alert as the API expects it, at ``wall``, Unix seconds. It includes its own end."""
-        rule, condition = course.rule, course.condition
+        rule = course.rule
+        condition = course.condition
         labels = {**self._labels, "alertname": rule.name, **rule.labels, **condition.labels}
         details = f"Details: specdec-sidecar report --url {self._own_page}"
         annotations = {

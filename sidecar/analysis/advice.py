@@ -85,7 +85,7 @@ def advise(
     was accepted in them is, too. ``wanted`` is what the judgement makes of the acceptance rate;
     advice that was given ``before`` stays until it would gain less than half of what is worthwhile.
     """
-    if not evidence.has_rule_of_thumb:
+    if not evidence.is_ruled:
         return Advice()
 
     loads = evidence.costs_by_load if evidence.can_schedule and evidence.costs is not None else {}

@@ -8,7 +8,14 @@ from sidecar.analysis.distributions import quantile
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.latency import gap_growth
-from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence, ModelEvidence, sum_windows
+from sidecar.analysis.evidence import (
+    NO_DRAFTS,
+    Acceptance,
+    Evidence,
+    Loops,
+    ModelEvidence,
+    sum_windows,
+)
 from sidecar.analysis.facts import EngineFacts, ModelFacts
 from sidecar.analysis.findings.catalog import find
 from sidecar.analysis.findings.situation import Situation
@@ -21,50 +28,53 @@ from sidecar.analysis.split.tallies import group_reports
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.analysis.windows.recent import Ordered
 from sidecar.engine.names import Phase
-from sidecar.requests.messages import Table
+from sidecar.requests.messages import ENDINGS, LOOP, Table
 from sidecar.settings.groups import Thresholds
 
 _BINS: Final = 10
 _SPREAD: Final = (0.1, 0.5, 0.9)
+_LOOPS_MATTER: Final = 0.05  # share of the draft tokens from which on loops flatter the rate
 _TIMES: Final = (0.5, 0.95, 0.99)
 
 
 def evidence(facts: ModelFacts, thresholds: Thresholds) -> ModelEvidence:
     """What the model is judged by."""
     model = facts.model
+    plain_tpot = model.plain_latencies.get(Phase.TPOT, {})
     return ModelEvidence(
         model_name=model.name,
-        whole=_whole(facts),
-        temperatures={
-            label: Evidence(
-                window=window,
-                hour=facts.hours[label],
-                speedup=model.speed.temperature(label).in_force,
-                speculation=facts.speculation,
-            )
-            for label, window in facts.windows.items()
-        },
-        engines={
-            engine.state.key.engine: Evidence(
-                window=engine.state.window,
-                hour=engine.state.hour,
-                speedup=engine.speed.in_force if engine.speed is not None else None,
-                speculation=engine.speculation,
-            )
-            for engine in facts.speculating
-        },
+        whole=_whole(facts, thresholds),
+        temperatures={label: _at_temperature(facts, label) for label in facts.windows},
+        engines={engine.state.key.engine: _on_engine(engine) for engine in facts.speculating},
         acceptance_p10=facts.acceptance_p10,
-        latency_gap_growth=_gap_growth(
-            facts.present, model.plain_latencies.get(Phase.TPOT, {}), thresholds.min_requests
-        ),
+        latency_gap_growth=_gap_growth(facts.present, plain_tpot, thresholds.min_requests),
         kv_cache_peak=_kv_cache_peak(facts),
     )
 
 
-def _whole(facts: ModelFacts) -> Evidence:
+def _at_temperature(facts: ModelFacts, label: str) -> Evidence:
+    return Evidence(
+        window=facts.windows[label],
+        hour=facts.hours[label],
+        speedup=facts.model.speed.temperature(label).in_force,
+        speculation=facts.speculation,
+    )
+
+
+def _on_engine(engine: EngineFacts) -> Evidence:
+    return Evidence(
+        window=engine.state.window,
+        hour=engine.state.hour,
+        speedup=engine.speed.in_force if engine.speed is not None else None,
+        speculation=engine.speculation,
+    )
+
+
+def _whole(facts: ModelFacts, thresholds: Thresholds) -> Evidence:
     windows = sum_windows([engine.state.window for engine in facts.speculating])
     hours = sum_windows([engine.state.hour for engine in facts.speculating])
     loads = facts.model.speed.loads.report(facts.model.speed.curve)
+
     return Evidence(
         window=_at_positions(windows, facts.windows.values()),
         hour=_at_positions(hours, facts.hours.values()),
@@ -75,13 +85,37 @@ def _whole(facts: ModelFacts) -> Evidence:
         is_data_parallel=any(map(_is_data_parallel, facts.speculating)),
         runs_v2=_runs_v2(facts),
         emitted_share=_emitted_share(facts.speed, windows),
+        loops=_loops(facts, thresholds.min_requests),
     )
+
+
+def _loops(facts: ModelFacts, min_requests: int) -> Loops | None:
+    """See ``Evidence``. Nothing is said of fewer finished requests than ``min_requests``."""
+    if Table.ENDING not in facts.tables or not facts.windows:
+        return None
+
+    tallies = facts.model.tallies
+    ended = {ending: tallies[Table.ENDING, ending].window for ending in ENDINGS}
+    looping = ended[LOOP]
+    every = sum_windows(list(ended.values()))
+    others = sum_windows([window for name, window in ended.items() if name != LOOP])
+    if looping.rate is None or every.rate is None or (every.requests or 0) < min_requests:
+        return None
+
+    share = looping.draft_tokens / every.draft_tokens
+    if share < _LOOPS_MATTER:
+        return None
+
+    return Loops(rate=looping.rate, share=share, whole=every.rate, without=others.rate)
 
 
 def _runs_v2(facts: ModelFacts) -> bool | None:
     """Whether the model's engines run on model runner V2; all are configured alike."""
-    known = (engine.plugin.configuration.model_runner_v2 for engine in facts.speculating)
-    return next((runs for runs in known if runs is not None), None)
+    for engine in facts.speculating:
+        runs_v2 = engine.plugin.configuration.model_runner_v2
+        if runs_v2 is not None:
+            return runs_v2
+    return None
 
 
 def _emitted_share(speed: EngineSpeed | None, window: Acceptance) -> float | None:
@@ -100,7 +134,7 @@ def _emitted_share(speed: EngineSpeed | None, window: Acceptance) -> float | Non
 
 def _is_data_parallel(engine: EngineFacts) -> bool:
     size = engine.plugin.configuration.data_parallel_size or 1
-    return size > 1 or engine.state.key.engine != "0"
+    return size > 1 or engine.state.key.number != "0"
 
 
 def _kv_cache_peak(facts: ModelFacts) -> float | None:
@@ -114,11 +148,17 @@ def _gap_growth(
     present: Iterable[EngineFacts], baseline: Mapping[float, float], least: int
 ) -> float | None:
     """See ``ModelEvidence``. P99 of fewer than ``least`` requests is just the slowest one."""
-    measured = [engine.state.latencies.get(Phase.TPOT) for engine in present]
-    growths = [
-        gap_growth(latency, baseline) for latency in measured if latency and latency.count >= least
-    ]
-    return max((growth for growth in growths if growth is not None), default=None)
+    growths = []
+    for engine in present:
+        latency = engine.state.latencies.get(Phase.TPOT)
+        if latency is None or latency.count < least:
+            continue
+
+        growth = gap_growth(latency, baseline)
+        if growth is not None:
+            growths.append(growth)
+
+    return max(growths, default=None)
 
 
 def _at_positions(window: Acceptance, temperatures: Iterable[Acceptance]) -> Acceptance:
@@ -126,6 +166,7 @@ def _at_positions(window: Acceptance, temperatures: Iterable[Acceptance]) -> Acc
     split = sum_windows(list(temperatures))
     if not any(split.drafted_per_position):
         return window
+
     return replace(
         window,
         accepted_per_position=split.accepted_per_position,
@@ -136,26 +177,23 @@ def _at_positions(window: Acceptance, temperatures: Iterable[Acceptance]) -> Acc
 def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Thresholds) -> ModelReport:
     """The model as of the last good poll."""
     model = facts.model
+    groups = group_reports(
+        model.tallies,
+        facts.tables,
+        facts.differences,
+        thresholds.min_requests,
+        is_fresh=facts.is_fresh,
+    )
+    loads = model.speed.loads.report(model.speed.curve)
+
     report = ModelReport(
         model_name=model.name,
         engines=tuple(_engine_report(facts, engine, judged) for engine in facts.engines),
         temperatures=tuple(_temperatures(facts, judged)) if facts.is_split else (),
-        groups=tuple(
-            group_reports(
-                model.tallies,
-                facts.tables,
-                facts.differences,
-                thresholds.min_requests,
-                is_fresh=facts.is_fresh,
-            )
-        ),
+        groups=tuple(groups),
         judgement=judged.whole,
         speed=facts.speed,
-        loads=tuple(
-            load
-            for load in model.speed.loads.report(model.speed.curve)
-            if load.tokens or load.plain_seconds is not None
-        ),
+        loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
         contexts=model.speed.contexts if facts.is_fresh else {},
         acceptance_p10=facts.acceptance_p10,
         no_split=facts.no_split,
@@ -182,10 +220,11 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
 def _engine_report(facts: ModelFacts, engine: EngineFacts, judged: ModelJudgement) -> EngineReport:
     state = engine.state
     plugin = engine.plugin
+    held = state.held
     report = EngineReport(
         key=state.key,
-        counters=state.held.counters if state.held is not None else {},
-        accepted_per_position=state.held.accepted_per_position if state.held is not None else (),
+        counters=held.counters if held is not None else {},
+        accepted_per_position=held.accepted_per_position if held is not None else (),
         kv_cache_usages=state.kv_cache.distribution.snapshot(),
         window_acceptances=state.window_acceptances.snapshot(),
         loads=state.loads.report() if state.is_reported or state.untimed is None else (),
@@ -239,41 +278,60 @@ def _difference(facts: ModelFacts, engine: EngineFacts) -> Difference | None:
 
 
 def _temperatures(facts: ModelFacts, judged: ModelJudgement) -> Iterator[TemperatureReport]:
+    for by, label in facts.model.tallies:
+        if by is Table.TEMPERATURE:
+            yield _temperature(facts, label, judged.temperatures.get(label, Judgement()))
+
+
+def _temperature(facts: ModelFacts, label: str, judgement: Judgement) -> TemperatureReport:
     model = facts.model
-    has_baseline = model.speed.curve is not None
+    state = model.temperatures[label]
+    speed = model.speed.temperature(label)
+    report = TemperatureReport(
+        temperature=label,
+        tally=model.tallies[Table.TEMPERATURE, label].total,
+        acceptances=state.acceptances.snapshot(),
+        lengths=state.lengths.snapshot(),
+        ttft=state.ttft.snapshot(),
+        tpot=state.tpot.snapshot(),
+        durations=state.durations.snapshot(),
+        window=replace(NO_DRAFTS, share=0.0),
+        acceptance_quantiles=dict.fromkeys(_SPREAD),
+        acceptance_bins=(0,) * _BINS,
+        ttft_quantiles=dict.fromkeys(_TIMES),
+        tpot_quantiles=dict.fromkeys(_TIMES),
+        judgement=judgement,
+        speedup=None,
+        held=None,
+        saved_seconds=speed.saved if model.speed.curve is not None else None,
+        lost_seconds=speed.lost if model.speed.curve is not None else None,
+        endings={**state.endings} if Table.ENDING in facts.tables else None,
+    )
 
-    for label in (name for by, name in model.tallies if by is Table.TEMPERATURE):
-        state = model.temperatures[label]
-        speed = model.speed.temperature(label)
-        window = facts.windows.get(label)
-        acceptances, ttft, tpot = (
-            recent.ordered() if window is not None else Ordered(())
-            for recent in (state.recent_acceptances, state.recent_ttft, state.recent_tpot)
-        )
+    window = facts.windows.get(label)
+    if window is None:
+        return report
 
-        yield TemperatureReport(
-            temperature=label,
-            tally=model.tallies[Table.TEMPERATURE, label].total,
-            acceptances=state.acceptances.snapshot(),
-            lengths=state.lengths.snapshot(),
-            ttft=state.ttft.snapshot(),
-            tpot=state.tpot.snapshot(),
-            durations=state.durations.snapshot(),
-            window=window or replace(NO_DRAFTS, share=0.0),
-            acceptance_quantiles={share: quantile(acceptances, share) for share in _SPREAD},
-            acceptance_bins=_bins(acceptances),
-            ttft_quantiles={share: quantile(ttft, share) for share in _TIMES},
-            tpot_quantiles={share: quantile(tpot, share) for share in _TIMES},
-            judgement=judged.temperatures.get(label, Judgement()),
-            speedup=speed.speedup if window is not None else None,
-            held=speed.held if window is not None else None,
-            saved_seconds=speed.saved if has_baseline else None,
-            lost_seconds=speed.lost if has_baseline else None,
-        )
+    acceptances = state.recent_acceptances.ordered()
+    return replace(
+        report,
+        window=window,
+        acceptance_quantiles=_quantiles(acceptances, _SPREAD),
+        acceptance_bins=_bins(acceptances),
+        ttft_quantiles=_quantiles(state.recent_ttft.ordered(), _TIMES),
+        tpot_quantiles=_quantiles(state.recent_tpot.ordered(), _TIMES),
+        speedup=speed.speedup,
+        held=speed.held,
+    )
+
+
+def _quantiles(values: Ordered, shares: Iterable[float]) -> dict[float, float | None]:
+    return {share: quantile(values, share) for share in shares}
 
 
 def _bins(acceptances: Ordered) -> tuple[int, ...]:
     bins = [0] * _BINS
     for acceptance, count in acceptances.counts:
-        bins[min(int(acceptance * _BINS), _BINS - 1)] += count
+        place = min(int(acceptance * _BINS), _BINS - 1)
+        bins[place] += count
     return tuple(bins)

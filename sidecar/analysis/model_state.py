@@ -31,7 +31,7 @@ from sidecar.analysis.windows.recent import Ordered, Recent, acceptance_bin
 from sidecar.analysis.windows.sums import SlidingSums
 from sidecar.engine.methods import REJECTED
 from sidecar.requests.messages import OTHER, FinishedRequest, Table
-from sidecar.requests.tally import NOTHING, Tally
+from sidecar.requests.tally import NO_REQUESTS, Tally
 from sidecar.settings import Settings
 from sidecar.settings.groups import MOST_MIN_REQUESTS
 
@@ -84,7 +84,9 @@ class ModelState:
 
         # Finished requests of the window by stratum and group, for each way of grouping them.
         self.strata = {
-            by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*GROUPED, ENGINE)
+            by: SlidingSums[Cell, Sums](settings.latency_window, 20)
+            for by in (*GROUPED, ENGINE)
+            if by is not Table.ENDING
         }
         # Finished requests, those with each parameter of REJECTED, and the tokens of structured
         # ones without drafts.
@@ -108,7 +110,7 @@ class ModelState:
             again.speed.temperature(label).lost = self.speed.temperature(label).lost
         return again
 
-    def count(self, at: float, lives: Sequence[CountedLife]) -> int:
+    def take_cuts(self, at: float, lives: Sequence[CountedLife]) -> int:
         """Takes in the cuts of the model's lives that count, by ``at``, a good poll's time.
 
         Returns how many more adapters have become "other".
@@ -137,7 +139,7 @@ class ModelState:
             return taken
         tallies = self._labels.sums(cut.tables)
         for label, tally in tallies.items():
-            earlier = taken.tallies.get(label, NOTHING)
+            earlier = taken.tallies.get(label, NO_REQUESTS)
             if not tally.has_fallen(earlier):
                 self._tally(label).grow(tally - earlier)
         return TakenCut(cut, tallies)
@@ -149,7 +151,7 @@ class ModelState:
                 del self.tallies[label]  # of a process of vLLM that has ended
 
         for label in {*self.tallies, *totals}:
-            self._tally(label).total = totals.get(label, NOTHING)
+            self._tally(label).total = totals.get(label, NO_REQUESTS)
 
     def _begin(self, at: float, lives: Sequence[CountedLife]) -> None:
         """The tallies' windows begin where the ``lives`` do, not with vLLM's first page."""
@@ -166,7 +168,7 @@ class ModelState:
             self.tallies[label].mark(self._marked)
         return self.tallies[label]
 
-    def finished(
+    def take_finished(
         self,
         at: float,
         engine: str,
@@ -180,7 +182,8 @@ class ModelState:
         """
         for label, ended in self._by_temperature(early).items():
             numbers = [request_numbers(request) for request in ended]
-            self.temperatures[label].finished(at, numbers, are_recent=False)
+            self.temperatures[label].observe(at, numbers, are_recent=False)
+            self.temperatures[label].count_endings(ended)
 
         if self._latest and at < self._latest[-1].at:  # the clock was set back
             self._latest.clear()
@@ -188,7 +191,8 @@ class ModelState:
         by_temperature = self._by_temperature(recent)
         for label, ended in by_temperature.items():
             numbers = [request_numbers(request) for request in ended]
-            self.temperatures[label].finished(at, numbers, are_recent=True)
+            self.temperatures[label].observe(at, numbers, are_recent=True)
+            self.temperatures[label].count_endings(ended)
             acceptances = [one.acceptance for one in numbers if one.acceptance is not None]
             self._acceptances.add(at, acceptances)
             self._latest.extend(_Latest(at, acceptance) for acceptance in acceptances)
@@ -240,14 +244,13 @@ class ModelState:
     def _groups(self, request: FinishedRequest) -> Iterator[Label]:
         """A request's group in each table, but for temperatures.
 
-        Adapters are left out unless they are named, and what this vLLM's plug-in cannot tell.
+        Adapters are left out unless they are named, and what this vLLM's plug-in cannot tell. So is
+        how the output ends: nothing that a request asked for.
         """
         yield Table.PROMPT_TOKENS, prompt_label(max(request.prompt_tokens - 1, 0).bit_length())
         yield Table.OUTPUT, STRUCTURED if request.structured else "free"
         if request.sampling is not None:
             yield Table.SAMPLING, request.sampling
-        if request.ending is not None:
-            yield Table.ENDING, request.ending
         if self._settings.plugin.adapters:
             yield Table.ADAPTER, self._labels.label(Table.ADAPTER, request.adapter or "")
 

@@ -26,7 +26,7 @@ from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Breaches, Judgement
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.requests.messages import Configuration, Speculation
+from sidecar.requests.messages import Configuration, Ending, Speculation
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainStepTimes
 
@@ -108,6 +108,8 @@ class TemperatureReport:
     saved_seconds: float | None
     lost_seconds: float | None  # likewise, but lost
     held: Held | None = None  # what stands in for ``speedup`` while it is withheld
+    # finished requests by how their output ends, since this sidecar's start; None: not known
+    endings: Mapping[Ending, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

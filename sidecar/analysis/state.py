@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.build import evidence, model_report
+from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.engine.health import HealthWatch, vitals
 from sidecar.analysis.engine.scrape_report import ScrapeReport
@@ -33,7 +34,9 @@ _NO_OWN: Final = OwnReport()
 
 def _drops(is_dropped: bool | None) -> float:  # noqa: FBT001 - as the plug-in says it
     """The share of hits whose last block an engine computes again: half where nobody knows."""
-    return 0.5 if is_dropped is None else float(is_dropped)
+    if is_dropped is None:
+        return 0.5
+    return 1.0 if is_dropped else 0.0
 
 
 class State:
@@ -137,23 +140,23 @@ class State:
         """All models, made once for each poll, and once more when it is no longer fresh."""
         judged = self._judge.in_force(now, fresh=is_fresh)
         which = (is_fresh, bool(judged))
-        if which not in self._reports:
-            known = self._facts if is_fresh else [facts.aged() for facts in self._facts]
-            self._reports[which] = tuple(
-                model_report(
-                    facts,
-                    judged.get(facts.model.name, ModelJudgement()),
-                    self._settings.thresholds,
-                )
-                for facts in known
-            )
+        if which in self._reports:
+            return self._reports[which]
 
+        reports = []
+        for facts in self._facts:
+            known = facts if is_fresh else facts.aged()
+            judgement = judged.get(facts.model.name, ModelJudgement())
+            reports.append(model_report(known, judgement, self._settings.thresholds))
+
+        self._reports[which] = tuple(reports)
         return self._reports[which]
 
     def _note_positions(self, page: PageSnapshot) -> None:
         most = shown_positions(self._settings, len(self._engines.states))
-        past = max((len(engine.accepted_per_position) - most for engine in page.engines), default=0)
-        self._overflow["position"] = max(self._overflow["position"], past)
+        for engine in page.engines:
+            past = len(engine.accepted_per_position) - most
+            self._overflow["position"] = max(self._overflow["position"], past)
 
     def _judge_models(self, at: float, lives: LivesView) -> None:
         thresholds = self._settings.thresholds
@@ -200,6 +203,7 @@ class State:
             now = next(filter(None, confirmed), None)
             if now is None:
                 continue
+
             before = self._speculation.get(name, now)
             self._speculation[name] = now
             if name in self._unconfirmed and now != before:
@@ -227,7 +231,7 @@ class State:
 
     def _take_lives(self, at: float, lives: LivesView) -> None:
         for model in self._models.values():
-            self._overflow["group"] += model.count(at, lives.lives_of(model.name))
+            self._overflow["group"] += model.take_cuts(at, lives.lives_of(model.name))
 
     def _take_finished(self, at: float, lives: LivesView) -> None:
         for requests in lives.finished:
@@ -235,7 +239,7 @@ class State:
             if model is None:  # past ``limits.models``
                 self.plugin.leave_out(requests)
             else:
-                model.finished(at, requests.key.engine, requests.early, requests.recent)
+                model.take_finished(at, requests.key.engine, requests.early, requests.recent)
 
     def _take_steps(self, start: float, at: float, lives: LivesView) -> None:
         """Takes in what each engine decoded since the last poll.
@@ -247,20 +251,30 @@ class State:
         for key, state in self._engines.states.items():
             if key == merge.OTHER_ENGINES or state.seen_at != at:
                 continue
+
             state.drops_block = _drops(lives.engine(key).configuration.drops_cache_block)
-            steps = state.steps
-            if state.untimed is not None and state.grown is not None:
-                steps = state.reported(state.grown, reported.get(key, NO_STEPS))
-            state.sample(at, reported.get(key, NO_STEPS))
+            steps = _decoded(state, at, reported.get(key, NO_STEPS))
             if steps is None:
                 continue
-            steps = steps.holding(state.context(at))
+
             state.loads.add(steps)
             if state.speculates:
                 speculating[key.model_name][key] = steps
 
         for name, decoded in speculating.items():
             self._models[name].speed.polled(start, at, decoded)
+
+
+def _decoded(state: EngineState, at: float, tally: StepTally) -> Steps | None:
+    """An engine's steps since the last poll, and what its requests hold; None if it made none."""
+    steps = state.steps
+    if state.untimed is not None and state.grown is not None:
+        steps = state.reported(state.grown, tally)
+
+    state.sample(at, tally)
+    if steps is None:
+        return None
+    return steps.holding(state.context(at))
 
 
 def _steps_by_engine(lives: LivesView) -> dict[EngineKey, StepTally]:

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from sidecar.analysis.distributions import ACCEPTANCE_EDGES, Histogram
 from sidecar.analysis.windows.recent import Recent, acceptance_bin, duration_bin
-from sidecar.requests.messages import FinishedRequest
+from sidecar.requests.messages import ENDINGS, Ending, FinishedRequest
 from sidecar.requests.tally import Outcome
 
 # few: each edge costs a series per temperature
@@ -62,24 +62,32 @@ class TemperatureState:
         self.ttft = Histogram(TTFT_EDGES)
         self.tpot = Histogram(TPOT_EDGES)
         self.durations = Histogram(DURATION_EDGES)
+        self.endings: dict[Ending, int] = dict.fromkeys(ENDINGS, 0)
         self.recent_acceptances = Recent(window, acceptance_bin)
         self.recent_ttft = Recent(window, duration_bin)
         self.recent_tpot = Recent(window, duration_bin)
 
     def go_on_from(self, before: "TemperatureState") -> None:
-        """Takes the distributions over, but not what is recent."""
+        """Takes over what is exported as a counter, but not what is recent."""
         self.acceptances = before.acceptances
         self.lengths = before.lengths
         self.ttft = before.ttft
         self.tpot = before.tpot
         self.durations = before.durations
+        self.endings = before.endings
 
     def drop(self, at: float) -> None:
         """Forgets what has left the window that ends at ``at``."""
         for recent in (self.recent_acceptances, self.recent_ttft, self.recent_tpot):
             recent.drop(at)
 
-    def finished(self, at: float, numbers: Sequence[RequestNumbers], *, are_recent: bool) -> None:
+    def count_endings(self, requests: Iterable[FinishedRequest]) -> None:
+        """Counts finished requests by how their output ends, where the plug-in tells."""
+        for request in requests:
+            if request.ending is not None:
+                self.endings[request.ending] += 1
+
+    def observe(self, at: float, numbers: Sequence[RequestNumbers], *, are_recent: bool) -> None:
         """Adds requests that finished before ``at``, to the windows only if they ``are_recent``."""
         acceptances = _known(one.acceptance for one in numbers)
         ttft = _known(one.ttft for one in numbers)

@@ -88,7 +88,7 @@ class Judgement:
     @property
     def basis(self) -> Basis:
         """What ``verdict`` is based on."""
-        if self.by_speedup is not None or not self.evidence.has_rule_of_thumb:
+        if self.by_speedup is not None or not self.evidence.is_ruled:
             return Basis.SPEEDUP
         return Basis.ACCEPTANCE
 
@@ -220,7 +220,7 @@ def _breaches(model: ModelEvidence, whole: Judgement, thresholds: Thresholds) ->
 
     p10 = model.acceptance_p10
     is_p10_low = p10 is not None and p10 < thresholds.acceptance_p10
-    decides = is_judged and model.whole.has_rule_of_thumb
+    decides = is_judged and model.whole.is_ruled
 
     growth = model.latency_gap_growth
     has_grown = growth is not None and growth > thresholds.latency_gap_growth
@@ -261,7 +261,7 @@ def judge(
     by_acceptance = Verdict.INSUFFICIENT_DATA
     by_speedup = None
     held_below = None
-    if evidence.has_rule_of_thumb:
+    if evidence.is_ruled:
         lines = Lines(thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
         by_acceptance, held_below = _steady(before.by_acceptance, judged.rate, 0.0, lines)
 

@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)"
     )
+
     load = "also send requests, at these concurrency levels: 1,2,4,8,16 (default: only watch)"
     parser.add_argument(
         "--load", type=listed(whole(MOST_AT_ONCE)), default=(), metavar="N,N", help=load
@@ -67,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="such as 10m (default: 60s; 10m with --load)",
     )
+
     context = (
         "with --load: lengths of the prompts in tokens, to which they are cut or filled up; give"
         " the shortest and the longest of your traffic (default: the prompts as they are, and 2048"
@@ -304,7 +306,9 @@ def _problems(times: PlainStepTimes) -> Iterable[str]:
         )
     if not times.prefill_tokens:
         yield "no prompts of 64 tokens or more: what prefill costs is unknown"
-    if (load := times.machine_load) is not None and load > _BUSY:
+
+    load = times.machine_load
+    if load is not None and load > _BUSY:
         yield (
             f"this machine was busy before: {load:.1f} processes per core were ready to run, so the"
             " step times may be too long"

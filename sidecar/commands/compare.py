@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("after", type=Path, metavar="B.json", help="another one, to compare with A")
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
+
     slower = (
         "such as 5%%: exit with 1 if median TTFT, median TPOT or tokens/s is significantly slower"
         " by that much, with 3 if the sweeps cannot rule it out at every level"

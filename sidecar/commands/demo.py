@@ -112,14 +112,14 @@ def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
     running = (1.0, float(options.max_num_seqs))
     # For the prompts of each other request.
     waiting = _PROMPT_SHARE * options.prefill_seconds_per_token
+    seconds = []
+    for requests in running:
+        decoding = options.step_seconds + requests * options.step_seconds_per_request
+        seconds.append(decoding + (requests - 1) * waiting)
+
     return PlainStepTimes(
         running=running,
-        seconds=tuple(
-            options.step_seconds
-            + requests * options.step_seconds_per_request
-            + (requests - 1) * waiting
-            for requests in running
-        ),
+        seconds=tuple(seconds),
         errors=(0.0005, 0.0005),
         prompt_share=_PROMPT_SHARE,
     )

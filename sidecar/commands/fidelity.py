@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``fidelity``."""
     tested = "the vLLM to test, such as one that speculates (default: the setting vllm_url)"
     parser.add_argument("--url", type=base_url, help=tested)
+
     reference = "the vLLM to compare it with: the same model without speculation"
     parser.add_argument("--against", type=base_url, required=True, metavar="URL", help=reference)
     parser.add_argument(
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="both",
         help="which outputs to test (default: both)",
     )
+
     temperature = number_up_to(2.0, "a temperature above 0 and at most 2")
     parser.add_argument(
         "--temperature",
@@ -59,21 +61,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="T",
         help="of the sampled outputs (default: 1)",
     )
+
     samples = "sampled outputs of each prompt and server (default: 200)"
     parser.add_argument("--samples", type=whole(10**6), default=200, metavar="N", help=samples)
+
     drafts = "draft tokens per step of the server to test (default: 3)"
     parser.add_argument("--tokens", type=whole(100), default=3, metavar="K", help=drafts)
+
     difference = "the change of a token's probability that must be noticed (default: 5%%)"
     parser.add_argument(
         "--difference", type=share_of_one, default=0.05, metavar="SHARE", help=difference
     )
+
     near_tie = f"in nat, the preference up to which numerics explain a difference ({NEAR_TIE})"
     nats = number_up_to(100.0, "a number above 0")
     parser.add_argument("--near-tie", type=nats, default=NEAR_TIE, metavar="NAT", help=near_tie)
+
     concurrency = "requests in flight on each server (default: 16)"
     parser.add_argument(
         "--concurrency", type=whole(MOST_AT_ONCE), default=16, metavar="N", help=concurrency
     )
+
     end = "give up after this long (default: 30m)"
     parser.add_argument("--duration", type=duration, default=1800.0, metavar="TIME", help=end)
     parser.add_argument("--json", action="store_true", help="print JSON rather than text")
@@ -204,6 +212,7 @@ async def _greedy(
         greedy_replies(tested, requests.prompts, requests.max_tokens, options.concurrency),
         greedy_replies(reference, requests.prompts, requests.max_tokens, options.concurrency),
     )
+
     # Verification runs the model in other shapes than decoding; so does another batch size.
     alone = await greedy_replies(reference, requests.prompts, requests.max_tokens, 1)
     return (

@@ -54,6 +54,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     model = "its folder or config.json, or its parameters, such as 70b or 500m"
     parser.add_argument("--target", metavar="MODEL", required=True, help=model)
     parser.add_argument("--draft", metavar="MODEL", help=f"the draft model or head: {model}")
+
     methods = (*NEEDS_A_MODEL, *_WITHOUT_A_MODEL)
     method = f"{', '.join(methods)} (default: what the draft's config.json says, or draft_model)"
     parser.add_argument("--method", choices=methods, metavar="METHOD", help=method)
@@ -65,8 +66,10 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
 
     tokens = "draft tokens per step, K (default: 3)"
     parser.add_argument("--tokens", type=whole(1000), default=3, metavar="K", help=tokens)
+
     samples = "the draft samples its tokens, so its logits are kept in memory"
     parser.add_argument("--sampled-drafts", action="store_true", help=samples)
+
     vocabulary = "of a target given by its parameters, for --sampled-drafts"
     parser.add_argument("--vocabulary", type=whole(10**7), metavar="N", help=vocabulary)
 
@@ -76,19 +79,25 @@ def _add_gpus(parser: argparse.ArgumentParser) -> None:
     gpu.add_argument(
         "--gpu", choices=tuple(_GPU_GB), metavar="NAME", help=f"one of {', '.join(_GPU_GB)}"
     )
+
     memory = number_up_to(1e5, "gigabytes, such as 80")
     gpu.add_argument(
         "--gpu-memory", type=memory, metavar="GB", help="memory of each GPU, 10^9 bytes"
     )
+
     gpus = "GPUs that share the target: vLLM's --tensor-parallel-size (default: 1)"
     parser.add_argument("--gpus", type=whole(_MOST_GPUS), default=1, metavar="N", help=gpus)
+
     draft_parallel = "1 or --gpus: vLLM's draft_tensor_parallel_size (default: --gpus)"
     parser.add_argument("--draft-gpus", type=whole(_MOST_GPUS), metavar="N", help=draft_parallel)
+
     share = number_up_to(1.0, "a share above 0 and at most 1")
     used = "vLLM's --gpu-memory-utilization (default: 0.92, as in vLLM 0.32)"
     parser.add_argument("--utilization", type=share, default=0.92, metavar="SHARE", help=used)
+
     overhead = "on each GPU, for activations and CUDA graphs (default: 0)"
     parser.add_argument("--overhead", type=memory, default=0.0, metavar="GB", help=overhead)
+
     available = (
         "what vLLM without a draft logs as `Available KV cache memory` at its start, instead of"
         " the calculation"
@@ -105,15 +114,20 @@ def _add_cache(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help=f"of the KV cache (default: {UNQUANTIZED})",
     )
+
     shape = "layers x KV heads x head size, such as 80x8x128, if it is given by its parameters"
     parser.add_argument("--kv", type=_cached, metavar="SHAPE", help=f"the target's {shape}")
     parser.add_argument("--draft-kv", type=_cached, metavar="SHAPE", help=f"the draft's {shape}")
+
     context = "length of the requests to count (default: the target's longest, or 8192)"
     parser.add_argument("--context", type=whole(_MOST_TOKENS), metavar="TOKENS", help=context)
+
     seqs = "requests that run at once (default: 256)"
     parser.add_argument("--max-num-seqs", type=whole(10**6), default=256, metavar="N", help=seqs)
+
     block = "tokens in a block of the KV cache (default: 16, vLLM's on GPUs)"
     parser.add_argument("--block-size", type=whole(10**6), default=16, metavar="N", help=block)
+
     batched = "vLLM's --max-num-batched-tokens, for sliding windows (default: 8192)"
     parser.add_argument(
         "--batched-tokens", type=whole(_MOST_TOKENS), default=8192, metavar="N", help=batched

@@ -51,8 +51,12 @@ class MetricsPage:
             positions = tuple(map(str, range(options.num_speculative_tokens)))
             self._add(Counter, *_SPECULATION)
             self._add(Counter, _PER_POSITION, position=positions)
+
         self._add(Gauge, "num_requests_running", "num_requests_waiting")
         self._add(Gauge, "num_requests_waiting_by_reason", reason=("capacity", "deferred"))
+        states = ("awake", "weights_offloaded", "discard_all")
+        self._add(Gauge, "engine_sleep_state", sleep_state=states)
+        self._series["engine_sleep_state", "awake"].set(1)
         self._add(Gauge, "kv_cache_usage_perc")
         self._add(Counter, "prefix_cache_queries", "prefix_cache_hits", "num_preemptions")
         self._add(Counter, "prompt_tokens", "generation_tokens")
@@ -90,6 +94,7 @@ class MetricsPage:
         computed = report.prompt_tokens - report.cached_prompt_tokens
         if report.outputs:  # vLLM counts no step without any, as of a part of a prompt
             self._observe("iteration_tokens_total", computed + report.generation_tokens)
+
         self._count("prompt_tokens", report.prompt_tokens)
         self._count("prefix_cache_queries", report.prompt_tokens)
         self._count("prefix_cache_hits", report.cached_prompt_tokens)
@@ -100,6 +105,7 @@ class MetricsPage:
             self._count("spec_decode_num_accepted_tokens", report.speculation.num_accepted_tokens)
             for position, accepted in enumerate(report.speculation.num_accepted_tokens_per_pos):
                 self._count(_PER_POSITION, accepted, str(position))
+
         self._observe("time_to_first_token_seconds", *report.first_token_seconds)
         self._observe("inter_token_latency_seconds", *report.inter_token_seconds)
         for request in report.finished:
@@ -108,6 +114,7 @@ class MetricsPage:
             self._observe("e2e_request_latency_seconds", request.last_token - request.arrived)
             self._observe("request_queue_time_seconds", request.scheduled - request.arrived)
             self._observe("request_prefill_time_seconds", request.first_token - request.scheduled)
+
         self.record_load(scheduler)
 
     def record_load(self, scheduler: Scheduler) -> None:

@@ -218,7 +218,8 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Plans the next step, which is empty if no request waits or runs."""
-        output, options = SchedulerOutput(), self._options
+        output = SchedulerOutput()
+        options = self._options
         room = options.max_num_batched_tokens
         for request in self.running:
             if request.is_prefilling:
@@ -243,6 +244,7 @@ class Scheduler:
             request.num_computed_tokens = request.num_cached_tokens
             output.scheduled_new_reqs.append(SimpleNamespace(req_id=request.request_id))
             room -= self._prefill(request, output, room)
+
         return output
 
     def _prefill(self, request: Request, output: SchedulerOutput, room: int) -> int:
@@ -264,7 +266,10 @@ class Scheduler:
 
     def _work(self, output: SchedulerOutput) -> StepWork:
         """What the planned step computes."""
-        decodes = context = prefill = attended = 0
+        decodes = 0
+        context = 0
+        prefill = 0
+        attended = 0
         for request_id, tokens in output.num_scheduled_tokens.items():
             request = self.requests[request_id]
             if request.is_prefilling:
@@ -273,6 +278,7 @@ class Scheduler:
             else:
                 decodes += 1
                 context += request.num_tokens
+
         return StepWork(
             decodes=decodes,
             context_tokens=context,
@@ -288,7 +294,8 @@ class Scheduler:
         """
         sampled = []
         for request_id in output.num_scheduled_tokens:
-            request, accepted = self.requests.get(request_id), 0
+            request = self.requests.get(request_id)
+            accepted = 0
             if request is not None and request.is_prefilling:
                 ends = request.num_computed_tokens + output.num_scheduled_tokens[request_id]
                 sampled.append([0] if ends >= request.num_prompt_tokens else [])
@@ -330,6 +337,7 @@ class Scheduler:
                     report.speculation, len(draft), len(tokens) - 1, invalid, request_id
                 )
             self._emit(request, tokens, report)
+
         return {0: report}
 
     def make_spec_decoding_stats(
@@ -364,12 +372,14 @@ class Scheduler:
             report.cached_prompt_tokens += request.num_cached_tokens
         else:
             report.inter_token_seconds.append(self.now - request.last_token)
+
         request.last_token = self.now
         request.num_output_tokens += len(tokens)
         report.generation_tokens += len(tokens)
         if request.num_output_tokens >= request.max_tokens:
             self._end(request, RequestStatus.FINISHED_LENGTH_CAPPED)
             report.finished.append(request)
+
         report.outputs.append(NewTokens(request.request_id, tokens, request.status or None))
 
     def _end(self, request: Request, status: RequestStatus) -> None:

@@ -38,7 +38,8 @@ class Engine:
 
         Breaks off all requests in flight and closes the plug-in's connection.
         """
-        task, self._task = self._task, None
+        task = self._task
+        self._task = None
         if task is not None:
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -71,7 +72,8 @@ class Engine:
                 outputs.put_nowait(None)
 
     async def _step_for_ever(self) -> None:
-        scheduler, deadline = self.scheduler, time.monotonic()
+        scheduler = self.scheduler
+        deadline = time.monotonic()
         while True:
             scheduler.now = time.monotonic()
             output = scheduler.schedule()
@@ -82,7 +84,8 @@ class Engine:
                 continue
             # Each deadline follows from the last one, so that timer delays do not add up; a lag of
             # more than a step is not made up for.
-            now, step = time.monotonic(), scheduler.duration(output) / self._speed
+            now = time.monotonic()
+            step = scheduler.duration(output) / self._speed
             deadline = max(deadline, now - step) + step
             await asyncio.sleep(max(0.0, deadline - now))
             scheduler.now = time.monotonic()

@@ -58,7 +58,8 @@ class Traffic:
         self._random = Random(0)
         self._begun = 0.0
         self._sent = 0
-        self.completed = self.failed = 0
+        self.completed = 0
+        self.failed = 0
 
     async def run(self) -> None:
         """Sends everything."""
@@ -74,7 +75,8 @@ class Traffic:
     async def _client(self) -> None:
         while self._sent < self._options.max_requests:
             self._sent += 1
-            request, engine = self._request(self._mix()), self._vllm.engine
+            request = self._request(self._mix())
+            engine = self._vllm.engine
             outputs = engine.submit(request)
             try:
                 while request.status is RequestStatus.RUNNING and await outputs.get() is not None:
@@ -88,11 +90,13 @@ class Traffic:
                 self._ended(request)
 
     def _mix(self) -> Mix:
-        elapsed, mixes = self._clock() - self._begun, self._options.mixes
+        elapsed = self._clock() - self._begun
+        mixes = self._options.mixes
         return mixes[int(elapsed / self._options.mix_seconds) % len(mixes)]
 
     def _request(self, mix: Mix) -> Request:
-        options, random = self._options, self._random
+        options = self._options
+        random = self._random
         temperature = random.choices(list(mix), weights=list(mix.values()))[0]
         max_tokens = random.randint(options.min_tokens, options.max_tokens)
         is_long = random.random() < 0.2

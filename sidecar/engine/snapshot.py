@@ -54,9 +54,8 @@ class EngineSnapshot:
 
         One that speculates does so from the start.
         """
-        return Trait.OVERCOUNTED in self.traits or any(
-            counter in self.counters for counter in SPECULATION
-        )
+        has_usable = any(counter in self.counters for counter in SPECULATION)
+        return has_usable or Trait.OVERCOUNTED in self.traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +76,19 @@ class PageSnapshot:
         """Whether an engine's counters are sums over several API servers."""
         return self.process_start is None and not self.shows_replicas
 
+    def keys_of(self, model_name: str, number: str) -> list[EngineKey]:
+        """The engines to which vLLM itself gives this ``number``: several, if they are replicas."""
+        keys = [engine.key for engine in self.engines]
+        return [key for key in keys if (key.model_name, key.number) == (model_name, number)]
+
     def key_of(self, model_name: str, number: str) -> EngineKey:
-        """The engine that vLLM itself gives this ``number``, where the page has only one such."""
-        found = [
-            engine.key
-            for engine in self.engines
-            if engine.key.model_name == model_name and engine.key.number == number
-        ]
-        return found[0] if len(found) == 1 else EngineKey(model_name, number)
+        """The engine of this ``number``; only the number names it unless there is just one."""
+        found = self.keys_of(model_name, number)
+        if len(found) != 1:
+            return EngineKey(model_name, number)
+
+        (key,) = found
+        return key
 
 
 class SnapshotReader:

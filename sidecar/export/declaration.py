@@ -8,12 +8,14 @@ None if it is absent.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
 from sidecar.analysis.series import engines_with_histograms, shown_positions
 from sidecar.analysis.speed.speedup import LoadReport
+from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginState
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.settings import Settings
@@ -93,7 +95,10 @@ class Level(Generic[Node]):
     def by_position(
         self, name: str, documentation: str, *, value: Callable[[Node], Sequence[float]]
     ) -> Metric:
-        """A counter for each draft position, from 0; those past the limit are summed: ``other``."""
+        """A counter for each draft position, from 0; those past the limit are summed: ``other``.
+
+        Where none is within the limit there is no such sum either: it would be of all positions.
+        """
 
         def samples(shown: Shown) -> Iterator[Sample]:
             most = shown_positions(shown.settings, len(list(_engines(shown))))
@@ -101,7 +106,7 @@ class Level(Generic[Node]):
                 counts = value(node)
                 for position, count in enumerate(counts[:most]):
                     yield (*outer, str(position)), count
-                if len(counts) > most:
+                if 0 < most < len(counts):
                     yield (*outer, "other"), sum(counts[most:])
 
         labels = (*self.labels, "position")
@@ -136,48 +141,69 @@ def _by_label(value: Value | Distribution) -> Iterator[Sample]:
 
 
 def _engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
-    return ((engine.key, engine) for model in shown.report.models for engine in model.engines)
+    for model in shown.report.models:
+        for engine in model.engines:
+            yield engine.key, engine
 
 
 def _single_engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
-    return ((key, engine) for key, engine in _engines(shown) if key != OTHER_ENGINES)
+    for key, engine in _engines(shown):
+        if key != OTHER_ENGINES:
+            yield key, engine
 
 
 def _engines_with_histograms(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
-    engines = list(_single_engines(shown))
-    return iter(engines[: engines_with_histograms(len(engines))])
+    most = engines_with_histograms(len(list(_engines(shown))))
+    return islice(_single_engines(shown), most)
+
+
+def _plugins(shown: Shown) -> Iterator[tuple[LabelValues, PluginEngineReport]]:
+    """One for each engine: of several senders the one that most needs attention.
+
+    Bounded as engines are, whoever is connected: those past the limit are ``other`` together.
+    """
+    by_engine: dict[str, list[PluginEngineReport]] = {}
+    for one in shown.report.plugin.engines:
+        is_within = one.engine in by_engine or len(by_engine) < shown.settings.limits.engines
+        name = one.engine if is_within else OTHER_ENGINES.engine
+        by_engine.setdefault(name, []).append(one)
+
+    states = list(PluginState)
+    for engine, reports in by_engine.items():
+        yield (engine,), min(reports, key=lambda one: states.index(one.state))
+
+
+def _models(shown: Shown) -> Iterator[tuple[LabelValues, ModelReport]]:
+    for model in shown.report.models:
+        yield (model.model_name,), model
+
+
+def _loads(shown: Shown) -> Iterator[tuple[LabelValues, LoadReport]]:
+    for key, engine in _single_engines(shown):
+        for load in engine.loads:
+            yield (*key, load.running), load
+
+
+def _temperatures(shown: Shown) -> Iterator[tuple[LabelValues, TemperatureReport]]:
+    for model in shown.report.models:
+        for part in model.temperatures:
+            yield (model.model_name, part.temperature), part
+
+
+def _groups(shown: Shown) -> Iterator[tuple[LabelValues, GroupReport]]:
+    for model in shown.report.models:
+        for group in model.groups:
+            yield (model.model_name, group.by, group.group), group
 
 
 SETTINGS: Final[Level[Settings]] = Level((), lambda shown: [((), shown.settings)])
 REPORT: Final[Level[Report]] = Level((), lambda shown: [((), shown.report)])
-MODEL: Final[Level[ModelReport]] = Level(
-    ("model_name",), lambda shown: (((model.model_name,), model) for model in shown.report.models)
-)
+PLUGIN: Final[Level[PluginEngineReport]] = Level(("engine",), _plugins)
+MODEL: Final[Level[ModelReport]] = Level(("model_name",), _models)
 ENGINE: Final = Level(("model_name", "engine"), _engines)
 # For what merged engines do not have.
 SINGLE_ENGINE: Final = Level(("model_name", "engine"), _single_engines)
 HISTOGRAM_ENGINE: Final = Level(("model_name", "engine"), _engines_with_histograms)
-LOAD: Final[Level[LoadReport]] = Level(
-    ("model_name", "engine", "running"),
-    lambda shown: (
-        ((*key, load.running), load)
-        for key, engine in _single_engines(shown)
-        for load in engine.loads
-    ),
-)
-TEMPERATURE: Final[Level[TemperatureReport]] = Level(
-    ("model_name", "temperature"),
-    lambda shown: (
-        ((one.model_name, part.temperature), part)
-        for one in shown.report.models
-        for part in one.temperatures
-    ),
-)
-GROUP: Final[Level[GroupReport]] = Level(
-    ("model_name", "by", "group"),
-    lambda shown: (
-        ((one.model_name, part.by, part.group), part)
-        for one in shown.report.models
-        for part in one.groups
-    ),
-)
+LOAD: Final[Level[LoadReport]] = Level(("model_name", "engine", "running"), _loads)
+TEMPERATURE: Final[Level[TemperatureReport]] = Level(("model_name", "temperature"), _temperatures)
+GROUP: Final[Level[GroupReport]] = Level(("model_name", "by", "group"), _groups)

@@ -73,12 +73,12 @@ def _are_samples(lines: Sequence[str], family: str) -> bool:
 
 
 def _belongs(series: Series, family: str) -> bool:
+    if series.name not in {family + suffix for suffix in _SUFFIXES}:
+        return False
+
     labels = [name for name, _ in series.labels]
-    return (
-        series.name in {family + suffix for suffix in _SUFFIXES}
-        and len(set(labels)) == len(labels)
-        and not any(name.startswith("__") for name in labels)
-    )
+    has_reserved = any(name.startswith("__") for name in labels)
+    return len(set(labels)) == len(labels) and not has_reserved
 
 
 class Reexport:

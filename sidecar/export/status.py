@@ -30,9 +30,9 @@ def status(shown: Shown) -> dict[str, Any]:
     return {
         "version": __version__,
         "thresholds": shown.settings.thresholds.model_dump(),
-        "answer": plain(answer(report)),
-        **plain(report),
-        "plugin": {**plain(report.plugin), "text": plugin_sentence(report.plugin)},
+        "answer": as_json(answer(report)),
+        **as_json(report),
+        "plugin": {**as_json(report.plugin), "text": plugin_sentence(report.plugin)},
         "models": [_model(model, report) for model in report.models],
     }
 
@@ -43,21 +43,21 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
     made = [] if model.plain_steps is None else [baseline_sentence(model.plain_steps, report.at)]
     temperatures = [
         {
-            **plain(item),
+            **as_json(item),
             "note": judgement_note(item.judgement, is_explained=bool(advised(model.findings))),
         }
         for item in model.temperatures
     ]
     return {
-        **plain(model),
+        **as_json(model),
         "notes": [*model_notes(model), *no_split, *hints(model), *made],
-        "explanations": plain(tuple(explanations(model))),
+        "explanations": as_json(tuple(explanations(model))),
         "tables": tables(model),
         "temperatures": temperatures,
     }
 
 
-def plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """Converts a value of the tree to JSON's types."""
     match value:
         case None | bool() | int():
@@ -69,16 +69,16 @@ def plain(value: Any) -> Any:
         case float():
             converted = value if math.isfinite(value) else None
         case Mapping():
-            converted = {_key(key): plain(item) for key, item in value.items()}
+            converted = {_key(key): as_json(item) for key, item in value.items()}
         case ScrapeError():
             converted = {"reason": value.reason, "message": str(value), "remedy": value.remedy}
         case frozenset():
-            converted = [plain(item) for item in sorted(value)]
+            converted = [as_json(item) for item in sorted(value)]
         case tuple() if not hasattr(value, "_fields"):
-            converted = [plain(item) for item in value]
+            converted = [as_json(item) for item in value]
         case _:
             kind: type = type(value)
-            converted = {name: plain(getattr(value, name)) for name in _names(kind)}
+            converted = {name: as_json(getattr(value, name)) for name in _names(kind)}
     return converted
 
 

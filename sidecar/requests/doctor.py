@@ -28,7 +28,8 @@ def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
     )
     unfound = "" if has_entry_point else "its folder is not on PYTHONPATH, or lacks its .dist-info"
 
-    allowed, forbidden = os.environ.get("VLLM_PLUGINS"), ""
+    allowed = os.environ.get("VLLM_PLUGINS")
+    forbidden = ""
     if allowed is not None and "specdec" not in allowed.split(","):
         forbidden = f"its value is {allowed!r}: add specdec, or unset it"
 
@@ -40,8 +41,10 @@ def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
     }
     for finding, problem in findings.items():
         print(f"FAIL {finding}: no; {problem}" if problem else f"ok   {finding}")
+
     for difference in _differences(path):
         print(f"note {difference}")
+
     return 1 if any(findings.values()) else 0
 
 
@@ -66,6 +69,7 @@ def _differences(path: str) -> list[str]:
                 found.append(
                     f"vLLM's process {process.name} started without {folder} on PYTHONPATH"
                 )
+
     return found
 
 
@@ -98,6 +102,7 @@ def _refused(path: str) -> str:
                 f"{reason}; start the sidecar, "
                 "and set SPECDEC_PLUGIN__SOCKET to the same path for both"
             )
+
     return ""
 
 

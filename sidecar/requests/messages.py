@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, make_dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Any, Final, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -47,6 +47,9 @@ Parameters = Annotated[
 Other = Literal["other"]
 Sampling = Literal["greedy", "plain", "filtered", "penalties"]
 Ending = Literal["normal", "loop", "empty"]
+ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
+LOOP: Final = "loop"
+EMPTY: Final = "empty"
 ABOVE_2: Final = 201  # the key of all temperatures above 2, in hundredths
 
 
@@ -386,6 +389,7 @@ def read_packet(text: bytes) -> Packet | Unreadable:
         read = _packets().validate_json(text, strict=True)
     except ValidationError as error:
         raise Malformed from error
+
     if isinstance(read, Unreadable):
         if read.version in READ_VERSIONS:
             raise Malformed

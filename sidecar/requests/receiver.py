@@ -114,6 +114,7 @@ class PluginReceiver:
                 socket=str(self._path),
             )
             return
+
         self.problem = ""
         self._faults.clear("listen", "listening for the plug-in", socket=str(self._path))
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
@@ -155,7 +156,9 @@ class PluginReceiver:
 
     async def _read(self, connection: socket.socket) -> None:
         """Delivers a connection's packets until it closes or sends one that is not valid."""
-        number, last, loop = next(self._numbers), 0, asyncio.get_running_loop()
+        number = next(self._numbers)
+        last = 0
+        loop = asyncio.get_running_loop()
         with connection, suppress(OSError):
             while (
                 text := await loop.sock_recv(connection, MAX_PACKET_BYTES)
@@ -167,6 +170,7 @@ class PluginReceiver:
                 last = next(self._packets)
                 if connection in self._last_packet:  # else another has taken its place meanwhile
                     self._last_packet[connection] = last
+
         self._last_packet.pop(connection, None)
         if last:
             self._sink(number, None)
@@ -187,15 +191,19 @@ class PluginReceiver:
             packet = read_packet(text)
         except Malformed:
             packet = None
+
         if isinstance(packet, Unreadable):
             self._sink(number, packet)
             return True
+
         if packet is None or (is_first and packet.hello is None):
             self._sink(number, Dropped(MALFORMED))
             return False
+
         for message in (packet.hello, packet.report):
             if message is not None:
                 self._sink(number, message)
+
         return True
 
 
@@ -209,6 +217,7 @@ def _listening(path: Path) -> socket.socket:
     with _new_socket() as probe:
         if path.is_socket() and probe.connect_ex(str(path)) == errno.ECONNREFUSED:
             path.unlink()
+
     listener = _new_socket()
     try:
         listener.bind(str(path))
@@ -217,6 +226,7 @@ def _listening(path: Path) -> socket.socket:
     except BaseException:
         listener.close()
         raise
+
     return listener
 
 

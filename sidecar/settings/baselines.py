@@ -1,5 +1,6 @@
 """Healthy latencies and plain step times, measured by ``specdec-sidecar baseline`` beforehand."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise, zip_longest
@@ -80,74 +81,76 @@ class PlainStepTimes:
 
     def problem(self) -> str | None:
         """Why these times cannot be used; None if they can."""
-        return next((rule for rule, holds in self._rules().items() if not holds), None)
+        return next(self._problems(), None)
 
-    def _rules(self) -> dict[str, bool]:
+    def _problems(self) -> Iterator[str]:
+        yield from self._load_problems()
+        yield from self._context_problems()
+        yield from self._prefill_problems()
+        if not 0 <= self.drift <= 1:
+            yield "drift must be from 0 to 1"
+
+    def _load_problems(self) -> Iterator[str]:
         loads = len(self.running)
-        is_rising = all(a < b for a, b in pairwise((0.0, *self.running, inf)))
+        if not 1 <= loads <= 16:
+            yield "expected 1 to 16 numbers of running requests"
+        if not loads == len(self.seconds) == len(self.errors):
+            yield "running, seconds and errors differ in length"
+        for name in _BY_LOAD:
+            if len(getattr(self, name)) not in {0, loads}:
+                yield f"running and {name} differ in length"
+
+        if any(len(parts) > 16 for parts in self.deviations):
+            yield "expected at most 16 deviations for each load"
+        if not _rises(self.running):
+            yield "running must rise, from above 0"
         are_seconds_possible = all(0 < time <= _LONGEST for time in self.seconds)
-        are_errors_possible = all(0 <= error <= _LONGEST for error in self.errors)
+        if not are_seconds_possible or not _are_times(self.errors):
+            yield "seconds must be above 0 and errors at least 0, both at most 3600"
 
-        return {
-            "expected 1 to 16 numbers of running requests": 1 <= loads <= 16,
-            "running, seconds and errors differ in length": (
-                loads == len(self.seconds) == len(self.errors)
-            ),
-            **{
-                f"running and {name} differ in length": len(getattr(self, name)) in {0, loads}
-                for name in _BY_LOAD
-            },
-            "expected at most 16 deviations for each load": all(
-                len(row) <= 16 for row in self.deviations
-            ),
-            "running must rise, from above 0": is_rising,
-            "seconds must be above 0 and errors at least 0, both at most 3600": (
-                are_seconds_possible and are_errors_possible
-            ),
-            "first_token_seconds must be from 0 to 3600": all(
-                0 <= one <= _LONGEST for one in self.first_token_seconds
-            ),
-            "prompt_share must be from 0 to 1000000": 0 <= self.prompt_share <= 1e6,
-            **self._context_rules(),
-            **self._prefill_rules(),
-            "drift must be from 0 to 1": 0 <= self.drift <= 1,
-        }
+        if not _are_times(self.first_token_seconds):
+            yield "first_token_seconds must be from 0 to 3600"
+        if not 0 <= self.prompt_share <= 1e6:
+            yield "prompt_share must be from 0 to 1000000"
 
-    def _context_rules(self) -> dict[str, bool]:
-        return {
-            "contexts must be above 0 and at most 1e9": all(
-                0 < one <= _MOST_TOKENS for one in self.contexts
-            ),
-            "context_ranges must be from above 0, ascending": all(
-                0 < low <= high <= _MOST_TOKENS for low, high in self.context_ranges
-            ),
-            "slopes without contexts": bool(self.contexts) or not self.slopes,
-            "slopes and slope_errors differ in length": len(self.slopes) == len(self.slope_errors),
-            "slopes must be from -1 to 1, slope_errors from 0 to 1": all(
-                abs(slope) <= 1 and 0 <= error <= 1
-                for slope, error in zip(self.slopes, self.slope_errors, strict=False)
-            ),
-        }
+    def _context_problems(self) -> Iterator[str]:
+        if not all(0 < tokens <= _MOST_TOKENS for tokens in self.contexts):
+            yield "contexts must be above 0 and at most 1e9"
+        if not all(0 < low <= high <= _MOST_TOKENS for low, high in self.context_ranges):
+            yield "context_ranges must be from above 0, ascending"
 
-    def _prefill_rules(self) -> dict[str, bool]:
+        if self.slopes and not self.contexts:
+            yield "slopes without contexts"
+        if len(self.slopes) != len(self.slope_errors):
+            yield "slopes and slope_errors differ in length"
+        are_slopes_possible = all(abs(slope) <= 1 for slope in self.slopes)
+        are_errors_possible = all(0 <= error <= 1 for error in self.slope_errors)
+        if not are_slopes_possible or not are_errors_possible:
+            yield "slopes must be from -1 to 1, slope_errors from 0 to 1"
+
+    def _prefill_problems(self) -> Iterator[str]:
         measured = (self.prefill_tokens, self.prefill_seconds, self.prefill_errors)
-        times = [one for rows in measured[1:] for row in rows for one in row]
-        return {
-            "prefill_tokens, prefill_seconds and prefill_errors differ in length": all(
-                len(tokens) == len(seconds) == len(errors) <= 4
-                for tokens, seconds, errors in zip_longest(*measured, fillvalue=())
-            ),
-            "prefill_tokens must rise, from above 0": all(
-                a < b for tokens in self.prefill_tokens for a, b in pairwise((0.0, *tokens, inf))
-            ),
-            "prefill_seconds and prefill_errors must be from 0 to 3600": all(
-                0 <= one <= _LONGEST for one in times
-            ),
-            "attention_seconds and attention_error must be from 0 to 1": all(
-                0 <= one <= 1 for one in (self.attention_seconds, self.attention_error)
-            ),
-            "chunk_tokens must be above 0": self.chunk_tokens is None or self.chunk_tokens > 0,
-        }
+        for tokens, seconds, errors in zip_longest(*measured, fillvalue=()):
+            if not len(tokens) == len(seconds) == len(errors) <= 4:
+                yield "prefill_tokens, prefill_seconds and prefill_errors differ in length"
+
+        if not all(_rises(tokens) for tokens in self.prefill_tokens):
+            yield "prefill_tokens must rise, from above 0"
+        if not all(map(_are_times, (*self.prefill_seconds, *self.prefill_errors))):
+            yield "prefill_seconds and prefill_errors must be from 0 to 3600"
+        if not all(0 <= one <= 1 for one in (self.attention_seconds, self.attention_error)):
+            yield "attention_seconds and attention_error must be from 0 to 1"
+        if self.chunk_tokens is not None and not self.chunk_tokens > 0:
+            yield "chunk_tokens must be above 0"
+
+
+def _rises(values: Iterable[float]) -> bool:
+    """Whether the values rise from above 0, and are finite."""
+    return all(low < high for low, high in pairwise((0.0, *values, inf)))
+
+
+def _are_times(seconds: Iterable[float]) -> bool:
+    return all(0 <= one <= _LONGEST for one in seconds)
 
 
 _LONGEST: Final = 3600  # seconds
@@ -219,15 +222,18 @@ class Measured(Group):
 
     def latencies(self, model: str) -> dict[str, dict[float, float]]:
         """A model's healthy latencies in seconds, by phase and quantile."""
-        return {
-            phase: {int(name[1:]) / 100: seconds for name, seconds in quantiles.items()}
-            for phase, quantiles in self.baseline.get(model, {}).items()
-        }
+        phases = self.baseline.get(model, {})
+        return {phase: _by_share(quantiles.items()) for phase, quantiles in phases.items()}
 
     def others(self, model: str) -> list[str]:
         """The models that were measured, if this one is not among them."""
         models = {*self.baseline, *self.plain_steps, *self.plain_cache}
         return [] if model in models else sorted(models)
+
+
+def _by_share(quantiles: Iterable[tuple[str, float]]) -> dict[float, float]:
+    """``p99`` is 0.99, and so on."""
+    return {int(name.removeprefix("p")) / 100: seconds for name, seconds in quantiles}
 
 
 def _read_measured(path: str) -> dict[str, Any]:

@@ -90,9 +90,15 @@ class Reloader:
         apply(self.settings)
         self.outcomes["applied"] += 1
         self.invalid = ()
+
         changed = {key: attrgetter(key)(self.settings) for key in _changed(old, self.settings)}
-        self._log.info("settings reloaded", **({"changed": changed} if changed else {}))
-        if waiting := _changed(self.settings, loaded):
+        if changed:
+            self._log.info("settings reloaded", changed=changed)
+        else:
+            self._log.info("settings reloaded")
+
+        waiting = _changed(self.settings, loaded)
+        if waiting:
             self._log.warning("changed settings need a restart", settings=waiting)
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.not_speculating import NotSpeculating
-from sidecar.analysis.report import ModelReport, Report, TemperatureReport
+from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.speed.withheld import Withheld
@@ -74,27 +76,30 @@ def answer(report: Report) -> Answer:
         why = LIMITATIONS[Limitation.NO_SPECULATION]
         return Answer("This vLLM does not speculate.", "mute", why)
 
-    contradictory = Limitation.CONTRADICTORY_COUNTERS
-    if not drafting and any(
-        contradictory in engine.limitations for model in report.models for engine in model.engines
-    ):
-        return Answer("vLLM's counters are wrong.", "bad", LIMITATIONS[contradictory])
     if not drafting:
         return _without_drafts(report)
 
-    answers = [(_of(model, report.plugin), model.model_name) for model in drafting]
-    worst, name = min(answers, key=lambda pair: _WORST_FIRST.index(pair[0].tone))
+    answers = {model.model_name: _of(model, report.plugin) for model in drafting}
+    name = min(answers, key=lambda name: _WORST_FIRST.index(answers[name].tone))
+    worst = answers[name]
     return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
 
 
 def _without_drafts(report: Report) -> Answer:
     """Nothing was drafted in the window: by a fault, asleep, idle, or while it decodes."""
-    found = [finding for model in report.models for finding in model.findings]
-    if any(isinstance(finding, NotSpeculating) for finding in found):
+    engines: list[EngineReport] = []
+    findings: list[Finding] = []
+    for model in report.models:
+        engines += model.engines
+        findings += model.findings
+
+    contradictory = Limitation.CONTRADICTORY_COUNTERS
+    if any(contradictory in engine.limitations for engine in engines):
+        return Answer("vLLM's counters are wrong.", "bad", LIMITATIONS[contradictory])
+    if any(isinstance(finding, NotSpeculating) for finding in findings):
         why = "It generates tokens without drafts, although its configuration asks for them."
         return Answer("vLLM is configured to speculate and does not.", "bad", why)
 
-    engines = [engine for model in report.models for engine in model.engines]
     running = sum(engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) for engine in engines)
     waiting = sum(engine.gauges.get(Gauge.REQUESTS_WAITING, 0.0) for engine in engines)
     if running:
@@ -257,22 +262,23 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     speedup = model.speed.in_force if model.speed is not None else None
     verdict = judged.verdict
     window = seen(judged)
-    has_rule_of_thumb = judged.evidence.has_rule_of_thumb
+    is_ruled = judged.evidence.is_ruled
 
-    split = "No temperature has enough traffic for a verdict." if has_rule_of_thumb else ""
+    split = "No temperature has enough traffic for a verdict." if is_ruled else ""
     if temperatures:
         split = _listed(temperatures)
     elif model.no_split is not None:
         split = no_split_sentence(model.no_split, plugin)
 
-    why = f"The acceptance rate over all requests is {percent(window.rate)}. {split}".strip()
+    rate = f"{percent(window.rate)}{_without_loops(judged.evidence)}"
+    why = f"The acceptance rate over all requests is {rate}. {split}".strip()
 
     if judged.leans and speedup is not None:
         text = f"Speculation {leaning_effect(speedup)} on average{_at_load(model)}."
         return Answer(text, TONES[verdict], why)
 
     if verdict is Verdict.INSUFFICIENT_DATA:
-        if not has_rule_of_thumb:
+        if not is_ruled:
             text = (
                 "The acceptance rate does not tell whether speculation pays here, and no speedup is"
                 " known."
@@ -288,6 +294,14 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     what = "breaks even" if verdict is Verdict.BREAK_EVEN else effect(speedup)
     text = f"Speculation {what} on average{_at_load(model)}."
     return Answer(text, TONES[verdict], f"Decoding is {times_as_fast(speedup)}. {why}")
+
+
+def _without_loops(evidence: Evidence) -> str:
+    """The acceptance rate without repetition loops, where these matter."""
+    loops = evidence.loops
+    if loops is None or loops.without is None:
+        return ""
+    return f" ({percent(loops.without)} without repetition loops)"
 
 
 def _at_load(model: ModelReport) -> str:

@@ -59,21 +59,25 @@ def aligned(
 
     Columns numbered in ``left`` are left-aligned, others right.
     """
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if number in left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (header, *rows)
-    ]
+    widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
+    lines = []
+    for row in (header, *rows):
+        cells = [
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The same as a Markdown table."""
     ruler = ["---", *["---:"] * (len(header) - 1)]
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in (header, ruler, *rows)]
-    return [f"| {' | '.join(row)} |" for row in escaped]
+    lines = []
+    for row in (header, ruler, *rows):
+        cells = [cell.replace("|", "\\|") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def _shown_as(template: str, factor: float = 1.0) -> Callable[[float | None], str]:

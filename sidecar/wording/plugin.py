@@ -80,6 +80,11 @@ _ELSEWHERE: Final = (
     "The plug-ins that are connected are of engines that are not in vLLM's metrics, so another vLLM"
     f" sends to this sidecar's socket. {_A_SOCKET_EACH}"
 )
+_REPLICAS: Final = (
+    "vLLM's metrics have several engines of the same number ({}), and a plug-in says only the"
+    " number, so nobody knows which of them it is in, and there is no split by temperature. Let"
+    " each replica have a sidecar, a page and a socket of its own."
+)
 _OTHER_FORMAT: Final = (
     "The plug-in uses message format {}, but this sidecar reads formats {}. Rewrite the plug-in"
     " with this sidecar (`specdec-sidecar plugin DIR`) and restart vLLM."
@@ -94,7 +99,7 @@ def plugin_sentence(report: PluginReport) -> str:
         case PluginState.NOT_CONNECTED:
             sentence = _not_connected(report)
         case PluginState.ELSEWHERE:
-            sentence = _ELSEWHERE
+            sentence = _elsewhere(report)
         case PluginState.SEVERAL_SENDERS:
             engines = ", ".join(key.engine for key in report.shared)
             sentence = _SEVERAL_SENDERS.format(engines)
@@ -113,6 +118,12 @@ def _not_observing(report: PluginReport) -> str:
         NoSplitReason(report.state), failed.engine, failed.reason, failed.vllm_version
     )
     return no_split_sentence(no_split, report)
+
+
+def _elsewhere(report: PluginReport) -> str:
+    if not report.replicas:
+        return _ELSEWHERE
+    return _REPLICAS.format(", ".join(key.engine for key in report.replicas))
 
 
 def _other_format(report: PluginReport) -> str:

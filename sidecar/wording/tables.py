@@ -42,22 +42,23 @@ _BY: Final = {
     "adapter": "adapter {}",
 }
 
-Row = Sequence[str]
+Cells = Sequence[str]
+Table = tuple[Cells, Sequence[Cells]]  # the header, and the rows
 
 
-def tables(model: ModelReport) -> list[tuple[Row, Sequence[Row]]]:
+def tables(model: ModelReport) -> list[Table]:
     """The header and the rows of each table that has any."""
-    shown = [
+    with_traffic = [
         part for part in model.temperatures if part.window.requests or part.window.draft_tokens
     ]
-    named: list[tuple[Row, Sequence[Row]]] = [
-        (_TEMPERATURES, [_temperature(part) for part in shown]),
+    all_tables: list[Table] = [
+        (_TEMPERATURES, [_temperature(part) for part in with_traffic]),
         (LOWER, lower_rows(model)),
         (_ENGINES, [_engine(engine) for engine in model.engines]),
         (PRICES, price_rows(model)),
         (CONTEXTS, context_rows(model)),
     ]
-    return [(header, rows) for header, rows in named if rows]
+    return [(header, rows) for header, rows in all_tables if rows]
 
 
 def seen(judgement: Judgement) -> Acceptance:
@@ -65,28 +66,34 @@ def seen(judgement: Judgement) -> Acceptance:
     return judgement.judged or judgement.evidence.window
 
 
-def _temperature(part: TemperatureReport) -> Row:
+def _temperature(part: TemperatureReport) -> Cells:
+    times = (*part.ttft_quantiles.values(), *part.tpot_quantiles.values())
     return (
         part.temperature,
         part.judgement.verdict,
         plus_minus(part.speedup) if part.speedup else "-",
         ratio(seen(part.judgement).rate),
-        *map(ratio, part.acceptance_quantiles.values()),
+        *(ratio(rate) for rate in part.acceptance_quantiles.values()),
         share(part.window.share),
         count(part.window.requests),
-        *map(milliseconds, (*part.ttft_quantiles.values(), *part.tpot_quantiles.values())),
+        *(milliseconds(time) for time in times),
     )
 
 
-def lower_rows(model: ModelReport) -> list[Row]:
+def lower_rows(model: ModelReport) -> list[Cells]:
     """A row for each group that accepts clearly less than the model's other requests."""
-    rows: list[Row] = []
+    rows: list[Cells] = []
     for group in model.groups:
-        if group.accepts_less and (lower := group.difference) is not None:
-            below = f"{-100 * lower.value:.0f} ± {100 * CONFIDENCE * lower.error:.0f} points"
-            rows.append(
-                (group_name(group), percent(group.window.rate), below, percent(group.window.share))
-            )
+        difference = group.difference
+        if difference is None or not group.accepts_less:
+            continue
+
+        points = -100 * difference.value
+        interval = 100 * CONFIDENCE * difference.error
+        below = f"{points:.0f} ± {interval:.0f} points"
+        window = group.window
+        rows.append((group_name(group), percent(window.rate), below, percent(window.share)))
+
     return rows
 
 
@@ -95,17 +102,25 @@ def group_name(group: GroupReport) -> str:
     return _BY[group.by].format(group.group)
 
 
-def _engine(engine: EngineReport) -> Row:
-    how = engine.speculation
-    times = engine.latencies
+def _engine(engine: EngineReport) -> Cells:
+    speculation = "-"
+    if engine.speculation is not None:
+        tokens = counted(engine.speculation.num_speculative_tokens, "token")
+        speculation = f"{engine.speculation.method}, {tokens}"
+
     return (
         engine.key.engine,
-        f"{how.method}, {counted(how.num_speculative_tokens, 'token')}" if how else "-",
+        speculation,
         ratio(seen(engine.judgement).rate),
         ratio(engine.coverage),
-        *(shown_quantiles(times[Phase.TTFT], milliseconds) if Phase.TTFT in times else _NO_TIMES),
-        *(shown_quantiles(times[Phase.TPOT], milliseconds) if Phase.TPOT in times else _NO_TIMES),
+        *_times(engine, Phase.TTFT),
+        *_times(engine, Phase.TPOT),
     )
+
+
+def _times(engine: EngineReport, phase: Phase) -> Sequence[str]:
+    measured = engine.latencies.get(phase)
+    return _NO_TIMES if measured is None else shown_quantiles(measured, milliseconds)
 
 
 def shown_quantiles(measured: Latency, show: Callable[[float], str]) -> list[str]:
@@ -113,17 +128,22 @@ def shown_quantiles(measured: Latency, show: Callable[[float], str]) -> list[str
 
     In vLLM's first bucket they would be mere interpolation, so only the bucket's edge is shown.
     """
-    edge = measured.resolution
-    values = (measured.quantiles[share] for share in (0.5, 0.95, 0.99))
-    return [f"<{show(edge)}" if seconds < edge else show(seconds) for seconds in values]
+    shown = []
+    for quantile in (0.5, 0.95, 0.99):
+        seconds = measured.quantiles[quantile]
+        is_interpolated = seconds < measured.resolution
+        shown.append(f"<{show(measured.resolution)}" if is_interpolated else show(seconds))
+    return shown
 
 
-def price_rows(model: ModelReport) -> list[Row]:
+def price_rows(model: ModelReport) -> list[Cells]:
     """A row for each price whose value without speculation is known; empty without a baseline."""
-    return [*_cache(model), *_loads(model)] if model.speed is not None else []
+    if model.speed is None:
+        return []
+    return [*_cache(model), *_loads(model)]
 
 
-def _cache(model: ModelReport) -> Iterator[Row]:
+def _cache(model: ModelReport) -> Iterator[Cells]:
     plain = model.plain_cache or PlainCache()
     cache = sum_caches(engine.cache for engine in model.engines)
     capacity = model.kv_cache_capacity_tokens
@@ -133,21 +153,26 @@ def _cache(model: ModelReport) -> Iterator[Row]:
 
     if plain.capacity_tokens is not None and capacity is not None:
         yield "KV cache of an engine, tokens", count(capacity), count(plain.capacity_tokens)
-        if (each := cache.request_tokens) is not None:
-            fit = count(capacity // each), count(plain.capacity_tokens // each)
-            yield f"requests of {each:,.0f} tokens that fit", *fit
+
+        tokens = cache.request_tokens
+        if tokens is not None:
+            what = f"requests of {tokens:,.0f} tokens that fit"
+            yield what, count(capacity // tokens), count(plain.capacity_tokens // tokens)
 
     if plain.preemptions_ratio is not None:
-        preemptions = ratio(cache.preemptions_ratio), ratio(plain.preemptions_ratio)
-        yield "preemptions per request", *preemptions
+        preemptions = ratio(cache.preemptions_ratio)
+        yield "preemptions per request", preemptions, ratio(plain.preemptions_ratio)
 
 
-def _loads(model: ModelReport) -> Iterator[Row]:
+def _loads(model: ModelReport) -> Iterator[Cells]:
     for load in model.loads:
-        if load.first_token_seconds is not None and load.plain_first_token_seconds is not None:
-            times = latency(load.first_token_seconds), latency(load.plain_first_token_seconds)
-            yield f"time to first token, {load.running} running", *times
+        own = load.first_token_seconds
+        plain = load.plain_first_token_seconds
+        if own is not None and plain is not None:
+            yield f"time to first token, {load.running} running", latency(own), latency(plain)
+
     both = [load for load in model.loads if load.tokens_per_second and load.plain_tokens_per_second]
-    for load in both[-1:]:  # the highest
-        speeds = count(load.tokens_per_second), count(load.plain_tokens_per_second)
-        yield f"tokens a second, {load.running} running", *speeds
+    if both:
+        highest = both[-1]
+        what = f"tokens a second, {highest.running} running"
+        yield what, count(highest.tokens_per_second), count(highest.plain_tokens_per_second)

@@ -318,3 +318,39 @@ def of_a_model():
         unknown,
         Pod("plain").generating(60).timed(1.0),
     )
+
+
+@scenes
+def serving():
+    """What the dashboards tell a model that was scaled to zero from a dead one by."""
+
+    def idle(instance, *engines):
+        """By engine, how many requests run."""
+        made = Pod(instance).without("requests_running")
+        for engine, running in enumerate(engines):
+            made.drafting(0, 0.8, requests=0, engine=str(engine))
+            labels = {"model_name": "m", "engine": str(engine)}
+            made.plain("specdec_requests_running", (40, running), **labels)
+        return made
+
+    def served(instance, value):
+        own = {"namespace": "prod", "job": "vllm", "instance": f"{instance}:9911"}
+        return own | {"model_name": "m"}, value
+
+    yield Scene(
+        "a pod serves while requests run or tokens come, and nobody knows while vLLM is down",
+        None,
+        at=(35,),
+        records={
+            "pod:specdec_serves:bool": [
+                served("decodes", 1),
+                served("prefills", 1),
+                served("idle", 0),
+            ],
+        },
+    ).with_pods(
+        Pod("decodes").drafting(5, 0.8),
+        idle("prefills", 1, 0),
+        idle("idle", 0, 0),
+        Pod("down").drafting(5, 0.8).failing(lambda number: number >= 60),
+    )

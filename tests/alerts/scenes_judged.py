@@ -95,12 +95,13 @@ def acceptance_dropped():
     yield Scene(
         "a drop pages; what was always low, drafts in another manner or is measured does not",
         LOW,
-        at=(29, 50, 100),
+        at=(29, 50, 62, 100),
     ).with_pods(
         Pod("drops").drafting(5, falls).fires(0.4, since=50, **page),
         Pod("returns")
         .drafting(5, plan((30, 0.8), (20, 0.4), (0, 0.8)))
-        .fires(0.4, since=50, until=50, **page),
+        .fires(0.4, since=50, until=50, **page)
+        .fires(0.48, since=62, until=62, **page),
         one.fires(0.66, since=50, **page),
         mix.fires(0.44, since=50, **always),
         Pod("more-tokens").drafting(5, falls, k=after(30, 3, 4)).fires(0.4, since=50, **always),
@@ -116,6 +117,31 @@ def acceptance_dropped():
         Pod("setting", acceptance_low_is_critical=True)
         .drafting(5, falls, k=after(30, 3, 4))
         .fires(0.4, since=50, **page),
+    )
+
+    first_low, then_drops = after(30, 8, 1.2), after(36, 0.6, 0.3)
+    later = Pod("later").bucket("0", first_low, 0.88).bucket("1+", after(30, 1.2, 7.2), 0.38)
+    yield Scene("no warning on a pod that is about to page", LOW, at=(30, 46, 60)).with_pods(
+        later.bucket("0.5-0.7", 1.6, then_drops).fires(0.4272, since=60, **page)
+    )
+    fault = Pod("fault").drafting(5, plan((30, 0.8), (30, 0.01), (0, 0.4)))
+    yield Scene(
+        "no second page for a collapse that has become a low rate",
+        LOW,
+        at=(29, 78),
+        reads=(COLLAPSED,),
+    ).with_pods(fault)
+    negative, by_speedup = {"verdict": "net_negative"}, {"basis": "speedup"}
+    measured = Pod("measured").drafting(5, falls).without("specdec_model_verdict")
+    measured.plain("specdec_model_verdict", (70, 1), (50, 0), model_name="m", **negative)
+    measured.plain("specdec_model_verdict_basis", (70, 0), (50, 1), model_name="m", **by_speedup)
+    yield Scene(
+        "a page ends once a time says that speculation pays",
+        LOW,
+        at=(29, 60, 110),
+        needs_prometheus=True,
+    ).with_pods(
+        measured.fires(0.4, since=60, until=60, **page).fires(0.4, since=110, severity="info")
     )
 
     eagle, draft = (Speculation(method, num_speculative_tokens=3) for method in METHODS)
@@ -173,7 +199,22 @@ def one_page():
         Pod("fault").drafting(5, after(30, 0.8, 0.01)).fires(0.01, since=60, severity="warning")
     )
     slower = Pod("slower").drafting(5, after(30, 0.8, 0.01)).timed(after(30, 1.3, 0.5))
-    yield Scene("nor is it a slowdown", SLOWER, at=(29, 60), reads=(COLLAPSED,)).with_pods(slower)
+    # At minute 44 the slowdown has held for ten minutes, and the collapse not yet.
+    yield Scene("nor is it a slowdown", SLOWER, at=(29, 44, 60), reads=(COLLAPSED,)).with_pods(
+        slower
+    )
+    first_slow = Pod("first-slow").drafting(5, after(40, 0.7, 0.01)).timed(0.8)
+    yield Scene(
+        "a slowdown has paged before it collapses", SLOWER, at=(9, 30, 65), reads=(COLLAPSED,)
+    ).with_pods(first_slow.fires(0.8))
+    known = Pod("known").drafting(5, after(30, 0.85, 0.4)).untimed(0.8)
+    yield Scene(
+        "a drop has paged before a time says that it is slower",
+        SLOWER,
+        at=(29, 60, 100),
+        reads=(LOW,),
+        needs_prometheus=True,
+    ).with_pods(known, Pod("plain", start=70).generating(50))
 
 
 @scenes

@@ -22,7 +22,7 @@ from sidecar.requests.messages import (
     StepTally,
     Table,
 )
-from sidecar.requests.tally import NOTHING, Outcome, Tally
+from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 from sidecar.settings import Settings
 
 USUAL = {Table.PROMPT_TOKENS: 0, Table.OUTPUT: "free", Table.SAMPLING: "greedy", Table.ADAPTER: ""}
@@ -130,23 +130,37 @@ class PluginEnd:
         self.server, self.connection, self.engine = server, connection, engine
         self.start = start or str(connection)
         self.started = server.at if started is None else started
-        self.total, self.rows, self.since = NOTHING, {}, {}
+        self.total, self.rows, self.since = NO_REQUESTS, {}, {}
         self.generated = None  # tokens; None: it does not say
         self.hello(**hello)
 
-    def hello(self, *, state=HelloState.OBSERVING, reason="", model="m", speculation=EAGLE):
+    def hello(self, *, model="m", speculation=EAGLE, **more):
         life = {"model": model, "engine": self.engine, "start": self.start, "started": self.started}
         versions = {"plugin": "0.1.0", "vllm": "0.32.0"}
-        self.send(Hello(**versions, **life, state=state, reason=reason, speculation=speculation))
+        said = {"state": HelloState.OBSERVING, "speculation": speculation} | more
+        self.send(Hello(**versions, **life, **said))
 
-    def serve(self, temperature=0, *, requests=1, drafts=10, accepted=None, table=None, key=None):
+    def serve(
+        self,
+        temperature=0,
+        *,
+        requests=1,
+        drafts=10,
+        accepted=None,
+        table=None,
+        key=None,
+        outcome=Outcome.STOPPED,
+    ):
         """Counts requests, each draft of 3 tokens, of which by default 2 are accepted.
 
         A table that is not named has one row.
         """
         accepted = 2 * drafts if accepted is None else accepted
         tally = Tally(
-            stopped=requests, drafts=drafts, draft_tokens=3 * drafts, accepted_tokens=accepted
+            **{outcome: requests},
+            drafts=drafts,
+            draft_tokens=3 * drafts,
+            accepted_tokens=accepted,
         )
         positions = {
             "drafted_at": (drafts,) * 3,
@@ -166,7 +180,7 @@ class PluginEnd:
         return self.serve(temperature, drafts=0)
 
     def _add(self, table, key, tally):
-        self.rows[table, key] = self.rows.get((table, key), NOTHING) + tally
+        self.rows[table, key] = self.rows.get((table, key), NO_REQUESTS) + tally
         self.since.setdefault((table, key), self.server.at + len(self.since) / 1000)
 
     def tick(self, *, lost=0, steps=(), only=None, finished=()):
@@ -206,8 +220,21 @@ class PluginEnd:
             accepted=request.accepted_tokens,
             table=table,
             key=key,
+            outcome=request.outcome,
         )
+        if request.ending is not None:
+            self._end(request)
         return self.tick(only=temperature, finished=(request,))
+
+    def _end(self, request):
+        """Counts how the output of a finished request ends."""
+        counts = {
+            request.outcome: 1,
+            "drafts": request.drafts,
+            "draft_tokens": request.draft_tokens,
+            "accepted_tokens": request.accepted_tokens,
+        }
+        self._add(Table.ENDING, request.ending, Tally(**counts))
 
     def send(self, message):
         self.server.state.plugin.receive(self.connection, message)

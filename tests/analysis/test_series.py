@@ -1,5 +1,7 @@
 """The limits that keep a pod within its number of series."""
 
+from pathlib import Path
+
 import pytest
 
 from sidecar.analysis.series import engines_with_histograms, shown_positions
@@ -28,6 +30,12 @@ def test_what_costs_series_takes_them_from_the_positions(costly):
 
 def test_a_setting_may_bound_the_positions_further():
     assert shown_positions(Settings(limits={"positions": 4}), 1) == 4
+
+
+def test_the_reference_says_how_many_positions_eight_engines_have():
+    reference = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+
+    assert f"{shown_positions(Settings(), 8)} with 8 engines" in reference
 
 
 def test_few_engines_have_histograms_each():

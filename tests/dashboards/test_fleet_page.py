@@ -154,11 +154,11 @@ def test_a_pod_whose_vllm_was_never_up_has_a_row_without_a_model(read):
     [
         ("losing", "does not pay"),
         ("just-killed", "does not pay"),
-        ("killed", "unknown: a pod is missing"),
+        ("killed", "unknown: pod missing"),
         ("mixed", "loses in part"),
         ("scaled-down", "pays"),
         ("all-down", "all pods down"),
-        ("evicted", "unknown: a pod is missing"),
+        ("evicted", "unknown: pod missing"),
         ("to-zero", "pays"),
     ],
 )

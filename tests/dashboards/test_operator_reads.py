@@ -135,7 +135,7 @@ def test_a_panel_shows_the_worst_and_says_what_is_missing(read, fleet, panel, sh
         ("paying", {"all": "pays", "T 0": "pays"}),
         ("just-lost", {"all": "does not pay", "T 0": "does not pay"}),
         ("just-gone", {"all": "pays", "T 0": "pays"}),
-        ("lost", {"all": "unknown: a pod is missing", "T 0": "unknown: a pod is missing"}),
+        ("lost", {"all": "unknown: pod missing", "T 0": "unknown: pod missing"}),
         ("mixed", {"T 0": "pays", "T 1+": "does not pay"}),
     ],
 )
@@ -191,6 +191,16 @@ def test_lost_time_is_below_zero_and_not_cut_off(read):
     assert read("losing", "Speedup by temperature, worst pod") != []
     [panel] = [panel for panel in panels(PAGE) if panel["title"] == title]
     assert "min" not in panel["fieldConfig"]["defaults"]
+
+
+def test_a_band_of_an_alert_has_the_colour_of_its_severity(read):
+    bands = {name.strip(): color for name, _, color in read("alerting", "Alerts firing over time")}
+    assert bands == {
+        "AcceptanceLow": "red",
+        "AcceptanceLowAtTemperature T 1+": "orange",
+        "BreakEven": "blue",
+        "MixedWorkload engine 2": "blue",
+    }
 
 
 def test_alerts_are_one_row_each_critical_first_with_where_and_on_how_many_pods(read):

@@ -49,6 +49,7 @@ async def test_sums_of_replies_equal_the_counters_to_the_token():
 
 
 async def test_an_engine_that_stops_breaks_off_what_runs_and_its_successor_starts_over():
+    """What runs fails, and nothing but what a new engine says of itself is above 0."""
     async with HttpVllm() as vllm:
         traffic = Traffic(
             vllm, TrafficOptions(concurrency=2, max_requests=2, min_tokens=5000, max_tokens=5000)
@@ -57,6 +58,7 @@ async def test_an_engine_that_stops_breaks_off_what_runs_and_its_successor_start
         await until(lambda: vllm.counter("generation_tokens") > 20)
         await vllm.restart()
         await running
+
         assert (traffic.completed, traffic.failed) == (0, 2)
         samples = [sample for family in vllm.page.registry.collect() for sample in family.samples]
         above = {
@@ -64,7 +66,11 @@ async def test_an_engine_that_stops_breaks_off_what_runs_and_its_successor_start
             for sample in samples
             if sample.value and not sample.name.endswith("_created")
         }
-        assert above == {"vllm:cache_config_info", "process_start_time_seconds"}
+        assert above == {
+            "process_start_time_seconds",
+            "vllm:cache_config_info",
+            "vllm:engine_sleep_state",
+        }
 
 
 async def test_traffic_has_the_mix_asked_for():

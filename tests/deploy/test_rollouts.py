@@ -30,6 +30,7 @@ class Version:
     milliseconds: dict = field(default_factory=lambda: {"0": 20.0, "0.7-1": 35.0})
     first_token: float = 0.2
     acceptance: float = 0.6
+    broken: float = 0.01
     preempted: float = 0.01
     running: float = 8.0
     context: float | None = 1500.0
@@ -57,6 +58,7 @@ def series(name, version, seed, model="m"):
             mean = version.milliseconds[temperature] / 1000
             spread = 0.2 / max(count, 1) ** 0.5
             factor = chance.gauss(1, spread)
+            broken = sum(chance.random() < version.broken for _ in range(count))
             drafted = 300 * count
             accepted = drafted * chance.gauss(version.acceptance, 0.05 / max(count, 1) ** 0.5)
             finished += count
@@ -69,6 +71,8 @@ def series(name, version, seed, model="m"):
             add(f"{ttft}_count", label, count)
             add("specdec_draft_tokens_total", label, drafted)
             add("specdec_accepted_tokens_total", label, accepted)
+            add("specdec_request_endings_total", f'{label},ending="normal"', count - broken)
+            add("specdec_request_endings_total", f'{label},ending="loop"', broken)
         preempted = sum(chance.random() < version.preempted for _ in range(finished))
         add("specdec_preemptions_total", ',engine="0"', preempted)
         add("specdec_engine_requests_total", ',engine="0"', finished)
@@ -173,6 +177,7 @@ def test_a_canary_s_time_per_token_is_judged_at_the_same_temperatures(tmp_path, 
     ("query", "worse"),
     [
         ("time-to-first-token", {"first_token": 0.3}),
+        ("broken-endings", {"broken": 0.2}),
         ("preemptions", {"preempted": 0.3}),
     ],
 )

@@ -103,3 +103,4 @@ def test_a_page_that_is_collected_from_replicas_has_no_start_time_and_is_no_sum(
 
     assert (page.process_start, page.shows_replicas, page.is_sum) == (None, True, False)
     assert page.key_of("m", "0").engine == "0", "nobody knows which of the two a plug-in is in"
+    assert [key.engine for key in page.keys_of("m", "0")] == ["0@a", "0@b"]

@@ -17,7 +17,7 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.health import Ailment, HealthReport
 from sidecar.analysis.findings.catalog import CODES
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
-from sidecar.analysis.series import PROMISED
+from sidecar.analysis.series import PLANNED, PROMISED
 from sidecar.analysis.speed.speedup import CONTEXT_LABELS, LoadReport
 from sidecar.analysis.speed.steps import LOAD_LABELS
 from sidecar.analysis.split.lives import Lives
@@ -31,9 +31,11 @@ from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapsh
 from sidecar.export.declaration import Shown
 from sidecar.export.exporter import Families, families
 from sidecar.export.metrics import METRICS
+from sidecar.requests.messages import ENDINGS, HelloState
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainStepTimes
 from sidecar.settings.groups import Limits
+from tests.analysis.analysis_tools import PluginEnd, Server, snap
 from tests.export import reports
 
 
@@ -71,6 +73,7 @@ LIMITS = Limits()
 TEMPERATURES = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
 GROUPS = [("prompt_tokens", name) for name in ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+")]
 GROUPS += [("output", name) for name in ("free", "structured")]
+GROUPS += [("ending", name) for name in ENDINGS]
 GROUPS += [("sampling", name) for name in ("greedy", "plain", "filtered", "penalties")]
 ADAPTERS = [("adapter", str(number)) for number in range(MOST_ADAPTERS)] + [("adapter", "other")]
 DEEP = (1,) * 32
@@ -88,6 +91,9 @@ BASELINE = {
     "plain_steps": STEPS,
     "plain_latencies": {phase: dict.fromkeys((0.5, 0.9, 0.95, 0.99), 1.0) for phase in Phase},
 }
+
+# Settings that cost series, and so positions.
+COSTLY = {"PLUGIN__ADAPTERS": "true", "BASELINE": '{"demo": {"ttft": {"p50": 0.1}}}'}
 
 
 def full(engines):
@@ -129,7 +135,7 @@ def full(engines):
         name="other", engines=(replace(reported[0], key=OTHER_ENGINES),), speed=None
     )
     report = replace(reports.report(whole, other, **own), health=working(reported))
-    return reports.shown(report, ALERTING__RUNBOOKS="https://x")
+    return reports.shown(report, ALERTING__RUNBOOKS="https://x", **COSTLY)
 
 
 def working(engines):
@@ -144,7 +150,7 @@ def test_series_are_bounded(engines):
         *ProcessCollector(registry=None).collect(),
     ]
     samples = [sample for family in collected for sample in family.samples]
-    assert 600 < len(samples) <= PROMISED
+    assert 600 < len(samples) <= PLANNED
     assert len({(sample.name, tuple(sample.labels.items())) for sample in samples}) == len(samples)
 
 
@@ -179,6 +185,29 @@ def test_series_are_bounded_over_a_whole_life(pause):
         ]
         assert 200 < len(samples) <= PROMISED
         at += pause
+
+
+def test_plug_ins_of_engines_past_the_limit_are_one_series_with_the_worst_state():
+    """Forty engines of three models had a series each, and with them 1,315 in all."""
+    server = Server()
+    keys = [EngineKey(f"m{number % 3}", str(number)) for number in range(40)]
+    for number, key in enumerate(keys):
+        state = HelloState.DISABLED if number == 38 else HelloState.OBSERVING
+        PluginEnd(server, number + 1, engine=number, model=key.model_name, state=state, reason="x")
+    server.poll(*(snap(key.engine, model=key.model_name) for key in keys))
+    plugins = values(server.report(), "specdec_plugin_info")
+
+    assert len(plugins) == LIMITS.engines + 1
+    assert ("other", "0.1.0", "0.32.0", "disabled") in plugins
+
+
+def test_where_no_position_is_within_the_limit_there_is_no_sum_of_them_either():
+    """It would be of all positions, so a series that says nothing new."""
+    name = "specdec_accepted_tokens_per_position_total"
+    few, many = (full(map(str, range(engines))).report for engines in (4, LIMITS.engines))
+
+    assert {"0", "1", "other"} <= {position for *_, position in values(few, name, **COSTLY)}
+    assert values(many, name, **COSTLY) == {}
 
 
 def test_every_metric_shows_when_everything_is_known():

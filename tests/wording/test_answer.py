@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.evidence import Evidence, Loops
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.verdict import Verdict
@@ -164,6 +165,16 @@ def test_the_rate_beside_a_verdict_is_of_the_window_that_was_judged():
     whole = model(judgement=judgement(GOOD, 0.2, judged=window(0.7)))
     assert why(whole, plugin=NEVER_CONNECTED).startswith(
         "The acceptance rate over all requests is 70%."
+    )
+
+
+def test_the_reason_has_the_rate_without_repetition_loops_where_they_matter():
+    loops = Loops(rate=0.98, share=0.18, whole=0.71, without=0.62)
+    seen = Evidence(window=window(0.7), loops=loops)
+    whole = model(judgement=judgement(GOOD, 0.7, evidence=seen))
+
+    assert why(whole, plugin=NEVER_CONNECTED).startswith(
+        "The acceptance rate over all requests is 70% (62% without repetition loops). "
     )
 
 

@@ -75,6 +75,15 @@ def in_state(state):
             replace(OBSERVING, state=PluginState.ELSEWHERE, observed=0, engines=(), elsewhere=1),
             "of engines that are not in vLLM's metrics, so another vLLM sends to this sidecar's",
         ),
+        (
+            replace(
+                OBSERVING,
+                state=PluginState.ELSEWHERE,
+                engines=(),
+                replicas=(EngineKey("demo", "0@aaa"), EngineKey("demo", "0@bbb")),
+            ),
+            "several engines of the same number (0@aaa, 0@bbb), and a plug-in says only the number",
+        ),
         (OBSERVING, "The plug-in observes the engine."),
         (replace(OBSERVING, observed=2, expected=2), "The plug-in observes every engine."),
         (

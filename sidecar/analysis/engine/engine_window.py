@@ -38,7 +38,7 @@ class EngineWindow:
         positions = held.accepted_per_position
         if not shown.accepted_per_position:
             positions = (math.nan,) * len(positions)
-        self._readings.count(at, (*counters, *positions), has_restarted=has_restarted)
+        self._readings.observe(at, (*counters, *positions), has_restarted=has_restarted)
 
     @property
     def seconds(self) -> float:

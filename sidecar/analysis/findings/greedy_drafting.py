@@ -95,20 +95,19 @@ def _drafts_by_argmax(speculation: Speculation) -> bool:
 
     vLLM 0.22 and later can.
     """
-    return (
-        speculation.draft_sample_method == "greedy"
-        and can_sample_drafts(
-            speculation.method,
-            in_parallel=speculation.parallel_drafting,
-            architectures=speculation.draft_architectures or (),
-        )
-        and speculation.rejection_sample_method in {None, "standard"}
-        and not (
-            speculation.local_argmax
-            or speculation.heterogeneous_vocab
-            or speculation.adaptive_verification
-        )
+    can_sample = can_sample_drafts(
+        speculation.method,
+        in_parallel=speculation.parallel_drafting,
+        architectures=speculation.draft_architectures or (),
     )
+    verifies_exactly = speculation.rejection_sample_method in {None, "standard"}
+    is_refused = (
+        speculation.local_argmax
+        or speculation.heterogeneous_vocab
+        or speculation.adaptive_verification
+    )
+    is_by_argmax = speculation.draft_sample_method == "greedy"
+    return is_by_argmax and can_sample and verifies_exactly and not is_refused
 
 
 def _seen(part: TemperatureReport) -> Acceptance:

@@ -34,8 +34,8 @@ def break_even_acceptance(situation: Situation) -> float | None:
     if speed is not None and speed.speedup is not None:
         return speed.break_even_acceptance
 
-    has_rule_of_thumb = situation.model.judgement.evidence.has_rule_of_thumb
-    return situation.thresholds.acceptance_net_negative if has_rule_of_thumb else None
+    is_ruled = situation.model.judgement.evidence.is_ruled
+    return situation.thresholds.acceptance_net_negative if is_ruled else None
 
 
 def is_below(rate: float, break_even: float | None) -> bool:

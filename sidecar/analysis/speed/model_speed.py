@@ -38,7 +38,9 @@ class TemperatureSpeed:
         self.times = SlidingTimes(window)
         self.speedup: Speedup | None = None  # over the window; None if the whole model has none
         self.held: Held | None = None  # stands in for it
-        self.saved = self.lost = 0.0  # request-seconds since the start
+        # request-seconds since the start
+        self.saved = 0.0
+        self.lost = 0.0
         self._memory = Memory()
 
     def mark(self, at: float, *, is_known: bool) -> None:
@@ -96,6 +98,7 @@ class ModelSpeed:
                 self._contexts.add(found, known)
             clock.append((found, known))
             self.loads.add(found)
+
         self._clock.add(start, at, clock)
 
     def _plain(self, steps: Steps) -> PlainTime | Withheld:
@@ -107,6 +110,7 @@ class ModelSpeed:
         """Takes in the requests that finished since the last poll, by temperature."""
         if self.curve is None:
             return
+
         # Otherwise it is the clock that does not know the plain times of too many steps.
         is_known = self.whole is not None and self.whole.withheld is not Withheld.CONTEXT
 
@@ -124,9 +128,11 @@ class ModelSpeed:
         took is not known.
         """
         tokens = request.output_tokens - 1
-        begun, end = request.first_token, request.last_token
+        begun = request.first_token
+        end = request.last_token
         if tokens < 1 or begun is None or end is None:
             return 0.0
+
         stretch = self._clock.between(begun, end)
         if stretch is None:
             return 0.0
@@ -139,6 +145,7 @@ class ModelSpeed:
         """Updates the speeds; everything until ``at``, a good poll's time, has been taken in."""
         for window in (self._whole, *self._engines.values()):
             window.mark(at)
+
         self._contexts.mark(at)
         self.whole = self._whole.read(self.curve, self._missing, at)
         self._read_engines = {

@@ -20,7 +20,7 @@ from sidecar.requests.messages import (
     Table,
     TallyRow,
 )
-from sidecar.requests.tally import NOTHING, Outcome, Tally
+from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 
 TableRows = Mapping[int | str, TallyRow]
 NO_STEPS: Final = StepTally()
@@ -43,7 +43,7 @@ class Cut:
     take.
     """
 
-    total: Tally = NOTHING
+    total: Tally = NO_REQUESTS
     tables: Mapping[Table, TableRows] = field(default_factory=dict)
     steps: StepTally = NO_STEPS
     generation_tokens: int | None = None
@@ -78,6 +78,8 @@ class Life:
         All that it counted is growth then.
         """
         self.hello = hello
+        # The engine as vLLM's page names it; until a page has told, as the plug-in does.
+        self.key = self.named
         self.trust = trust
         self.from_start = from_start
         self.connections: set[int] = set()
@@ -99,7 +101,7 @@ class Life:
 
         self._adds_up = True
         self._has_fallen = False
-        self._finished_sum = NOTHING  # of all finished requests
+        self._finished_sum = NO_REQUESTS  # of all finished requests
         self._arriving: dict[Table, dict[int | str, TallyRow]] = {}
         self._new_keys: dict[Table, int] = {}  # of the arriving rows, those not in ``latest``
         self._arriving_finished: list[FinishedRequest] = []
@@ -109,8 +111,8 @@ class Life:
         self._taken: Cut | None = None  # of which the steps have been taken
 
     @property
-    def key(self) -> EngineKey:
-        """The engine as vLLM's page names it."""
+    def named(self) -> EngineKey:
+        """The engine as its plug-in names it: by the number that vLLM itself gives it."""
         return EngineKey(self.hello.model or "", str(self.hello.engine))
 
     @property
@@ -156,7 +158,7 @@ class Life:
         """
         if self.hello.tables is not None:
             return self.hello.tables
-        if self.latest is None or self.latest.total == NOTHING:
+        if self.latest is None or self.latest.total == NO_REQUESTS:
             return frozenset(table for table in Table if table.sums_to_total)
         return frozenset(table for table, rows in self.latest.tables.items() if rows)
 
@@ -337,7 +339,7 @@ class Life:
 
         The split is made of the table of temperatures, so that one must be there.
         """
-        if self.latest is None or self.latest.total == NOTHING:
+        if self.latest is None or self.latest.total == NO_REQUESTS:
             return True
         if Table.TEMPERATURE not in self.tables:
             return False

@@ -3,7 +3,7 @@
 ``claims.py`` says whose numbers an engine's are; a poll's ``LivesView`` has the result.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -63,7 +63,8 @@ class Lives:
         self._unreadable: dict[int, int] = {}
         # the starts of those that have claimed an engine together
         self._disputed: dict[EngineKey, set[str]] = {}
-        # what vLLM counted of each engine on the last page
+        self._page: PageSnapshot | None = None  # the last one
+        # what vLLM counted of each engine on it
         self._counted: dict[EngineKey, Totals] = {}
         # engines that draft without a plug-in beside others with one: the first poll that saw it
         self._unheard: dict[EngineKey, float] = {}
@@ -114,11 +115,13 @@ class Lives:
     def _begin(self, hello: Hello) -> Life:
         """A life that is new to this sidecar."""
         from_start = hello.started >= self._since
-        origin = None
+        life = Life(hello, Trust(is_new=from_start), from_start=from_start)
+        if self._page is not None:
+            life.key = self._page.key_of(*life.named)
         # What vLLM had counted by then is not its own; unknown if the clock was set back since.
         if from_start and hello.started > self._latest_poll:
-            origin = self._counted.get(EngineKey(hello.model or "", str(hello.engine)))
-        return Life(hello, Trust(origin, is_new=from_start), from_start=from_start)
+            life.trust = Trust(self._counted.get(life.key), is_new=True)
+        return life
 
     def _report(self, life: Life, part: ReportPart) -> None:
         self._finished += len(part.finished)
@@ -200,10 +203,12 @@ class Lives:
         engines whose own counters have started again at 0 in the same process.
         """
         before = self._counted
+        self._page = page
         self._counted = {engine.key: _counted(engine) for engine in page.engines}
         self._note_traffic(at, before)
         if has_restarted:
             self._end_process()
+        self._find_engines(page)
         self._note_out_of_reach(at, before)
         for key in reset:
             self._restart_counters(key)
@@ -228,6 +233,16 @@ class Lives:
     def missed(self) -> None:
         """A poll has failed: only which plug-ins are connected may be another."""
         self._seen = self._look()
+
+    def _find_engines(self, page: PageSnapshot) -> None:
+        """Finds the engine of each life on the page; one that was confirmed stays what it was.
+
+        A page that shows replicas names more of an engine than its number, which is all that a
+        plug-in knows.
+        """
+        for life in self._lives.values():
+            if not (life.is_over or life.trust.is_proven or life.has_counted):
+                life.key = page.key_of(*life.named)
 
     def _note_traffic(self, at: float, before: dict[EngineKey, Totals]) -> None:
         """Notes when vLLM has served requests for the first time since this sidecar listens."""
@@ -438,10 +453,12 @@ class Lives:
         engines = tuple(life.report for life in shown)
 
         shared = tuple(key for key, one in claims.items() if len(one.connected) > 1)
-        elsewhere = sum(map(self._is_elsewhere, connected))
+        elsewhere = [life for life in connected if self._is_elsewhere(life)]
         unreadable = next(iter(self._unreadable.values()), None)
         return PluginReport(
-            state=plugin_state(engines, unreadable, is_shared=bool(shared), elsewhere=elsewhere),
+            state=plugin_state(
+                engines, unreadable, is_shared=bool(shared), elsewhere=len(elsewhere)
+            ),
             unreadable_format=unreadable,
             problem="",
             observed=len({life.key for life in shown if life.observes} & claims.keys()),
@@ -451,8 +468,16 @@ class Lives:
             events=0,
             dropped={},
             shared=shared,
-            elsewhere=elsewhere,
+            elsewhere=len(elsewhere),
+            replicas=self._replicas(elsewhere),
         )
+
+    def _replicas(self, lives: Iterable[Life]) -> tuple[EngineKey, ...]:
+        """The engines on the last page that ``lives`` could be in, but which of them is unknown."""
+        if self._page is None:
+            return ()
+        named = dict.fromkeys(life.named for life in lives)
+        return tuple(key for name in named for key in self._page.keys_of(*name))
 
     @property
     def _has_served_unheard(self) -> bool:

@@ -50,7 +50,8 @@ class PluginReport:
     engines'. ``unreadable_format`` is a message format that a plug-in uses and the sidecar cannot
     read. ``problem`` says why the sidecar cannot listen for plug-ins; it is empty if it can.
     ``shared`` are the engines that several plug-ins are connected as, and ``elsewhere`` counts the
-    plug-ins that are connected as engines not on the page.
+    plug-ins that are connected as engines not on the page. ``replicas`` are engines on the page
+    that one of these could be: they have the same number, which is all that a plug-in says.
     """
 
     state: PluginState
@@ -64,6 +65,7 @@ class PluginReport:
     dropped: Mapping[str, int]  # what was lost or refused, by reason, each starting at 0
     shared: tuple[EngineKey, ...] = ()
     elsewhere: int = 0
+    replicas: tuple[EngineKey, ...] = ()
     # whether vLLM has served requests for a while, and no plug-in has ever connected
     has_served: bool = False
 

@@ -26,7 +26,7 @@ class CounterWindow(GrowthWindow[Counts]):
         self._carried: Counts = ()  # counted before the last restart
         self._known: Counts = ()  # the last value of each counter
 
-    def count(self, at: float, counters: Counts, *, has_restarted: bool) -> None:
+    def observe(self, at: float, counters: Counts, *, has_restarted: bool) -> None:
         """Adds a reading.
 
         With ``has_restarted``, the counters have started again at 0 since the last one.
@@ -69,7 +69,7 @@ class HistogramWindow:
             if buckets is None or buckets.edges != reading.edges:
                 buckets = _Buckets(reading.edges, CounterWindow(self._seconds))
                 self._buckets[phase] = buckets
-            buckets.window.count(at, reading.counts, has_restarted=has_restarted)
+            buckets.window.observe(at, reading.counts, has_restarted=has_restarted)
 
     @property
     def growth(self) -> dict[Phase, HistogramReading]:

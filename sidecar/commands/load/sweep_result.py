@@ -107,14 +107,13 @@ class Measurement:
             known = self.counted if self.samples and not self.others else None
             return replace(known or NO_DRAFTS, requests=len(self.samples))
 
+        by_position = zip_longest(*(sample.positions for sample in exact), fillvalue=0)
         return Acceptance(
             requests=len(exact),
             drafts=sum(sample.drafts or 0 for sample in exact),
             draft_tokens=sum(sample.draft_tokens for sample in exact),
             accepted_tokens=sum(sample.accepted_tokens for sample in exact),
-            accepted_per_position=tuple(
-                map(sum, zip_longest(*(sample.positions for sample in exact), fillvalue=0))
-            ),
+            accepted_per_position=tuple(sum(position) for position in by_position),
         )
 
     @property

@@ -123,11 +123,13 @@ def add_request_arguments(parser: argparse.ArgumentParser, description: str | No
         metavar="N",
         help="per request (default: 128)",
     )
+
     prompts = (
         "lines of text, .jsonl, or a .json list such as ShareGPT's; "
         "the first 10,000 (default: 20 built in)"
     )
     group.add_argument("--prompts", type=Path, metavar="FILE", help=prompts)
+
     extra = "more fields of each request, such as '{\"top_k\": 20}'"
     group.add_argument("--extra-body", type=_json_object, default={}, metavar="JSON", help=extra)
     group.add_argument(

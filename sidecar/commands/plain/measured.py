@@ -54,7 +54,9 @@ class BaselineRun:
 
     def __init__(self) -> None:
         self.drafted: set[str] = set()  # the models that speculated
-        self.began = self.until = 0.0  # Unix seconds of the first and the last page
+        # Unix seconds of the first and the last page
+        self.began = 0.0
+        self.until = 0.0
         self.periods: dict[str, list[Steps]] = {}  # from poll to poll, by model
         self.vllm = ""  # the version, as the plug-in says
         self.machine_load: float | None = None  # see ``PlainStepTimes``
@@ -74,11 +76,13 @@ class BaselineRun:
 
     def end(self) -> None:
         """The slot ends with the last page."""
-        slot, self._slot = self._slot, None
+        slot = self._slot
+        self._slot = None
         for model, part in self._parts.items():
             if slot is None or not part.periods:
                 continue
-            pure, mixed = part.pure, part.mixed
+            pure = part.pure
+            mixed = part.mixed
             self._blocks[model].append(
                 Block(
                     steps=sum_steps(*part.periods).holding(_context(part)),
@@ -98,7 +102,8 @@ class BaselineRun:
     # The signature is the protocol's.
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002
         """See ``ScrapeSink``; ignores the duration and the interval."""
-        self.began, self.until = self.began or at, at
+        self.began = self.began or at
+        self.until = at
         self._engines.observe(at, page)
         self.drafted |= {
             engine.key.model_name for engine in page.engines if Trait.OVERCOUNTED in engine.traits
@@ -227,6 +232,7 @@ class _Reported:
             pure, mixed = grown.get(self._models[connection], (_NO_STEPS, _NO_STEPS))
             both = (pure, mixed + growth) if key.is_mixed else (pure + growth, mixed)
             grown[self._models[connection]] = both
+
         self._taken = dict(self._latest)
         return grown
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from sidecar.analysis.engine.latency import Latency
-from sidecar.analysis.evidence import has_rule_of_thumb
+from sidecar.analysis.evidence import is_ruled
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.engine.names import Counter, Gauge, Phase
@@ -54,7 +54,7 @@ def _speculation(engine: EngineReport) -> ByLabel | None:
         str(speculation.adaptive_verification).lower(),
         speculation.rejection_sample_method or "",
         speculation.draft_sample_method or "",
-        str(has_rule_of_thumb(speculation)).lower(),
+        str(is_ruled(speculation)).lower(),
     )
     return {labels: 1}
 

@@ -4,7 +4,7 @@ import platform
 from typing import Final
 
 from sidecar import __version__
-from sidecar.export.declaration import REPORT, SETTINGS
+from sidecar.export.declaration import PLUGIN, REPORT, SETTINGS
 
 METRICS: Final = (
     REPORT.gauge(
@@ -121,17 +121,14 @@ METRICS: Final = (
             "latency_window": settings.latency_window,
         },
     ),
-    REPORT.gauge(
+    PLUGIN.gauge(
         "plugin_info",
         (
             "1 for each engine whose plug-in is connected, labelled with its state and the "
             "versions of both."
         ),
-        ["engine", "version", "vllm_version", "state"],
-        value=lambda report: {
-            (engine.engine, engine.version, engine.vllm_version, engine.state): 1
-            for engine in report.plugin.engines
-        },
+        ["version", "vllm_version", "state"],
+        value=lambda plugin: {(plugin.version, plugin.vllm_version, plugin.state): 1},
     ),
     REPORT.counter(
         "request_events",

@@ -75,6 +75,16 @@ METRICS: Final = (
         "Accepted draft tokens by draft position, starting at 0.",
         value=lambda part: part.tally.accepted_at,
     ),
+    TEMPERATURE.counter(
+        "request_endings",
+        (
+            "Finished requests by how their output ends: loop repeats itself until it is cut off,"
+            " empty stops with at most one token, normal is the rest. Absent where the plug-in"
+            " cannot tell."
+        ),
+        ["ending"],
+        value=lambda part: part.endings,
+    ),
     # By temperature, one observation per finished request.
     TEMPERATURE.histogram(
         "request_acceptance_ratio",
@@ -109,7 +119,8 @@ METRICS: Final = (
         ),
         value=lambda model: model.acceptance_p10,
     ),
-    # By group: prompt_tokens, output and, if plugin.adapters is on, adapter.
+    # By group: prompt_tokens, output, ending of finished requests, sampling and, if plugin.adapters
+    # is on, adapter.
     GROUP.counter(
         "group_requests",
         "Finished requests of a group.",

@@ -13,12 +13,14 @@ from sidecar.analysis.speed.clock import DecodeClock
 from sidecar.analysis.speed.fit import Block, blocks_of, fit
 from sidecar.analysis.speed.plain import (
     Beside,
+    PlainWork,
     beside,
     covers,
     knee,
     plain_token,
     plain_wait,
     plain_work,
+    prefill_time,
     step_time,
     uncovered,
 )
@@ -217,6 +219,13 @@ def test_requests_that_wait_for_room_for_their_prompts_would_decode_without_spec
 )
 def test_prefill_that_a_gpu_hides_behind_reading_its_weights_costs_nothing(seconds, hidden):
     assert knee((500.0, 2000.0), seconds) == (hidden and pytest.approx(hidden))
+
+
+@pytest.mark.parametrize(("tokens", "seconds"), [(100, 0.0), (500, 0.0), (2000, 0.04)])
+def test_the_shortest_prompts_measured_may_be_hidden_altogether(tokens, seconds):
+    free = replace(CONTEXTS, prefill_seconds=((0.0, 0.04), (0.0, 0.04)))
+    work = PlainWork(steps=1.0, at_once=1.0, decodes=1.0, mixed=1.0, tokens=tokens)
+    assert prefill_time(free, work).seconds == pytest.approx(seconds)
 
 
 def blocks(law, *, chunk=None, pure=False):

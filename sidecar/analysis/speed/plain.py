@@ -321,7 +321,8 @@ def prefill_weights(
     if tokens >= low:
         return shares(tokens, sizes)
     if hidden is not None:
-        return {0: max(tokens - hidden, 0.0) / (low - hidden)}
+        beyond = max(tokens - hidden, 0.0)
+        return {0: beyond / (low - hidden) if beyond else 0.0}
 
     further = (low - max(tokens, MIXED)) / (high - low)
     part = min(tokens / MIXED, 1.0)

@@ -187,7 +187,8 @@ class Life:
     def forget_rows(self) -> None:
         """Drops all rows of a life that has left and is not confirmed: it may send them again."""
         self.forget_arriving()
-        self.first = self.latest = Cut() if self.from_start else None
+        self.first = Cut() if self.from_start else None
+        self.latest = self.first
 
     def end(self) -> None:
         """Its process of vLLM has ended: it is known, but its numbers are not needed any more."""
@@ -350,9 +351,9 @@ class Life:
         )
 
 
-def sum_totals(lives: Iterable[Life]) -> Totals:
-    """What lives of one engine have counted together, as far as all say it."""
-    totals = [life.latest.totals for life in lives if life.latest is not None]
+def sum_totals(cuts: Iterable[Cut | None]) -> Totals:
+    """What lives of one engine have counted together in these cuts, as far as all say it."""
+    totals = [cut.totals for cut in cuts if cut is not None]
     return {
         name: sum(one[name] for one in totals)
         for name in Compared

@@ -28,6 +28,8 @@ _MOST_LIVES: Final = 64
 # Bytes of the rows of all lives. Half is for those that vLLM's counters confirm, half for all
 # others, so that no sender takes the room of an engine's own plug-in.
 MOST_ROW_BYTES: Final = 48 * 2**20
+# What the rows of one packet may take, in bytes: about 600 rows with tokens by position.
+_MOST_PART_BYTES: Final = 2 * 2**20
 # Bytes of the finished requests of all lives that wait for the next poll: some 8,000.
 MOST_WAITING_BYTES: Final = 8 * 2**20
 # seconds of traffic after which a plug-in that vLLM has loaded would have connected
@@ -145,13 +147,16 @@ class Lives:
             self._dropped[LOST] += life.lost - lost
 
     def _room(self, life: Life) -> int:
-        """How many bytes more a life's rows may take: its share, as no sender takes another's."""
+        """How many bytes more a life's rows may take: its share, as no sender takes another's.
+
+        Where little is left, lives that have left and are not confirmed yet are forgotten.
+        """
         alike = [one for one in self._lives.values() if one.trust.is_proven is life.trust.is_proven]
         connected = sum(bool(one.connections) for one in alike)
         share = MOST_ROW_BYTES // 2 // max(connected, 1) - life.size
         left = MOST_ROW_BYTES // 2 - sum(one.size for one in alike)
         for one in alike:
-            if left >= share:
+            if left >= min(share, _MOST_PART_BYTES):
                 break
             if one.confirmed is None and not one.connections:
                 left += one.size
@@ -324,7 +329,8 @@ class Lives:
                 life.latest.totals,
                 counted,
                 1 - self.lowest_coverage,
-                earlier=sum_totals(earlier),
+                earlier=sum_totals(one.latest for one in earlier),
+                counting=sum_totals(one.confirmed for one in earlier if one.has_counted),
                 is_succeeded=bool(later) and not life.connections,
             )
             if life.trust.standing is not Standing.AGREES or key in self._disputed:

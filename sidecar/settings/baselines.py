@@ -63,6 +63,10 @@ class PlainStepTimes:
     prefill_tokens: tuple[tuple[float, ...], ...] = ()
     prefill_seconds: tuple[tuple[float, ...], ...] = ()
     prefill_errors: tuple[tuple[float, ...], ...] = ()
+    # Without what the tokens of prompts attend to: seconds for each of them and for each token to
+    # which it attends; 0: ``prefill_seconds`` include it.
+    attention_seconds: float = 0.0
+    attention_error: float = 0.0
     # The most tokens that a step prefills: longer prompts take several; None: unknown.
     chunk_tokens: float | None = None
 
@@ -134,6 +138,8 @@ class PlainStepTimes:
             yield "prefill_tokens must rise, from above 0"
         if not all(map(_are_times, (*self.prefill_seconds, *self.prefill_errors))):
             yield "prefill_seconds and prefill_errors must be from 0 to 3600"
+        if not all(0 <= one <= 1 for one in (self.attention_seconds, self.attention_error)):
+            yield "attention_seconds and attention_error must be from 0 to 1"
         if self.chunk_tokens is not None and not self.chunk_tokens > 0:
             yield "chunk_tokens must be above 0"
 

@@ -39,6 +39,7 @@ def expected_counters(known, truth):
         Counter.TTFT_SECONDS: pytest.approx(histograms["ttft"]["sum"], abs=1e-5),
         Counter.PREFILLED: histograms["prefill"]["count"],
         Counter.PREFILL_SECONDS: pytest.approx(histograms["prefill"]["sum"], abs=1e-5),
+        Counter.QUEUE_SECONDS: pytest.approx(histograms["queue"]["sum"], abs=1e-5),
     }
 
 

@@ -515,7 +515,8 @@ def _chunk(blocks: Sequence[Block]) -> float | None:
     """The most tokens that a step prefills, as far as prompts took several steps; else None."""
     chunks = []
     for block in blocks:
-        mixed, steps = block.mixed, block.steps
+        mixed = block.mixed
+        steps = block.steps
         if mixed is None or not mixed.steps or not steps.first_tokens:
             continue
         each = mixed.prefill_tokens / mixed.steps

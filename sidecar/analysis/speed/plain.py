@@ -328,6 +328,7 @@ def prefill_weights(
     low, high, *_ = sizes
     if tokens >= low:
         return shares(tokens, sizes)
+
     if hidden is not None:
         beyond = max(tokens - hidden, 0.0)
         return {0: beyond / (low - hidden) if beyond else 0.0}

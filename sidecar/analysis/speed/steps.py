@@ -276,6 +276,7 @@ def _prompts_and_drafts(grown: Mapping[Counter, float], interval: Interval) -> d
     with_hits = grown.get(Counter.FIRST_TOKENS, 0.0)
     if interval.block:
         with_hits = min(with_hits, hits / interval.block)
+
     dropped = with_hits * interval.block * interval.drops_block
     return {
         "prompt_tokens": computed,

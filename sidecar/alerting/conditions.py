@@ -126,6 +126,9 @@ def conditions(
 
 def _on_vllm(report: Report, past: Past, thresholds: Thresholds, pace: float) -> str | None:
     """The rule on vLLM itself whose condition holds, if any does."""
+    if past.was_stalled:
+        return "SpecDecodeEngineStalled"  # also while vLLM is down after it: one cause, one page
+
     scrape = report.scrape
     # Without an error, no poll has ended yet.
     if scrape.up or scrape.last_error is None:
@@ -297,7 +300,8 @@ class Tracker:
     def _holds(self, key: Key, condition: Condition, now: float, wall: float) -> None:
         course = self._courses.get(key)
         if course is None or course.ended is not None:
-            course = self._courses[key] = Course(self._rules[condition.rule], condition, now, now)
+            course = Course(self._rules[condition.rule], condition, now, now)
+            self._courses[key] = course
         course.condition = condition
         course.held = now
         if course.started is None and now - course.since >= self._pace * course.rule.wait:

@@ -25,7 +25,7 @@ class _Rate:
 
 
 class Past:
-    """When the push began, and which acceptance rates were not low within a day.
+    """When the push began, whether an engine hung, and which rates were not low within a day.
 
     Bounded: a rate that was not low for a day is forgotten, and there is one for each model,
     temperature and manner of drafting.
@@ -33,12 +33,16 @@ class Past:
 
     def __init__(self) -> None:
         self.began: float | None = None  # Unix seconds of the first report; None before it
+        self.was_stalled = False  # whether an engine was stalled at the last good poll
         self._not_low: dict[_Place, float] = {}  # when each rate was last not low
 
     def observe(self, report: Report) -> None:
         """Takes in a report, each only once and in their order."""
         if self.began is None:
             self.began = report.at
+
+        if report.scrape.up:
+            self.was_stalled = bool(report.health.stalled)
 
         since = report.at - _DAY
         self._not_low = {place: at for place, at in self._not_low.items() if at > since}

@@ -8,7 +8,14 @@ from sidecar.analysis.distributions import quantile
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.latency import gap_growth
-from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence, ModelEvidence, sum_windows
+from sidecar.analysis.evidence import (
+    NO_DRAFTS,
+    Acceptance,
+    Evidence,
+    Loops,
+    ModelEvidence,
+    sum_windows,
+)
 from sidecar.analysis.facts import EngineFacts, ModelFacts
 from sidecar.analysis.findings.catalog import find
 from sidecar.analysis.findings.situation import Situation
@@ -21,11 +28,12 @@ from sidecar.analysis.split.tallies import group_reports
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.analysis.windows.recent import Ordered
 from sidecar.engine.names import Phase
-from sidecar.requests.messages import Table
+from sidecar.requests.messages import ENDINGS, LOOP, Table
 from sidecar.settings.groups import Thresholds
 
 _BINS: Final = 10
 _SPREAD: Final = (0.1, 0.5, 0.9)
+_LOOPS_MATTER: Final = 0.05  # share of the draft tokens from which on loops flatter the rate
 _TIMES: Final = (0.5, 0.95, 0.99)
 
 
@@ -35,7 +43,7 @@ def evidence(facts: ModelFacts, thresholds: Thresholds) -> ModelEvidence:
     plain_tpot = model.plain_latencies.get(Phase.TPOT, {})
     return ModelEvidence(
         model_name=model.name,
-        whole=_whole(facts),
+        whole=_whole(facts, thresholds),
         temperatures={label: _at_temperature(facts, label) for label in facts.windows},
         engines={engine.state.key.engine: _on_engine(engine) for engine in facts.speculating},
         acceptance_p10=facts.acceptance_p10,
@@ -62,7 +70,7 @@ def _on_engine(engine: EngineFacts) -> Evidence:
     )
 
 
-def _whole(facts: ModelFacts) -> Evidence:
+def _whole(facts: ModelFacts, thresholds: Thresholds) -> Evidence:
     windows = sum_windows([engine.state.window for engine in facts.speculating])
     hours = sum_windows([engine.state.hour for engine in facts.speculating])
     loads = facts.model.speed.loads.report(facts.model.speed.curve)
@@ -77,7 +85,28 @@ def _whole(facts: ModelFacts) -> Evidence:
         is_data_parallel=any(map(_is_data_parallel, facts.speculating)),
         runs_v2=_runs_v2(facts),
         emitted_share=_emitted_share(facts.speed, windows),
+        loops=_loops(facts, thresholds.min_requests),
     )
+
+
+def _loops(facts: ModelFacts, min_requests: int) -> Loops | None:
+    """See ``Evidence``. Nothing is said of fewer finished requests than ``min_requests``."""
+    if Table.ENDING not in facts.tables or not facts.windows:
+        return None
+
+    tallies = facts.model.tallies
+    ended = {ending: tallies[Table.ENDING, ending].window for ending in ENDINGS}
+    looping = ended[LOOP]
+    every = sum_windows(list(ended.values()))
+    others = sum_windows([window for name, window in ended.items() if name != LOOP])
+    if looping.rate is None or every.rate is None or (every.requests or 0) < min_requests:
+        return None
+
+    share = looping.draft_tokens / every.draft_tokens
+    if share < _LOOPS_MATTER:
+        return None
+
+    return Loops(rate=looping.rate, share=share, whole=every.rate, without=others.rate)
 
 
 def _runs_v2(facts: ModelFacts) -> bool | None:
@@ -173,6 +202,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
         plain_steps=model.speed.curve,
         plain_latencies=model.plain_latencies,
         rejected=facts.rejected,
+        endings=facts.endings,
         breaches=judged.breaches,
     )
     if not facts.is_fresh:

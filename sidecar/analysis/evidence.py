@@ -56,12 +56,14 @@ class Acceptance:
         Without ``drafted_per_position``, it is the share of all drafts that accepted the token at
         this position, so it also falls when drafts get shorter.
         """
-        if self.drafted_per_position:
-            both = zip(self.accepted_per_position, self.drafted_per_position, strict=False)
-            return tuple(min(accepted / drafted, 1.0) for accepted, drafted in both if drafted > 0)
-        if self.drafts <= 0:
-            return ()
-        return tuple(min(accepted / self.drafts, 1.0) for accepted in self.accepted_per_position)
+        positions = len(self.accepted_per_position)
+        drafted_at = self.drafted_per_position or (self.drafts,) * positions
+
+        rates = []
+        for accepted, drafted in zip(self.accepted_per_position, drafted_at, strict=False):
+            if drafted > 0:
+                rates.append(min(accepted / drafted, 1.0))
+        return tuple(rates)
 
 
 NO_DRAFTS: Final = Acceptance()
@@ -94,6 +96,21 @@ def sum_windows(acceptances: Sequence[Acceptance]) -> Acceptance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loops:
+    """What repetition loops, which are easy to draft, do to the acceptance rate.
+
+    All is of the requests that finished in the window: ``rate`` is the acceptance rate of the
+    loops, ``share`` their share of the draft tokens, ``whole`` the rate of all, ``without`` that of
+    the others; None if there are none.
+    """
+
+    rate: float
+    share: float
+    whole: float
+    without: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What a judgement is based on: the speculation of a model, a temperature or an engine.
 
@@ -102,7 +119,8 @@ class Evidence:
     how the engine drafts; None if neither the plug-in nor a setting tells. ``is_data_parallel``:
     vLLM has several engines for the model. ``runs_v2``: on model runner V2; None if unknown.
     ``emitted_share`` is the share of the accepted tokens that requests got: vLLM also counts those
-    after a stop inside a draft (vLLM issue 56101). None if it is not known.
+    after a stop inside a draft (vLLM issue 56101). None if it is not known. ``loops``: None unless
+    they hold a share of the draft tokens that matters.
     """
 
     window: Acceptance = NO_DRAFTS
@@ -114,6 +132,7 @@ class Evidence:
     is_data_parallel: bool = False
     runs_v2: bool | None = None
     emitted_share: float | None = None
+    loops: Loops | None = None
 
     @property
     def is_adaptive(self) -> bool:

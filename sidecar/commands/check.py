@@ -6,6 +6,7 @@ import os
 import ssl
 import time
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 import structlog
@@ -202,14 +203,16 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
     if report.scrape.malformed_lines:
         yield f"skipped {report.scrape.malformed_lines} malformed lines or histograms"
 
-    for engine in (engine for model in report.models for engine in model.engines):
+    engines = chain.from_iterable(model.engines for model in report.models)
+    for engine in engines:
         yield f"model {engine.key.model_name}, engine {engine.key.engine}"
         yield f"  speculative decoding: {_speculation(engine)}"
         if engine.kv_cache_capacity_tokens is not None:
             yield f"  KV cache: {engine.kv_cache_capacity_tokens:,} tokens"
-        if others := ", ".join(settings.measured.others(engine.key.model_name)):
+        others = settings.measured.others(engine.key.model_name)
+        if others:
             yield (
-                f"  baseline: of other models ({others}), "
+                f"  baseline: of other models ({', '.join(others)}), "
                 "so this model has no speedup and no prices"
             )
         for limitation in sorted(engine.limitations):

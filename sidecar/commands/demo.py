@@ -19,7 +19,8 @@ from sidecar.settings.groups import Plugin
 HELP = "run the sidecar on a simulated vLLM with traffic, to try it out"
 _CYCLE = 300.0  # seconds from cold to hot and back
 _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
-_PROMPT_SHARE = 4.0  # prompt tokens computed per generated token in this traffic, roughly
+_CONTEXTS = (500.0, 50_000.0)  # tokens, for which the plain steps hold
+_PREFILL_TOKENS = 1000.0  # of the step whose time tells what prefill costs
 # Drafting costs time here, so cold traffic gains from it and hot traffic loses; so does structured
 # output.
 _GAINING = SimulatorOptions(draft_seconds_per_token=0.006, structured_acceptance=0.83)
@@ -107,19 +108,23 @@ async def _run(
 def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
     """What a baseline of the simulated vLLM without speculation would measure.
 
-    Calculated from its options.
+    Calculated from its options: a step grows with the requests and with what it prefills, and does
+    not depend on the context.
     """
-    running = (1.0, float(options.max_num_seqs))
-    # For the prompts of each other request.
-    waiting = _PROMPT_SHARE * options.prefill_seconds_per_token
-    seconds = []
-    for requests in running:
-        decoding = options.step_seconds + requests * options.step_seconds_per_request
-        seconds.append(decoding + (requests - 1) * waiting)
-
+    loads = (1.0, float(options.max_num_seqs))
+    prefilled = (_PREFILL_TOKENS,)
+    prefill_seconds = (_PREFILL_TOKENS * options.prefill_seconds_per_token,)
     return PlainStepTimes(
-        running=running,
-        seconds=tuple(seconds),
-        errors=(0.0005, 0.0005),
-        prompt_share=_PROMPT_SHARE,
+        running=loads,
+        seconds=tuple(
+            options.step_seconds + requests * options.step_seconds_per_request for requests in loads
+        ),
+        errors=(0.0001,) * len(loads),
+        contexts=(_CONTEXTS[0],) * len(loads),
+        context_ranges=(_CONTEXTS,) * len(loads),
+        slopes=(0.0,) * len(loads),
+        slope_errors=(0.0,) * len(loads),
+        prefill_tokens=(prefilled,) * len(loads),
+        prefill_seconds=(prefill_seconds,) * len(loads),
+        prefill_errors=((0.0,),) * len(loads),
     )

@@ -309,7 +309,10 @@ def _table(summaries: Sequence[LevelSummary], columns: Sequence[str]) -> list[st
         name.split()[-1] if name[:4] == before[:4] else name
         for before, name in pairwise(("", *columns))
     ]
-    rows = [[cells[column] for column in columns] for cells in map(_cells, summaries)]
+    rows = []
+    for one in summaries:
+        cells = _cells(one)
+        rows.append([cells[column] for column in columns])
     return aligned(shown, rows)
 
 

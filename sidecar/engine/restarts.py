@@ -103,6 +103,7 @@ class RestartDetector:
         is_decided = _Sign.STARTED_AGAIN in signs.values()
         if _Sign.FELL in signs.values() and not is_decided:
             is_taken_over |= self._wait(page)
+
         is_unmasked = _Sign.FELL not in signs.values() and self._unmask(page)
 
         started = {key for key, sign in signs.items() if sign is not _Sign.GOES_ON}
@@ -163,8 +164,10 @@ class RestartDetector:
                 "vLLM's counters fell: the next polls tell whether it has restarted, or whether"
                 " another server answered"
             )
+
         if page.process_start is None:
             self._above = {key: seen.engine for key, seen in self._seen.items()}
+
         return False
 
     def _unmask(self, page: PageSnapshot) -> bool:
@@ -193,6 +196,7 @@ class RestartDetector:
         if not all(fell_together(above, now) for above, now, _ in common):
             self._above = {}
             return False
+
         return bool(common) and not any(fell(above, engine) for above, _, engine in common)
 
     def _restarts(
@@ -206,6 +210,7 @@ class RestartDetector:
                 if engine.key in self._seen and engine.key not in started
             )
             is_another = bool(started) and not goes_on
+
         engines = frozenset() if is_another else frozenset(started)
         return Restarts(is_another, engines, is_foreign)
 
@@ -215,6 +220,7 @@ class RestartDetector:
         self._accepted = self._accepted + 1 if self._is_shared else 0
         if self._accepted > _FORGOTTEN:
             self._is_shared = False
+
         if restarts.vllm or restarts.engines:
             self._below = {}
             self._pages_below = 0
@@ -226,6 +232,7 @@ class RestartDetector:
             goes_on = seen is not None and not has_started and not restarts.is_foreign
             now = hold_counters(seen.engine, engine) if seen is not None and goes_on else engine
             self._seen[engine.key] = _Seen(now, page.process_start)
+
         if len(self._seen) > _MOST_SEEN:
             self._seen = {engine.key: self._seen[engine.key] for engine in page.engines}
 

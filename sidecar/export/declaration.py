@@ -141,11 +141,15 @@ def _by_label(value: Value | Distribution) -> Iterator[Sample]:
 
 
 def _engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
-    return ((engine.key, engine) for model in shown.report.models for engine in model.engines)
+    for model in shown.report.models:
+        for engine in model.engines:
+            yield engine.key, engine
 
 
 def _single_engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
-    return ((key, engine) for key, engine in _engines(shown) if key != OTHER_ENGINES)
+    for key, engine in _engines(shown):
+        if key != OTHER_ENGINES:
+            yield key, engine
 
 
 def _engines_with_histograms(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
@@ -161,44 +165,45 @@ def _plugins(shown: Shown) -> Iterator[tuple[LabelValues, PluginEngineReport]]:
     by_engine: dict[str, list[PluginEngineReport]] = {}
     for one in shown.report.plugin.engines:
         is_within = one.engine in by_engine or len(by_engine) < shown.settings.limits.engines
-        by_engine.setdefault(one.engine if is_within else OTHER_ENGINES.engine, []).append(one)
+        name = one.engine if is_within else OTHER_ENGINES.engine
+        by_engine.setdefault(name, []).append(one)
 
     states = list(PluginState)
     for engine, reports in by_engine.items():
         yield (engine,), min(reports, key=lambda one: states.index(one.state))
 
 
+def _models(shown: Shown) -> Iterator[tuple[LabelValues, ModelReport]]:
+    for model in shown.report.models:
+        yield (model.model_name,), model
+
+
+def _loads(shown: Shown) -> Iterator[tuple[LabelValues, LoadReport]]:
+    for key, engine in _single_engines(shown):
+        for load in engine.loads:
+            yield (*key, load.running), load
+
+
+def _temperatures(shown: Shown) -> Iterator[tuple[LabelValues, TemperatureReport]]:
+    for model in shown.report.models:
+        for part in model.temperatures:
+            yield (model.model_name, part.temperature), part
+
+
+def _groups(shown: Shown) -> Iterator[tuple[LabelValues, GroupReport]]:
+    for model in shown.report.models:
+        for group in model.groups:
+            yield (model.model_name, group.by, group.group), group
+
+
 SETTINGS: Final[Level[Settings]] = Level((), lambda shown: [((), shown.settings)])
 REPORT: Final[Level[Report]] = Level((), lambda shown: [((), shown.report)])
 PLUGIN: Final[Level[PluginEngineReport]] = Level(("engine",), _plugins)
-MODEL: Final[Level[ModelReport]] = Level(
-    ("model_name",), lambda shown: (((model.model_name,), model) for model in shown.report.models)
-)
+MODEL: Final[Level[ModelReport]] = Level(("model_name",), _models)
 ENGINE: Final = Level(("model_name", "engine"), _engines)
 # For what merged engines do not have.
 SINGLE_ENGINE: Final = Level(("model_name", "engine"), _single_engines)
 HISTOGRAM_ENGINE: Final = Level(("model_name", "engine"), _engines_with_histograms)
-LOAD: Final[Level[LoadReport]] = Level(
-    ("model_name", "engine", "running"),
-    lambda shown: (
-        ((*key, load.running), load)
-        for key, engine in _single_engines(shown)
-        for load in engine.loads
-    ),
-)
-TEMPERATURE: Final[Level[TemperatureReport]] = Level(
-    ("model_name", "temperature"),
-    lambda shown: (
-        ((one.model_name, part.temperature), part)
-        for one in shown.report.models
-        for part in one.temperatures
-    ),
-)
-GROUP: Final[Level[GroupReport]] = Level(
-    ("model_name", "by", "group"),
-    lambda shown: (
-        ((one.model_name, part.by, part.group), part)
-        for one in shown.report.models
-        for part in one.groups
-    ),
-)
+LOAD: Final[Level[LoadReport]] = Level(("model_name", "engine", "running"), _loads)
+TEMPERATURE: Final[Level[TemperatureReport]] = Level(("model_name", "temperature"), _temperatures)
+GROUP: Final[Level[GroupReport]] = Level(("model_name", "by", "group"), _groups)

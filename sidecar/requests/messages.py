@@ -48,6 +48,8 @@ Other = Literal["other"]
 Sampling = Literal["greedy", "plain", "filtered", "penalties"]
 Ending = Literal["normal", "loop", "empty"]
 ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
+LOOP: Final = "loop"
+EMPTY: Final = "empty"
 ABOVE_2: Final = 201  # the key of all temperatures above 2, in hundredths
 
 
@@ -387,6 +389,7 @@ def read_packet(text: bytes) -> Packet | Unreadable:
         read = _packets().validate_json(text, strict=True)
     except ValidationError as error:
         raise Malformed from error
+
     if isinstance(read, Unreadable):
         if read.version in READ_VERSIONS:
             raise Malformed

@@ -101,4 +101,4 @@ class Tally:
 
 
 _NUMBERS: Final = (*Outcome, "drafts", "draft_tokens", "accepted_tokens")
-NOTHING: Final = Tally()
+NO_REQUESTS: Final = Tally()

@@ -3,23 +3,27 @@
 It states the verdicts and computes none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.not_speculating import NotSpeculating
-from sidecar.analysis.report import ModelReport, Report, TemperatureReport
+from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Gauge
+from sidecar.errors import Unreachable
+from sidecar.wording.findings.endings import replies_sentence
 from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import LIMITATIONS, is_plain
 from sidecar.wording.numbers import counted, latency, percent
-from sidecar.wording.plugin import no_split_sentence
+from sidecar.wording.plugin import headless_sentence, no_split_sentence
 from sidecar.wording.speed import held_sentence, plus_minus, why_withheld
 from sidecar.wording.tables import seen
 
@@ -34,8 +38,8 @@ _WORST_FIRST: Final = tuple(TONES.values())
 _ALMOST_ALL: Final = 0.95
 _SETTLED: Final = 60.0  # seconds of traffic after which the answer does not wait for the speedup
 _COLLAPSED: Final = (
-    "High temperatures alone do not cause this. The replies may be wrong as well: send this pod a"
-    " prompt and read the reply. Restart vLLM; check that the draft matches its target."
+    "High temperatures alone do not cause this. {} Restart vLLM; check that the draft matches its"
+    " target."
 )
 _ON_AVERAGE: Final = {
     Verdict.NET_NEGATIVE: "does not pay",
@@ -62,9 +66,7 @@ def answer(report: Report) -> Answer:
     """The answer for a report; if it has several models, for the worst of them."""
     scrape = report.scrape
     if not scrape.up:
-        error = scrape.last_error
-        why = f"{error}. {error.remedy}" if error else "No poll has succeeded recently."
-        return Answer("The sidecar cannot read vLLM's metrics.", "bad", why)
+        return Answer("The sidecar cannot read vLLM's metrics.", "bad", _why_unread(report))
 
     if report.health.stalled:
         return Answer("vLLM's engine hangs.", "bad", stalled_sentence(report.health))
@@ -74,27 +76,41 @@ def answer(report: Report) -> Answer:
         why = LIMITATIONS[Limitation.NO_SPECULATION]
         return Answer("This vLLM does not speculate.", "mute", why)
 
-    contradictory = Limitation.CONTRADICTORY_COUNTERS
-    if not drafting and any(
-        contradictory in engine.limitations for model in report.models for engine in model.engines
-    ):
-        return Answer("vLLM's counters are wrong.", "bad", LIMITATIONS[contradictory])
     if not drafting:
         return _without_drafts(report)
 
-    answers = [(_of(model, report.plugin), model.model_name) for model in drafting]
-    worst, name = min(answers, key=lambda pair: _WORST_FIRST.index(pair[0].tone))
+    answers = {model.model_name: _of(model, report.plugin) for model in drafting}
+    name = min(answers, key=lambda name: _WORST_FIRST.index(answers[name].tone))
+    worst = answers[name]
     return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
+
+
+def _why_unread(report: Report) -> str:
+    error = report.scrape.last_error
+    if error is None:
+        return "No poll has succeeded recently."
+
+    why = f"{error}. {error.remedy}"
+    if isinstance(error, Unreachable) and report.scrape.last_scrape is None:
+        return " ".join(filter(None, (why, headless_sentence(report.plugin))))
+    return why
 
 
 def _without_drafts(report: Report) -> Answer:
     """Nothing was drafted in the window: by a fault, asleep, idle, or while it decodes."""
-    found = [finding for model in report.models for finding in model.findings]
-    if any(isinstance(finding, NotSpeculating) for finding in found):
+    engines: list[EngineReport] = []
+    findings: list[Finding] = []
+    for model in report.models:
+        engines += model.engines
+        findings += model.findings
+
+    contradictory = Limitation.CONTRADICTORY_COUNTERS
+    if any(contradictory in engine.limitations for engine in engines):
+        return Answer("vLLM's counters are wrong.", "bad", LIMITATIONS[contradictory])
+    if any(isinstance(finding, NotSpeculating) for finding in findings):
         why = "It generates tokens without drafts, although its configuration asks for them."
         return Answer("vLLM is configured to speculate and does not.", "bad", why)
 
-    engines = [engine for model in report.models for engine in model.engines]
     running = sum(engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) for engine in engines)
     waiting = sum(engine.gauges.get(Gauge.REQUESTS_WAITING, 0.0) for engine in engines)
     if running:
@@ -116,7 +132,11 @@ def _without_drafts(report: Report) -> Answer:
 
 def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     if model.judgement.has_collapsed:
-        return Answer("Almost no draft tokens are accepted.", "bad", _COLLAPSED)
+        return Answer(
+            "Almost no draft tokens are accepted.",
+            "bad",
+            _COLLAPSED.format(replies_sentence(model)),
+        )
 
     if _is_settling(model):
         why = "The time per token is known after about half a minute of traffic."
@@ -217,38 +237,35 @@ def _by_time(split: Split, at_load: str) -> Answer:
     even = _with(split, Verdict.BREAK_EVEN)
     leaning = _with(split, Verdict.INSUFFICIENT_DATA)
 
-    parts = [
-        f"{what} {_each(found)}" for what, found in (("saves", saved), ("costs", lost)) if found
-    ]
+    parts = []
+    if saved:
+        parts.append(f"saves {', '.join(_at_each(saved, _gained))}")
+    if lost:
+        parts.append(f"costs {', '.join(_at_each(lost, _gained))}")
     if even:
         parts.append(f"breaks even at T {', '.join(bucket.temperature for bucket in even)}")
-
-    parts += [
-        f"probably {_changes(speedup)}, not yet certain ({plus_minus(speedup)}) at T"
-        f" {bucket.temperature}"
-        for bucket in leaning
-        if (speedup := _speedup(bucket)) is not None
-    ]
+    parts += _at_each(leaning, _probably)
     text = f"Per token, speculation {'; '.join(parts)}{at_load}."
 
-    ratios = ", ".join(
-        f"{plus_minus(speedup)} at T {bucket.temperature}"
-        for bucket in split
-        if (speedup := _speedup(bucket)) is not None
-    )
+    ratios = ", ".join(_at_each(split, plus_minus))
     why = f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
 
     worst = min(_WORST_FIRST.index(TONES[bucket.judgement.verdict]) for bucket in split)
     return Answer(text, _WORST_FIRST[worst], why)
 
 
-def _each(split: Split) -> str:
-    """Milliseconds per token at each temperature."""
-    return ", ".join(
-        f"{_gained(speedup)} at T {bucket.temperature}"
-        for bucket in split
-        if (speedup := _speedup(bucket)) is not None
-    )
+def _at_each(split: Split, say: Callable[[Speedup], str]) -> list[str]:
+    """What ``say`` makes of the speedup at each temperature where it is known."""
+    said = []
+    for bucket in split:
+        speedup = _speedup(bucket)
+        if speedup is not None:
+            said.append(f"{say(speedup)} at T {bucket.temperature}")
+    return said
+
+
+def _probably(speedup: Speedup) -> str:
+    return f"probably {_changes(speedup)}, not yet certain ({plus_minus(speedup)})"
 
 
 def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> Answer:
@@ -265,7 +282,8 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     elif model.no_split is not None:
         split = no_split_sentence(model.no_split, plugin)
 
-    why = f"The acceptance rate over all requests is {percent(window.rate)}. {split}".strip()
+    rate = f"{percent(window.rate)}{_without_loops(judged.evidence)}"
+    why = f"The acceptance rate over all requests is {rate}. {split}".strip()
 
     if judged.leans and speedup is not None:
         text = f"Speculation {leaning_effect(speedup)} on average{_at_load(model)}."
@@ -288,6 +306,14 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     what = "breaks even" if verdict is Verdict.BREAK_EVEN else effect(speedup)
     text = f"Speculation {what} on average{_at_load(model)}."
     return Answer(text, TONES[verdict], f"Decoding is {times_as_fast(speedup)}. {why}")
+
+
+def _without_loops(evidence: Evidence) -> str:
+    """The acceptance rate without repetition loops, where these matter."""
+    loops = evidence.loops
+    if loops is None or loops.without is None:
+        return ""
+    return f" ({percent(loops.without)} without repetition loops)"
 
 
 def _at_load(model: ModelReport) -> str:

@@ -85,7 +85,7 @@ _GIVEN_UP: Final = (
     "With method {}, vLLM does not use {}, which it uses by default without speculation (on GPUs)."
     " That is part of the method's price, and only a baseline shows it."
 )
-_UNKNOWN: Final = Configuration()
+_NO_CONFIGURATION: Final = Configuration()
 _RECEIVES_KV_CACHE: Final = frozenset({"kv_consumer", "kv_both"})
 # vLLM cannot turn speculation off for single requests; the runbook
 # SpecDecodeAcceptanceLowAtTemperature.md says more.
@@ -107,11 +107,25 @@ def model_notes(model: ModelReport) -> list[str]:
         engine.configuration for engine in model.engines if engine.speculation is not None
     ]
     notes = [
-        *filter(None, (note, schedule, _traffic(model))),
+        *filter(None, (note, loops_sentence(judgement.evidence), schedule, _traffic(model))),
         *caveats(judgement.evidence, *configured[:1]),
         *_placeholders(model),
     ]
     return [*notes, *_losing_engines(model)]
+
+
+def loops_sentence(evidence: Evidence) -> str:
+    """The acceptance rate with and without repetition loops; empty if they hardly matter."""
+    loops = evidence.loops
+    if loops is None:
+        return ""
+
+    without = "" if loops.without is None else f": {percent(loops.without)} without them"
+    return (
+        f"{percent(loops.whole)} of the draft tokens of finished requests were accepted, of which"
+        f" repetition loops {percent(loops.rate)} at {percent(loops.share)} of the draft"
+        f" tokens{without}. Loops are easy to draft, so they flatter the acceptance rate."
+    )
 
 
 def _placeholders(model: ModelReport) -> Iterator[str]:
@@ -286,7 +300,7 @@ def _lost(speculation: Speculation, configuration: Configuration) -> list[str]:
     return [lost for lost in given_up(speculation.method) if not has[lost]] + graphs
 
 
-def caveats(evidence: Evidence, configuration: Configuration = _UNKNOWN) -> Iterator[str]:
+def caveats(evidence: Evidence, configuration: Configuration = _NO_CONFIGURATION) -> Iterator[str]:
     """Why the acceptance rate misleads, and what the method costs that drafts do not show."""
     if evidence.speculation is None:
         return

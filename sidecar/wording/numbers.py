@@ -73,8 +73,11 @@ def aligned(
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The same as a Markdown table."""
     ruler = ["---", *["---:"] * (len(header) - 1)]
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in (header, ruler, *rows)]
-    return [f"| {' | '.join(row)} |" for row in escaped]
+    lines = []
+    for row in (header, ruler, *rows):
+        cells = [cell.replace("|", "\\|") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def _shown_as(template: str, factor: float = 1.0) -> Callable[[float | None], str]:

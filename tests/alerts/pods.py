@@ -25,6 +25,7 @@ from sidecar.export.declaration import Shown
 from sidecar.export.metrics import METRICS
 from sidecar.settings import load_settings
 from tests.alerts.vllm_pages import (
+    AT_ONCE,
     EPOCH,
     PLAIN_STEP,
     PROMPT_TOKENS,
@@ -85,6 +86,7 @@ class Pod:
         self.firings = []
         self.fails = lambda _: False  # by poll number
         self.error = TimedOut("the scene wants it")
+        self.hangs = lambda _: False  # by minute
         self.restarts = set()  # minutes
         self.gap = range(0)  # the minutes in which nothing is there to scrape
         self.left_out = None  # what this sidecar does not export: a pattern of names
@@ -221,6 +223,13 @@ class Pod:
         self.error = error or self.error
         return self
 
+    def hanging(self, *spans):
+        """Requests run, and within spans of minutes nothing moves while the page responds."""
+        for engine in self.vllm.engines.values():
+            engine.running = planned(AT_ONCE)
+        self.hangs = lambda minute: any(start <= minute < end for start, end in spans)
+        return self
+
     def restarting(self, *minutes):
         """vLLM and its plug-in start anew at these minutes."""
         self.restarts = set(minutes)
@@ -308,14 +317,17 @@ class Sidecar:
 
     def poll(self, number, minute):
         pod, at, seconds = self._pod, self._at(minute), self._pod.poll
-        pod.vllm.grow(max(minute - seconds / 60, 0), seconds if number else 0)
-        if pod.vllm.has_plugin:
+        moves = not pod.hangs(minute)
+        pod.vllm.grow(max(minute - seconds / 60, 0), seconds if number and moves else 0)
+        if pod.vllm.has_plugin and moves:
             pod.vllm.report_to(self._state.plugin.receive, at, minute, seconds)
         if pod.vllm.engines and pod.fails(number):
             self._state.failed(at, pod.error)
         elif pod.vllm.engines:
             page = self._snapshots.read(self._pages.read(pod.vllm.page(minute)))
             self._state.scraped(at, 0.005, seconds, page)
+        if self._state.health.suspects_stall:
+            self._state.health.answered(at, is_paused=False)
 
     def report(self, minute):
         return self._state.report(self._at(minute), OwnReport())

@@ -8,6 +8,7 @@ from tests.alerts.scenes_judged import LOW, NOT_JUDGED
 from tests.alerts.vllm_pages import plan
 
 DOWN, NEVER_UP, UNSTABLE = "SpecDecodeVLLMDown", "SpecDecodeVLLMNeverUp", "SpecDecodeVLLMUnstable"
+STALLED = "SpecDecodeEngineStalled"
 ABSENT, NO_SIDECAR = "SpecDecodeSidecarAbsent", "SpecDecodeNoSidecar"
 UNREADABLE = "SpecDecodeVLLMUnreadable"
 PLUGIN, RULES = "SpecDecodePluginFailing", "SpecDecodeRulesFailing"
@@ -147,6 +148,38 @@ def vllm_down():
         pod("new-sidecar", 24, 2).away(20, 24),  # of which a minute is known, not three
         dying("never-up", 0, 20, (200, 0)),
         silenced.plain("up", (26, 1), (200, 0)),
+    )
+
+
+@scenes
+def engine_stalled():
+    def pod(instance, *spans, **limits):
+        """Requests run; within spans of minutes nothing moves."""
+        return Pod(instance, **limits).drafting(5, 0.8).hanging(*spans)
+
+    both = pod("both", (20, 80)).drafting(1, 0.8, engine="1").hanging((20, 80))
+    yield Scene("requests run and nothing moves", STALLED, at=(21, 24, 60)).with_pods(
+        pod("hangs", (20, 80)).sidecar_fires(0, since=24),
+        both.sidecar_fires(0, since=24),
+        pod("prefills", (20, 21.5)),
+        pod("works"),
+        Pod("idle").drafting(0, 0.8),
+    )
+
+    restarted = pod("restarted", (20, 30)).restarting(40)
+    restarted.failing(lambda n: 60 <= n < 80)
+    yield Scene(
+        "it goes on while vLLM is down after it, and nothing else says so",
+        STALLED,
+        at=(19, 24, 35, 39, 45, 70),
+        needs_prometheus=True,
+    ).with_pods(
+        restarted.sidecar_fires(0, since=24, until=24)
+        .sidecar_fires(since=35, until=39)
+        .sidecar_fires(since=45, until=45),
+        pod("returns", (20, 30))
+        .sidecar_fires(0, since=24, until=24)
+        .sidecar_fires(since=35, until=39),
     )
 
 

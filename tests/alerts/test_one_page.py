@@ -12,6 +12,7 @@ LOW, COLLAPSED, SLOWER = (
     f"SpecDecode{name}" for name in ("AcceptanceLow", "AcceptanceCollapsed", "SlowerThanPlain")
 )
 ACROSS, DOWN = "SpecDecodeAcceptanceLowAcrossPods", "SpecDecodeVLLMDown"
+STALLED = "SpecDecodeEngineStalled"
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,13 @@ def outages():
 
     fast = without_vllm(good("a", minutes=120), *[(30 + 2 * n, 31 + 2 * n) for n in range(20)])
     yield Situation("a crash loop of one minute", (target(fast),), 120, DOWN, 30, 12)
+
+    hangs = target(good("a", minutes=110)).hanging((40, 47))
+    yield Situation(
+        "an engine hangs, and a probe restarts it, which takes ten minutes",
+        (without_vllm(hangs, (47, 57)),),
+        110, STALLED, 40, 5,
+    )  # fmt: skip
 
     dies = without_vllm(good("a", minutes=46), (40, 46))
     target(dies, (46, 1), (74, 0))

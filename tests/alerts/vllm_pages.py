@@ -16,7 +16,7 @@ from sidecar.requests.messages import (
     Speculation,
     Table,
 )
-from sidecar.requests.tally import NOTHING, Outcome, Tally
+from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 
 EPOCH = 1_700_000_000  # Unix seconds of minute 0
 STEPS = "iteration_tokens_total"  # a histogram despite its name
@@ -70,6 +70,7 @@ class Engine:
         self.k = planned(3)
         self.requests, self.waiting = planned(REQUESTS), planned(0)
         self.for_capacity = None
+        self.running = planned(0)
         self.plain_tokens = planned(0)  # generated without drafts, a second
         self.step = PLAIN_STEP  # seconds of a step
         self.at_once = planned(AT_ONCE)  # requests in a step
@@ -129,7 +130,7 @@ class Engine:
             yield f"{name}_seconds_count", labels, count
             yield f"{name}_seconds_sum", labels, total
         yield f"{STEPS}_count", labels, counts["engine_steps"]
-        yield "num_requests_running", labels, 0
+        yield "num_requests_running", labels, self.running(minute)
         yield "num_requests_waiting", labels, self.waiting(minute)
         if self.for_capacity is not None:
             yield (
@@ -245,7 +246,7 @@ class Vllm:
         }
         alone = self.engine().counts if self.finishing else {**self.engine().counts, "requests": 0}
         rows = {key: _tally(counts) for key, counts in (split or {0: alone}).items()}
-        total = sum(rows.values(), NOTHING)
+        total = sum(rows.values(), NO_REQUESTS)
         finished = (
             _request(HUNDREDTHS[label], rate(minute), at, pace(minute))
             for label, (rate, pace) in (self.finishing.items() if minute > 2 else ())

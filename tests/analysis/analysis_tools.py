@@ -22,7 +22,7 @@ from sidecar.requests.messages import (
     StepTally,
     Table,
 )
-from sidecar.requests.tally import NOTHING, Outcome, Tally
+from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 from sidecar.settings import Settings
 
 USUAL = {Table.PROMPT_TOKENS: 0, Table.OUTPUT: "free", Table.SAMPLING: "greedy", Table.ADAPTER: ""}
@@ -130,7 +130,7 @@ class PluginEnd:
         self.server, self.connection, self.engine = server, connection, engine
         self.start = start or str(connection)
         self.started = server.at if started is None else started
-        self.total, self.rows, self.since = NOTHING, {}, {}
+        self.total, self.rows, self.since = NO_REQUESTS, {}, {}
         self.generated = None  # tokens; None: it does not say
         self.hello(**hello)
 
@@ -180,7 +180,7 @@ class PluginEnd:
         return self.serve(temperature, drafts=0)
 
     def _add(self, table, key, tally):
-        self.rows[table, key] = self.rows.get((table, key), NOTHING) + tally
+        self.rows[table, key] = self.rows.get((table, key), NO_REQUESTS) + tally
         self.since.setdefault((table, key), self.server.at + len(self.since) / 1000)
 
     def tick(self, *, lost=0, steps=(), only=None, finished=()):

@@ -24,9 +24,11 @@ def test_the_default_thresholds_are_bucket_edges():
 
 
 def test_a_bucket_includes_its_upper_edge():
+    """As Prometheus's `le` does; the last bucket takes the rest."""
     histogram = Histogram((0.0, 0.5, 1.0))
     for value in (0.0, 0.25, 0.5, 0.50001, 1.0, 1.5):
         histogram.observe(value)
+
     assert histogram.snapshot().counts == (1, 3, 5, 6)
     assert histogram.snapshot().sum == pytest.approx(3.75001)
 
@@ -53,11 +55,14 @@ CASES = [  # Prometheus's histogram_quantile() gives the same
 
 @pytest.mark.parametrize(("share", "edges", "counts", "expected"), CASES)
 def test_histogram_quantiles_are_interpolated_as_prometheus_does(share, edges, counts, expected):
+    """So the sidecar's own quantiles equal those of a dashboard's query."""
     value = histogram_quantile(share, HistogramReading(edges, counts))
+
     assert value is None if expected is None else value == pytest.approx(expected, rel=1e-12)
 
 
 def test_quantiles_of_values_lie_on_the_line_between_neighbours():
+    """Also where there is one value, or none."""
     assert quantile([], 0.5) is quantile(Ordered(()), 0.5) is None
     assert quantile([0.4], 0.9) == 0.4
     assert quantile([0.0, 1.0], 0.1) == pytest.approx(0.1)

@@ -36,6 +36,7 @@ def test_the_prefix_cache_s_window_is_growth_and_counters_that_vllm_lacks_are_un
         )
     )
     (engine,) = server.engines().values()
+
     assert (
         engine.cache.hit_ratio,
         engine.cache.preemptions_ratio,
@@ -60,6 +61,7 @@ def test_the_prefix_cache_s_window_is_growth_and_counters_that_vllm_lacks_are_un
 )
 def test_latency_has_all_quantiles_and_the_gap(edges, counts, quantiles, gap):
     ttft = latency(HistogramReading((*edges, INF), (*counts, 100.0)))
+
     assert {share: ttft.quantiles[share] for share in quantiles} == pytest.approx(quantiles)
     assert (ttft.count, ttft.gap_seconds, ttft.gap_ratio) == pytest.approx((100, *gap))
     assert (gap_growth(ttft, {0.5: 0.1, 0.99: 0.2}) is None) == (ttft.gap_seconds is None)
@@ -94,7 +96,9 @@ def test_the_kv_cache_s_peak_is_the_highest_usage_of_the_window(polls):
         at += pause
         cache.observe(at, usage)
         usages.append((at, usage))
+
         assert cache.peak(at) == max(usage for when, usage in usages if when > at - 60.0)
+
     assert cache.peak(at + 61.0) is None
     assert cache.distribution.snapshot().count == len(polls)
 
@@ -103,6 +107,7 @@ def test_a_peak_that_nobody_asks_for_is_bounded():
     cache = KvCacheUsage(60.0)
     for poll in range(5000):
         cache.observe(float(poll), 1 - poll / 5000)
+
     assert len(pickle.dumps(cache)) < 6000
 
 
@@ -121,6 +126,7 @@ def test_a_peak_that_nobody_asks_for_is_bounded():
 def test_a_page_s_limitations_are_named(snapshot, start, expected):
     server = Server()
     server.poll(snapshot, start=start)
+
     assert server.engines()[EngineKey("m", "0")].limitations == expected | {
         Limitation.NO_REQUEST_TPOT
     }

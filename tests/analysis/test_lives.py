@@ -22,7 +22,7 @@ from sidecar.requests.messages import (
     Table,
     Unreadable,
 )
-from sidecar.requests.tally import NOTHING, Outcome, Tally
+from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 from tests.analysis.analysis_tools import EAGLE, PluginEnd, Server, finished, snap
 
 LABELS = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
@@ -74,7 +74,7 @@ def test_totals_begin_at_0_for_every_temperature_and_grow_while_requests_run(ser
     plugin = PluginEnd(server)
     confirm(server, plugin)
     tallies = {row.temperature: row.tally for row in server.model().temperatures}
-    assert tallies == dict.fromkeys(LABELS, NOTHING)
+    assert tallies == dict.fromkeys(LABELS, NO_REQUESTS)
     confirm(server, plugin.serve(80, requests=0, drafts=7, accepted=9))
     hot = server.temperature("0.7-1")
     assert (
@@ -317,7 +317,7 @@ ONE_MORE = Tally(stopped=2, drafts=21, draft_tokens=63, accepted_tokens=42)
     [
         {(Table.OUTPUT, "free"): ONE_MORE},  # does not sum to the total
         # One row has fallen.
-        {(Table.TEMPERATURE, 0): NOTHING, (Table.TEMPERATURE, 150): TWENTY_DRAFTS},
+        {(Table.TEMPERATURE, 0): NO_REQUESTS, (Table.TEMPERATURE, 150): TWENTY_DRAFTS},
     ],
 )
 def test_a_plugin_that_contradicts_itself_covers_nothing(server, forged):
@@ -335,7 +335,7 @@ def test_a_plugin_that_contradicts_itself_covers_nothing(server, forged):
 def test_a_total_that_has_fallen_ends_the_trust_in_a_life_for_good(server):
     plugin = PluginEnd(server).serve(drafts=10)
     confirm(server, plugin)
-    plugin.total, total = NOTHING, plugin.total
+    plugin.total, total = NO_REQUESTS, plugin.total
     plugin.tick()
     plugin.total = total
     confirm(server, plugin)

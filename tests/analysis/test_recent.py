@@ -31,6 +31,7 @@ def ordered(values, bin_of=acceptance_bin):
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=300))
 def test_an_acceptance_quantile_is_within_one_bin_of_the_exact_one(values):
+    """Whatever the values: half a point at most."""
     for share in SHARES:
         assert (
             abs(quantile(ordered(values), share) - quantile(sorted(values), share))
@@ -40,6 +41,7 @@ def test_an_acceptance_quantile_is_within_one_bin_of_the_exact_one(values):
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=300))
 def test_a_duration_quantile_is_within_one_bin_of_the_exact_one(values):
+    """Whatever the values: 2 % at most."""
     for share in SHARES:
         ratio = quantile(ordered(values, duration_bin), share) / quantile(sorted(values), share)
         assert 1 / DURATION_BIN - 1e-9 <= ratio <= DURATION_BIN + 1e-9
@@ -47,6 +49,7 @@ def test_a_duration_quantile_is_within_one_bin_of_the_exact_one(values):
 
 @given(st.dictionaries(st.integers(0, 199), st.integers(1, 50), min_size=1))
 def test_one_value_in_each_bin_gives_exact_quantiles(counts):
+    """A bin is shown by the latest value in it."""
     values = [bin_ / 200 + 0.001 for bin_, count in counts.items() for _ in range(count)]
     window = ordered(values)
     assert list(window) == sorted(values)
@@ -60,6 +63,7 @@ def test_one_value_in_each_bin_gives_exact_quantiles(counts):
 
 
 def test_edges_and_values_beyond_them_have_a_bin():
+    """So no observation is lost, and bins rise with their values."""
     assert [acceptance_bin(rate) for rate in (0, 0.0049, 0.3, 1)] == [0, 0, 60, 200]
     assert (
         duration_bin(0)
@@ -76,6 +80,7 @@ def test_edges_and_values_beyond_them_have_a_bin():
 
 @given(st.lists(st.tuples(st.floats(0, 40), st.sampled_from([0.0, 0.25, 0.5, 1.0])), max_size=100))
 def test_a_value_leaves_with_the_window_and_at_most_a_slice_late(gaps):
+    """Whatever the pauses between the values."""
     recent, at, added = Recent(WINDOW, acceptance_bin), 0.0, []
     for gap, value in gaps:
         at += gap
@@ -84,12 +89,16 @@ def test_a_value_leaves_with_the_window_and_at_most_a_slice_late(gaps):
         due = sum(since >= at - WINDOW for since in added)
         late = sum(at - WINDOW * (1 + 1 / 60) <= since < at - WINDOW for since in added)
         recent.drop(at)
+
         assert due <= len(recent.ordered()) <= due + late
     recent.drop(at + WINDOW * (1 + 1 / 60) + 1e-6)
+
     assert len(recent.ordered()) == 0
 
 
 def test_memory_does_not_grow_with_the_rate():
+    """Five times as many values a second take about the same memory."""
+
     def size(rate):
         recent = Recent(WINDOW, duration_bin)
         for place in range(400 * rate):
@@ -120,4 +129,5 @@ def test_sums_are_of_the_slices_that_the_window_reaches(gaps):
         expected = Counter()
         for _, known, added in (one for part in slices for one in part):
             expected[known] += added
+
         assert sliding.sums == expected

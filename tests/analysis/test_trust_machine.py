@@ -30,7 +30,7 @@ from sidecar.requests.messages import (
     StepTally,
     Table,
 )
-from sidecar.requests.tally import NOTHING, Tally
+from sidecar.requests.tally import NO_REQUESTS, Tally
 from tests.analysis.analysis_tools import EAGLE, USUAL, PluginEnd, Server, finished, snap
 
 OTHER_WAY = Speculation("mtp", 5)
@@ -53,7 +53,7 @@ class Engine:
     def __init__(self, server, name):
         self.server, self.name = server, name
         # Of the engine's lives in this process of vLLM.
-        self.before = {label: {NOTHING} for label in TEMPERATURES}
+        self.before = {label: {NO_REQUESTS} for label in TEMPERATURES}
         self.counted = 0  # drafts by vLLM's counters, likewise
         self.restart()
 
@@ -66,7 +66,7 @@ class Engine:
         if self.is_connected:
             self.plugin.tick(finished=requests)
             for label, temperature in TEMPERATURES.items():
-                cut = self.plugin.rows.get((Table.TEMPERATURE, temperature), NOTHING)
+                cut = self.plugin.rows.get((Table.TEMPERATURE, temperature), NO_REQUESTS)
                 self.possible[label] |= {sums + cut for sums in self.before[label]}
 
     def leave(self):
@@ -302,13 +302,13 @@ class Trust(RuleBasedStateMachine):
     def _check(self):
         for shown in self.server.model().temperatures:
             possible = [engine.possible for engine in self.engines.values()]
-            first, second = (sums.get(shown.temperature, {NOTHING}) for sums in possible)
+            first, second = (sums.get(shown.temperature, {NO_REQUESTS}) for sums in possible)
             assert shown.tally in {left + right for left in first for right in second}, (
                 shown.temperature
             )
             assert shown.acceptances.count <= self.finished.get(shown.temperature, 0)
             assert shown.window.drafts <= self.drafted.get(shown.temperature, 0)
-            before = self.exported.get(shown.temperature, NOTHING)
+            before = self.exported.get(shown.temperature, NO_REQUESTS)
             assert self.has_restarted or not shown.tally.has_fallen(before), (
                 f"{shown.temperature} fell"
             )

@@ -44,6 +44,7 @@ def test_position_rates_are_right_under_a_number_of_draft_tokens_that_varies():
     window = Acceptance(
         drafts=100, accepted_per_position=(80, 30, 20), drafted_per_position=(100, 50, 50, 0)
     )
+
     assert window.position_rates == (0.8, 0.6, 0.4)
 
 
@@ -53,6 +54,7 @@ def test_several_windows_are_summed_not_averaged():
     both = sum_windows(
         [replace(good, accepted_per_position=(9,)), replace(bad, accepted_per_position=(1, 1))]
     )
+
     assert both.rate == pytest.approx(0.3)
     assert (both.seconds, both.requests, both.accepted_per_position) == (300, 10, (10, 1))
     assert sum_windows([good, Acceptance()]).requests is None
@@ -64,6 +66,7 @@ def test_positions_that_only_some_of_the_windows_have_are_unknown_for_all():
         drafts=10, draft_tokens=20, accepted_per_position=(8, 4), drafted_per_position=(10, 10)
     )
     vllms = Acceptance(drafts=10, draft_tokens=20, accepted_per_position=(9, 9))
+
     assert sum_windows([known, vllms]).position_rates == (17 / 20, 13 / 20)
     assert sum_windows([known, Acceptance(drafts=10, draft_tokens=20)]).position_rates == ()
     assert sum_windows([known, NO_DRAFTS]).position_rates == (0.8, 0.4)
@@ -133,6 +136,7 @@ def test_a_verdict_that_only_the_margin_keeps_names_its_threshold(low, back, thr
     assert (before.held_below, after.held_below) == (None, threshold)
     assert after.verdict is before.verdict
     alone = judge(back, THRESHOLDS, SECONDS)
+
     assert (alone.held_below, alone.verdict is before.verdict) == (None, False)
 
 
@@ -148,6 +152,7 @@ def test_a_verdict_that_only_the_margin_keeps_names_its_threshold(low, back, thr
 )
 def test_too_little_traffic_gives_no_verdict_and_no_rate_but_the_gate(little, gate):
     judgement = judge(evidence(0.3, **little), THRESHOLDS, SECONDS)
+
     assert (judgement.verdict, judgement.judged, judgement.acceptance, judgement.gate) == (
         NONE,
         None,
@@ -158,6 +163,7 @@ def test_too_little_traffic_gives_no_verdict_and_no_rate_but_the_gate(little, ga
 
 def test_a_verdict_holds_while_the_traffic_hovers_around_the_gate():
     hovering = (evidence(0.3, requests=count) for count in (20, 19, 10, 9, 19, 20))
+
     assert verdicts(*hovering) == [NEGATIVE, NEGATIVE, NEGATIVE, NONE, NONE, NEGATIVE]
 
 
@@ -173,11 +179,13 @@ def test_a_small_pod_is_judged_over_an_hour_by_as_many_drafts_and_requests():
     assert judge(in_an_hour(5, requests=19), THRESHOLDS, SECONDS).acceptance is None
     assert judge(in_an_hour(5, drafts=99.0), THRESHOLDS, SECONDS).acceptance is None
     drafts_nothing_now = Evidence(hour=window(0.3))
+
     assert judge(drafts_nothing_now, THRESHOLDS, SECONDS).verdict is NONE
 
 
 def test_the_choice_between_five_minutes_and_an_hour_does_not_flap():
     judgements = judge_each(*map(in_an_hour, (19, 20, 19, 10, 9, 19, 20)))
+
     assert [round(judgement.acceptance, 1) for judgement in judgements] == [
         0.6,
         0.3,
@@ -206,6 +214,7 @@ def test_the_choice_between_five_minutes_and_an_hour_does_not_flap():
 )
 def test_a_known_speedup_decides_unless_its_error_reaches_across_a_line(speedup, expected):
     judgement = judge(evidence(0.3, speedup=speedup), THRESHOLDS, SECONDS)
+
     assert (judgement.verdict, judgement.basis, judgement.by_acceptance) == (
         expected,
         Basis.SPEEDUP,
@@ -215,6 +224,7 @@ def test_a_known_speedup_decides_unless_its_error_reaches_across_a_line(speedup,
 
 def test_a_speedup_at_a_line_does_not_flap():
     hovering = (evidence(0.3, speedup=(speedup,)) for speedup in (0.98, 0.96, 0.985, 0.96, 0.99))
+
     assert verdicts(*hovering) == [EVEN, NEGATIVE, NEGATIVE, NEGATIVE, EVEN]
 
 
@@ -293,6 +303,7 @@ def test_verdicts_are_remembered_by_model_and_temperature_while_there_is_evidenc
     assert (m.whole.verdict, m.temperatures["hot"].verdict) == (NEGATIVE, EVEN)
     assert (n.whole.verdict, n.temperatures["hot"].verdict) == (EVEN, NEGATIVE)
     judged(judge_)
+
     assert judged(judge_, model(0.51))["m"].whole.verdict is EVEN
 
 
@@ -300,6 +311,7 @@ def test_new_thresholds_make_every_verdict_anew():
     judge_ = Judge(THRESHOLDS, SECONDS)
     judged(judge_, model(0.49))
     judge_.apply(Thresholds(acceptance_more_tokens=0.9))
+
     assert judged(judge_, model(0.51))["m"].whole.verdict is EVEN
 
 
@@ -307,6 +319,7 @@ def test_each_engine_is_judged_by_time_where_it_is_known_and_remembered():
     judge_, pays = Judge(THRESHOLDS, SECONDS), evidence(0.45, speedup=(1.3,))
     slow = evidence(0.7, speedup=(0.9,))
     engines = judged(judge_, model(pays, engines={"0": pays, "1": slow, "2": 0.49}))["m"].engines
+
     assert [judgement.verdict for judgement in engines.values()] == [POSITIVE, NEGATIVE, NEGATIVE]
     assert judged(judge_, model(pays, engines={"2": 0.51}))["m"].engines["2"].verdict is NEGATIVE
 
@@ -325,4 +338,5 @@ def test_each_engine_is_judged_by_time_where_it_is_known_and_remembered():
 def test_drafts_that_are_accepted_nowhere_have_collapsed(whole, temperatures, has_collapsed):
     collapsed = evidence(**{"rate": 0.01, "accepted_per_position": (10.0, 0.0)} | whole)
     judgement = judged(Judge(THRESHOLDS, SECONDS), model(collapsed, **temperatures))["m"].whole
+
     assert judgement.has_collapsed is has_collapsed

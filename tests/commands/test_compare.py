@@ -54,7 +54,9 @@ def test_no_difference_is_claimed_between_two_runs_of_one_server():
         )
         comparison = compared(sweep_of(cold, hot), sweep_of(*again))
         claimed += shown(comparison)
+
         assert comparison.result == "no_difference_shown" or shown(comparison)
+
     assert len(claimed) <= 1
 
 
@@ -71,6 +73,7 @@ def test_a_ratio_to_a_time_that_varies_more_than_it_is_long_claims_nothing():
             slow[place] = replace(part, samples=samples)
     before, after = (replace(generated_level(1), rounds=tuple(parts)) for parts in (slow, rounds))
     change = of("TPOT P50", compared(sweep_of(before), sweep_of(after)))
+
     assert (change.change.is_clear, change.effect) == (True, None)
 
 
@@ -119,11 +122,13 @@ def test_faster_here_and_slower_there_is_mixed():
     after = sweep_of(
         generated_level(3, tpot=0.007), generated_level(4, temperature=1.0, tpot=0.014)
     )
+
     assert compared(before, after).result == "mixed"
 
 
 def test_acceptance_at_another_number_of_tokens_is_not_compared_but_length_is():
     comparison = compared(sweep_of(generated_level(1, k=3)), sweep_of(generated_level(2, k=5)))
+
     assert of("acceptance", comparison).change is None
     assert "length" in shown(comparison)
     assert any("numbers of speculative tokens differ" in note for note in comparison.notes)
@@ -134,6 +139,7 @@ def test_a_server_without_speculation_has_no_acceptance_to_compare():
         sweep_of(generated_level(1, k=3)), sweep_of(generated_level(2, k=0, tpot=0.02))
     )
     acceptance = of("acceptance", comparison)
+
     assert (acceptance.after, acceptance.change) == (None, None)
     assert comparison.result == "slower"
     assert not any("numbers of speculative tokens" in note for note in comparison.notes)
@@ -144,6 +150,7 @@ def test_nothing_is_claimed_from_one_round():
     comparison = compared(
         sweep_of(generated_level(1, rounds=1)), sweep_of(generated_level(2, tpot=0.02))
     )
+
     assert any(
         "fewer than 4 rounds are not enough to compare speed" in note for note in comparison.notes
     )
@@ -153,6 +160,7 @@ def test_nothing_is_claimed_from_one_round():
 @pytest.mark.parametrize(("requests", "is_known"), [(1600, True), (1592, False)])
 def test_a_p99_has_an_error_with_200_requests_in_each_round(requests, is_known):
     comparison = compared(*(sweep_of(generated_level(seed, requests=requests)) for seed in (1, 2)))
+
     assert (of("TPOT P99", comparison).change.error is not None) == is_known
     assert of("TPOT P50", comparison).change.error is not None
 
@@ -170,6 +178,7 @@ def test_levels_that_only_one_sweep_measured_are_named_and_pass_no_gate(saved, c
             f"only {wide} measured temperature 0.5, concurrency 4; temperature 1, concurrency 4:"
             " not compared"
         )
+
         assert f"note: {line}" in out.splitlines()
         assert err.splitlines() == ["--fail-if-slower: undecided", line]
 
@@ -183,6 +192,7 @@ def test_both_sides_the_change_and_the_verdict_are_shown(saved, capsys):
     # no clear difference
     assert re.fullmatch(r"  acceptance +0\.\d+ +0\.\d+ +[+-]\d\.\d% +±\d\.\d%", lines[4])
     (row,) = [line for line in lines if line.startswith("  TPOT P50 ")]
+
     assert re.fullmatch(r"  TPOT P50 +10\.\d +7\.\d +-3\d\.\d% +±\d\.\d%  faster", row)
     assert f"verdict: {after} is faster than {before}" in lines
 
@@ -208,6 +218,7 @@ def test_what_was_0_before_is_clearly_higher_and_failed_requests_pass_no_gate(sa
         with_cache(generated_level(seed), 700, preemptions=n) for seed, n in ((1, 0.0), (2, 30.0))
     )
     preempted = of("preemptions/request", compared(sweep_of(before), sweep_of(after)))
+
     assert (preempted.change, preempted.effect) == (None, "higher")
     assert command("compare", *saved(before, after), "--fail-if-slower", "20%") == 0
     assert command("compare", *saved(before, with_failures(after)), "--fail-if-slower", "20%") == 3
@@ -243,6 +254,7 @@ def test_the_errors_widen_with_each_change_that_has_one():
 
     levels = [generated_level(seed) for seed in (1, 2)]
     wider = confidence_factor(1 - 0.05 / 7, 7) / confidence_factor(1 - 0.05 / 6, 7)
+
     assert error(*(with_cache(level, 700) for level in levels)) / error(*levels) == pytest.approx(
         wider
     )
@@ -263,6 +275,7 @@ def test_a_length_from_which_a_request_gains_is_named_only_where_both_times_clea
     comparison = compared(
         sweep_of(generated_level(1, **first)), sweep_of(generated_level(2, **second))
     )
+
     assert comparison.gains_from == {}
 
 
@@ -294,6 +307,7 @@ def test_prices_of_other_requests_are_not_compared(change, reason):
         assert [of(name, comparison).change for name in balance] == [None] * 2
         assert of("TPOT P50", comparison).change is not None
         assert (comparison.gains_from, comparison.same_requests) == ({}, False)
+
     assert any(
         note.startswith(f"not the same requests: {reason}; times") for note in comparison.notes
     )
@@ -321,6 +335,7 @@ def test_json_has_the_result_and_the_changes_with_their_errors(saved, capsys):
     assert command("compare", *saved(generated_level(1), generated_level(2)), "--json") == 0
     comparison = json.loads(capsys.readouterr().out)
     (acceptance,) = [one for one in comparison["changes"] if one["metric"] == "acceptance"]
+
     assert acceptance["level"] == {"temperature": 0.0, "concurrency": 4, "mix": []}
     assert abs(acceptance["change"]["value"]) < acceptance["change"]["error"]
     assert (comparison["result"], acceptance["effect"]) == ("no_difference_shown", None)
@@ -351,6 +366,7 @@ def test_the_exit_code_says_whether_a_slowdown_is_within_the_limit(
     files = saved(
         generated_level(1, requests=requests), generated_level(2, requests=requests, tpot=tpot)
     )
+
     assert command("compare", *files, "--fail-if-slower", limit) == code
     assert capsys.readouterr().err.startswith(f"--fail-if-slower: {reason}")
 
@@ -370,5 +386,6 @@ def test_files_that_sweep_did_not_write_are_refused(tmp_path, capsys, content, r
     file = tmp_path / "a.json"
     if content is not None:
         file.write_bytes(content)
+
     assert command("compare", str(file), str(file)) == 2
     assert reason in capsys.readouterr().err

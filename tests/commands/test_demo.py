@@ -54,7 +54,10 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program):
 
 
 @pytest.mark.parametrize(("option", "is_found"), [((), True), (("--fixed",), False)])
-async def test_the_demo_finds_greedy_drafting_until_it_is_fixed(program, option, is_found):
+async def test_the_demo_tells_milliseconds_and_finds_greedy_drafting_until_it_is_fixed(
+    program, option, is_found
+):
+    """Its baseline covers its traffic, so the first sentence is the time that is saved."""
     address = f"127.0.0.1:{free_port()}"
     arguments = {
         "SPECDEC_LISTEN": address,
@@ -74,7 +77,13 @@ async def test_the_demo_finds_greedy_drafting_until_it_is_fixed(program, option,
                     ]
         return None
 
+    async def saves():
+        """Whether the headline is the time per token."""
+        text = (await Page(f"http://{address}").status())["answer"]["text"]
+        return text.startswith("Per token, speculation saves ")
+
     async with program("demo", *option, **arguments) as process:
         await until(found, is_found, seconds=60, pause=0.2)
+        await until(saves, seconds=60, pause=0.2)
         process.send_signal(signal.SIGINT)
         await process.communicate()

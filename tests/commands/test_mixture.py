@@ -30,6 +30,7 @@ def test_the_mix_and_its_parts_are_the_same_requests():
     assert mixed == MIXED.requests(50)
     # Mixed well: neither temperature has a long stretch for itself.
     temperatures = [temperature for _, temperature in mixed]
+
     assert all(len(set(temperatures[start : start + 10])) == 2 for start in range(0, 50, 10))
 
 
@@ -37,6 +38,7 @@ def test_each_load_has_each_temperature_alone_and_all_together():
     levels = mixed_levels(MIX, (1, 8))
 
     expected = product((1, 8), (0.0, 1.0, None))
+
     assert levels == [SweepLevel(temperature, number, MIX) for number, temperature in expected]
     assert [level.name for level in levels[:3]] == [
         "temperature 0 of 0:60,1:40 alone",
@@ -100,6 +102,7 @@ def test_the_text_says_who_waits_for_whom():
 
     start = "temperature 0 of 0:60,1:40 alone, concurrency 4"
     (sentence,) = [line for line in lines if line.startswith(f"{start}: ")]
+
     assert "in the mix its median token takes" in sentence
     assert sentence.endswith("longer than alone")
     assert any("no clear difference" in line for line in lines)
@@ -111,6 +114,7 @@ async def test_a_mix_is_measured_at_its_temperatures():
         result = await measured_sweep(vllm.url, count=10, levels=tuple(mixed_levels(MIX, (4,))))
 
     samples = [level.whole.samples for level in result.levels]
+
     assert [len(part) for part in samples] == [6, 4, 10]
     assert sorted(one.temperature for one in samples[2]) == [0.0] * 6 + [1.0] * 4
     assert [one.metric for one in mix_changes(result)] == 2 * [
@@ -136,6 +140,7 @@ async def test_the_command_measures_only_the_mix_unless_temperatures_are_given(f
         )
     assert code == 0, err
     begun = [line.split(" (")[0] for line in err.splitlines()]
+
     assert begun == [
         "measuring temperature 0 of 0:1,1:1 alone, concurrency 2",
         "measuring temperature 1 of 0:1,1:1 alone, concurrency 2",

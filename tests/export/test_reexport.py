@@ -29,6 +29,7 @@ def test_reexported_series_are_vllms_own(page_name, recorded):
     theirs = {sample for sample in samples(families(body)) if sample[0].startswith("vllm:")}
     own = rendered(reports.shown(reports.report()), chosen("", ""))
     page = families(own + own_series(body, 10**6))
+
     assert {
         sample for sample in samples(page) if not sample[0].startswith(("specdec_", "process_"))
     } == theirs
@@ -41,6 +42,7 @@ def test_families_are_whole_and_their_series_bounded(limit, recorded):
         return {family.name: len(family.samples) for family in families(own_series(body, limit))}
 
     body = recorded("vllm-0.33.0.prom")
+
     assert sum(sizes(limit).values()) <= limit
     assert sizes(limit).items() <= sizes(10**6).items()
     assert bool(sizes(limit)) == (limit > 0)
@@ -51,6 +53,7 @@ def test_exemplars_and_a_family_that_is_cut_off_are_left_out():
         b'# HELP vllm:x X.\n# TYPE vllm:x counter\nvllm:x_total{a="b"} 5.0 # {id="7"} 1.0\n# HELP'
         b" vllm:y Y.\n# TYPE vll"
     )
+
     assert (
         own_series(page, 9) == b'# HELP vllm:x X.\n# TYPE vllm:x counter\nvllm:x_total{a="b"} 5.0\n'
     )
@@ -80,6 +83,7 @@ GOOD = "# HELP vllm:x X.\n# TYPE vllm:x counter\nvllm:x_total 5.0\n"
 )
 def test_a_family_with_a_line_that_is_not_its_own_or_no_sample_is_left_out(line):
     other = GOOD.replace("vllm:x", "vllm:z")
+
     assert own_series(f"{GOOD}{line}\n{other}".encode(), 9) == other.encode()
 
 
@@ -100,11 +104,13 @@ def test_a_family_that_is_not_vllms_not_declared_or_declared_twice_is_left_out(p
 
 def test_bytes_that_are_no_unicode_do_not_reach_the_page():
     page = b'# HELP vllm:x \xff\n# TYPE vllm:x gauge\nvllm:x{a="\xff"} 5.0\n'
+
     assert own_series(page, 9).decode().count("\ufffd") == 2
 
 
 def test_a_page_of_families_without_end_is_read_as_far_as_its_limit():
     many = "".join(GOOD.replace("vllm:x", f"vllm:x{number}") for number in range(100))
+
     assert (
         own_series((GOOD.replace("5.0", "5.0\nvllm:x_total 5.0") * 100 + many).encode(), 9) == b""
     )

@@ -32,6 +32,7 @@ def test_every_field_of_the_tree_is_there_under_its_name():
                 yield from missing(item, json_item)
 
     status_json = read(report, THRESHOLDS__KV_CACHE_USAGE="0.8")
+
     assert status_json["thresholds"]["kv_cache_usage"] == 0.8
     assert {field.name for field in fields(Report)} <= set(status_json)
     assert list(missing(report, status_json)) == []
@@ -53,6 +54,7 @@ def test_findings_are_there_in_numbers_and_in_words():
 
 def test_a_failed_poll_says_what_to_do():
     status_json = read(reports.report(scrape=reports.down(TimedOut("incomplete after 5 s"))))
+
     assert status_json["scrape"]["last_error"] == {
         "reason": "timeout",
         "message": "incomplete after 5 s",
@@ -72,6 +74,7 @@ class Odd:
 
 def test_values_that_json_cannot_have_are_converted():
     limitations = frozenset({Limitation.NO_POSITIONS, Limitation.DIFFUSION})
+
     assert as_json(datetime(1970, 1, 1, 1, tzinfo=UTC)) == 3600
     assert as_json(Odd(float("nan"), {("a", "b"): (1, None), 0.5: limitations})) == {
         "ratio": None,

@@ -31,6 +31,7 @@ async def test_only_the_right_password_of_a_user_is_accepted():
 async def test_a_remembered_password_is_of_no_use_once_its_user_is_gone():
     """The web configuration may be replaced while the sidecar runs."""
     passwords = Passwords()
+
     assert await passwords.is_right(RIGHT, USERS)
 
     assert not await passwords.is_right(RIGHT, {"other": USERS["other"]})

@@ -38,6 +38,7 @@ async def test_a_connection_without_a_whole_request_head_is_closed():
 
 
 async def test_a_connection_whose_request_head_trickles_is_closed():
+    """Bytes now and then do not extend the deadline of a request head."""
     async with guarded(idle_seconds=0.1) as (_, _, connect):
         reader, writer = await connect(b"GET / HTTP/1.1\r\n")
 
@@ -52,6 +53,7 @@ async def test_a_connection_whose_request_head_trickles_is_closed():
 
 
 async def test_a_handler_may_take_longer_than_the_deadline_of_a_request_head():
+    """The deadline is for the client to send, not for the sidecar to answer."""
     async with guarded(idle_seconds=4.0) as (_, site, connect):
         reader, _ = await connect(get("/slow"))
         await until(lambda: site.running, 1)
@@ -59,10 +61,12 @@ async def test_a_handler_may_take_longer_than_the_deadline_of_a_request_head():
         # The deadline has passed for another, so for this one as well.
         assert await ended(other) == b""
         site.go_on.set()
+
         assert await response(reader) == b"200 slow"
 
 
 async def test_past_the_limit_the_oldest_connection_gives_way():
+    """So a probe or a scrape always gets in; the others stay open."""
     async with guarded(max_connections=2) as (server, _, connect):
         (first, _), (second, writer) = await connect(get()), await connect(get())
         assert [await response(first), await response(second)] == [b"200 quick"] * 2
@@ -70,6 +74,7 @@ async def test_past_the_limit_the_oldest_connection_gives_way():
         assert await response(third) == b"200 quick"
         assert await ended(first) == b""
         writer.write(get())
+
         assert await response(second) == b"200 quick"
 
         assert len(server.connections.open) == 2
@@ -77,6 +82,7 @@ async def test_past_the_limit_the_oldest_connection_gives_way():
 
 
 async def test_a_connection_that_the_server_no_longer_reads_gives_way():
+    """One whose body waits unread is cut, and its handler ends."""
     async with guarded(max_connections=1) as (server, site, connect):
         _, writer = await connect(get("/slow", "Content-Length: 99999999"))
         await until(lambda: site.running, 1)
@@ -88,6 +94,7 @@ async def test_a_connection_that_the_server_no_longer_reads_gives_way():
 
 
 async def test_a_flood_of_silent_connections_keeps_no_probe_out_and_leaves_no_descriptor():
+    """Connections that send nothing give way to the probe, and all are closed in the end."""
     async with guarded() as (server, _, connect):
         before = descriptors()
         with ExitStack() as clients:
@@ -105,22 +112,27 @@ async def test_a_flood_of_silent_connections_keeps_no_probe_out_and_leaves_no_de
 
 
 async def test_a_request_that_is_not_http_is_answered_and_counted_but_not_quoted(caplog):
+    """What it sends may be a secret, so it is in no answer and in no log."""
     caplog.set_level(logging.DEBUG)
     async with guarded() as (server, _, connect):
         reader, _ = await connect(get("/", "no-colon-but-a-secret"))
         answer = await ended(reader)
+
         assert b" 400 " in answer
         assert b"secret" not in answer
         assert b"aiohttp" not in answer
         assert server.connections.refusals[Refusal.MALFORMED] == 1
+
     assert "secret" not in caplog.text
 
 
 @pytest.mark.parametrize("path", ["/", "/none", "/failing"])
 async def test_every_response_has_the_security_headers_and_no_version(path):
+    """Of a page, of a path that does not exist, and of a handler that raises."""
     async with guarded() as (_, _, connect):
         reader, _ = await connect(get(path, "Connection: close"))
         head = (await ended(reader)).partition(b"\r\n\r\n")[0].decode().lower().splitlines()
+
     assert "server: specdec-sidecar" in head
     assert {
         "x-content-type-options: nosniff",
@@ -130,18 +142,22 @@ async def test_every_response_has_the_security_headers_and_no_version(path):
 
 
 async def test_a_failing_handler_is_counted_each_time_and_logged_once_by_its_type():
+    """The text of its error may quote the request."""
     with capture_logs() as logs:
         async with guarded() as (server, _, connect):
             for _ in range(2):
                 reader, _ = await connect(get("/failing"))
                 assert b" 500 " in await reader.readline()
+
             assert server.connections.refusals[Refusal.INTERNAL] == 2
+
     assert [entry["reason"] for entry in logs] == ["RuntimeError"]
     assert ODDITY not in str(logs)
 
 
 @pytest.mark.parametrize("framing", ["Content-Length: 500000", "Transfer-Encoding: chunked"])
 async def test_a_request_body_is_not_read(framing):
+    """However it is framed: the connection closes after the response."""
     async with guarded() as (server, _, connect):
         reader, _ = await connect(get("/", framing) + b"1\r\na\r\n" * 80_000)
         assert (await ended(reader)).startswith(b"HTTP/1.1 200 ")
@@ -149,6 +165,7 @@ async def test_a_request_body_is_not_read(framing):
 
 
 async def test_without_file_descriptors_the_server_pauses_counts_and_goes_on(monkeypatch):
+    """A failure to accept ends neither the server nor the next connection."""
     loop, failures = asyncio.get_running_loop(), [errno.EMFILE, errno.ECONNABORTED]
     accept = loop.sock_accept
 
@@ -164,10 +181,12 @@ async def test_without_file_descriptors_the_server_pauses_counts_and_goes_on(mon
         for expected in (b"", b"", b"HTTP/1.1 200 OK"):
             reader, _ = await connect(get("/", "Connection: close"))
             assert (await ended(reader)).partition(b"\r\n")[0] == expected
+
         assert server.connections.refusals[Refusal.NOT_ACCEPTED] == 2
 
 
 async def test_a_handler_may_end_while_the_server_stops():
+    """A scrape that is under way when the Pod ends still gets its response."""
     async with guarded(shutdown_seconds=60) as (server, site, connect):
         reader, _ = await connect(get("/slow"))
         await until(lambda: site.running, 1)
@@ -175,11 +194,13 @@ async def test_a_handler_may_end_while_the_server_stops():
         site.go_on.set()
         assert await response(reader) == b"200 slow"
         await stopping
+
         assert len(server.connections.open) == 0
 
 
 @pytest.mark.parametrize("sent", [get("/slow"), get("/large"), b""])
 async def test_a_stop_waits_for_no_client_longer_than_its_limit(sent):
+    """Not for a slow handler, a client that does not read, or one that sends nothing."""
     async with guarded(shutdown_seconds=0.05) as (server, site, connect):
         reader, _ = await connect(sent)
         await until(lambda: (len(server.connections.open), site.requests), (1, bool(sent)))

@@ -34,10 +34,12 @@ async def status(server, context=None, path="/", user=None, password=""):
 
 
 async def test_plain_http_and_a_client_that_does_not_trust_the_certificate_get_nothing(authority):
+    """With a certificate set, nothing is served without TLS."""
     async with guarded(authority.web_config()) as (server, _, connect):
         reader, _ = await connect(get())
         assert b"HTTP" not in await ended(reader)
         await until(lambda: server.connections.refusals[Refusal.TLS], 1)
+
         assert await status(server, ssl.create_default_context()) == 0
 
 
@@ -47,6 +49,7 @@ async def test_plain_http_and_a_client_that_does_not_trust_the_certificate_get_n
 async def test_a_client_certificate_is_verified_and_may_be_required(
     authority, tmp_path, required, expected
 ):
+    """One of another authority is refused, whether or not one is required."""
     path = authority.web_config(
         client_ca_file=authority.certificate.name, client_auth_type=required
     )
@@ -62,6 +65,7 @@ async def test_a_client_certificate_is_verified_and_may_be_required(
 
 
 async def test_a_new_certificate_serves_new_connections_and_leaves_old_ones_open(authority):
+    """A renewal of the certificate interrupts no client."""
     path = authority.web_config()
     async with guarded(path) as (server, _, connect):
         tls = {"ssl": authority.trusting(), "server_hostname": "localhost"}
@@ -75,11 +79,13 @@ async def test_a_new_certificate_serves_new_connections_and_leaves_old_ones_open
         server.web_config = read_web_config(path)
         assert (await connected())[2] != before
         writer.write(get())
+
         assert await response(reader) == b"200 quick"
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01", bytes(range(256)) * 16])
 async def test_a_handshake_that_does_not_end_is_cut_off(authority, sent):
+    """Whether the client sends nothing, its beginning, or something else."""
     async with guarded(authority.web_config(), handshake_seconds=0.2) as (server, _, connect):
         reader, _ = await connect(sent)
         await ended(reader)
@@ -108,6 +114,7 @@ async def test_unfinished_handshakes_keep_nobody_out_and_hold_no_memory(authorit
 
 
 async def test_all_but_open_paths_need_a_users_password(authority):
+    """No other spelling of an open path is open; new users are in force at once."""
     path = authority.web_config(tls=False, users={"prometheus": "secret"})
     async with guarded(path) as (server, _, connect):
         assert await status(server) == 401
@@ -122,6 +129,7 @@ async def test_all_but_open_paths_need_a_users_password(authority):
         server.web_config = read_web_config(
             authority.web_config(tls=False, users={"prometheus": "new"})
         )
+
         assert await status(server, user="prometheus", password="secret") == 401
         assert await status(server, user="prometheus", password="new") == 200
 
@@ -129,6 +137,7 @@ async def test_all_but_open_paths_need_a_users_password(authority):
 async def test_guesses_do_not_pile_up_and_do_not_delay_a_client_with_the_right_password(
     authority, monkeypatch
 ):
+    """Prometheus goes on scraping while somebody guesses."""
     check = bcrypt.checkpw
     go_on = threading.Event()
     calls = []
@@ -151,5 +160,6 @@ async def test_guesses_do_not_pile_up_and_do_not_delay_a_client_with_the_right_p
         assert await status(server, user="prometheus", password="secret") == 200
         await until(lambda: calls and len(server.connections.open) <= 50)
         go_on.set()
+
         assert await status(server, user="prometheus", password="not known yet") == 401
         assert len(calls) <= 52

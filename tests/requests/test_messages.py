@@ -22,7 +22,7 @@ from sidecar.requests.messages import (
     Unreadable,
     read_packet,
 )
-from sidecar.requests.tally import NOTHING, Outcome, Tally
+from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 from tests.requests.packets import (
     END,
     FINISHED,
@@ -245,7 +245,7 @@ def test_a_sum_and_its_growth_are_those_of_every_number():
         drafted_at=(5, 4, 3, 1), accepted_at=(4, 3, 1, 1),
     )  # fmt: skip
     assert both - other == replace(FIRST, drafted_at=(4, 3, 2, 0), accepted_at=(3, 2, 0, 0))
-    assert FIRST + NOTHING == FIRST
+    assert FIRST + NO_REQUESTS == FIRST
 
 
 def test_requests_and_acceptance_rate_follow_from_the_counts():
@@ -256,6 +256,6 @@ def test_requests_and_acceptance_rate_follow_from_the_counts():
 @pytest.mark.parametrize("name", [*Outcome, "drafts", "draft_tokens", "accepted_tokens"])
 def test_a_tally_has_fallen_if_any_number_has(name):
     more = Tally(**{name: 1})
-    assert NOTHING.has_fallen(more)
-    assert not more.has_fallen(NOTHING)
+    assert NO_REQUESTS.has_fallen(more)
+    assert not more.has_fallen(NO_REQUESTS)
     assert not more.has_fallen(more)

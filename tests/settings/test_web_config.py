@@ -25,6 +25,7 @@ def problem(folder, text):
 
 def test_a_file_with_tls_and_users_is_read_with_the_certificates_that_it_names(authority):
     config = read_web_config(authority.web_config(users={"a": "b"}, min_version="TLS13"))
+
     assert config.tls.minimum_version == ssl.TLSVersion.TLSv1_3
     assert config.tls.verify_mode == ssl.CERT_NONE
     assert list(config.users) == ["a"]
@@ -82,4 +83,5 @@ def test_a_key_of_another_certificate_and_an_encrypted_one_are_refused_without_a
     ]
     subprocess.run(command, check=True, capture_output=True)
     pair = f"tls_server_config: {{cert_file: {certificate}, key_file: locked.pem}}"
+
     assert "not usable PEM files" in problem(authority.folder, pair)

@@ -5,15 +5,19 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.evidence import Evidence, Loops
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Gauge
+from sidecar.errors import Unreachable
 from sidecar.requests.messages import Speculation
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
 from tests.export.reports import (
     NEVER_CONNECTED,
+    OBSERVING,
+    down,
     engine,
     judgement,
     model,
@@ -40,6 +44,17 @@ def text_and_tone(*models):
 
 def why(*models, **changes):
     return answer(report(*models, **changes)).why
+
+
+def test_a_sidecar_beside_a_headless_vllm_says_so():
+    """Its plug-ins connect, and vLLM was said to be down."""
+    never = replace(down(Unreachable("x")), last_scrape=None)
+    headless = answer(report(plugin=OBSERVING, scrape=never)).why
+    restarted = answer(report(plugin=OBSERVING, scrape=down(Unreachable("x")))).why
+    alone = answer(report(plugin=NEVER_CONNECTED, scrape=never)).why
+
+    assert "The plug-in of engine 0 is connected all the same. If this is a headless" in headless
+    assert "headless" not in restarted + alone
 
 
 def test_nothing_is_drafted():
@@ -164,6 +179,16 @@ def test_the_rate_beside_a_verdict_is_of_the_window_that_was_judged():
     whole = model(judgement=judgement(GOOD, 0.2, judged=window(0.7)))
     assert why(whole, plugin=NEVER_CONNECTED).startswith(
         "The acceptance rate over all requests is 70%."
+    )
+
+
+def test_the_reason_has_the_rate_without_repetition_loops_where_they_matter():
+    loops = Loops(rate=0.98, share=0.18, whole=0.71, without=0.62)
+    seen = Evidence(window=window(0.7), loops=loops)
+    whole = model(judgement=judgement(GOOD, 0.7, evidence=seen))
+
+    assert why(whole, plugin=NEVER_CONNECTED).startswith(
+        "The acceptance rate over all requests is 70% (62% without repetition loops). "
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.evidence import Evidence, Loops
 from sidecar.analysis.findings.load import Load
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.verdict import Gate, Verdict
@@ -297,3 +297,16 @@ def test_a_pod_that_receives_kv_caches_says_how_far_placeholder_drafts_bias_its_
 
     assert len(said) == notes
     assert all("up to 4% of the draft tokens" in note for note in said)
+
+
+LOOPING = Loops(rate=0.98, share=0.18, whole=0.71, without=0.62)
+
+
+@pytest.mark.parametrize(("without", "said"), [(0.62, ": 62% without them."), (None, ".")])
+def test_the_acceptance_rate_is_said_with_and_without_loops(without, said):
+    loops = replace(LOOPING, without=without)
+    judged = judgement(POSITIVE, 0.7, evidence=Evidence(window=window(0.7), loops=loops))
+    (note,) = model_notes(model(judgement=judged))
+
+    assert "71% of the draft tokens of finished requests were accepted, of which" in note
+    assert f"repetition loops 98% at 18% of the draft tokens{said} Loops are easy" in note

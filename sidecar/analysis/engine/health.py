@@ -128,12 +128,14 @@ class HealthWatch:
             # Nobody saw what moved in between.
             self._still.clear()
             self._collapsed.clear()
+
         self._polled = at
 
         present = list(engines)
         self._still = {one.key: self._stillness(at, one) for one in present}
         if not self.suspects_stall:
             self._unpaused_since = None  # whether vLLM is paused is asked for each stall anew
+
         self._collapsed = {
             one.key: self._collapsed.get(one.key, at) for one in present if one.has_collapsed
         }
@@ -194,6 +196,7 @@ class HealthWatch:
         after = self._settings.collapsed_after
         if after is None:
             return stalled
+
         collapsed = [
             Ailing(key, Ailment.COLLAPSED, since)
             for key, since in self._collapsed.items()
@@ -205,6 +208,7 @@ class HealthWatch:
         """The engines at the last good poll; nothing is known unless that is fresh."""
         while self._polled and self._restarts and self._restarts[0] <= self._polled - _HOUR:
             self._restarts.popleft()
+
         restarts = len(self._restarts)
         limit = self._settings.restarts_per_hour
         if not is_fresh or self._polled is None:
@@ -215,6 +219,7 @@ class HealthWatch:
         watched = [Ailment.STALLED]
         if self._settings.collapsed_after is not None:
             watched.append(Ailment.COLLAPSED)
+
         known = {
             (*key, ailment): (key, ailment) in ill for key in self._still for ailment in watched
         }

@@ -11,7 +11,7 @@ from sidecar.analysis.speed.steps import Steps
 
 _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
 _PRUNE: Final = 64  # minimum number of readings to drop at once
-_NOTHING: Final = (0.0,) * 5
+_NO_TOKENS: Final = (0.0,) * 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class DecodeClock:
         """
         if not self._times or start != self._times[-1]:
             self._times = [start]
-            self._rows = [_NOTHING]
+            self._rows = [_NO_TOKENS]
 
         # Per running request: each of them got so many tokens.
         running = sum(steps.running for steps, _ in engines)
@@ -63,11 +63,13 @@ class DecodeClock:
         """The means from ``start`` to ``end``; None if too little of it is known."""
         if not self._times or start < self._times[0] or end <= start:
             return None
+
         pairs = zip_longest(self._at(start), self._at(end), fillvalue=0.0)
         grown = [after - before for before, after in pairs]
         tokens, known, plain, doubt, prefill, *deviations = grown
         if tokens <= 0 or known < _COVERED * tokens:
             return None
+
         return Stretch(
             plain=PlainTime(
                 seconds=plain / known,

@@ -98,6 +98,7 @@ class ModelSpeed:
                 self._contexts.add(found, known)
             clock.append((found, known))
             self.loads.add(found)
+
         self._clock.add(start, at, clock)
 
     def _plain(self, steps: Steps) -> PlainTime | Withheld:
@@ -109,6 +110,7 @@ class ModelSpeed:
         """Takes in the requests that finished since the last poll, by temperature."""
         if self.curve is None:
             return
+
         # Otherwise it is the clock that does not know the plain times of too many steps.
         is_known = self.whole is not None and self.whole.withheld is not Withheld.CONTEXT
 
@@ -130,6 +132,7 @@ class ModelSpeed:
         end = request.last_token
         if tokens < 1 or begun is None or end is None:
             return 0.0
+
         stretch = self._clock.between(begun, end)
         if stretch is None:
             return 0.0
@@ -142,6 +145,7 @@ class ModelSpeed:
         """Updates the speeds; everything until ``at``, a good poll's time, has been taken in."""
         for window in (self._whole, *self._engines.values()):
             window.mark(at)
+
         self._contexts.mark(at)
         self.whole = self._whole.read(self.curve, self._missing, at)
         self._read_engines = {

@@ -6,9 +6,11 @@ Tokens and seconds are summed over the sliding window and then divided, never av
 """
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import hypot, inf
+from operator import sub
 from typing import Final
 
 from sidecar.analysis.speed.plain import (
@@ -16,6 +18,7 @@ from sidecar.analysis.speed.plain import (
     added_up,
     beside,
     by_load,
+    plain_work,
     scatter,
     step_time,
 )
@@ -51,6 +54,30 @@ class Speedup:
     doubt: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TimeTotals:
+    """What some tokens took, and would take plain, in seconds; errors as in ``PlainTime``."""
+
+    tokens: float = 0.0
+    actual: float = 0.0
+    plain: float = 0.0
+    doubt: float = 0.0
+    deviations: tuple[float, ...] = ()
+
+    def __sub__(self, before: "_TimeTotals") -> "_TimeTotals":
+        return _TimeTotals(
+            tokens=self.tokens - before.tokens,
+            actual=self.actual - before.actual,
+            plain=self.plain - before.plain,
+            doubt=self.doubt - before.doubt,
+            deviations=subtract(self.deviations, before.deviations),
+        )
+
+    def ahead(self, ratio: float) -> float:
+        """The seconds by which ``plain`` exceeds what it would be at this ratio."""
+        return self.plain - ratio * self.actual
+
+
 class SlidingTimes:
     """Plain and actual seconds of the same tokens over a sliding window.
 
@@ -58,16 +85,19 @@ class SlidingTimes:
     """
 
     def __init__(self, seconds: float) -> None:
-        # Tokens, actual and plain seconds, the latter's doubt, then its deviations.
-        self._totals: tuple[float, ...] = (0.0,) * 4
-        self._window = GrowthWindow(seconds, subtract)
+        self._totals = _TimeTotals()
+        self._window = GrowthWindow[_TimeTotals](seconds, sub)
         self.mark(-inf)
 
     def add(self, *, tokens: float, plain: PlainTime, actual: float) -> None:
         """Adds ``tokens`` that took ``actual`` seconds in total, and ``plain`` each."""
-        each = (plain.seconds, plain.doubt, *plain.deviations)
-        self._totals = added_up(
-            [(1.0, self._totals), (1.0, (tokens, actual)), (tokens, (0.0, 0.0, *each))]
+        before = self._totals
+        self._totals = _TimeTotals(
+            tokens=before.tokens + tokens,
+            actual=before.actual + actual,
+            plain=before.plain + tokens * plain.seconds,
+            doubt=before.doubt + tokens * plain.doubt,
+            deviations=added_up([(1.0, before.deviations), (tokens, plain.deviations)]),
         )
 
     def mark(self, at: float) -> None:
@@ -76,30 +106,28 @@ class SlidingTimes:
 
     def read(self) -> Speedup | None:
         """The window that ends now; None if it has too little data."""
-        tokens, actual, plain, doubt, *deviations = self._window.growth or self._totals
-        if tokens <= 0 or actual <= 0:
+        grown = self._window.growth or self._totals
+        if grown.tokens <= 0 or grown.actual <= 0:
             return None
 
-        ratio = plain / actual
-        readings = [row for _, row in self._window.readings()]
-        ahead = [row[2] - ratio * row[1] for row in readings]
-        off = [
-            b - a
-            for (a, b), (before, after) in zip(pairwise(ahead), pairwise(readings), strict=True)
-            if after[0] > before[0]
-        ]
+        ratio = grown.plain / grown.actual
+        off = []
+        for before, after in pairwise(reading.totals for reading in self._window.readings()):
+            if after.tokens > before.tokens:
+                off.append(after.ahead(ratio) - before.ahead(ratio))
+
         if len(off) < _FEWEST:
             return None
 
         # The baseline's own errors are common to all tokens.
-        error = hypot(scatter(off), *deviations, doubt / 2) / actual
+        error = hypot(scatter(off), *grown.deviations, grown.doubt / 2) / grown.actual
         return Speedup(
             ratio=ratio,
             error=error,
-            plain_seconds=plain / tokens,
-            actual_seconds=actual / tokens,
-            tokens=tokens,
-            doubt=doubt / actual,
+            plain_seconds=grown.plain / grown.tokens,
+            actual_seconds=grown.actual / grown.tokens,
+            tokens=grown.tokens,
+            doubt=grown.doubt / grown.actual,
         )
 
 
@@ -231,6 +259,7 @@ def _load_report(
 ) -> LoadReport:
     if not total.decode_steps:
         return LoadReport(label, plain_seconds=middle)
+
     plain = beside(curve, total)
     is_timed = min(total.first_tokens, total.first_token_seconds) > 0
     return LoadReport(
@@ -256,7 +285,7 @@ class EngineSpeedWindow:
         self._times = SlidingTimes(seconds)
         # tokens whose plain time is unknown, by why
         self._uncovered = dict.fromkeys(Withheld, 0.0)
-        self._uncovered_window = GrowthWindow(seconds, subtract)
+        self._uncovered_window = GrowthWindow[Mapping[Withheld, float]](seconds, _subtract_each)
         self._memory = Memory()
         self.mark(-inf)
 
@@ -272,7 +301,7 @@ class EngineSpeedWindow:
         """Timestamps everything added so far with ``at``, a poll's time."""
         self._steps.append(at, self._total)
         self._times.mark(at)
-        self._uncovered_window.append(at, tuple(self._uncovered.values()))
+        self._uncovered_window.append(at, dict(self._uncovered))
 
     def read(
         self, curve: PlainStepTimes | None, missing: Withheld, at: float
@@ -301,15 +330,23 @@ class EngineSpeedWindow:
     def _withheld(self, speedup: Speedup | None, steps: Steps) -> Withheld | None:
         if speedup is not None and speedup.tokens >= _COVERED * steps.generated:
             return Withheld.CONTEXT if speedup.doubt > _DOUBT else None
-        lost = dict(zip(Withheld, self._uncovered_window.growth or (), strict=False))
-        if sum(lost.values()) > (1 - _COVERED) * steps.generated:
-            return max(lost, key=lambda why: lost[why])
+
+        uncovered = self._uncovered_window.growth or {}
+        if sum(uncovered.values()) > (1 - _COVERED) * steps.generated:
+            return max(uncovered, key=lambda why: uncovered[why])
         return Withheld.TOO_LITTLE
+
+
+def _subtract_each(
+    after: Mapping[Withheld, float], before: Mapping[Withheld, float]
+) -> dict[Withheld, float]:
+    return {why: tokens - before[why] for why, tokens in after.items()}
 
 
 def _compared(steps: Steps, speedup: Speedup, curve: PlainStepTimes) -> EngineSpeed:
     """What follows from a speedup and from the plain step at the window's load and context."""
-    plain = step_time(curve, steps.running, steps.context).seconds
+    work = plain_work(steps, curve.chunk_tokens)
+    plain = step_time(curve, work.decodes, steps.context).seconds
     prefill = max(speedup.plain_seconds - plain, 0.0)  # per token, the same with speculation
     decoding = max(speedup.actual_seconds - prefill, 0.0)
     length = steps.tokens_per_step * decoding / plain if plain else None

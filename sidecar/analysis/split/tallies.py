@@ -15,7 +15,7 @@ from sidecar.analysis.split.life import Cut, TableRows
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.windows.growth import HOUR, GrowthWindow
 from sidecar.requests.messages import ENDINGS, OTHER, Table
-from sidecar.requests.tally import NOTHING, Tally
+from sidecar.requests.tally import NO_REQUESTS, Tally
 
 GREEDY: Final = "0"
 _TEMPERATURE_EDGES: Final = (0.0, 0.3, 0.5, 0.7, 1.0)
@@ -113,7 +113,7 @@ def sum_by_label(tallies: Iterable[Tallies]) -> dict[Label, Tally]:
     sums: dict[Label, Tally] = {}
     for one in tallies:
         for label, tally in one.items():
-            sums[label] = sums.get(label, NOTHING) + tally
+            sums[label] = sums.get(label, NO_REQUESTS) + tally
     return sums
 
 
@@ -127,8 +127,8 @@ class LiveTally:
 
     def __init__(self, window: float) -> None:
         """``window`` is the sliding window in seconds."""
-        self.total = NOTHING
-        self._grown = NOTHING
+        self.total = NO_REQUESTS
+        self._grown = NO_REQUESTS
         self._window = GrowthWindow(window, sub)
         self._hour = GrowthWindow(HOUR, sub)
 
@@ -156,6 +156,7 @@ def _acceptance(window: GrowthWindow[Tally]) -> Acceptance:
     growth = window.growth
     if growth is None:
         return replace(NO_DRAFTS, requests=0)
+
     return Acceptance(
         seconds=window.seconds,
         requests=growth.requests,

@@ -148,8 +148,9 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
 def _left_out(
     name: str, levels: Iterable[SweepLevel], others: Container[SweepLevel]
 ) -> Iterator[str]:
-    if alone := "; ".join(str(level) for level in levels if level not in others):
-        yield f"only {name} measured {alone}: not compared"
+    alone = [str(level) for level in levels if level not in others]
+    if alone:
+        yield f"only {name} measured {'; '.join(alone)}: not compared"
 
 
 def _changes(
@@ -239,6 +240,13 @@ def _by_round(name: str, level: LevelResult) -> list[float | None]:
     return [metric.value(part) for part in level.rounds]
 
 
+def _has_other_k(pair: _Pair) -> bool:
+    """Whether both drafted, with different numbers of speculative tokens."""
+    before = _positions(pair.before)
+    after = _positions(pair.after)
+    return min(before, after) > 0 and before != after
+
+
 def _positions(level: LevelResult) -> int:
     """The number of speculative tokens; 0 if nothing was drafted."""
     return len(level.whole.acceptance.position_rates)
@@ -263,8 +271,9 @@ def _other_requests(before: SweepResult, after: SweepResult) -> Iterator[str]:
         first = getattr(before, argument)
         second = getattr(after, argument)
         if first != second:
+            option = argument.replace("_", "-")
             both = f" ({first} and {second})"
-            yield f"other --{argument.replace('_', '-')}{both if len(both) < _LONG else ''}"
+            yield f"other --{option}{both}" if len(both) < _LONG else f"other --{option}"
 
     if not (before.complete and after.complete):
         yield "a sweep ended early"
@@ -287,16 +296,16 @@ def _result(changes: Sequence[MetricChange]) -> Result:
 def _notes(before: SweepResult, after: SweepResult, pairs: Sequence[_Pair]) -> Iterator[str]:
     if before.model != after.model:
         yield f"the model names differ: {before.model} and {after.model}"
-    if reasons := ", ".join(_other_requests(before, after)):
+    reasons = ", ".join(_other_requests(before, after))
+    if reasons:
         yield f"not the same requests: {reasons}; times, lengths and acceptance depend on that"
 
-    tokens = [{_positions(side) for side in pair} for pair in pairs]
-    if any(0 not in numbers and len(numbers) > 1 for numbers in tokens):
+    if any(_has_other_k(pair) for pair in pairs):
         yield (
             "the numbers of speculative tokens differ, which changes the acceptance rate: "
             "compare length and TPOT"
         )
-    if any(side.whole.others for pair in pairs for side in pair):
+    if any(pair.before.whole.others or pair.after.whole.others for pair in pairs):
         yield "vLLM served other clients during a sweep, which affects its times"
     if min(before.rounds, after.rounds) < LEAST_BATCHES:
         yield (

@@ -144,20 +144,20 @@ def _moved(one: MetricChange, show: Callable[[float | None], str]) -> str:
 
 def _price(by_metric: Mapping[str, Sequence[MetricChange]]) -> str:
     """What became clearly worse, or that nothing did."""
-    worse = [
-        f"{name}: {_moved(one, METRICS[metric].shown)} at {one.level}"
-        for metric, name in _PRICES.items()
-        for one in by_metric.get(metric, ())
-        if _is_worse(one)
-    ]
+    worse = []
+    compared = []
+    for metric, name in _PRICES.items():
+        changes = by_metric.get(metric, ())
+        if any(one.difference is not None for one in changes):
+            compared.append(name)
+
+        show = METRICS[metric].shown
+        worse += [
+            f"{name}: {_moved(one, show)} at {one.level}" for one in changes if _is_worse(one)
+        ]
+
     if worse:
         return "; ".join(worse)
-
-    compared = [
-        name
-        for metric, name in _PRICES.items()
-        if any(one.difference is not None for one in by_metric.get(metric, ()))
-    ]
     return f"no clear loss in {', '.join(compared)}" if compared else "not compared"
 
 

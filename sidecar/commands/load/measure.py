@@ -121,8 +121,11 @@ def _turns(
 
 def _common_rounds(sweeps: Sequence["_Sweep"]) -> Mapping[SweepLevel, int]:
     """How many rounds of each level all servers have."""
-    levels = sweeps[0].rounds
-    return {level: min(len(sweep.rounds[level]) for sweep in sweeps) for level in list(levels)}
+    first, *_ = sweeps
+    common = {}
+    for level in first.rounds:
+        common[level] = min(len(sweep.rounds[level]) for sweep in sweeps)
+    return common
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,15 +85,11 @@ def _changes(result: SweepResult, confidence: float) -> Iterator[MixChange]:
 
 def _only(temperature: float, mixed: LevelResult) -> LevelResult:
     """The mix's requests of one temperature."""
-    rounds = tuple(
-        replace(
-            part,
-            samples=tuple(one for one in part.samples if one.temperature == temperature),
-            counted=None,
-        )
-        for part in mixed.rounds
-    )
-    return replace(mixed, rounds=rounds)
+    rounds = []
+    for part in mixed.rounds:
+        samples = tuple(one for one in part.samples if one.temperature == temperature)
+        rounds.append(replace(part, samples=samples, counted=None))
+    return replace(mixed, rounds=tuple(rounds))
 
 
 def _interval(metric: str, level: LevelResult, confidence: float) -> Interval | None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -103,8 +104,11 @@ async def sampled_replies(
     found = await _in_flight(max(1, concurrency // at_once), ask, parts)
 
     each = len(numbers)
-    by_prompt = [found[start : start + each] for start in range(0, len(found), each)]
-    return [[tokens for part in outputs for tokens in part] for outputs in by_prompt]
+    by_prompt = []
+    for start in range(0, len(found), each):
+        outputs = chain.from_iterable(found[start : start + each])
+        by_prompt.append(list(outputs))
+    return by_prompt
 
 
 async def _in_flight(
@@ -152,11 +156,13 @@ def _likely(client: Client, choice: _Choice) -> list[Mapping[int, float]]:
         positions = [{one.token: one.logprob for one in at.top_logprobs} for at in found.content]
 
     try:
-        return [
-            {int(token.removeprefix(_ID)): logprob for token, logprob in at.items()}
-            for at in positions
-        ]
+        return [_by_id(likely) for likely in positions]
     except ValueError:
         raise MeasurementError(
             f"{client.name}: log-probabilities without token ids (return_tokens_as_token_ids)"
         ) from None
+
+
+def _by_id(likely: Mapping[str, float]) -> dict[int, float]:
+    """Log-probabilities by the ids of their tokens, which vLLM writes as ``token_id:7``."""
+    return {int(token.removeprefix(_ID)): logprob for token, logprob in likely.items()}

@@ -51,12 +51,14 @@ class Prompts:
         given = self._given[place % len(self._given)]
         if length is None:
             return beginning + given
+
         parts = [beginning, given]
         total = len(beginning) + len(given)
         while total < length:
             place += 1
             parts.append(self._given[place % len(self._given)])
             total += len(parts[-1]) + 1
+
         return " ".join(parts)[: max(length, len(beginning))]
 
 

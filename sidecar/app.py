@@ -153,6 +153,7 @@ def _reachable(listen: Address) -> Address:
 
     name = socket.gethostname()
     with suppress(OSError):  # in a Pod the host's name resolves to the Pod's address, IPv4 or IPv6
-        *_, (address, *_) = socket.getaddrinfo(name, listen.port, type=socket.SOCK_STREAM)[0]
+        first, *_ = socket.getaddrinfo(name, listen.port, type=socket.SOCK_STREAM)
+        _, _, _, _, (address, *_) = first
         return Address(str(address), listen.port)
     return Address(name, listen.port)

@@ -93,11 +93,11 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"specdec-sidecar {__version__}")
 
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in argv[:1] if argv[:1] and argv[0] in _COMMANDS else _COMMANDS:
+    first = argv[0] if argv else ""
+    for name in [first] if first in _COMMANDS else _COMMANDS:
         module = _module(name)
-        command = commands.add_parser(
-            name, help=module.HELP, description=f"{module.HELP[0].upper()}{module.HELP[1:]}."
-        )
+        description = f"{module.HELP[:1].upper()}{module.HELP[1:]}."
+        command = commands.add_parser(name, help=module.HELP, description=description)
         command.add_argument(
             "--config",
             type=Path,

@@ -300,7 +300,8 @@ class Tracker:
     def _holds(self, key: Key, condition: Condition, now: float, wall: float) -> None:
         course = self._courses.get(key)
         if course is None or course.ended is not None:
-            course = self._courses[key] = Course(self._rules[condition.rule], condition, now, now)
+            course = Course(self._rules[condition.rule], condition, now, now)
+            self._courses[key] = course
         course.condition = condition
         course.held = now
         if course.started is None and now - course.since >= self._pace * course.rule.wait:

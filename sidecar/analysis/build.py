@@ -202,6 +202,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
         plain_steps=model.speed.curve,
         plain_latencies=model.plain_latencies,
         rejected=facts.rejected,
+        endings=facts.endings,
         breaches=judged.breaches,
     )
     if not facts.is_fresh:

@@ -7,6 +7,7 @@ has no current values.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import Acceptance
@@ -64,6 +65,7 @@ class ModelFacts:
     differences: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
     acceptance_p10: float | None = None  # of single requests
     rejected: Mapping[str, float] = field(default_factory=dict)  # see ``ModelState.rejected``
+    endings: EndingsReport | None = None  # None if too few requests of the window are known
 
     @property
     def is_split(self) -> bool:
@@ -127,6 +129,7 @@ def gather(
         },
         acceptance_p10=model.acceptance_p10(at, thresholds.min_requests),
         rejected=model.rejected,
+        endings=model.endings.report if Table.ENDING in facts.tables else None,
     )
 
 

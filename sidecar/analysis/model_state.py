@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from sidecar.analysis.distributions import quantile
+from sidecar.analysis.endings import Endings
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.withheld import Withheld
@@ -30,9 +31,10 @@ from sidecar.analysis.windows.growth import HOUR
 from sidecar.analysis.windows.recent import Ordered, Recent, acceptance_bin
 from sidecar.analysis.windows.sums import SlidingSums
 from sidecar.engine.methods import REJECTED
-from sidecar.requests.messages import OTHER, FinishedRequest, Table
+from sidecar.requests.messages import OTHER, Ending, FinishedRequest, Table
 from sidecar.requests.tally import NO_REQUESTS, Tally
 from sidecar.settings import Settings
+from sidecar.settings.baselines import PlainEndings
 from sidecar.settings.groups import MOST_MIN_REQUESTS
 
 ENGINE: Final = "engine"  # divides requests as a table does
@@ -92,6 +94,9 @@ class ModelState:
         # ones without drafts.
         self.counts = SlidingSums[str, int](settings.latency_window)
 
+        baseline = self._usual_endings(measured.plain_endings.get(name, {}))
+        self.endings = Endings(window, baseline)
+
         self._labels = RequestLabels(self._buckets, names_adapters=settings.plugin.adapters)
         self._taken: dict[str, TakenCut] = {}  # of each life, by its ``start``
         self._acceptances = Recent(settings.latency_window, acceptance_bin)
@@ -108,7 +113,19 @@ class ModelState:
             again.temperatures[label].go_on_from(state)
             again.speed.temperature(label).saved = self.speed.temperature(label).saved
             again.speed.temperature(label).lost = self.speed.temperature(label).lost
+        again.endings = self.endings.begin_again()
         return again
+
+    def _usual_endings(
+        self, measured: Mapping[float, PlainEndings]
+    ) -> dict[tuple[str, Ending], int]:
+        """The baseline's endings by the label of their temperature."""
+        counts: dict[tuple[str, Ending], int] = {}
+        for temperature, endings in measured.items():
+            label = self._buckets.label(round(100 * temperature))
+            for ending, count in endings.by_ending.items():
+                counts[label, ending] = counts.get((label, ending), 0) + count
+        return counts
 
     def take_cuts(self, at: float, lives: Sequence[CountedLife]) -> int:
         """Takes in the cuts of the model's lives that count, by ``at``, a good poll's time.
@@ -196,6 +213,7 @@ class ModelState:
             acceptances = [one.acceptance for one in numbers if one.acceptance is not None]
             self._acceptances.add(at, acceptances)
             self._latest.extend(_Latest(at, acceptance) for acceptance in acceptances)
+            self.endings.finished(at, label, ended)
             self._compare(at, engine, label, ended)
             self._count(at, ended)
 
@@ -263,6 +281,7 @@ class ModelState:
             cells.drop(at)
         self._acceptances.drop(at)
         self.counts.drop(at)
+        self.endings.mark(at)
 
         self._marked = at
         if self._taken:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from sidecar.analysis.advice import Advice
 from sidecar.analysis.distributions import Distribution
+from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.cache import CacheWindow, mean_capacity
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.health import HealthReport
@@ -141,6 +142,7 @@ class ModelReport:
     plain_latencies: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
     # share of the requests by parameter: see REJECTED
     rejected: Mapping[str, float] = field(default_factory=dict)
+    endings: EndingsReport | None = None  # of the window's finished requests
     findings: tuple[Finding, ...] = ()  # why speculation loses, what to change first first
     # as of the last good poll, like the judgement
     breaches: Breaches = field(default_factory=Breaches)

@@ -18,7 +18,7 @@ The rest is room for what is added, and for settings like ``temperature_buckets`
 """
 
 # Series that do not depend on the number of positions:
-_OF_A_POD: Final = 149  # with those of the process, and of the models that are summed as "other"
+_OF_A_POD: Final = 153  # with those of the process, and of the models that are summed as "other"
 _OF_ADAPTERS: Final = 40
 _OF_A_BASELINE: Final = 32
 _OF_A_TEMPERATURE: Final = 70

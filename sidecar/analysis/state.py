@@ -160,6 +160,9 @@ class State:
 
     def _judge_models(self, at: float, lives: LivesView) -> None:
         thresholds = self._settings.thresholds
+        for model in self._models.values():
+            model.endings.judge(thresholds.min_requests)
+
         self._facts = tuple(
             gather(model, self._engines, lives, at, thresholds) for model in self._models.values()
         )

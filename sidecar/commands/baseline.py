@@ -1,4 +1,4 @@
-"""``baseline``: measure a healthy vLLM's latencies and plain step times.
+"""``baseline``: measure a healthy vLLM's latencies, plain step times and how its outputs end.
 
 The sidecar compares with them later.
 """
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="PATH",
         help="where this vLLM's plug-in sends (SPECDEC_PLUGIN__SOCKET), if it loads it: a socket of"
-        " its own",
+        " its own; without --load, how outputs end is then measured, too",
     )
     parser.add_argument(
         "--beside",
@@ -139,6 +139,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             model: plain_steps(curve, measured.until) for model, curve in curves.items()
         },
         "plain_cache": measured.caches(),
+        # The prompts that are sent are nobody's, and each reply to them is cut off.
+        "plain_endings": {} if arguments.load else measured.endings(),
     }
     document = {name: models for name, models in document.items() if models}
 

@@ -255,7 +255,8 @@ def _parameters(given: str, argument: str) -> float:
     match = _SIZE.fullmatch(given.strip())
     billions = 0.0
     if match is not None:
-        billions = float(match[1]) / (1000 if match[2] in {"m", "M"} else 1)
+        number, unit = match.groups()
+        billions = float(number) / 1000 if unit in {"m", "M"} else float(number)
     if not 0 < billions <= _MOST_BILLIONS:
         raise InputError(f"{argument}: not a number of parameters such as 70b or 500m")
     return billions * 1e9

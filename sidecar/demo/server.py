@@ -51,7 +51,8 @@ class Engine:
 
     def submit(self, request: Request) -> Outputs:
         """Queues a request."""
-        outputs = self._outputs[request.request_id] = asyncio.Queue()
+        outputs = Outputs()
+        self._outputs[request.request_id] = outputs
         self.scheduler.now = time.monotonic()
         self.scheduler.add_request(request)
         self._work.set()

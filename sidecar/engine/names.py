@@ -62,6 +62,8 @@ class Counter(_Quantity):
     # From being scheduled to the first token, summed over finished requests, and their number.
     PREFILL_SECONDS = "prefill_seconds", "request_prefill_time_seconds_sum"
     PREFILLED = "prefilled", "request_prefill_time_seconds_count"
+    # From their arrival until they were scheduled, summed over the same requests.
+    QUEUE_SECONDS = "queue_seconds", "request_queue_time_seconds_sum"
 
 
 class Gauge(_Quantity):

@@ -103,7 +103,8 @@ class PluginReceiver:
 
     async def _listen(self) -> None:
         try:
-            self._listener = listener = await asyncio.to_thread(_listening, self._path)
+            listener = await asyncio.to_thread(_listening, self._path)
+            self._listener = listener
         except OSError as error:
             self.problem = error.strerror or str(error)
             self._faults.fault(

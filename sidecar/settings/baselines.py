@@ -63,6 +63,10 @@ class PlainStepTimes:
     prefill_tokens: tuple[tuple[float, ...], ...] = ()
     prefill_seconds: tuple[tuple[float, ...], ...] = ()
     prefill_errors: tuple[tuple[float, ...], ...] = ()
+    # Without what the tokens of prompts attend to: seconds for each of them and for each token to
+    # which it attends; 0: ``prefill_seconds`` include it.
+    attention_seconds: float = 0.0
+    attention_error: float = 0.0
     # The most tokens that a step prefills: longer prompts take several; None: unknown.
     chunk_tokens: float | None = None
 
@@ -134,6 +138,8 @@ class PlainStepTimes:
             yield "prefill_tokens must rise, from above 0"
         if not all(map(_are_times, (*self.prefill_seconds, *self.prefill_errors))):
             yield "prefill_seconds and prefill_errors must be from 0 to 3600"
+        if not all(0 <= one <= 1 for one in (self.attention_seconds, self.attention_error)):
+            yield "attention_seconds and attention_error must be from 0 to 1"
         if self.chunk_tokens is not None and not self.chunk_tokens > 0:
             yield "chunk_tokens must be above 0"
 
@@ -175,6 +181,23 @@ class PlainCache:
     preemptions_ratio: Annotated[float, Field(ge=0, le=1e6)] | None = None  # preemptions / requests
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainEndings:
+    """How outputs end without speculation: finished requests, by ending."""
+
+    normal: Annotated[int, Field(ge=0, le=10**12)] = 0
+    loop: Annotated[int, Field(ge=0, le=10**12)] = 0
+    empty: Annotated[int, Field(ge=0, le=10**12)] = 0
+
+    @property
+    def by_ending(self) -> dict[Literal["normal", "loop", "empty"], int]:
+        """The requests with each ending."""
+        return {"normal": self.normal, "loop": self.loop, "empty": self.empty}
+
+
+_Temperature = Annotated[float, Field(ge=0, le=10_000)]
+
+
 def _given(values: object) -> object:
     """Without keys that have no value, as in a ``Group``."""
     if not isinstance(values, dict):
@@ -214,6 +237,14 @@ class Measured(Group):
     and `preemptions_ratio`, all optional, as `specdec-sidecar baseline` writes them; excludes
     `baseline_file`"""
 
+    plain_endings: Annotated[
+        dict[ModelName, Annotated[dict[_Temperature, PlainEndings], Field(max_length=256)]],
+        json_text('mapping such as {"MODEL": {"0.7": {"normal": 180, "loop": 2}}}'),
+    ] = Field({}, max_length=64)
+    """how outputs end without speculation: per model and temperature the finished requests,
+    `normal`, `loop` and `empty`, as `specdec-sidecar baseline` writes them; excludes
+    `baseline_file`"""
+
     def latencies(self, model: str) -> dict[str, dict[float, float]]:
         """A model's healthy latencies in seconds, by phase and quantile."""
         phases = self.baseline.get(model, {})
@@ -221,7 +252,7 @@ class Measured(Group):
 
     def others(self, model: str) -> list[str]:
         """The models that were measured, if this one is not among them."""
-        models = {*self.baseline, *self.plain_steps, *self.plain_cache}
+        models = {*self.baseline, *self.plain_steps, *self.plain_cache, *self.plain_endings}
         return [] if model in models else sorted(models)
 
 

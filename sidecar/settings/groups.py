@@ -210,8 +210,8 @@ class Settings(Measured, Scrape):
     """All settings. Times are in seconds, sizes in bytes, shares from 0 to 1."""
 
     baseline_file: MeasuredFile | None = None
-    """YAML file with `baseline`, `plain_steps`, `plain_cache` or several, as `specdec-sidecar
-    baseline` writes it"""
+    """YAML file with `baseline`, `plain_steps`, `plain_cache`, `plain_endings` or several, as
+    `specdec-sidecar baseline` writes it"""
     latency_window: Duration = Field(300.0, ge=10, le=3600)
     """sliding window of latency quantiles"""
     kv_peak_window: Duration = Field(60.0, ge=1, le=3600)

@@ -244,7 +244,7 @@ class _Sources:
                 names = f"{self._setting(lower)}={low:g}, {self._setting(higher)}={high:g}"
                 yield frozenset((lower, higher)), f"{names}: {order}"
 
-        for measured in ("baseline", "plain_steps", "plain_cache"):
+        for measured in ("baseline", "plain_steps", "plain_cache", "plain_endings"):
             if settings.baseline_file is not None and getattr(settings, measured):
                 names = f"{self._setting('baseline_file')}, {self._setting(measured)}"
                 exclusive = "mutually exclusive; keep one of them"

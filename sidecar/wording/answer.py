@@ -3,7 +3,7 @@
 It states the verdicts and computes none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,10 +18,12 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Gauge
+from sidecar.errors import Unreachable
+from sidecar.wording.findings.endings import replies_sentence
 from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import LIMITATIONS, is_plain
 from sidecar.wording.numbers import counted, latency, percent
-from sidecar.wording.plugin import no_split_sentence
+from sidecar.wording.plugin import headless_sentence, no_split_sentence
 from sidecar.wording.speed import held_sentence, plus_minus, why_withheld
 from sidecar.wording.tables import seen
 
@@ -36,8 +38,8 @@ _WORST_FIRST: Final = tuple(TONES.values())
 _ALMOST_ALL: Final = 0.95
 _SETTLED: Final = 60.0  # seconds of traffic after which the answer does not wait for the speedup
 _COLLAPSED: Final = (
-    "High temperatures alone do not cause this. The replies may be wrong as well: send this pod a"
-    " prompt and read the reply. Restart vLLM; check that the draft matches its target."
+    "High temperatures alone do not cause this. {} Restart vLLM; check that the draft matches its"
+    " target."
 )
 _ON_AVERAGE: Final = {
     Verdict.NET_NEGATIVE: "does not pay",
@@ -64,9 +66,7 @@ def answer(report: Report) -> Answer:
     """The answer for a report; if it has several models, for the worst of them."""
     scrape = report.scrape
     if not scrape.up:
-        error = scrape.last_error
-        why = f"{error}. {error.remedy}" if error else "No poll has succeeded recently."
-        return Answer("The sidecar cannot read vLLM's metrics.", "bad", why)
+        return Answer("The sidecar cannot read vLLM's metrics.", "bad", _why_unread(report))
 
     if report.health.stalled:
         return Answer("vLLM's engine hangs.", "bad", stalled_sentence(report.health))
@@ -83,6 +83,17 @@ def answer(report: Report) -> Answer:
     name = min(answers, key=lambda name: _WORST_FIRST.index(answers[name].tone))
     worst = answers[name]
     return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
+
+
+def _why_unread(report: Report) -> str:
+    error = report.scrape.last_error
+    if error is None:
+        return "No poll has succeeded recently."
+
+    why = f"{error}. {error.remedy}"
+    if isinstance(error, Unreachable) and report.scrape.last_scrape is None:
+        return " ".join(filter(None, (why, headless_sentence(report.plugin))))
+    return why
 
 
 def _without_drafts(report: Report) -> Answer:
@@ -121,7 +132,11 @@ def _without_drafts(report: Report) -> Answer:
 
 def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     if model.judgement.has_collapsed:
-        return Answer("Almost no draft tokens are accepted.", "bad", _COLLAPSED)
+        return Answer(
+            "Almost no draft tokens are accepted.",
+            "bad",
+            _COLLAPSED.format(replies_sentence(model)),
+        )
 
     if _is_settling(model):
         why = "The time per token is known after about half a minute of traffic."
@@ -222,38 +237,35 @@ def _by_time(split: Split, at_load: str) -> Answer:
     even = _with(split, Verdict.BREAK_EVEN)
     leaning = _with(split, Verdict.INSUFFICIENT_DATA)
 
-    parts = [
-        f"{what} {_each(found)}" for what, found in (("saves", saved), ("costs", lost)) if found
-    ]
+    parts = []
+    if saved:
+        parts.append(f"saves {', '.join(_at_each(saved, _gained))}")
+    if lost:
+        parts.append(f"costs {', '.join(_at_each(lost, _gained))}")
     if even:
         parts.append(f"breaks even at T {', '.join(bucket.temperature for bucket in even)}")
-
-    parts += [
-        f"probably {_changes(speedup)}, not yet certain ({plus_minus(speedup)}) at T"
-        f" {bucket.temperature}"
-        for bucket in leaning
-        if (speedup := _speedup(bucket)) is not None
-    ]
+    parts += _at_each(leaning, _probably)
     text = f"Per token, speculation {'; '.join(parts)}{at_load}."
 
-    ratios = ", ".join(
-        f"{plus_minus(speedup)} at T {bucket.temperature}"
-        for bucket in split
-        if (speedup := _speedup(bucket)) is not None
-    )
+    ratios = ", ".join(_at_each(split, plus_minus))
     why = f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
 
     worst = min(_WORST_FIRST.index(TONES[bucket.judgement.verdict]) for bucket in split)
     return Answer(text, _WORST_FIRST[worst], why)
 
 
-def _each(split: Split) -> str:
-    """Milliseconds per token at each temperature."""
-    return ", ".join(
-        f"{_gained(speedup)} at T {bucket.temperature}"
-        for bucket in split
-        if (speedup := _speedup(bucket)) is not None
-    )
+def _at_each(split: Split, say: Callable[[Speedup], str]) -> list[str]:
+    """What ``say`` makes of the speedup at each temperature where it is known."""
+    said = []
+    for bucket in split:
+        speedup = _speedup(bucket)
+        if speedup is not None:
+            said.append(f"{say(speedup)} at T {bucket.temperature}")
+    return said
+
+
+def _probably(speedup: Speedup) -> str:
+    return f"probably {_changes(speedup)}, not yet certain ({plus_minus(speedup)})"
 
 
 def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> Answer:

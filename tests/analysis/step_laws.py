@@ -32,6 +32,7 @@ from sidecar.settings import Settings
 from sidecar.settings.groups import Limits
 
 MODEL = "m"
+REQUESTS = 120  # so many give a time per token to within a percent
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,9 @@ class Cell:
 class SimulatedServer:
     """An engine in simulated time: ``run`` serves a cell's closed-loop traffic, and polls."""
 
-    def __init__(self, law, *, tokens=3, budget=8192, at=1000.0, acceptance=0.75, noise=0.0):
+    def __init__(
+        self, law, *, tokens=3, budget=8192, at=1000.0, acceptance=0.75, noise=0.0, has_page=True
+    ):
         self.options = SimulatorOptions(
             model_name=MODEL,
             num_speculative_tokens=tokens,
@@ -65,33 +68,48 @@ class SimulatedServer:
             law=law,
         )
         self.at = at
+        self.has_page = has_page
         self.page = MetricsPage(self.options, started=1.0)
         self.lines = PageReader(wanted(), Limits())
         self.snapshots = SnapshotReader()
         self.scheduler = Scheduler(self.options)
         self.random = Random(5)
         self.names = map(str, itertools.count())
-        self.busy = self.tokens = 0.0
+        self.busy = self.tokens = self.expected = 0.0
+        self.finished = 0
         self.noise, self.speed = noise, 1.0
         self.counted = defaultdict(StepTally)  # as the plug-in counts steps
-        self.sampled = 0.0  # mean context, as it samples it once a report
+        self.sampled = 0.0  # mean context, as it samples it once a report; 0: not yet
 
     def snapshot(self):
         body, _ = self.page.render()
         return self.snapshots.read(self.lines.read(body))
 
-    def run(self, cell, seconds, polled, every):
-        """Serves ``cell`` for simulated seconds; ``polled`` is called every few of them."""
+    def serve(self, cell, requests, begun=lambda: None, polled=lambda: None, polls=30):
+        """Serves ``cell`` until half of the requests have ended, then for twice as long.
+
+        ``begun`` is called in between, and ``polled`` ``polls`` times after it. ``expected`` is how
+        long the second part takes; ``busy`` and ``tokens`` count only that.
+        """
         self.scheduler._options = replace(self.options, prefix_hits=float(cell.is_warm))
+        begin = self.at
         for place in range(cell.at_once):
             self._send(cell, (place + 1) / cell.at_once)
-        end, due = self.at + seconds, self.at + every
-        while self.at < end:
+        self._until(cell, requests // 2 + cell.at_once // 2)
+        # Half of the requests' first outputs are cut short.
+        self.expected = 2 * (self.at - begin)
+        self.busy = self.tokens = 0.0
+        begun()
+        for _ in range(polls):
+            end = self.at + self.expected / polls
+            while self.at < end:
+                self._step(cell)
+            polled()
+
+    def _until(self, cell, finished):
+        end = self.finished + finished
+        while self.finished < end:
             self._step(cell)
-            if self.at >= due:
-                due = self.at + every
-                self._sample()
-                polled()
 
     def stop(self):
         """Ends all requests, as if their clients had left."""
@@ -101,7 +119,8 @@ class SimulatedServer:
         self.at += 0.5
 
     def report(self):
-        """What the plug-in would send."""
+        """What the plug-in would send. It samples contexts at the next step with any."""
+        self.sampled = 0.0
         rows = tuple(Row(key=key, since=0.0, counts=tally) for key, tally in self.counted.items())
         total = Tally()
         return ReportPart(steps=rows, end=ReportEnd(total=total, lost=0, at=self.at))
@@ -124,21 +143,24 @@ class SimulatedServer:
         output = scheduler.schedule()
         work = scheduler._work(output)
         jitter = 1 + self.random.gauss(0, self.noise) if self.noise else 1.0
-        seconds = scheduler.duration(output) * self.speed * max(jitter, 0.2)
+        seconds = self.options.law.seconds(work) * self.speed * max(jitter, 0.2)
         self.at += seconds
         self.busy += seconds
         scheduler.now = self.at
         (report,) = scheduler.update_from_output(output, scheduler.execute(output)).values()
-        self.page.record_step(report, scheduler)
         self.tokens += report.generation_tokens
-        self._count(work, seconds, report)
+        if self.has_page:
+            self.page.record_step(report, scheduler)
+            self._count(work, seconds, report)
         for _ in report.finished:
+            self.finished += 1
             self._send(cell)
 
     def _count(self, work, seconds, report):
         if not work.decodes:
             return
-        context = max(self.sampled or work.context_tokens / work.decodes, 1.0)
+        self.sampled = self.sampled or work.context_tokens / work.decodes
+        context = max(self.sampled, 1.0)
         exponent = max((round(context) - 1).bit_length() + 1, 0) // 2
         key = StepKey((work.decodes - 1).bit_length(), exponent, work.prefill_tokens > 64)
         first = len(report.first_token_seconds)
@@ -151,13 +173,6 @@ class SimulatedServer:
             prefill_tokens=work.prefill_tokens,
             context_tokens=round(context * work.decodes),
         )
-
-    def _sample(self):
-        holding = [
-            request.num_tokens for request in self.scheduler.running if not request.is_prefilling
-        ]
-        if holding:
-            self.sampled = sum(holding) / len(holding)
 
     def _send(self, cell, part=1.0):
         """With lengths that differ by a fifth, as real ones do."""
@@ -174,21 +189,26 @@ class SimulatedServer:
         self.scheduler.add_request(request)
 
 
-def truth(law, cell, seconds, budget=8192):
+def truth(law, cell, budget=8192, requests=None):
     """The law's own answer: the wall time of a token without speculation / with it."""
-    each = []
-    for tokens in (0, 3):
-        server = SimulatedServer(law, tokens=tokens, budget=budget)
-        server.run(cell, seconds / 4, lambda: None, seconds)  # until it is steady
-        server.busy = server.tokens = 0.0
-        server.run(replace(cell, at_once=0), seconds, lambda: None, seconds)
-        each.append(server.busy / server.tokens)
-    plain, actual = each
+    plain, actual = (
+        seconds_per_token(law, cell, tokens, budget, requests or REQUESTS) for tokens in (0, 3)
+    )
     return plain / actual
 
 
-def baseline(law, loads, prompts, *, output=128, seconds=30.0, budget=8192, plugin=False, **server):
-    """What ``baseline`` measures on the engine without speculation."""
+def seconds_per_token(law, cell, tokens, budget=8192, requests=REQUESTS):
+    """Over so many requests, and twice as many as there are at once."""
+    server = SimulatedServer(law, tokens=tokens, budget=budget, has_page=False)
+    server.serve(cell, max(requests, 2 * cell.at_once))
+    return server.busy / server.tokens
+
+
+def baseline(law, loads, prompts, *, output=128, requests=1, budget=8192, plugin=False, **server):
+    """What ``baseline`` measures on the engine without speculation.
+
+    In each slot it answers ``requests`` times as many as there are at once, and six at least.
+    """
     engine = SimulatedServer(law, tokens=0, budget=budget, **server)
     measured = BaselineRun()
     if plugin:
@@ -204,31 +224,35 @@ def baseline(law, loads, prompts, *, output=128, seconds=30.0, budget=8192, plug
             for load in loads:
                 for is_warm in (False, True) if prompt in (prompts[0], prompts[-1]) else (False,):
                     cell = Cell(load, prompt, output * (1 + is_warm), is_warm)
-                    engine.run(cell, seconds / 5, lambda: None, seconds)
-                    polled()
-                    measured.begin(Slot(number, load))
-                    engine.run(replace(cell, at_once=0), seconds, polled, seconds / 4)
-                    polled()
+
+                    def begun(number=number, load=load):
+                        polled()
+                        measured.begin(Slot(number, load))
+
+                    engine.serve(cell, max(requests * load, 6), begun, polled, polls=6)
                     measured.end()
                     engine.stop()
     return measured.curves().get(MODEL)
 
 
-def shown(law, cell, curve, *, seconds=60.0, budget=8192, plugin=False):
-    """The model's report after ``seconds`` of the cell's traffic on the speculating engine."""
+def shown(law, cell, curve, *, budget=8192, plugin=False, requests=REQUESTS):
+    """The model's report after the cell's traffic on the speculating engine, and that engine."""
     engine = SimulatedServer(law, budget=budget)
-    window = {"latency_window": seconds, "plain_steps": {MODEL: curve}}
-    state = State(Settings().model_copy(update=window), engine.at)
-    if plugin:
-        state.plugin.receive(1, engine.hello())
-    engine.run(cell, seconds / 4, lambda: None, seconds)
+    states = []
 
     def polled():
+        (state,) = states
         if plugin:
             state.plugin.receive(1, engine.report())
         state.scraped(engine.at, 0.01, 1.0, engine.snapshot())
 
-    polled()
-    engine.run(replace(cell, at_once=0), seconds, polled, seconds / 30)
-    (model,) = state.report(engine.at).models
-    return model
+    def begun():
+        window = {"latency_window": engine.expected, "plain_steps": {MODEL: curve}}
+        states.append(State(Settings().model_copy(update=window), engine.at))
+        if plugin:
+            states[0].plugin.receive(1, engine.hello())
+        polled()
+
+    engine.serve(cell, max(requests, 2 * cell.at_once), begun, polled)
+    (model,) = states[0].report(engine.at).models
+    return model, engine.busy / engine.tokens

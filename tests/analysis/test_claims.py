@@ -129,7 +129,7 @@ def test_a_plugin_that_does_not_say_how_many_tokens_it_saw_is_not_confirmed_with
     server = Server()
     PluginEnd(server).serve(drafts=0).tick()
     server.poll(counted)
-    assert server.model().no_split == NoSplit(NoSplitReason.NOT_COMPARED, "0")
+    assert server.model().no_split == NoSplit(NoSplitReason.NOTHING_COMPARABLE, "0")
 
 
 def test_the_confirmation_is_withdrawn_once_the_numbers_part(server):
@@ -307,3 +307,57 @@ def test_an_engine_core_that_starts_before_the_sidecar_s_first_poll_is_compared_
         new.serve(drafts=5).tick()
         server.poll(snap(drafts=5000 + 10 * number))
     assert server.model().no_split.code is NoSplitReason.COUNTS_OTHERWISE
+
+
+def ends_and_another_begins(server, old, *, counted):
+    """The engine core of ``old`` ends, and another one serves for a minute; its plug-in."""
+    old.close()
+    new = PluginEnd(server, 2, started=server.at + 0.1)
+    for _ in range(60):
+        new.serve(drafts=10).tick()
+        server.poll(snap(drafts=counted + new.total.drafts))
+    return new
+
+
+def test_what_an_engine_core_could_not_send_before_it_ended_is_missing_from_coverage(server):
+    """It was 1: the next core's growth agreed, and the sums were short without saying so."""
+    old = PluginEnd(server, 1)
+    served(server, old, polls=20)
+    ends_and_another_begins(server, old, counted=250)
+
+    assert (server.model().no_split, drafts(server)) == (None, 800)
+    assert engine(server).coverage == pytest.approx(800 / 850)
+
+
+def test_the_last_counts_of_an_engine_core_are_in_the_sum_although_it_ended_before_a_poll(server):
+    """Another report took the room of a life that had left unconfirmed, however much there was."""
+    old = PluginEnd(server, 1).serve(drafts=50).tick()
+    ends_and_another_begins(server, old, counted=50)
+
+    assert (server.model().no_split, drafts(server)) == (None, 650)
+    assert engine(server).coverage == 1.0
+
+
+def test_the_last_counts_of_an_engine_core_that_lagged_are_in_the_sum_once_they_came(server):
+    """Only those were that had agreed while it lived."""
+    old = PluginEnd(server, 1)
+    served(server, old)
+    for _ in range(40):
+        server.poll(snap(drafts=90))
+    assert server.model().no_split.code is NoSplitReason.COUNTS_OTHERWISE
+    old.serve(drafts=40).tick()
+    ends_and_another_begins(server, old, counted=90)
+
+    assert (server.model().no_split, drafts(server)) == (None, 690)
+    assert engine(server).coverage == 1.0
+
+
+def test_a_stranger_s_few_drafts_are_not_what_vllm_is_ahead_by(server):
+    stranger = PluginEnd(server, 1, started=1.0).serve(80, drafts=7).tick()
+    stranger.close()
+    own = PluginEnd(server, 2, started=1.0)
+    for number in range(60):
+        own.serve(drafts=10).tick()
+        server.poll(snap(drafts=own.total.drafts + 4 + number % 5))
+
+    assert (server.model().no_split, drafts(server)) == (None, 600)

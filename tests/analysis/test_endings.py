@@ -1,19 +1,25 @@
-"""How the outputs of finished requests end: counted by temperature, and as a group."""
+"""How the outputs of finished requests end: counted, and compared with how they used to end."""
 
 import pytest
 
+from sidecar.analysis.endings import Reference, compare
 from sidecar.analysis.evidence import Loops
-from sidecar.requests.messages import Table
+from sidecar.requests.messages import Speculation, Table
 from sidecar.requests.tally import Outcome
-from tests.analysis.analysis_tools import Pod
+from sidecar.settings.baselines import PlainEndings
+from tests.analysis.analysis_tools import PluginEnd, Pod, snap
+
+
+def telling(**settings):
+    """A pod whose plug-in tells how outputs end."""
+    pod = Pod(**settings)
+    pod.plugin.hello(tables=frozenset(Table))
+    return pod
 
 
 @pytest.fixture
 def pod():
-    """One whose plug-in tells how outputs end."""
-    pod = Pod()
-    pod.plugin.hello(tables=frozenset(Table))
-    return pod
+    return telling()
 
 
 def test_endings_are_counted_by_temperature_and_begin_at_0(pod):
@@ -86,3 +92,130 @@ def test_loops_that_hardly_matter_are_not_in_the_evidence(pod, endings):
     finish(pod, *endings)
 
     assert loops(pod) is None
+
+
+def minutes(pod, count, *, loops=0, empty=0, temperature=0, requests=10):
+    """So many minutes of ten requests each, of which some end badly."""
+    bad = ["loop"] * loops + ["empty"] * empty
+    for _ in range(count):
+        finish(pod, *bad, *["normal"] * (requests - len(bad)), temperature=temperature)
+        pod.poll(pod.plugin.counted(), seconds=59)
+
+
+def found(pod):
+    """The findings on outputs, and whether each is advice rather than a fact."""
+    return {
+        finding.code: finding.is_advice
+        for finding in pod.model().findings
+        if finding.code in {"looping", "empty_replies"}
+    }
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"), [({"loops": 6}, "looping"), ({"empty": 6}, "empty_replies")]
+)
+def test_a_pod_whose_outputs_end_badly_since_five_minutes_is_named(pod, bad, code):
+    minutes(pod, 20)
+    assert found(pod) == {}
+
+    minutes(pod, 5, **bad)
+    (finding,) = pod.model().findings[:1]
+
+    assert found(pod) == {code: True}
+    assert (finding.change.reference, finding.change.usual) == (Reference.PAST, 0.0)
+    assert finding.share > 0.4
+
+
+def test_what_goes_on_never_becomes_usual_and_what_ends_is_no_finding(pod):
+    minutes(pod, 20)
+    minutes(pod, 120, loops=6)
+    assert found(pod) == {"looping": True}
+
+    minutes(pod, 7)
+
+    assert found(pod) == {}
+
+
+def test_a_model_that_loops_at_temperature_0_by_itself_is_no_finding(pod):
+    """Nor are more requests at this temperature, where the others never loop."""
+    minutes(pod, 15, loops=5)
+    minutes(pod, 15, temperature=80)
+    minutes(pod, 5, loops=5)
+
+    assert found(pod) == {}
+
+
+def test_without_anything_to_compare_with_it_is_a_fact(pod):
+    minutes(pod, 5, loops=5)
+
+    assert found(pod) == {"looping": False}
+
+
+def baseline(loops, requests=200, temperature=0.0):
+    counts = PlainEndings(normal=requests - loops, loop=loops)
+    return {"plain_endings": {"m": {temperature: counts}}}
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        (baseline(loops=100), {}),  # the lab's model, as it is without speculation
+        (baseline(loops=2), {"looping": True}),
+        (baseline(loops=0, requests=4), {"looping": False}),  # too few
+        (baseline(loops=0, temperature=0.7), {"looping": False}),  # another temperature
+    ],
+)
+def test_a_baseline_says_what_is_usual_from_the_start(measured, expected):
+    pod = telling(**measured)
+    minutes(pod, 5, loops=5)
+
+    assert found(pod) == expected
+
+
+def test_a_vllm_that_restarts_with_another_draft_is_compared_with_its_past():
+    """That is when output breaks."""
+    pod = telling()
+    minutes(pod, 20)
+    pod.plugin.close()
+    other = Speculation("eagle3", 5)
+    pod.plugin = PluginEnd(pod, 2, start="again")
+    pod.plugin.hello(speculation=other, tables=frozenset(Table))
+    pod.poll(snap(drafts=0), start=pod.at)
+    minutes(pod, 5, loops=8)
+
+    assert pod.model().engines[0].speculation == other
+    assert found(pod) == {"looping": True}
+
+
+def test_a_few_loops_more_than_usual_are_chance(pod):
+    minutes(pod, 20)
+    minutes(pod, 4)
+    finish(pod, *["loop"] * 4)
+
+    assert found(pod) == {}
+
+
+REFERENCE = {("0", "normal"): 900, ("0", "loop"): 100}
+
+
+@pytest.mark.parametrize(
+    ("normal", "loop", "is_more"),
+    [
+        (180, 20, False),  # as before
+        (165, 35, False),  # more than chance, but not three times the odds
+        (140, 60, True),
+        (0, 200, True),
+        (14, 6, False),  # of twenty requests, chance
+    ],
+)
+def test_more_is_more_than_chance_and_three_times_the_odds(normal, loop, is_more):
+    recent = {("0", "normal"): normal, ("0", "loop"): loop}
+    change = compare("loop", recent, REFERENCE, Reference.PAST, least=100)
+
+    assert (change.usual, change.is_clearly_more) == (0.1, is_more)
+
+
+def test_requests_at_temperatures_of_which_little_is_known_are_not_compared():
+    recent = {("0", "normal"): 10, ("1+", "loop"): 40}
+
+    assert compare("loop", recent, REFERENCE, Reference.PAST, least=100) is None

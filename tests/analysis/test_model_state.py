@@ -55,7 +55,8 @@ def test_a_model_that_left_the_page_is_judged_no_longer_and_its_split_stays_for_
     assert pod.temperature("0").tally.drafts == 200
     assert pod.model().judgement.verdict is Verdict.INSUFFICIENT_DATA
     assert not pod.temperature("0").judgement.is_known
-    pod.poll(snap(model="n"), seconds=61)
+    for _ in range(61):
+        pod.poll(snap(model="n"))
     assert [model.model_name for model in pod.report().models] == ["n"]
 
 

@@ -13,12 +13,14 @@ from sidecar.analysis.speed.clock import DecodeClock
 from sidecar.analysis.speed.fit import Block, blocks_of, fit
 from sidecar.analysis.speed.plain import (
     Beside,
+    PlainWork,
     beside,
     covers,
     knee,
     plain_token,
     plain_wait,
-    prefill,
+    plain_work,
+    prefill_time,
     step_time,
     uncovered,
 )
@@ -165,7 +167,9 @@ def prefilling(running, prompt_share, first=10.0):
 def test_what_prefill_adds_to_a_plain_token_is_its_time_shared_by_the_tokens(tokens, seconds):
     """One request at a time, and each of ten prompts is a step."""
     steps = prefilling(1, tokens * 10 / 100)
-    each = plain_token(CONTEXTS, steps).seconds - step_time(CONTEXTS, steps.running, 1000).seconds
+    step = step_time(CONTEXTS, plain_work(steps).decodes, 1000)
+    each = plain_token(CONTEXTS, steps).seconds - step.seconds
+
     assert each * steps.generated / steps.running == pytest.approx(10 * seconds, rel=0.05)
 
 
@@ -176,15 +180,38 @@ def test_a_request_does_not_wait_for_its_own_prefill():
 
 def test_prompts_that_begin_in_the_same_step_share_it():
     few, many = prefilling(8, 10.0, first=1.0), prefilling(8, 10.0, first=400.0)
-    assert prefill(few).mixed == pytest.approx(1, rel=0.01)
-    assert 50 < prefill(many).mixed < 150
-    work = prefill(many)
+    assert plain_work(few).mixed == pytest.approx(1, rel=0.01)
+    assert 50 < plain_work(many).mixed < 150
+    work = plain_work(many)
     assert work.mixed * work.tokens == pytest.approx(many.prompt_tokens)
 
 
 def test_a_prompt_longer_than_a_step_takes_several():
-    assert prefill(prefilling(1, 50.0), 2048.0).tokens == pytest.approx(500, rel=0.03)
-    assert prefill(prefilling(1, 500.0), 2048.0).tokens == pytest.approx(1667, rel=0.03)
+    assert plain_work(prefilling(1, 50.0), 2048.0).tokens == pytest.approx(500, rel=0.03)
+    # Two full ones and a part of a third, or of a fourth if another prompt had begun before.
+    assert plain_work(prefilling(1, 500.0), 2048.0).tokens == pytest.approx(5000 / 2.94, rel=0.03)
+
+
+def waiting(at_once):
+    """Of requests with prompts of two chunks and 33 tokens, speculation serves one in two steps.
+
+    So few of them decode at a time, and the others wait, as vLLM's times tell.
+    """
+    steps = period(4, 0.1, length=2.9, engine_steps=200.0, context=1000.0)
+    steps = steps._replace(first_tokens=100.0, tokens=3200.0, prompt_tokens=100 * 4096.0)
+    waited = at_once * steps.engine_seconds - steps.seconds
+    return steps._replace(prefill_seconds=0.2 * waited, queue_seconds=0.8 * waited)
+
+
+def test_requests_that_wait_for_room_for_their_prompts_would_decode_without_speculation():
+    """A step prefills half a prompt at most, so plain decoding finishes one in two as well."""
+    work = plain_work(waiting(60), 2048.0)
+    assert work.at_once == pytest.approx(60)
+    assert 100 / work.steps == pytest.approx(0.5, rel=0.1)
+    assert work.decodes == pytest.approx(16, rel=0.1)
+    assert work.mixed == pytest.approx(work.steps, rel=0.05)
+    # With fewer at once there is room.
+    assert 100 / plain_work(waiting(8), 2048.0).steps == pytest.approx(8 / 35.5, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +219,13 @@ def test_a_prompt_longer_than_a_step_takes_several():
 )
 def test_prefill_that_a_gpu_hides_behind_reading_its_weights_costs_nothing(seconds, hidden):
     assert knee((500.0, 2000.0), seconds) == (hidden and pytest.approx(hidden))
+
+
+@pytest.mark.parametrize(("tokens", "seconds"), [(100, 0.0), (500, 0.0), (2000, 0.04)])
+def test_the_shortest_prompts_measured_may_be_hidden_altogether(tokens, seconds):
+    free = replace(CONTEXTS, prefill_seconds=((0.0, 0.04), (0.0, 0.04)))
+    work = PlainWork(steps=1.0, at_once=1.0, decodes=1.0, mixed=1.0, tokens=tokens)
+    assert prefill_time(free, work).seconds == pytest.approx(seconds)
 
 
 def blocks(law, *, chunk=None, pure=False):
@@ -202,7 +236,7 @@ def blocks(law, *, chunk=None, pure=False):
             for first in (10.0, 5.0):
                 steps = period(8, 0.02, engine_steps=100.0, context=context)
                 steps = steps._replace(first_tokens=first, prompt_tokens=first * tokens)
-                work = prefill(steps, chunk)
+                work = plain_work(steps, chunk)
                 seconds = work.steps * law(context) + work.mixed * 0.0003 * work.tokens
                 steps = steps._replace(engine_seconds=seconds)
                 found.append(Block(steps, number=number, wanted=8))
@@ -314,3 +348,16 @@ def test_the_clock_s_history_is_bounded():
         clock.add(float(at), at + 1.0, [(period(1, 0.01), plain(0.01))])
         assert len(pickle.dumps(clock)) < 100 * (10 + 65)
     assert clock.between(9_991.0, 10_000.0).plain.seconds == pytest.approx(0.01)
+
+
+def test_attention_adds_to_prefill_by_the_tokens_and_what_they_attend_to():
+    paying = replace(CONTEXTS, attention_seconds=1e-8, attention_error=1e-9)
+    steps = prefilling(1, 200.0)
+    work = plain_work(steps)
+    usual, more = (plain_token(times, steps) for times in (CONTEXTS, paying))
+    each = steps.running * work.tokens * work.context * work.mixed / steps.generated
+
+    assert more.seconds - usual.seconds == pytest.approx(1e-8 * each)
+    assert more.error**2 - usual.error**2 == pytest.approx((1e-9 * each) ** 2)
+    cached = plain_work(steps._replace(cached_tokens=10 * 500.0))
+    assert cached.context == pytest.approx(work.context + 500)

@@ -132,13 +132,29 @@ def test_positions_that_vllm_no_longer_drafts_at_since_it_restarted_are_not_show
 def test_an_engine_that_left_the_page_keeps_its_counters_for_a_while_and_loses_its_gauges():
     server = Server(history=60.0, latency_window=30.0)
     server.poll(snap("0", 100), snap("1", 7))
-    server.poll(snap("0", 100), seconds=59)
+    for _ in range(59):
+        server.poll(snap("0", 100))
     assert server.drafts() == {"0": 100, "1": 7}
     assert server.engines()[EngineKey("m", "1")].gauges == {}
-    server.poll(snap("0", 100), seconds=2)
+    for _ in range(2):
+        server.poll(snap("0", 100))
     assert server.drafts() == {"0": 100}
     server.poll(snap("0", 5), seconds=100_000, start=2.0)
     assert server.drafts() == {"0": 5}
+
+
+def test_a_clock_that_is_set_forward_makes_no_engine_leave():
+    """It did, and when the engine was shown again its distributions started at 0."""
+    server = Server()
+    for drafts in (10, 20):
+        server.poll(snap("0", drafts), snap("1", drafts))
+    before = server.engines()[EngineKey("m", "1")].window_acceptances.count
+    server.poll(snap("0", 30))
+    server.poll(snap("0", 40), seconds=7200)
+    server.poll(snap("0", 50), snap("1", 50))
+
+    assert before == 1
+    assert server.engines()[EngineKey("m", "1")].window_acceptances.count >= before
 
 
 def test_engines_past_the_bound_are_summed_as_other():

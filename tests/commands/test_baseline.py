@@ -1,6 +1,7 @@
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -12,13 +13,22 @@ from sidecar.commands.plain.measured import BaselineRun
 from sidecar.commands.plain.traffic import Prompts
 from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.engine.names import Counter
+from sidecar.requests.messages import Table
 from sidecar.settings import load_settings
-from sidecar.settings.baselines import PlainStepTimes
-from tests.analysis.analysis_tools import page, snap
+from sidecar.settings.baselines import PlainEndings, PlainStepTimes
+from tests.analysis.analysis_tools import PluginEnd, page, snap
 from tests.app.app_tools import traffic
 from tests.commands.commands_tools import command, measured_plain
 from tests.demo.http_vllm import HttpVllm
 from tests.engine.engine_tools import snapshot
+
+
+class Sent:
+    """What a plug-in of ``PluginEnd`` sends to: a baseline, in place of a sidecar's state."""
+
+    def __init__(self, measured):
+        self.at = 1000.0
+        self.state = SimpleNamespace(plugin=measured)
 
 
 async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(finished, tmp_path):
@@ -188,3 +198,29 @@ def test_the_file_of_out_is_compared_before_it_is_replaced(capsys, monkeypatch, 
         capsys.readouterr().err
     )
     assert command("baseline", "--beside", str(tmp_path / "none.yaml")) == 2
+
+
+def test_how_outputs_end_without_speculation_is_written_by_temperature(tmp_path):
+    """As the settings read it; the plug-in's key of all temperatures above 2 is one of them."""
+    measured = BaselineRun()
+    plain = PluginEnd(Sent(measured), speculation=None, tables=frozenset(Table))
+    for temperature, ending in ((0, "loop"), (0, "normal"), (0, "normal"), (70, "empty")):
+        plain.finish(temperature, ending=ending)
+    plain.finish(70)  # nobody tells how it ended
+
+    written = {"plain_endings": measured.endings()}
+    file = tmp_path / "baseline.yaml"
+    file.write_text(yaml.safe_dump(written))
+    loaded = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).measured.plain_endings
+
+    assert written["plain_endings"]["m"][0.0] == {"loop": 1, "normal": 2}
+    assert loaded == {"m": {0.0: PlainEndings(normal=2, loop=1), 0.7: PlainEndings(empty=1)}}
+
+
+def test_a_model_that_speculates_gives_no_usual_endings():
+    measured = BaselineRun()
+    PluginEnd(Sent(measured), tables=frozenset(Table)).finish(0, ending="normal")
+    measured.scraped(1000.0, 0.1, 1.0, page(snap(drafts=0)))
+    measured.scraped(1001.0, 0.1, 1.0, page(snap(drafts=10)))
+
+    assert measured.endings() == {}

@@ -325,6 +325,7 @@ def test_every_quantity_of_vllm_is_exported_or_left_out_on_purpose():
         Counter.TTFT_SECONDS,
         Counter.PREFILL_SECONDS,
         Counter.PREFILLED,
+        Counter.QUEUE_SECONDS,
         Gauge.AWAKE,
     }
     for place, quantity in enumerate([*Counter, *Gauge], start=1000):

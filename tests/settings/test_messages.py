@@ -171,6 +171,10 @@ def test_settings_that_contradict_each_other_are_both_named(config, messages, te
             "running: [1], seconds: [1], errors: [0], prompt_share: -1",
             "prompt_share must be from 0 to 1000000",
         ),
+        (
+            "running: [1], seconds: [1], errors: [0], attention_seconds: -1",
+            "attention_seconds and attention_error must be from 0 to 1",
+        ),
     ],
 )
 def test_plain_step_times_that_are_no_curve_are_refused(config, messages, steps, problem):

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
+from sidecar.analysis.endings import EndingChange, EndingsReport, Reference
 from sidecar.analysis.findings.catalog import KINDS
+from sidecar.analysis.findings.endings import EmptyReplies, Looping
 from sidecar.analysis.findings.greedy_drafting import GreedyDrafting
 from sidecar.analysis.findings.groups import (
     Adapter,
@@ -58,6 +60,10 @@ LESS = {
 }
 FEWER = TokensAdvice(direction=Direction.FEWER, now=3, best=1, best_seconds=0.021, now_seconds=0.03)
 MORE = TokensAdvice(direction=Direction.MORE, now=3, acceptance=0.9)
+MORE_LOOPS = EndingChange(
+    ending="loop", share=0.38, usual=0.02, error=0.03, requests=120, reference=Reference.PAST
+)
+LOOPING = Looping(share=0.36, requests=130, change=MORE_LOOPS)
 EVERY = LESS | {
     GreedyDrafting: HOT_AND_COLD,
     TooManyTokens: TooManyTokens(tokens=MORE),
@@ -75,6 +81,12 @@ EVERY = LESS | {
     OneEngine: OneEngine(engine="1", rate=0.3, others=0.7, error=0.02, loses=True, break_even=None),
     Mismatch: Mismatch(acceptance=0.01),
     NotSpeculating: NotSpeculating(engines=("0", "1"), tokens=5000.0),
+    Looping: LOOPING,
+    EmptyReplies: EmptyReplies(
+        share=0.4,
+        requests=120,
+        change=replace(MORE_LOOPS, ending="empty", reference=Reference.BASELINE),
+    ),
     PrefixCache: PrefixCache(hit_ratio=0.5, hit_ratio_at_most=0.7, block_tokens=16),
     Room: Room(engines=("0",), less_than_plain=None, share_of_layers=0.2),
 }
@@ -238,3 +250,51 @@ def test_room_says_what_is_known_of_the_drafts_share():
     assert by_layers.what.startswith("Engine 0 runs out of KV cache: ")
     assert "The draft takes about 20% of it, by its share of the layers." in by_layers.what
     assert "It is 25% smaller than the baseline's." in by_baseline.what
+
+
+def test_outputs_that_end_badly_are_told_with_what_is_usual():
+    looping = explained(EVERY[Looping])
+    empty = explained(EVERY[EmptyReplies])
+
+    assert looping.what == (
+        "38% of the last 120 replies end in a repetition loop; it was 2% on this pod before at the"
+        " same temperatures."
+    )
+    assert empty.what == (
+        "38% of the last 120 replies are empty (at most one token); it was 2% without speculation"
+        " (baseline) at the same temperatures."
+    )
+    assert looping.remedy.startswith("Send one prompt to this pod and read the reply.")
+
+
+def test_loops_with_nothing_to_compare_with_are_a_fact():
+    fact = explained(replace(LOOPING, change=None, is_advice=False))
+
+    assert fact.what == "36% of the last 130 replies end in a repetition loop."
+    assert (fact.remedy, fact.verify) == ("", "")
+    assert fact.expect.startswith("Nothing tells yet whether that is usual")
+
+
+SHARES = {"normal": 0.45, "loop": 0.12, "empty": 0.43}
+SEEN = "Of the last 120 replies, 43% are empty and 12% end in a repetition loop"
+
+
+@pytest.mark.parametrize(
+    ("endings", "said"),
+    [
+        (None, "The replies may be wrong as well: the fault can be in the target."),
+        (
+            EndingsReport(requests=120, shares=SHARES),
+            f"{SEEN}; the others may be wrong as well.",
+        ),
+        (
+            EndingsReport(requests=120, shares=SHARES, changes={"loop": MORE_LOOPS}),
+            f"The replies have changed for the worse as well. {SEEN}.",
+        ),
+    ],
+)
+def test_what_a_collapse_says_of_the_replies_follows_what_is_measured(endings, said):
+    collapsed = model(temperature("0"), findings=(EVERY[Mismatch],), endings=endings)
+    (explanation,) = explanations(collapsed)
+
+    assert f"{said} Send one prompt to this pod and read the reply." in explanation.what

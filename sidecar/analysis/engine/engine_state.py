@@ -152,8 +152,10 @@ class EngineState:
         """What is known of the time since the last poll; ``grown`` is its growth."""
         grown = self.grown or {}
         prefill = self._interval.prefill_seconds
+        queue = self._interval.queue_seconds
         if grown.get(Counter.PREFILLED) and Counter.PREFILL_SECONDS in grown:
             prefill = grown[Counter.PREFILL_SECONDS] / grown[Counter.PREFILLED]
+            queue = grown.get(Counter.QUEUE_SECONDS, 0.0) / grown[Counter.PREFILLED]
 
         ran = self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest else 0.0
         runs = snapshot.gauges.get(Gauge.REQUESTS_RUNNING, 0.0)
@@ -161,6 +163,7 @@ class EngineState:
             seconds=at - self.seen_at,
             is_busy=min(ran, runs) > 0,
             prefill_seconds=prefill,
+            queue_seconds=queue,
             block=snapshot.kv_cache_block_tokens,
             drops_block=self.drops_block,
         )

@@ -13,6 +13,7 @@ from sidecar.engine.restarts import RestartDetector, Restarts
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.settings import Settings
 
+_FEWEST_POLLS: Final = 30  # at which an engine is absent before it is forgotten
 _MOST_OTHERS: Final = 1000  # engines in the sum "other"
 
 
@@ -29,6 +30,9 @@ class Engines:
         self.states: dict[EngineKey, EngineState] = {}
         self._others: dict[EngineKey, EngineSnapshot] = {}  # what is summed as "other"
         self._detector = RestartDetector()
+        self._polled_at: float | None = None
+        self._passed = 0.0  # seconds, as far as polls tell
+        self._shown_at: dict[EngineKey, float] = {}  # by them, when each was last on the page
         self.restarts = 0  # of vLLM
         self.overflowed = 0  # engines that became "other", poll by poll
 
@@ -51,10 +55,29 @@ class Engines:
             has_restarted = restarts.vllm or engine.key in restarts.engines
             state.observe(at, engine, has_restarted=has_restarted, is_sum=page.is_sum)
 
-        # If a running vLLM has not shown an engine for a long time, it serves another model now.
-        before = at if restarts.vllm else at - self._settings.history
-        self.states = {key: state for key, state in self.states.items() if state.seen_at >= before}
+        if restarts.vllm:
+            self.states = {key: state for key, state in self.states.items() if state.seen_at == at}
+        self._forget_absent(at)
         return restarts
+
+    def _forget_absent(self, at: float) -> None:
+        """Forgets engines that a running vLLM has not shown for long: it serves another model now.
+
+        A clock that is set forward is no long absence, so no pause between two polls counts for
+        more than a part of it.
+        """
+        history = self._settings.history
+        if self._polled_at is not None:
+            self._passed += min(max(at - self._polled_at, 0.0), history / _FEWEST_POLLS)
+        self._polled_at = at
+
+        shown = (key for key, state in self.states.items() if state.seen_at == at)
+        self._shown_at |= dict.fromkeys(shown, self._passed)
+        since = self._passed - history
+        self.states = {
+            key: state for key, state in self.states.items() if self._shown_at[key] >= since
+        }
+        self._shown_at = {key: self._shown_at[key] for key in self.states}
 
     @property
     def is_in_doubt(self) -> bool:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from sidecar.analysis.findings.endings import EmptyReplies, Looping, bad_endings
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.greedy_drafting import GreedyDrafting, greedy_drafting
 from sidecar.analysis.findings.groups import (
@@ -40,6 +41,8 @@ KINDS: Final[tuple[type[Finding], ...]] = (
     OneEngine,
     Mismatch,
     NotSpeculating,
+    Looping,
+    EmptyReplies,
     PrefixCache,
     Room,
 )
@@ -50,13 +53,14 @@ CODES: Final = tuple(dict.fromkeys(kind.code for kind in KINDS))
 def find(situation: Situation) -> tuple[Finding, ...]:
     """The findings on a model, what to do first first. No two explain the same loss.
 
-    Faults come first, then how the drafts are sampled, since the number of draft tokens and what
-    to route elsewhere follow from that; then the others by their cost; then those on the cache and
-    on room, which cost no step. Facts without a remedy come last.
+    Faults come first: drafts that fit nothing, and outputs that end badly. Then comes how the
+    drafts are sampled, since the number of draft tokens and what to route elsewhere follow from
+    that; then the others by their cost; then those on the cache and on room, which cost no step.
+    Facts without a remedy come last.
     """
     collapse = mismatch(situation)
     if collapse is not None:
-        return _known(not_speculating(situation), collapse)
+        return _known(not_speculating(situation), collapse, *bad_endings(situation))
 
     greedy = greedy_drafting(situation)
     # An engine's requests may be those of a group. Draft sampling and filters both explain hot
@@ -69,7 +73,12 @@ def find(situation: Situation) -> tuple[Finding, ...]:
 
     losses = sorted(_known(part, number), key=lambda finding: finding.cost, reverse=True)
     found = _known(
-        not_speculating(situation), greedy, *losses, prefix_cache(situation), room(situation)
+        not_speculating(situation),
+        *bad_endings(situation),
+        greedy,
+        *losses,
+        prefix_cache(situation),
+        room(situation),
     )
     return tuple(sorted(found, key=lambda finding: not finding.is_advice))
 

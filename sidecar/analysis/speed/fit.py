@@ -5,20 +5,30 @@ what prefill adds.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import ceil, hypot, log2, sqrt
 from typing import Final
 
+from sidecar.analysis.speed.least_squares import Equation, Measured, jackknife, least_squares
+from sidecar.analysis.speed.mixed_steps import (
+    MixedSteps,
+    PrefillLaw,
+    PrefillTimes,
+    prefill_law,
+    prefill_times,
+)
 from sidecar.analysis.speed.plain import (
     CONTEXT_BEYOND,
     MIXED,
-    Prefill,
+    PlainWork,
     knee,
     plain_token,
-    prefill,
+    plain_work,
+    prefill_time,
     prefill_weights,
+    step_time,
 )
 from sidecar.analysis.speed.steps import Steps, sum_steps
 from sidecar.requests.messages import StepTally
@@ -29,13 +39,12 @@ _BLOCKS: Final = 12  # maximum blocks of adjacent periods per load
 _FEWEST: Final = 4  # minimum blocks per load
 _ROUNDS: Final = 3  # into which a measurement without rounds is divided
 _MOST_SIZES: Final = 4
-# A column that is so much a combination of others, by the part of its square that is left, cannot
-# be told from them.
-_DISTINCT: Final = 0.02
 _ONE_AT_A_TIME: Final = 1.05
 # Relative errors of what is taken from another load: a slope, which grows in proportion to the
 # requests, and a prefill's time.
 _SCALED: Final = 0.25
+_TURNS: Final = 3
+_SEVERAL: Final = 1.5  # steps, from which on a prompt does not fit into one
 _BUSY_MACHINE: Final = 0.05  # relative error for each process per core that was ready to run
 
 
@@ -54,6 +63,20 @@ class Block:
     mixed: StepTally | None = None
     number: int = 0
     wanted: int | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the plug-in counted all its steps in which requests decode."""
+        return self.pure is not None or self.mixed is not None
+
+    @property
+    def attended(self) -> float:
+        """How many tokens a token of a prompt attends to, on average."""
+        steps = self.steps
+        if not steps.first_tokens:
+            return 0.0
+        cached = steps.cached_tokens + steps.prompt_tokens / 2
+        return cached / steps.first_tokens
 
 
 def blocks_of(periods: Sequence[Steps]) -> list[Block]:
@@ -74,6 +97,7 @@ def blocks_of(periods: Sequence[Steps]) -> list[Block]:
         for start in range(0, len(group), size):
             part = group[start : start + size]
             blocks.append(Block(sum_steps(*part), number=rounds[id(part[0])]))
+
     return blocks
 
 
@@ -85,33 +109,95 @@ def fit(blocks: Sequence[Block], machine_load: float | None = None) -> PlainStep
     groups: dict[float, list[Block]] = defaultdict(list)
     for block in blocks:
         groups[block.wanted or 2.0 ** round(log2(block.steps.running))].append(block)
+
     chunk_tokens = _chunk(blocks)
     enough = [groups[key] for key in sorted(groups) if len(groups[key]) >= _FEWEST]
-    designs = [_Design.of(group, chunk_tokens) for group in enough]
-    if any(block.wanted is None for block in blocks):
-        designs = _with_one_prefill(designs, enough)
+    if any(block.mixed is not None for block in blocks):
+        times = _counted(enough, chunk_tokens)
+    else:
+        times = _estimated(enough, chunk_tokens)
 
-    loads: list[_Load] = []
-    for design, group in zip(designs, enough, strict=True):
-        load = _Load.of(group, design)
-        if load is not None and (not loads or load.running > loads[-1].running):
-            loads.append(load)
-    if not loads:
+    if times is None:
         return None
 
-    times = replace(_together(loads, blocks), chunk_tokens=chunk_tokens)
     drift = hypot(_drift(times, blocks), _BUSY_MACHINE * (machine_load or 0.0))
     times = replace(times, drift=min(drift, 1.0), machine_load=machine_load)
     # Least squares may give an impossible time, such as one below 0.
     return times if times.problem() is None else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """A value and its standard error; ``error`` is infinite where one cannot be stated."""
+def _estimated(
+    groups: Sequence[Sequence[Block]], chunk_tokens: float | None
+) -> PlainStepTimes | None:
+    """From all steps at a load together, some of which prefill."""
+    designs = [_Design.of(group, chunk_tokens) for group in groups]
+    if any(block.wanted is None for group in groups for block in group):
+        designs = _with_one_prefill(designs, groups)
+    loads = _loads(groups, designs)
+    return _with_prefill(_together(loads, groups, chunk_tokens), loads) if loads else None
 
-    value: float
-    error: float
+
+def _counted(
+    groups: Sequence[Sequence[Block]], chunk_tokens: float | None
+) -> PlainStepTimes | None:
+    """From the steps that prefill next to nothing, and from the others.
+
+    Either needs the other's times: the first may prefill up to ``MIXED`` tokens.
+    """
+    times: PlainStepTimes | None = None
+    law: PrefillLaw | None = None
+    for _ in range(_TURNS):
+        designs = [_Design.counted(group, law or PrefillLaw(0.0)) for group in groups]
+        loads = _loads(groups, designs)
+        if not loads:
+            return None
+        times = _together(loads, groups, chunk_tokens)
+        found = [one for group in groups for one in _mixed_steps(group, times)]
+        law = prefill_law(found)
+        prefill = prefill_times(found, times.running)
+        if prefill is not None:
+            times = _with_law(times, prefill)
+
+    return times
+
+
+def _loads(groups: Sequence[Sequence[Block]], designs: Sequence["_Design"]) -> list["_Load"]:
+    loads: list[_Load] = []
+    for design, group in zip(designs, groups, strict=True):
+        load = _Load.of(group, design)
+        if load is not None and (not loads or load.running > loads[-1].running):
+            loads.append(load)
+    return loads
+
+
+def _mixed_steps(blocks: Sequence[Block], times: PlainStepTimes) -> Iterator[MixedSteps]:
+    """What prefill added to the steps of each block, by the times of steps without it."""
+    for block in blocks:
+        mixed = block.mixed
+        if mixed is None or not mixed.steps or not mixed.decodes:
+            continue
+        decodes = mixed.decodes / mixed.steps
+        context = mixed.context_tokens / mixed.decodes if mixed.context_tokens else None
+        seconds = mixed.seconds / mixed.steps
+        yield MixedSteps(
+            seconds=seconds - step_time(times, decodes, context).seconds,
+            decodes=decodes,
+            tokens=mixed.prefill_tokens / mixed.steps,
+            context=block.attended,
+            weight=mixed.steps / seconds**2,
+        )
+
+
+def _with_law(times: PlainStepTimes, prefill: PrefillTimes) -> PlainStepTimes:
+    rows = [sorted(row.items()) for row in prefill.by_load]
+    return replace(
+        times,
+        prefill_tokens=tuple(tuple(tokens for tokens, _ in row) for row in rows),
+        prefill_seconds=tuple(tuple(found.value for _, found in row) for row in rows),
+        prefill_errors=tuple(tuple(found.error for _, found in row) for row in rows),
+        attention_seconds=prefill.attention.value,
+        attention_error=prefill.attention.error,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,21 +207,22 @@ class _Load:
     running: float
     context: float | None
     contexts: tuple[float, float] | None  # the shortest and the longest
-    seconds: _Measured
-    slope: _Measured | None
-    prefill: Mapping[float, _Measured]  # by tokens
+    seconds: Measured
+    slope: Measured | None
+    prefill: Mapping[float, Measured]  # by tokens
     first_token_seconds: float | None
 
     @classmethod
     def of(cls, blocks: Sequence[Block], design: "_Design") -> "_Load | None":
         total = sum_steps(*(block.steps for block in blocks))
         fitted = design.fitted(blocks)
-        if fitted is None or fitted[_LEVEL] <= 0:
+        if fitted.get(_LEVEL, 0.0) <= 0:
             return None
 
-        errors = _jackknife(blocks, design.fitted, fitted)
+        errors = jackknife(blocks, design.fitted, fitted)
+        errors.setdefault(_LEVEL, fitted[_LEVEL])
         values = {
-            name: _Measured(value, errors[name]) for name, value in fitted.items() if name in errors
+            name: Measured(value, errors[name]) for name, value in fitted.items() if name in errors
         }
         is_timed = min(total.first_tokens, total.first_token_seconds) > 0
         return cls(
@@ -161,16 +248,7 @@ def _mean_running(blocks: Sequence[Block]) -> float:
     if pure:
         return sum(one.decodes for one in pure) / sum(one.steps for one in pure)
     steps = [block.steps for block in blocks]
-    return sum(one.running * one.decode_steps for one in steps) / sum_steps(*steps).decode_steps
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One equation: the mean time of ``weight`` steps, and how each unknown contributes to it."""
-
-    seconds: float
-    parts: Mapping[str, float]
-    weight: float
+    return sum(one.decoding * one.decode_steps for one in steps) / sum_steps(*steps).decode_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,18 +263,40 @@ class _Design:
     contexts: tuple[float, float] | None
     sizes: tuple[float, ...]
     chunk_tokens: float | None
-    each: _Measured | None = None  # if known, what a token of prefill adds
+    each: Measured | None = None  # if known, what a token of prefill adds
+    law: PrefillLaw | None = None  # if known, what prefill adds in steps that the plug-in counted
 
     @classmethod
     def of(cls, blocks: Sequence[Block], chunk_tokens: float | None) -> "_Design":
+        """For all steps of the blocks."""
         known = [block.steps for block in blocks if block.steps.context_steps]
         total = sum_steps(*known) if known else None
         contexts = sorted(one.context or 0.0 for one in known)
         return cls(
             context=total.context if total is not None else None,
             contexts=(contexts[0], contexts[-1]) if contexts else None,
-            sizes=_sizes([prefill(block.steps, chunk_tokens) for block in blocks]),
+            sizes=_sizes([plain_work(block.steps, chunk_tokens) for block in blocks]),
             chunk_tokens=chunk_tokens,
+        )
+
+    @classmethod
+    def counted(cls, blocks: Sequence[Block], law: PrefillLaw) -> "_Design":
+        """For the steps that the plug-in counted as without prefill."""
+        known = [
+            (block.pure.context_tokens / block.pure.decodes, _weight(block.pure))
+            for block in blocks
+            if block.pure is not None and block.pure.decodes
+        ]
+        contexts = sorted(context for context, _ in known)
+        # Weighted as in the equations, so that the level there and the slope are independent.
+        total = sum(weight for _, weight in known)
+        mean = sum(context * weight for context, weight in known) / total if total else None
+        return cls(
+            context=mean,
+            contexts=(contexts[0], contexts[-1]) if contexts else None,
+            sizes=(),
+            chunk_tokens=None,
+            law=law,
         )
 
     @property
@@ -204,56 +304,71 @@ class _Design:
         """Whether the contexts differ enough."""
         return self.contexts is not None and self.contexts[1] > CONTEXT_BEYOND * self.contexts[0]
 
-    def fitted(self, blocks: Sequence[Block]) -> dict[str, float] | None:
+    def fitted(self, blocks: Sequence[Block]) -> dict[str, float]:
         """The unknowns by name; those that the blocks do not tell apart are missing."""
         names = [_LEVEL, *([_SLOPE] if self.has_slope else [])]
-        if self.each is not None:
+        if self.each is not None or self.law is not None:
             return self._solved(blocks, names, None)
+
         names += map(str, reversed(self.sizes))
         found = self._solved(blocks, names, None)
         # Where prefill is hidden follows from the values, and they from where it is hidden.
-        if found is not None and all(str(size) in found for size in self.sizes[:2]) and self.sizes:
+        if self.sizes and all(str(size) in found for size in self.sizes[:2]):
             hidden = knee(self.sizes, [found.get(str(size), 0.0) for size in self.sizes])
             found = self._solved(blocks, names, hidden)
+
         return found
 
     def _solved(
         self, blocks: Sequence[Block], names: Sequence[str], hidden: float | None
-    ) -> dict[str, float] | None:
+    ) -> dict[str, float]:
         rows = [row for block in blocks for row in self._rows(block, hidden)]
-        return _least_squares(rows, names)
+        return least_squares(rows, names)
 
-    def _rows(self, block: Block, hidden: float | None) -> Iterator[_Row]:
-        steps, pure = block.steps, block.pure
-        work = prefill(steps, self.chunk_tokens)
-        known = 0.0 if self.each is None else self.each.value * work.tokens * work.mixed
-        yield _Row(
-            seconds=(steps.engine_seconds - known) / work.steps,
-            parts=self._step(steps.context) | self._prefill(work, hidden),
-            weight=work.steps,
-        )
-        if pure is not None and pure.steps and pure.decodes:
-            yield _Row(
-                seconds=pure.seconds / pure.steps,
-                parts=self._step(pure.context_tokens / pure.decodes),
-                weight=pure.steps,
-            )
-        elif steps.running <= _ONE_AT_A_TIME:  # it never decodes beside a prefill
-            yield _Row(
+    def _rows(self, block: Block, hidden: float | None) -> Iterator[Equation]:
+        steps = block.steps
+        if self.law is None:
+            yield self._all_steps(steps, hidden)
+
+        if block.pure is not None and block.pure.steps and block.pure.decodes:
+            yield self._pure_steps(block.pure)
+        elif not block.is_counted and steps.running <= _ONE_AT_A_TIME:
+            # It never decodes beside a prefill.
+            yield Equation(
                 seconds=steps.step_seconds,
                 parts=self._step(steps.context),
                 weight=steps.decode_steps,
             )
 
-    def known_prefill(self, values: Mapping[str, _Measured]) -> dict[float, _Measured]:
+    def _all_steps(self, steps: Steps, hidden: float | None) -> Equation:
+        work = plain_work(steps, self.chunk_tokens)
+        known = 0.0 if self.each is None else self.each.value * work.tokens * work.mixed
+        return Equation(
+            seconds=(steps.engine_seconds - known) / work.steps,
+            parts=self._step(steps.context) | self._prefill(work, hidden),
+            weight=work.steps,
+        )
+
+    def _pure_steps(self, pure: StepTally) -> Equation:
+        """They may prefill a few tokens."""
+        tokens = pure.prefill_tokens / pure.steps
+        few = self.law.seconds(pure.decodes / pure.steps, tokens) if self.law is not None else 0.0
+        return Equation(
+            seconds=pure.seconds / pure.steps - few,
+            parts=self._step(pure.context_tokens / pure.decodes),
+            weight=pure.steps if self.law is None else _weight(pure),
+        )
+
+    def known_prefill(self, values: Mapping[str, Measured]) -> dict[float, Measured]:
         """What prefill adds at each of ``sizes``, as far as it is known."""
         if self.each is not None:
             return {
-                size: _Measured(self.each.value * size, self.each.error * size)
+                size: Measured(self.each.value * size, self.each.error * size)
                 for size in self.sizes
             }
+
         return {
-            size: _Measured(max(values[str(size)].value, 0.0), values[str(size)].error)
+            size: Measured(max(values[str(size)].value, 0.0), values[str(size)].error)
             for size in self.sizes
             if str(size) in values
         }
@@ -264,13 +379,18 @@ class _Design:
             parts[_SLOPE] = context - self.context
         return parts
 
-    def _prefill(self, work: Prefill, hidden: float | None) -> dict[str, float]:
+    def _prefill(self, work: PlainWork, hidden: float | None) -> dict[str, float]:
         """How the values at ``sizes`` contribute to a mean step."""
         if self.each is not None:
             return {}
         share = work.mixed / work.steps
         weights = prefill_weights(work.tokens, self.sizes, hidden)
         return {str(self.sizes[place]): share * weight for place, weight in weights.items()}
+
+
+def _weight(pure: StepTally) -> float:
+    """Of its mean step: what is off is off in proportion to the time."""
+    return pure.steps * (pure.steps / pure.seconds) ** 2 if pure.seconds else 0.0
 
 
 def _with_one_prefill(
@@ -282,24 +402,25 @@ def _with_one_prefill(
     """
     found = []
     for design, group in zip(designs, groups, strict=True):
-        tokens = _mean_tokens([prefill(block.steps, design.chunk_tokens) for block in group])
+        tokens = _mean_tokens([plain_work(block.steps, design.chunk_tokens) for block in group])
         single = replace(design, sizes=(tokens,) if tokens else ())
-        values = single.fitted(group) or {}
-        errors = _jackknife(group, single.fitted, values)
+        values = single.fitted(group)
+        errors = jackknife(group, single.fitted, values)
         if tokens and errors.get(str(tokens)):
             found.append((values[str(tokens)] / tokens, errors[str(tokens)] / tokens))
 
     weight = sum(1 / error**2 for _, error in found)
     if not weight:
         return [replace(design, sizes=()) for design in designs]
+
     mean = sum(value / error**2 for value, error in found) / weight
-    each = _Measured(max(mean, 0.0), sqrt(1 / weight))
+    each = Measured(max(mean, 0.0), sqrt(1 / weight))
     return [replace(design, each=each, sizes=(float(MIXED),)) for design in designs]
 
 
-def _sizes(works: Sequence[Prefill]) -> tuple[float, ...]:
+def _sizes(works: Sequence[PlainWork]) -> tuple[float, ...]:
     """The numbers of tokens at which to measure prefill: one for each length of the prompts."""
-    groups: list[list[Prefill]] = []
+    groups: list[list[PlainWork]] = []
     for work in sorted(works, key=lambda one: one.tokens):
         if work.tokens < MIXED:
             continue
@@ -310,79 +431,18 @@ def _sizes(works: Sequence[Prefill]) -> tuple[float, ...]:
     return tuple(map(_mean_tokens, groups))
 
 
-def _mean_tokens(works: Sequence[Prefill]) -> float:
+def _mean_tokens(works: Sequence[PlainWork]) -> float:
     mixed = sum(work.mixed for work in works)
     if not mixed:
         return 0.0
     return round(sum(work.tokens * work.mixed for work in works) / mixed, 1)
 
 
-def _least_squares(rows: Sequence[_Row], names: Sequence[str]) -> dict[str, float] | None:
-    """The unknowns of the weighted equations, without those that others explain as well.
-
-    A name that comes earlier is kept. None if nothing can be told.
-    """
-    products = {
-        (one, other): sum(
-            row.weight * row.parts.get(one, 0.0) * row.parts.get(other, 0.0) for row in rows
-        )
-        for one in names
-        for other in names
-    }
-    right = {
-        name: sum(row.weight * row.parts.get(name, 0.0) * row.seconds for row in rows)
-        for name in names
-    }
-
-    # Gaussian elimination, name by name; a pivot is what earlier names leave of its square.
-    left = dict(products)
-    pivots = []
-    for name in names:
-        if left[name, name] <= _DISTINCT * products[name, name]:
-            continue
-        pivots.append(name)
-        for other in names:
-            if other in pivots:
-                continue
-            factor = left[other, name] / left[name, name]
-            right[other] -= factor * right[name]
-            for column in names:
-                left[other, column] -= factor * left[name, column]
-
-    found: dict[str, float] = {}
-    for name in reversed(pivots):
-        known = sum(left[name, other] * value for other, value in found.items())
-        found[name] = (right[name] - known) / left[name, name]
-    return found if _LEVEL in found else None
-
-
-def _jackknife(
-    blocks: Sequence[Block],
-    estimate: Callable[[Sequence[Block]], Mapping[str, float] | None],
-    whole: Mapping[str, float],
-) -> dict[str, float]:
-    """The standard error of each value, from how it changes when each block is left out.
-
-    Values that depend on a single block are missing.
-    """
-    others = [
-        estimate([*blocks[:place], *blocks[place + 1 :]]) or {} for place in range(len(blocks))
-    ]
-    errors = {}
-    for name in whole:
-        values = [other[name] for other in others if name in other]
-        if len(values) < len(blocks):
-            continue
-        mean = sum(values) / len(values)
-        spread = sum((value - mean) ** 2 for value in values)
-        errors[name] = sqrt(spread * (len(values) - 1) / len(values))
-    if _LEVEL in whole and _LEVEL not in errors:
-        errors[_LEVEL] = whole[_LEVEL]
-    return errors
-
-
-def _together(loads: Sequence[_Load], blocks: Sequence[Block]) -> PlainStepTimes:
+def _together(
+    loads: Sequence[_Load], groups: Sequence[Sequence[Block]], chunk_tokens: float | None
+) -> PlainStepTimes:
     size = len(loads)
+    total = sum_steps(*(block.steps for group in groups for block in group))
     first = [load.first_token_seconds for load in loads]
     times = PlainStepTimes(
         running=tuple(load.running for load in loads),
@@ -392,10 +452,11 @@ def _together(loads: Sequence[_Load], blocks: Sequence[Block]) -> PlainStepTimes
             tuple(load.seconds.error if place == column else 0.0 for column in range(size))
             for place, load in enumerate(loads)
         ),
-        prompt_share=sum_steps(*(block.steps for block in blocks)).prompt_share,
+        chunk_tokens=chunk_tokens,
+        prompt_share=total.prompt_share,
         first_token_seconds=tuple(one for one in first if one is not None) if all(first) else (),
     )
-    return _with_prefill(_with_contexts(times, loads), loads)
+    return _with_contexts(times, loads)
 
 
 def _with_contexts(times: PlainStepTimes, loads: Sequence[_Load]) -> PlainStepTimes:
@@ -422,7 +483,7 @@ def _with_contexts(times: PlainStepTimes, loads: Sequence[_Load]) -> PlainStepTi
     )
 
 
-def _slope(load: _Load, known: Sequence[tuple[float, _Measured]]) -> _Measured:
+def _slope(load: _Load, known: Sequence[tuple[float, Measured]]) -> Measured:
     """A load's own slope, or that of the nearest in proportion to the requests.
 
     ``known`` has loads and their slopes.
@@ -431,7 +492,7 @@ def _slope(load: _Load, known: Sequence[tuple[float, _Measured]]) -> _Measured:
         return load.slope
     running, slope = min(known, key=lambda other: abs(log2(other[0] / load.running)))
     factor = load.running / running
-    return _Measured(
+    return Measured(
         slope.value * factor, hypot(slope.error * factor, _SCALED * slope.value * factor)
     )
 
@@ -451,6 +512,7 @@ def _with_prefill(times: PlainStepTimes, loads: Sequence[_Load]) -> PlainStepTim
                 for size, found in sorted(nearest.prefill.items())
             ]
         )
+
     return replace(
         times,
         prefill_tokens=tuple(tuple(size for size, _, _ in row) for row in rows),
@@ -463,13 +525,14 @@ def _chunk(blocks: Sequence[Block]) -> float | None:
     """The most tokens that a step prefills, as far as prompts took several steps; else None."""
     chunks = []
     for block in blocks:
-        mixed, steps = block.mixed, block.steps
+        mixed = block.mixed
+        steps = block.steps
         if mixed is None or not mixed.steps or not steps.first_tokens:
             continue
-        prompt = steps.prompt_tokens / steps.first_tokens
-        parts = round(prompt / (mixed.prefill_tokens / mixed.steps))
-        if parts > 1:
-            chunks.append(prompt / parts)
+        each = mixed.prefill_tokens / mixed.steps
+        if steps.prompt_tokens / steps.first_tokens > _SEVERAL * each:
+            chunks.append(each)
+
     return max(chunks, default=None)
 
 
@@ -480,13 +543,33 @@ def _drift(times: PlainStepTimes, blocks: Sequence[Block]) -> float:
     """
     ratios = []
     for _, part in groupby(sorted(blocks, key=lambda block: block.number), lambda one: one.number):
-        actual = 0.0
-        expected = 0.0
-        for block in part:
-            plain = plain_token(times, block.steps)
-            if plain is not None:
-                actual += block.steps.request_seconds
-                expected += block.steps.generated * plain.seconds
+        pairs = [pair for block in part for pair in _compared(times, block)]
+        actual = sum(seconds for seconds, _ in pairs)
+        expected = sum(seconds for _, seconds in pairs)
         if expected:
             ratios.append(actual / expected)
     return (max(ratios) - min(ratios)) / 2 if ratios else 0.0
+
+
+def _compared(times: PlainStepTimes, block: Block) -> Iterator[tuple[float, float]]:
+    """The seconds that parts of a block took, and should have taken."""
+    if not block.is_counted:
+        plain = plain_token(times, block.steps)
+        if plain is not None:
+            yield block.steps.request_seconds, block.steps.generated * plain.seconds
+        return
+
+    for tally in (block.pure, block.mixed):
+        if tally is not None and tally.context_tokens:
+            decodes = tally.decodes / tally.steps
+            work = PlainWork(
+                steps=tally.steps,
+                at_once=decodes,
+                decodes=decodes,
+                mixed=tally.steps,
+                tokens=tally.prefill_tokens / tally.steps,
+                context=block.attended,
+            )
+            step = step_time(times, decodes, tally.context_tokens / tally.decodes)
+            each = step.seconds + prefill_time(times, work).seconds
+            yield tally.seconds, tally.steps * each

@@ -5,9 +5,9 @@ It reads a measured baseline: docs/speedup.md has the formulas and their sources
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
-from math import ceil, hypot, sqrt
+from math import hypot, sqrt
 from typing import Final
 
 from sidecar.analysis.speed.steps import LOAD_EDGES, LOAD_LABELS, Steps
@@ -23,6 +23,9 @@ _BELOW: Final = 0.5
 MIXED: Final = 64  # prefill tokens in a step; fewer are hardly noticed
 # Prompt tokens per generated token up to which prefill is negligible, where its cost is unknown.
 _FEW: Final = 0.2
+_FULL: Final = 0.5  # of what steps can prefill; above it, requests wait for room for their prompts
+_ONE_CHUNK: Final = 0.5  # of a chunk, up to which a prompt is in one step
+_DECODING: Final = 0.5  # of the lowest load, that decode while others prefill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,50 +77,104 @@ def scatter(off: Sequence[float]) -> float:
     return sqrt(sum([one**2 for one in off]) * len(off) / (len(off) - 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Prefill:
-    """The prefill that plain decoding would have done in a period, spread over its steps.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainWork:
+    """What plain decoding would have done with the same requests, as many at once.
 
-    ``steps`` are plain engine steps, ``mixed`` those of them that prefill as well, ``tokens`` the
-    prompt tokens that each of these computes.
+    It takes ``steps`` engine steps, in which ``decodes`` of the ``at_once`` requests decode on
+    average. ``mixed`` of the steps prefill as well, ``tokens`` prompt tokens each, which attend to
+    ``context`` tokens each.
     """
 
     steps: float
-    mixed: float
-    tokens: float
+    at_once: float
+    decodes: float
+    mixed: float = 0.0
+    tokens: float = 0.0
+    context: float = 0.0
 
 
-def prefill(steps: Steps, chunk_tokens: float | None = None) -> Prefill:
-    """How plain decoding would have spread a period's prompts over its steps.
+def plain_work(steps: Steps, chunk_tokens: float | None = None) -> PlainWork:
+    """The engine steps that plain decoding would have needed for a period's requests.
 
-    Each of ``running`` requests gets one token from a step. They begin their prompts independently
-    of each other, so a step has none with the probability (1 - q) ** running, where q is a
-    request's share of steps in which it prefills. A prompt longer than ``chunk_tokens`` takes
-    several.
+    They begin their prompts independently of each other, so a step prefills none with the
+    probability (1 - q) ** at_once, where q is a request's share of steps in which it prefills. A
+    step prefills at most ``chunk_tokens``, so longer prompts take several, and prompts wait for
+    each other.
     """
-    engine_steps = steps.generated / steps.running
-    computed = steps.plain_prompt_tokens
-    if not computed or not steps.first_tokens:
-        return Prefill(engine_steps, 0.0, 0.0)
+    if not steps.first_tokens:
+        return PlainWork(
+            steps=steps.generated / steps.running, at_once=steps.running, decodes=steps.running
+        )
 
-    chunks = 1
-    if chunk_tokens is not None:
-        chunks = ceil(computed / steps.first_tokens / chunk_tokens)
-    share = min(steps.first_tokens * chunks / steps.generated, 1.0)
-    mixed = engine_steps * (1 - (1 - share) ** steps.running)
-    return Prefill(engine_steps, mixed, computed / mixed)
+    output = steps.generated / steps.first_tokens
+    computed = steps.plain_prompt_tokens / steps.first_tokens
+    cached = (steps.cached_tokens + steps.dropped_tokens) / steps.first_tokens
+    chunks = computed / chunk_tokens if chunk_tokens is not None else 0.0
+    at_once = _at_once(steps, chunk_tokens)
+    rate = _requests_per_step(at_once, output, chunks)
+    engine_steps = steps.first_tokens / rate
+    work = PlainWork(steps=engine_steps, at_once=at_once, decodes=rate * (output - 1))
+    if not computed:
+        return work
+
+    share = min(rate * _prefill_steps(chunks) / at_once, 1.0)
+    mixed = max(1 - (1 - share) ** at_once, min(rate * chunks, 1.0))
+    return replace(
+        work,
+        mixed=engine_steps * mixed,
+        tokens=computed * rate / mixed,
+        context=cached + computed / 2,
+    )
+
+
+def _at_once(steps: Steps, chunk_tokens: float | None) -> float:
+    """The requests that the engine had, those too that got nothing from a step.
+
+    These are in the midst of a long prompt or, where steps are full of prompts, wait for it. By
+    Little's law: the time that all requests spent there / the time that passed.
+    """
+    if chunk_tokens is None:
+        return steps.running
+    seconds = steps.seconds + steps.prefill_seconds
+    if steps.plain_prompt_tokens > _FULL * chunk_tokens * steps.engine_steps:
+        seconds += steps.queue_seconds
+    return max(seconds / steps.engine_seconds, steps.running)
+
+
+def _requests_per_step(at_once: float, output: float, chunks: float) -> float:
+    """How many of ``at_once`` requests a plain step finishes, if each is followed by another.
+
+    Each takes ``output`` - 1 steps, and those of its prefill. These are longer where a step
+    prefills at most 1 / ``chunks`` of a prompt, as at a server that serves one after the other: a
+    mean wait of rate · chunks² ÷ 2 (1 - rate · chunks) in an M/D/1 queue, of which nobody waits for
+    itself. Then at_once = rate · (output - 1 + prefill + wait) is quadratic in the rate.
+    """
+    alone = output - 1 + _prefill_steps(chunks)
+    others = max(1 - 1 / at_once, 0.0)
+    middle = alone + at_once * chunks
+    product = 2 * alone * chunks - others * chunks**2
+    return 2 * at_once / (middle + sqrt(max(middle**2 - 2 * at_once * product, 0.0)))
+
+
+def _prefill_steps(chunks: float) -> float:
+    """The steps of one prompt's prefill; its last chunk is half full on average."""
+    return max(1.0, chunks + 0.5) if chunks > _ONE_CHUNK else 1.0
 
 
 def uncovered(times: PlainStepTimes, steps: Steps) -> Withheld | None:
     """Why the baseline does not tell what these steps would have taken; None if it does."""
-    if not covers(times, steps.running):
+    work = plain_work(steps, times.chunk_tokens)
+    least = times.running[0] / _BEYOND
+    most = times.running[-1] * _BEYOND
+    if work.at_once < least or not _DECODING * least <= work.decodes <= most:
         return Withheld.LOAD
     if not times.contexts or steps.context is None:
         return Withheld.CONTEXT
 
-    low, high = context_range(times, steps.running)
-    least = min(low / CONTEXT_BEYOND, low - _BELOW * (high - low))
-    if not least <= steps.context <= high * CONTEXT_BEYOND:
+    low, high = context_range(times, work.decodes)
+    shortest = min(low / CONTEXT_BEYOND, low - _BELOW * (high - low))
+    if not shortest <= steps.context <= high * CONTEXT_BEYOND:
         return Withheld.CONTEXT
 
     is_priced = bool(times.prefill_tokens) or steps.plain_prompt_tokens <= _FEW * steps.generated
@@ -131,9 +188,9 @@ def plain_token(times: PlainStepTimes, steps: Steps) -> PlainTime | None:
     """
     if uncovered(times, steps) is not None:
         return None
-    work = prefill(steps, times.chunk_tokens)
-    step = step_time(times, steps.running, steps.context)
-    total = summed([(work.steps, step), (work.mixed, prefill_time(times, steps.running, work))])
+    work = plain_work(steps, times.chunk_tokens)
+    step = step_time(times, work.decodes, steps.context)
+    total = summed([(work.steps, step), (work.mixed, prefill_time(times, work))])
     return summed([(steps.running / steps.generated, total)])
 
 
@@ -145,10 +202,10 @@ def plain_wait(times: PlainStepTimes, steps: Steps) -> PlainTime | None:
     """
     if uncovered(times, steps) is not None:
         return None
-    work = prefill(steps, times.chunk_tokens)
-    others = max(1 - 1 / steps.running, 0.0)
-    step = step_time(times, steps.running, steps.context)
-    extra = prefill_time(times, steps.running, work)
+    work = plain_work(steps, times.chunk_tokens)
+    others = max(1 - 1 / work.at_once, 0.0)
+    step = step_time(times, work.decodes, steps.context)
+    extra = prefill_time(times, work)
     return summed([(1.0, step), (others * work.mixed / work.steps, extra)])
 
 
@@ -159,11 +216,15 @@ def covers(times: PlainStepTimes, running: float) -> bool:
 
 def context_range(times: PlainStepTimes, running: float) -> tuple[float, float]:
     """The shortest and the longest context measured at about this load."""
-    parts = shares(running, times.running)
+    parts = shares(_within(times, running), times.running)
     ranges = times.context_ranges or tuple((one, one) for one in times.contexts)
     low = sum(share * ranges[knot][0] for knot, share in parts.items())
     high = sum(share * ranges[knot][1] for knot, share in parts.items())
     return low, high
+
+
+def _within(times: PlainStepTimes, running: float) -> float:
+    return min(max(running, times.running[0]), times.running[-1])
 
 
 def step_time(times: PlainStepTimes, running: float, context: float | None = None) -> PlainTime:
@@ -201,16 +262,18 @@ def _at_load(times: PlainStepTimes, knot: int, context: float | None) -> PlainTi
     return PlainTime(seconds=seconds + half, deviations=tuple(deviations), doubt=abs(half))
 
 
-def prefill_time(times: PlainStepTimes, running: float, work: Prefill) -> PlainTime:
+def prefill_time(times: PlainStepTimes, work: PlainWork) -> PlainTime:
     """What prefill adds to a step that has any; 0 where it was not measured."""
     if not times.prefill_tokens or not work.tokens:
         return PlainTime(seconds=0.0)
-    parts = shares(running, times.running)
-    return summed((share, _prefill_at(times, knot, work.tokens)) for knot, share in parts.items())
+    parts = shares(_within(times, work.decodes), times.running)
+    terms = [(share, _prefill_at(times, knot, work.tokens)) for knot, share in parts.items()]
+    return summed([*terms, (work.tokens * work.context, _attention(times))])
 
 
 def _prefill_at(times: PlainStepTimes, knot: int, tokens: float) -> PlainTime:
-    sizes, seconds = times.prefill_tokens[knot], times.prefill_seconds[knot]
+    sizes = times.prefill_tokens[knot]
+    seconds = times.prefill_seconds[knot]
     weights = prefill_weights(tokens, sizes, knee(sizes, seconds))
     value = max(sum(weight * seconds[place] for place, weight in weights.items()), 0.0)
     errors = times.prefill_errors[knot]
@@ -223,14 +286,29 @@ def _prefill_at(times: PlainStepTimes, knot: int, tokens: float) -> PlainTime:
     return PlainTime(seconds=value, deviations=tuple(columns))
 
 
+def _attention(times: PlainStepTimes) -> PlainTime:
+    """Of one prompt token, for each token to which it attends."""
+    # After the columns of ``_prefill_at``.
+    before = 1 + max(map(len, times.deviations), default=1) + 2 * len(times.running)
+    columns = [0.0] * before
+    columns[0] = times.drift * times.attention_seconds
+    return PlainTime(seconds=times.attention_seconds, deviations=(*columns, times.attention_error))
+
+
 def knee(sizes: Sequence[float], seconds: Sequence[float]) -> float | None:
     """Up to how many tokens prefill is hidden, as on a GPU that waits for its weights meanwhile.
 
     It is where the line through the first two sizes meets 0; None if that is below ``MIXED``.
     """
-    if len(sizes) == 1 or seconds[1] <= seconds[0]:
+    if len(sizes) == 1:
         return None
-    found = sizes[0] - seconds[0] * (sizes[1] - sizes[0]) / (seconds[1] - seconds[0])
+
+    low, high, *_ = sizes
+    seconds_at_low, seconds_at_high, *_ = seconds
+    if seconds_at_high <= seconds_at_low:
+        return None
+
+    found = low - seconds_at_low * (high - low) / (seconds_at_high - seconds_at_low)
     return found if found > MIXED else None
 
 
@@ -246,11 +324,14 @@ def prefill_weights(
         return {}
     if len(sizes) == 1:
         return {0: tokens / sizes[0]}
-    low, high = sizes[0], sizes[1]
+
+    low, high, *_ = sizes
     if tokens >= low:
         return shares(tokens, sizes)
+
     if hidden is not None:
-        return {0: max(tokens - hidden, 0.0) / (low - hidden)}
+        beyond = max(tokens - hidden, 0.0)
+        return {0: beyond / (low - hidden) if beyond else 0.0}
 
     further = (low - max(tokens, MIXED)) / (high - low)
     part = min(tokens / MIXED, 1.0)
@@ -259,16 +340,15 @@ def prefill_weights(
 
 def by_load(times: PlainStepTimes) -> dict[str, float]:
     """S0 in the middle of each load in ``steps.LOAD_LABELS``; unmeasured loads are missing."""
-    lows = (1, *(edge + 1 for edge in LOAD_EDGES))
-    middles = {
-        label: (low + high) / 2
-        for label, low, high in zip(LOAD_LABELS, lows, LOAD_EDGES, strict=False)
-    }
-    return {
-        label: step_time(times, middle).seconds
-        for label, middle in middles.items()
-        if covers(times, middle)
-    }
+    *bounded, _ = LOAD_LABELS  # the last load has no upper edge
+    seconds = {}
+    below = 0
+    for label, edge in zip(bounded, LOAD_EDGES, strict=True):
+        middle = (below + 1 + edge) / 2
+        if covers(times, middle):
+            seconds[label] = step_time(times, middle).seconds
+        below = edge
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)

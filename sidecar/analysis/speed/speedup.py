@@ -18,6 +18,7 @@ from sidecar.analysis.speed.plain import (
     added_up,
     beside,
     by_load,
+    plain_work,
     scatter,
     step_time,
 )
@@ -344,7 +345,8 @@ def _subtract_each(
 
 def _compared(steps: Steps, speedup: Speedup, curve: PlainStepTimes) -> EngineSpeed:
     """What follows from a speedup and from the plain step at the window's load and context."""
-    plain = step_time(curve, steps.running, steps.context).seconds
+    work = plain_work(steps, curve.chunk_tokens)
+    plain = step_time(curve, work.decodes, steps.context).seconds
     prefill = max(speedup.plain_seconds - plain, 0.0)  # per token, the same with speculation
     decoding = max(speedup.actual_seconds - prefill, 0.0)
     length = steps.tokens_per_step * decoding / plain if plain else None

@@ -23,10 +23,12 @@ class Steps(NamedTuple):
     output events of a request, summed over requests. ``tokens`` are those from decode steps,
     without each request's first one. ``prompt_tokens`` are those computed, without those found in
     the prefix cache. Plain decoding may have found up to ``dropped_tokens`` of them there, since
-    EAGLE and its like drop the last block of what a request finds. ``first_token_seconds`` is the
-    time from arrival to first token, summed over requests. ``engine_seconds`` is the wall time of
-    all steps, of those that only prefill too. ``context_tokens`` sums, over the ``context_steps``
-    decode steps for which it is known, the tokens that the request holds in the KV cache.
+    EAGLE and its like drop the last block of what a request finds. ``cached_tokens`` were found
+    there. ``first_token_seconds`` is the time from arrival to first token, summed over requests,
+    ``queue_seconds`` the part of it until they were scheduled, and ``prefill_seconds`` the rest.
+    ``engine_seconds`` is the wall time of all steps, of those that only prefill too.
+    ``context_tokens`` sums, over the ``context_steps`` decode steps for which it is known, the
+    tokens that the request holds in the KV cache.
     """
 
     seconds: float
@@ -36,9 +38,12 @@ class Steps(NamedTuple):
     first_tokens: float = 0.0
     prompt_tokens: float = 0.0
     dropped_tokens: float = 0.0
+    cached_tokens: float = 0.0
     drafts: float = 0.0
     draft_tokens: float = 0.0
     first_token_seconds: float = 0.0
+    queue_seconds: float = 0.0
+    prefill_seconds: float = 0.0
     engine_seconds: float = 0.0
     context_tokens: float = 0.0
     context_steps: float = 0.0
@@ -73,6 +78,11 @@ class Steps(NamedTuple):
         This includes those in the step that ends their prefill.
         """
         return (self.decode_steps + self.first_tokens) / self.engine_steps
+
+    @property
+    def decoding(self) -> float:
+        """Requests that decode in an engine step, without those whose prefill ends in it."""
+        return self.decode_steps / self.engine_steps
 
     @property
     def tokens_per_second(self) -> float:
@@ -151,6 +161,7 @@ class Interval:
 
     ``seconds`` is the time between them. ``is_busy``: requests ran at both. ``prefill_seconds`` is
     how long a request takes from being scheduled to its first token, on average; None if unknown.
+    ``queue_seconds`` is how long it waited before, on average; 0 if unknown.
     ``block`` is the size of a block of the KV cache in tokens, 0 if unknown, and ``drops_block``
     the share of the requests with a prefix-cache hit that compute the last block of it again,
     because the engine speculates.
@@ -159,6 +170,7 @@ class Interval:
     seconds: float = inf
     is_busy: bool = False
     prefill_seconds: float | None = None
+    queue_seconds: float = 0.0
     block: int = 0
     drops_block: float = 1.0
 
@@ -174,7 +186,8 @@ def counted_steps(grown: Mapping[Counter, float], interval: Interval = _USUAL) -
     if not grown.keys() >= _NEEDED or grown[Counter.DECODE_STEPS] <= 0 or grown[Counter.STEPS] <= 0:
         return None
 
-    first, generated = grown[Counter.FIRST_TOKENS], grown[Counter.GENERATION_TOKENS]
+    first = grown[Counter.FIRST_TOKENS]
+    generated = grown[Counter.GENERATION_TOKENS]
     if generated <= first or grown[Counter.DECODE_SECONDS] <= 0:
         return None
 
@@ -187,7 +200,7 @@ def counted_steps(grown: Mapping[Counter, float], interval: Interval = _USUAL) -
         first_token_seconds=grown.get(Counter.TTFT_SECONDS, 0.0),
         **_prompts_and_drafts(grown, interval),
     )
-    return steps._replace(engine_seconds=_engine_seconds(steps, interval))
+    return _timed(steps, interval)
 
 
 def reported_steps(
@@ -211,7 +224,19 @@ def reported_steps(
         first_tokens=first,
         **_prompts_and_drafts(grown, interval),
     )
-    return steps._replace(engine_seconds=_engine_seconds(steps, interval))
+    return _timed(steps, interval)
+
+
+def _timed(steps: Steps, interval: Interval) -> Steps:
+    """The same with the times of all steps, and of prefill."""
+    prefill = interval.prefill_seconds
+    if prefill is None:
+        prefill = steps.step_seconds
+    timed = steps._replace(
+        prefill_seconds=prefill * steps.first_tokens,
+        queue_seconds=interval.queue_seconds * steps.first_tokens,
+    )
+    return timed._replace(engine_seconds=_engine_seconds(timed, interval))
 
 
 def _alone(running: float) -> float:
@@ -230,11 +255,7 @@ def _engine_seconds(steps: Steps, interval: Interval) -> float:
     most that plus all time in prefill, which is what an engine does that always has requests. If
     the load varied, it is the time as the requests saw it: longer steps have more of them.
     """
-    prefill = interval.prefill_seconds
-    if prefill is None:
-        prefill = steps.step_seconds
-    every = prefill * steps.first_tokens
-
+    every = steps.prefill_seconds
     alone = _alone(steps.running)
     decoding = steps.engine_steps - alone * steps.first_tokens
     least = decoding * steps.step_seconds
@@ -255,10 +276,12 @@ def _prompts_and_drafts(grown: Mapping[Counter, float], interval: Interval) -> d
     with_hits = grown.get(Counter.FIRST_TOKENS, 0.0)
     if interval.block:
         with_hits = min(with_hits, hits / interval.block)
+
     dropped = with_hits * interval.block * interval.drops_block
     return {
         "prompt_tokens": computed,
         "dropped_tokens": min(dropped, computed),
+        "cached_tokens": hits,
         "drafts": grown.get(Counter.DRAFTS, 0.0),
         "draft_tokens": grown.get(Counter.DRAFT_TOKENS, 0.0),
     }
@@ -272,7 +295,10 @@ class StepCheck:
 
     def __init__(self) -> None:
         self.per_token: bool | None = None  # None while too little was accepted to tell
-        self._extra = self._accepted = self._drafts = self._tokens = 0.0
+        self._extra = 0.0
+        self._accepted = 0.0
+        self._drafts = 0.0
+        self._tokens = 0.0
 
     @property
     def trusts_page(self) -> bool:
@@ -298,7 +324,10 @@ class StepCheck:
             # counting are the same.
             lacks_extra = self._extra < _NONE * self._accepted
             self.per_token = lacks_extra and self._tokens > _CUT_OFF * self._drafts
-            self._extra = self._accepted = self._drafts = self._tokens = 0.0
+            self._extra = 0.0
+            self._accepted = 0.0
+            self._drafts = 0.0
+            self._tokens = 0.0
 
 
 _TELLING: Final = 30  # accepted tokens

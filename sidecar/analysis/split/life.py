@@ -122,6 +122,7 @@ class Life:
         has_drafted = self.latest is not None and self.latest.total.drafts > 0
         if state is PluginState.OBSERVING and not has_drafted:
             state = PluginState.IDLE
+
         return PluginEngineReport(
             model_name=self.key.model_name,
             engine=self.key.engine,
@@ -187,7 +188,8 @@ class Life:
     def forget_rows(self) -> None:
         """Drops all rows of a life that has left and is not confirmed: it may send them again."""
         self.forget_arriving()
-        self.first = self.latest = Cut() if self.from_start else None
+        self.first = Cut() if self.from_start else None
+        self.latest = self.first
 
     def end(self) -> None:
         """Its process of vLLM has ended: it is known, but its numbers are not needed any more."""
@@ -245,6 +247,7 @@ class Life:
         if part.end is not None:
             self.lost = max(part.end.lost, self.lost)
             self._complete(part.end)
+
         return dropped
 
     def _take_requests(self, requests: Sequence[FinishedRequest], room: int) -> int:
@@ -300,6 +303,7 @@ class Life:
         if has_new:  # else there are only more finished requests
             tables = self._with_arrived(before.tables)
             size = sum(row_size(row) for rows in tables.values() for row in rows.values())
+
         self._has_fallen |= end.total.has_fallen(before.total)
         self.forget_arriving()
 
@@ -314,6 +318,7 @@ class Life:
         )
         if has_new:
             self._adds_up = self._sums_up()
+
         if end.total != before.total or end.generation_tokens != before.generation_tokens:
             self.reports += 1  # else it is of the same moment, with more finished requests
 
@@ -350,9 +355,9 @@ class Life:
         )
 
 
-def sum_totals(lives: Iterable[Life]) -> Totals:
-    """What lives of one engine have counted together, as far as all say it."""
-    totals = [life.latest.totals for life in lives if life.latest is not None]
+def sum_totals(cuts: Iterable[Cut | None]) -> Totals:
+    """What lives of one engine have counted together in these cuts, as far as all say it."""
+    totals = [cut.totals for cut in cuts if cut is not None]
     return {
         name: sum(one[name] for one in totals)
         for name in Compared

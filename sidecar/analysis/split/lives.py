@@ -28,6 +28,8 @@ _MOST_LIVES: Final = 64
 # Bytes of the rows of all lives. Half is for those that vLLM's counters confirm, half for all
 # others, so that no sender takes the room of an engine's own plug-in.
 MOST_ROW_BYTES: Final = 48 * 2**20
+# What the rows of one packet may take, in bytes: about 600 rows with tokens by position.
+_MOST_PART_BYTES: Final = 2 * 2**20
 # Bytes of the finished requests of all lives that wait for the next poll: some 8,000.
 MOST_WAITING_BYTES: Final = 8 * 2**20
 # seconds of traffic after which a plug-in that vLLM has loaded would have connected
@@ -102,11 +104,14 @@ class Lives:
         life = self._lives.get(hello.start)
         if life is None:
             self._make_room()
-            life = self._lives[hello.start] = self._begin(hello)
+            life = self._begin(hello)
+            self._lives[hello.start] = life
+
         life.hello = hello
         if life.is_over and life.confirmed is None:
             life.is_over = False
             life.trust = Trust()
+
         life.is_past = False
         self._end(connection)
         life.connections.add(connection)
@@ -128,9 +133,11 @@ class Lives:
         if not life.observes:  # it has said itself that it has nothing to report
             self._dropped[UNCONFIRMED] += max(len(part.finished), 1)
             return
+
         if life.is_over:
             self._dropped[OTHER_ENGINE] += max(len(part.finished), 1)
             return
+
         if self._is_elsewhere(life):
             self._dropped[OTHER_ENGINE] += max(len(part.finished), 1)
             # its tables are kept: it may still appear on the page
@@ -145,17 +152,21 @@ class Lives:
             self._dropped[LOST] += life.lost - lost
 
     def _room(self, life: Life) -> int:
-        """How many bytes more a life's rows may take: its share, as no sender takes another's."""
+        """How many bytes more a life's rows may take: its share, as no sender takes another's.
+
+        Where little is left, lives that have left and are not confirmed yet are forgotten.
+        """
         alike = [one for one in self._lives.values() if one.trust.is_proven is life.trust.is_proven]
         connected = sum(bool(one.connections) for one in alike)
         share = MOST_ROW_BYTES // 2 // max(connected, 1) - life.size
         left = MOST_ROW_BYTES // 2 - sum(one.size for one in alike)
         for one in alike:
-            if left >= share:
+            if left >= min(share, _MOST_PART_BYTES):
                 break
             if one.confirmed is None and not one.connections:
                 left += one.size
                 one.forget_rows()
+
         return min(left, share)
 
     def _request_room(self, life: Life) -> int:
@@ -181,6 +192,7 @@ class Lives:
         gone = [life for life in self._lives.values() if not life.connections]
         if len(self._lives) < _MOST_LIVES or not gone:
             return
+
         # ``min`` returns the oldest of those that matter least.
         least = min(
             gone,
@@ -208,6 +220,7 @@ class Lives:
         self._note_traffic(at, before)
         if has_restarted:
             self._end_process()
+
         self._find_engines(page)
         self._note_out_of_reach(at, before)
         for key in reset:
@@ -216,6 +229,7 @@ class Lives:
         for key, counted in self._counted.items():
             self._compare(key, at, counted)
             self._settle(key)
+
         if len(self._disputed) > _MOST_LIVES:  # a page that names other engines each time
             self._disputed = {
                 key: starts for key, starts in self._disputed.items() if key in self._counted
@@ -272,6 +286,7 @@ class Lives:
                 unheard[key] = self._unheard.get(key, at)
                 if at - unheard[key] >= _UNREACHED_AFTER and has_grown:
                     self._out_of_reach.add(key)
+
         self._unheard = unheard
         self._out_of_reach &= self._counted.keys()
 
@@ -299,7 +314,8 @@ class Lives:
                 totals = (life.latest or Cut()).totals
                 life.trust.restart_counters(self._counted.get(key, {}), totals)
             else:
-                life.is_past = life.is_before_reset = True
+                life.is_past = True
+                life.is_before_reset = True
 
     def _compare(self, key: EngineKey, at: float, counted: Totals) -> None:
         """Confirms the latest cut of each of an engine's lives if nothing contradicts it."""
@@ -324,7 +340,8 @@ class Lives:
                 life.latest.totals,
                 counted,
                 1 - self.lowest_coverage,
-                earlier=sum_totals(earlier),
+                earlier=sum_totals(one.latest for one in earlier),
+                counting=sum_totals(one.confirmed for one in earlier if one.has_counted),
                 is_succeeded=bool(later) and not life.connections,
             )
             if life.trust.standing is not Standing.AGREES or key in self._disputed:
@@ -345,12 +362,14 @@ class Lives:
         if len(claiming) > 1:
             disputed = self._disputed.setdefault(key, set())
             disputed.update(life.hello.start for life in claiming)
+
         if key not in self._disputed:
             return
 
         for life in self._of(key):
             if life.trust.is_contradicted and not life.has_counted:
                 self._disputed[key].discard(life.hello.start)
+
         if len(self._disputed[key]) < 2:
             del self._disputed[key]
 
@@ -379,6 +398,7 @@ class Lives:
                     steps=life.take_steps(),
                 )
             )
+
         return tuple(counted)
 
     def _take_finished(self) -> Iterator[FinishedRequests]:
@@ -450,6 +470,7 @@ class Lives:
         if claims:
             candidates = [life for one in claims.values() for life in one.candidates]
             shown = [life for life in candidates if life.connections]
+
         engines = tuple(life.report for life in shown)
 
         shared = tuple(key for key, one in claims.items() if len(one.connected) > 1)

@@ -82,6 +82,11 @@ class _Cut:
             most={name: most - origin.get(name, 0) for name, most in self.most.items()},
         )
 
+    def plus(self, others: Totals) -> "_Cut":
+        """The cut together with what ``others`` have counted for the same engine."""
+        total = {name: number + others.get(name, 0) for name, number in self.total.items()}
+        return replace(self, total=total)
+
     def is_telling(self, tolerance: float) -> bool:
         """Whether it says anything that it agrees.
 
@@ -152,7 +157,8 @@ class Trust:
         self.explains_all = False
         # whether it differs by a cut of its own, and not by having reported nothing for long
         self.is_contradicted = False
-        # of the last comparison that told whether the two agree; see ``_Cut``
+        # Of the last comparison that told whether the two agree; see ``_Cut``. Where they do, it is
+        # of all that vLLM has counted, and the split has of it.
         self.ratio: float | None = None
         self._origin: Totals = origin or {}
         # whether it follows another life, so that vLLM's counters have more than its own
@@ -200,10 +206,14 @@ class Trust:
         If the life has counted no more than vLLM since then, it began with them.
         """
         self._marks.clear()
-        self._next_mark = self._counted = self._before_latest = self._least = None
+        self._next_mark = None
+        self._counted = None
+        self._before_latest = None
+        self._least = None
         self._off_since = None
         self._origin = {}
-        self.began_midway = self._may_be_midway = False
+        self.began_midway = False
+        self._may_be_midway = False
         self._have_counters_restarted = any(
             number > counted.get(name, number) for name, number in total.items()
         )
@@ -217,13 +227,15 @@ class Trust:
         tolerance: float,
         *,
         earlier: Totals | None = None,
+        counting: Totals | None = None,
         is_succeeded: bool = False,
     ) -> None:
         """Takes in a good poll at ``at``: the latest cut's ``total``, and vLLM's counters.
 
         The cut came after ``reports`` reports. The two may differ by the fraction ``tolerance``.
-        ``earlier`` is what the lives before it had reported; None if there was none.
-        ``is_succeeded``: the life has left, and what vLLM counts may be another one's by now.
+        ``earlier`` is what the lives before it had reported, ``counting`` what those of them had
+        that are part of the split; None if there was none. ``is_succeeded``: the life has left, and
+        what vLLM counts may be another one's by now.
         """
         self._follow_clock(at)
         self._take_in(reports, counted)
@@ -245,10 +257,11 @@ class Trust:
         if standing is Standing.DIFFERS or is_silent:
             self._differ(at, told.farthest(tolerance), is_silent=is_silent)
         elif standing is Standing.AGREES:
-            self._agree(self.ratio if is_succeeded else told.ratio)
+            self._agree(self.ratio if is_succeeded else self._share(cut, told, counting or {}))
         else:
             self._off_since = None
             self._wait()
+
         self._note_for_a_mark(cut, standing)
 
     def contradict(self) -> None:
@@ -273,6 +286,7 @@ class Trust:
             self._unreported += any(
                 number > before.get(name, number) for name, number in counted.items()
             )
+
         if reports == self.reports:
             return
 
@@ -311,10 +325,13 @@ class Trust:
         """
         if self._marks and self._marks[0].cut.total.keys() != cut.total.keys():
             self._marks.clear()
-        following, self._next_mark = self._next_mark, None
+
+        following = self._next_mark
+        self._next_mark = None
         is_due = not self._marks or at - self._marks[-1].at >= _MARK_EVERY
         if following is not None and is_due and following.total.keys() == cut.total.keys():
             self._marks.append(_Mark(at, replace(following, most=cut.most)))
+
         while len(self._marks) > 1 and at - self._marks[1].at >= _SPAN:
             self._marks.popleft()
 
@@ -336,12 +353,16 @@ class Trust:
             return Standing.DIFFERS, whole
         if is_succeeded:  # it keeps what it has, but this confirms nothing
             return (Standing.AGREES if self.is_proven else Standing.WAITS), whole
+
         if whole.is_telling_and_within(tolerance):
             self._may_be_midway = False
+            self.explains_all = self._has_rest(cut, earlier or {}, tolerance)
         elif self.follows_another:
             return self._find_midway(cut, growth, earlier or {}, tolerance)
+
         if whole.is_below(tolerance) or growth is None:
             return _compared(whole, tolerance)
+
         standing, told = _compared(growth, tolerance)
         return standing, told if standing is Standing.DIFFERS else whole
 
@@ -353,10 +374,25 @@ class Trust:
         These may have counted more than they reported. Where they have not, all is explained.
         """
         rest = self._as_of_now(cut).less(earlier)
-        self.explains_all = rest.is_telling_and_within(tolerance)
-        if self.explains_all:
+        if rest.is_telling_and_within(tolerance):
+            self.explains_all = self._has_rest(cut, earlier, tolerance)
             return Standing.AGREES, rest
         return _compared(growth or cut, tolerance, is_known=growth is not None)
+
+    def _has_rest(self, cut: _Cut, earlier: Totals, tolerance: float) -> bool:
+        """Whether ``earlier`` is all that vLLM has counted beyond the cut, and nothing else can be.
+
+        A few drafts of a stranger are not taken for those that vLLM's API server is ahead by.
+        """
+        now = self._as_of_now(cut)
+        for name, total in now.total.items():
+            before = earlier.get(name, 0)
+            slack = tolerance * before
+            least = now.least[name] - total
+            most = now.most[name] - total
+            if most - least > slack or not least - slack <= before <= most + slack:
+                return False
+        return any(earlier.values())
 
     def _as_of_now(self, cut: _Cut) -> _Cut:
         """The cut beside what vLLM has counted by now, if it should have as much.
@@ -367,6 +403,16 @@ class Trust:
         if self._has_agreed or self._least is None:
             return replace(cut, least=cut.most)
         return cut
+
+    def _share(self, cut: _Cut, told: _Cut, counting: Totals) -> float | None:
+        """How much of vLLM's count the split has, with what lives before this one contribute.
+
+        An engine core that ended before it could send its last counts is missing there, however
+        well the next one agrees. What the counters had before they started again is not known.
+        """
+        if self._have_counters_restarted:
+            return told.ratio
+        return self._as_of_now(cut).plus(counting).ratio
 
     def _agree(self, ratio: float | None) -> None:
         self.standing = Standing.AGREES
@@ -383,6 +429,7 @@ class Trust:
         """
         if self._off_since is None:
             self._off_since = at
+
         if not is_silent and at - self._off_since <= _PATIENCE:
             self._wait()
             return

@@ -8,6 +8,7 @@ from sidecar.settings.baselines import PlainStepTimes
 
 _DIGITS: Final = 6
 _FINE_DIGITS: Final = 12  # of seconds per token of context, and of their errors
+_FINEST_DIGITS: Final = 16  # of seconds per prompt token and token that it attends to
 
 
 def plain_steps(times: PlainStepTimes, until: float) -> dict[str, Any]:
@@ -24,6 +25,8 @@ def plain_steps(times: PlainStepTimes, until: float) -> dict[str, Any]:
         "prefill_tokens": [_rounded(row, 1) for row in times.prefill_tokens],
         "prefill_seconds": [_rounded(row) for row in times.prefill_seconds],
         "prefill_errors": [_rounded(row) for row in times.prefill_errors],
+        "attention_seconds": round(times.attention_seconds, _FINEST_DIGITS) or None,
+        "attention_error": round(times.attention_error, _FINEST_DIGITS) or None,
         "chunk_tokens": times.chunk_tokens and round(times.chunk_tokens, 1),
         "drift": round(times.drift, 4),
         "prompt_share": round(times.prompt_share, 3),

@@ -18,7 +18,16 @@ from sidecar.engine.names import Counter, Phase, Trait
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import StateLog
-from sidecar.requests.messages import Hello, Message, ReportPart, StepKey, StepTally
+from sidecar.requests.messages import (
+    ABOVE_2,
+    Ending,
+    FinishedRequest,
+    Hello,
+    Message,
+    ReportPart,
+    StepKey,
+    StepTally,
+)
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.settings.groups import Limits
@@ -159,6 +168,17 @@ class BaselineRun:
             if "preemptions_ratio" in cache or "hit_ratio" in cache
         }
 
+    def endings(self) -> dict[str, dict[float, dict[Ending, int]]]:
+        """How outputs ended, by model and temperature, as in ``PlainEndings``.
+
+        Without models that speculated, and empty where no plug-in tells.
+        """
+        return {
+            model: {hundredths / 100: dict(counts) for hundredths, counts in sorted(ended.items())}
+            for model, ended in sorted(self._reported.endings.items())
+            if model not in self.drafted
+        }
+
     def curves(self) -> dict[str, PlainStepTimes]:
         """Plain step times by model, without models that speculated or decoded too little."""
         blocks = self._blocks or {model: blocks_of(self._watched(model)) for model in self.periods}
@@ -199,9 +219,13 @@ def _context(part: _Part) -> float | None:
 
 
 class _Reported:
-    """The growth of the plug-ins' step counts, by model: without prefill, and with it."""
+    """The growth of the plug-ins' step counts, by model: without prefill, and with it.
+
+    ``endings`` counts finished requests by model, temperature in hundredths, and ending.
+    """
 
     def __init__(self) -> None:
+        self.endings: dict[str, dict[int, dict[Ending, int]]] = {}
         self._models: dict[int, str] = {}  # by connection
         self._latest: dict[tuple[int, StepKey], StepTally] = {}
         self._taken: dict[tuple[int, StepKey], StepTally] = {}
@@ -214,8 +238,18 @@ class _Reported:
             case ReportPart():
                 for row in message.steps:
                     self._latest[connection, row.key] = row.counts
+                self._end(self._models.get(connection, ""), message.finished)
             case _:
                 pass
+
+    def _end(self, model: str, finished: Sequence[FinishedRequest]) -> None:
+        """Counts how requests end, where the plug-in tells."""
+        for request in finished:
+            if request.ending is None:
+                continue
+            by_temperature = self.endings.setdefault(model, {})
+            counts = by_temperature.setdefault(min(request.temperature, ABOVE_2), {})
+            counts[request.ending] = counts.get(request.ending, 0) + 1
 
     @property
     def has_contexts(self) -> bool:

@@ -94,7 +94,8 @@ def cache_of(models: Sequence[tuple[ModelShape, int]], options: CacheOptions) ->
 
     if len(windows) == 1:
         page = sum(group.count * group.page_bytes for group in groups)
-        return Cache(page * options.block_size, ((groups[0].window, 1),), options)
+        (window,) = windows
+        return Cache(page * options.block_size, ((window, 1),), options)
 
     return _hybrid(groups, windows, options)
 

@@ -87,21 +87,26 @@ def _about(model: ModelShape) -> str:
 def _cache(plan: Plan) -> list[str]:
     """What is left for the KV cache; with a draft, also without it, and the difference."""
     columns: tuple[str, ...] = ("",)
-    rooms = [plan.room]
     if plan.plain_room is not None:
         columns = ("with the draft", "without it", "lost")
-        rooms.append(plan.plain_room)
 
     def row(name: str, read: Callable[[Room], float | None], show: Callable[[float], str]) -> None:
-        values = [value for one in rooms if (value := read(one)) is not None]
-        if len(values) == len(rooms):
-            lost = [] if len(values) == 1 else [values[1] - values[0]]
-            rows.append((name, *map(show, (*values, *lost))))
+        with_draft = read(plan.room)
+        if with_draft is None:
+            return
+        if plan.plain_room is None:
+            rows.append((name, show(with_draft)))
+            return
+
+        without = read(plan.plain_room)
+        if without is not None:
+            rows.append((name, show(with_draft), show(without), show(without - with_draft)))
 
     rows: list[Sequence[str]] = []
     row("KV cache", lambda one: one.gb, _gb)
     row("KV tokens", lambda one: one.tokens, count)
     row(f"requests of {plan.context:,} tokens", lambda one: one.requests, count)
+
     source = f"at a utilization of {plan.deployment.utilization:g}"
     if plan.deployment.available_gib is not None:
         source = "by vLLM's own log"

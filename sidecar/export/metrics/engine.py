@@ -255,8 +255,9 @@ METRICS: Final = (
         "request_coverage_ratio",
         (
             "Draft tokens that the plug-in reported / vLLM's own counter, both since the engine "
-            "started; generated tokens where nothing was drafted. 0 if the plug-in contradicts "
-            "itself, or if several claim to be the engine."
+            "started; generated tokens where nothing was drafted. Lower by what an engine core "
+            "could not send before it ended. 0 if the plug-in contradicts itself, or if several "
+            "claim to be the engine."
         ),
         value=lambda engine: engine.coverage,
     ),

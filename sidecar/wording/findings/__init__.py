@@ -8,7 +8,7 @@ from typing import Final
 
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.report import ModelReport
-from sidecar.wording.findings import cache, faults, number_of_tokens, rates
+from sidecar.wording.findings import cache, endings, faults, number_of_tokens, rates
 from sidecar.wording.findings.explanation import AnyWords, Explanation
 
 WORDS: Final[tuple[AnyWords, ...]] = (
@@ -25,6 +25,8 @@ WORDS: Final[tuple[AnyWords, ...]] = (
     rates.ONE_ENGINE,
     faults.MISMATCH,
     faults.NOT_SPECULATING,
+    endings.LOOPING,
+    endings.EMPTY_REPLIES,
     cache.PREFIX_CACHE,
     cache.ROOM,
 )

@@ -7,6 +7,7 @@ from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.report import ModelReport
 from sidecar.engine.methods import drafts_with_a_model
 from sidecar.requests.messages import Configuration, Speculation
+from sidecar.wording.findings.endings import replies_sentence
 from sidecar.wording.findings.explanation import (
     Explanation,
     Words,
@@ -14,11 +15,6 @@ from sidecar.wording.findings.explanation import (
     speculation_of,
 )
 from sidecar.wording.numbers import percent
-
-REPLIES_MAY_BE_WRONG: Final = (
-    "The replies may be wrong as well: the fault can be in the target. Send one prompt to this pod"
-    " and read the reply."
-)
 
 
 def _mismatch(finding: Mismatch, model: ModelReport) -> Explanation:
@@ -29,7 +25,7 @@ def _mismatch(finding: Mismatch, model: ModelReport) -> Explanation:
         code=finding.code,
         what=(
             f"Almost no draft tokens are accepted ({rate}), at any temperature and from the first"
-            f" position on. High temperatures alone do not cause this. {REPLIES_MAY_BE_WRONG}"
+            f" position on. High temperatures alone do not cause this. {replies_sentence(model)}"
         ),
         remedy=_match(configuration, speculation_of(model)),
         expect=(

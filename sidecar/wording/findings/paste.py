@@ -68,8 +68,11 @@ def _asked(labels: Sequence[str]) -> list[str]:
     for label in labels:
         if label.endswith("+"):
             asked.append(f"{float(label[:-1]) + 0.2:g}")
-        elif edge := _EDGE.search(label):
-            asked.append(edge[0])
+            continue
+
+        edge = _EDGE.search(label)
+        if edge is not None:
+            asked.append(edge.group())
     return asked[-_MOST_TEMPERATURES:]
 
 

@@ -1,0 +1,65 @@
+"""``looping`` and ``empty_replies``: more outputs end badly than usual at the same temperatures.
+
+Speculation promises the same output, so that this is a fault of the draft, of vLLM, of the model or
+a kernel, or another kind of traffic. Without anything to compare with it is a fact: some models
+loop at temperature 0 by themselves.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from sidecar.analysis.endings import EndingChange
+from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.situation import Situation
+from sidecar.requests.messages import EMPTY, LOOP, Ending
+
+_MANY: Final = 0.05  # share of the requests from which on it is a fact worth telling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndsBadly(Finding):
+    """A ``share`` of the window's finished ``requests``, 0 to 1, ends badly.
+
+    ``change`` is how that compares with the reference; None if there is none.
+    """
+
+    ending: ClassVar[Ending]
+    share: float
+    requests: int
+    change: EndingChange | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looping(EndsBadly):
+    """Outputs repeat themselves until they are cut off."""
+
+    code: ClassVar[str] = "looping"
+    ending: ClassVar[Ending] = LOOP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyReplies(EndsBadly):
+    """Outputs stop with at most one token."""
+
+    code: ClassVar[str] = "empty_replies"
+    ending: ClassVar[Ending] = EMPTY
+
+
+def bad_endings(situation: Situation) -> Iterator[EndsBadly]:
+    """The findings on a model that speculates; a fact where nothing can be compared."""
+    endings = situation.model.endings
+    if endings is None or situation.model.speed is None:
+        return
+
+    for kind in (Looping, EmptyReplies):
+        share = endings.shares.get(kind.ending, 0.0)
+        change = endings.changes.get(kind.ending)
+        found = share >= _MANY if change is None else change.is_clearly_more
+        if found:
+            yield kind(
+                share=share,
+                requests=endings.requests,
+                change=change,
+                is_advice=change is not None,
+            )

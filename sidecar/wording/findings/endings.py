@@ -1,0 +1,97 @@
+"""Findings on outputs that end badly, in words."""
+
+from typing import Final
+
+from sidecar.analysis.endings import EndingChange, Reference
+from sidecar.analysis.findings.endings import EmptyReplies, EndsBadly, Looping
+from sidecar.analysis.report import ModelReport
+from sidecar.requests.messages import EMPTY, LOOP
+from sidecar.wording.findings.explanation import Explanation, Words
+from sidecar.wording.numbers import percent
+
+READ_A_REPLY: Final = "Send one prompt to this pod and read the reply."
+_RUNBOOK: Final = "SpecDecodeAcceptanceCollapsed"
+_REFERENCES: Final = {
+    Reference.BASELINE: "without speculation (baseline)",
+    Reference.PAST: "on this pod before",
+}
+_REMEDY: Final = (
+    f"{READ_A_REPLY} If it is wrong, restart vLLM. If that does not help, remove"
+    " --speculative-config until the command below finds no difference."
+)
+_EXPECT: Final = (
+    "Speculation does not change what a model says, so this is a fault of the draft, of vLLM or of"
+    " the target, or other traffic, such as one prompt that is sent again and again."
+)
+_FLATTERS: Final = " Loops are easy to draft, so that speed and acceptance rate flatter them."
+_VERIFY: Final = (
+    "`specdec-sidecar fidelity --url http://THIS:8000 --against http://WITHOUT_SPECULATION:8000`"
+    " compares the outputs of two servers of the same model."
+)
+_FACT: Final = (
+    "Nothing tells yet whether that is usual: some models repeat themselves at temperature 0"
+    " without speculation, too. Later this pod's own past does, and a baseline does"
+    " (`specdec-sidecar baseline --plugin-socket PATH`)."
+)
+
+
+def replies_sentence(model: ModelReport) -> str:
+    """What is known of a pod's replies, and how to look at one."""
+    endings = model.endings
+    if endings is None:
+        return f"The replies may be wrong as well: the fault can be in the target. {READ_A_REPLY}"
+
+    empty = percent(endings.shares[EMPTY])
+    loops = percent(endings.shares[LOOP])
+    seen = (
+        f"Of the last {endings.requests:,} replies, {empty} are empty and {loops} end in a"
+        " repetition loop"
+    )
+    if endings.is_worse:
+        return f"The replies have changed for the worse as well. {seen}. {READ_A_REPLY}"
+    return f"{seen}; the others may be wrong as well. {READ_A_REPLY}"
+
+
+def _looping(finding: Looping, _model: ModelReport) -> Explanation:
+    return _explained(finding, "end in a repetition loop", _EXPECT + _FLATTERS)
+
+
+def _empty_replies(finding: EmptyReplies, _model: ModelReport) -> Explanation:
+    return _explained(finding, "are empty (at most one token)", _EXPECT)
+
+
+def _explained(finding: EndsBadly, how: str, expect: str) -> Explanation:
+    if finding.change is None:
+        what = f"{percent(finding.share)} of the last {finding.requests:,} replies {how}."
+        return Explanation(code=finding.code, what=what, remedy="", expect=_FACT, verify="")
+
+    return Explanation(
+        code=finding.code,
+        what=f"{_compared(finding.change, how)} at the same temperatures.",
+        remedy=_REMEDY,
+        expect=expect,
+        verify=_VERIFY,
+    )
+
+
+def _compared(change: EndingChange, how: str) -> str:
+    return (
+        f"{percent(change.share)} of the last {change.requests:,} replies {how}; it was"
+        f" {percent(change.usual)} {_REFERENCES[change.reference]}"
+    )
+
+
+LOOPING: Final = Words(
+    kind=Looping,
+    explain=_looping,
+    why="replies repeat themselves",
+    remedy="read a reply; restart vLLM, or stop speculating",
+    runbook=_RUNBOOK,
+)
+EMPTY_REPLIES: Final = Words(
+    kind=EmptyReplies,
+    explain=_empty_replies,
+    why="replies are empty",
+    remedy=LOOPING.remedy,
+    runbook=_RUNBOOK,
+)

@@ -17,6 +17,7 @@ RUN awk '/^[a-z]/ { wanted = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trov
 COPY pyproject.toml README.md LICENSE ./
 COPY sidecar ./sidecar
 COPY alerts ./alerts
+COPY docs/fidelity.md ./docs/fidelity.md
 # Compiled here, since the root file system is read-only when it runs; the hashes make the result independent of dates.
 RUN /tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /dist . \
     && /tools/bin/pip --python /opt/specdec/bin/python install --no-cache-dir --no-compile --no-deps --no-index \

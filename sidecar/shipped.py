@@ -1,10 +1,10 @@
-"""The files of ``alerts/`` that the sidecar itself reads."""
+"""The files of ``alerts/`` and ``docs/`` that the sidecar itself reads or serves."""
 
 from pathlib import Path
 
 
-def shipped(name: str) -> Path:
-    """A file or folder of ``alerts/``: in the installed package, else in the repository around."""
+def shipped(name: str, folder: str = "alerts") -> Path:
+    """A file or folder of ``folder``: in the installed package, else in the repository around."""
     package = Path(__file__).parent
-    packaged = package / "alerts" / name
-    return packaged if packaged.exists() else package.parent / "alerts" / name
+    packaged = package / folder / name
+    return packaged if packaged.exists() else package.parent / folder / name

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from math import inf
 from pathlib import Path
+from random import Random
 from statistics import mean, median, quantiles
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,8 @@ from sidecar.requests import plugin
 
 STEP = 0.05  # seconds between two steps, by the plug-in's clock: a report every 20 steps
 REQUESTS = 256  # that finish
+OUTPUT = 1000  # tokens of a long output
+OFTEN = 40  # different tokens in it
 ROUNDS = 25
 BARE = "x bare"
 
@@ -65,6 +68,7 @@ def cost_rows(beside: Path | None = None) -> Iterator[Row]:
             for requests in (16, 64, 256, 1024):
                 yield from _steps(base, since, requests, path)
         yield _finished(path)
+        yield _cut_off(path)
 
         if beside is not None:
             yield from _beside(_loaded(beside), path)
@@ -217,6 +221,27 @@ def _finished(path: str) -> Row:
 
     what = f"its record and totals: {min(finished):.0f} µs"
     return Row("a finished request", what, min(finished) / min(bare_steps), at_most=200, unit=BARE)
+
+
+def _cut_off(path: str) -> Row:
+    """A request whose last tokens are looked at for a loop, beside one that stopped by itself."""
+    random = Random(4)
+    # The last token occurs now and then within the longest period, as it does in text.
+    output = [random.randrange(OFTEN) for _ in range(OUTPUT)]
+    stopped: list[float] = []
+    cut_off: list[float] = []
+    for _ in range(ROUNDS):
+        for ends, taken in (("STOPPED", stopped), ("LENGTH_CAPPED", cut_off)):
+            wrapped = _wrapped(ById, path)
+            running(wrapped, REQUESTS, output)
+            for request in wrapped.running:
+                request.status.name = f"FINISHED_{ends}"
+            taken.append(_frees(wrapped))
+            wrapped._specdec.socket.close()  # noqa: SLF001 - its own attribute
+
+    what = f"{OUTPUT:,} output tokens, cut off: {min(cut_off):.1f} µs, stopped: {min(stopped):.1f}"
+    ratio = min(cut_off) / min(stopped)
+    return Row("a finished request", what, ratio, at_most=3, unit="x stopped")
 
 
 def _finished_in_turns(other: Any, path: str) -> tuple[float, float]:

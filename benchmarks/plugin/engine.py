@@ -76,11 +76,16 @@ class Nameless(ById):
         return model_runner_output.result
 
 
-def running(scheduler: Any, requests: int) -> list[tuple[Any, Any]]:
-    """Starts ``requests`` mixed requests; returns the arguments for 50 steps of them."""
+def running(scheduler: Any, requests: int, output: list[int] | None = None) -> list[Any]:
+    """Starts ``requests`` mixed requests; returns the arguments for 50 steps of them.
+
+    The scheduler shows the tokens of each one's ``output``; None: it does not, as before 0.32.
+    """
     random, new = Random(3), []
     for number in range(requests):
         request = _request(f"cmpl-{number:032x}", random)
+        if output is not None:
+            request.output_token_ids = output
         scheduler.requests[request.request_id] = request
         scheduler.running.append(request)
         new.append(SimpleNamespace(req_id=request.request_id))
@@ -90,7 +95,7 @@ def running(scheduler: Any, requests: int) -> list[tuple[Any, Any]]:
         **{**vars(steps[0][0]), "scheduled_new_reqs": new, "scheduled_spec_decode_tokens": {}}
     )
     for request in scheduler.running:
-        request.num_output_tokens = 1
+        request.num_output_tokens = len(output or [7])
     scheduler.update_from_output(first, steps[0][1])
     return steps
 

@@ -15,6 +15,7 @@ from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.verdict import Basis, Judgement
 from sidecar.engine.names import Gauge, Phase
+from sidecar.requests.messages import EMPTY, LOOP
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import TONES, effect, leaning_effect, per_step, times_as_fast
 from sidecar.wording.findings import explanations
@@ -33,6 +34,7 @@ from sidecar.wording.tables import (
     shown_quantiles,
 )
 
+FIDELITY = "docs/fidelity.md"  # its path on this server
 _WIDTH = 300
 _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
 
@@ -149,10 +151,25 @@ def model_section(
         f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
         f'<div class="buckets"><div class="bucket whole {TONES[judged.verdict]}">'
         f'<div class="name">All requests</div>{_verdict(judged)}'
-        f'<div class="line">{_line(judged, model.speed)}</div>{notes}</div>'
+        f'<div class="line">{_line(judged, model.speed)}</div>{_outputs(model)}{notes}</div>'
         f"{split}</div>{_why(model)}{_lower(model)}{_speed(model)}{_contexts(model)}"
         f"{_prices(model)}"
     )
+
+
+def _outputs(model: ModelReport) -> str:
+    """How outputs end, and the page on whether they are still right; empty without drafts."""
+    if not seen(model.judgement).draft_tokens:
+        return ""
+
+    ended = ""
+    if (endings := model.endings) is not None:
+        ended = (
+            f"Of the last {endings.requests:,} replies, {percent(endings.shares[LOOP])} end in a"
+            f" repetition loop and {percent(endings.shares[EMPTY])} are empty. "
+        )
+    link = f'<a href="{FIDELITY}">Is the text still the target\'s?</a>'
+    return f'<div class="facts">{ended}Acceptance says nothing about the text. {link}</div>'
 
 
 def _why(model: ModelReport) -> str:

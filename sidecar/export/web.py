@@ -13,6 +13,7 @@ from sidecar.export import page
 from sidecar.export.declaration import Shown
 from sidecar.export.exporter import chosen, compressed, rendered
 from sidecar.export.reexport import Reexport
+from sidecar.export.sections import FIDELITY
 from sidecar.export.status import status
 from sidecar.log import redacted
 from sidecar.shipped import shipped
@@ -64,6 +65,9 @@ def make_web(
 
     for name, text in runbooks.items():
         app.router.add_get(f"/runbooks/{name}", _file(text, "text/plain"))
+
+    fidelity = shipped("fidelity.md", "docs").read_bytes()
+    app.router.add_get(f"/{FIDELITY}", _file(fidelity, "text/plain"))
 
     return app
 

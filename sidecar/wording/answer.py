@@ -18,11 +18,12 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Gauge
+from sidecar.errors import Unreachable
 from sidecar.wording.findings.endings import replies_sentence
 from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import LIMITATIONS, is_plain
 from sidecar.wording.numbers import counted, latency, percent
-from sidecar.wording.plugin import no_split_sentence
+from sidecar.wording.plugin import headless_sentence, no_split_sentence
 from sidecar.wording.speed import held_sentence, plus_minus, why_withheld
 from sidecar.wording.tables import seen
 
@@ -65,9 +66,7 @@ def answer(report: Report) -> Answer:
     """The answer for a report; if it has several models, for the worst of them."""
     scrape = report.scrape
     if not scrape.up:
-        error = scrape.last_error
-        why = f"{error}. {error.remedy}" if error else "No poll has succeeded recently."
-        return Answer("The sidecar cannot read vLLM's metrics.", "bad", why)
+        return Answer("The sidecar cannot read vLLM's metrics.", "bad", _why_unread(report))
 
     if report.health.stalled:
         return Answer("vLLM's engine hangs.", "bad", stalled_sentence(report.health))
@@ -84,6 +83,17 @@ def answer(report: Report) -> Answer:
     name = min(answers, key=lambda name: _WORST_FIRST.index(answers[name].tone))
     worst = answers[name]
     return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
+
+
+def _why_unread(report: Report) -> str:
+    error = report.scrape.last_error
+    if error is None:
+        return "No poll has succeeded recently."
+
+    why = f"{error}. {error.remedy}"
+    if isinstance(error, Unreachable) and report.scrape.last_scrape is None:
+        return " ".join(filter(None, (why, headless_sentence(report.plugin))))
+    return why
 
 
 def _without_drafts(report: Report) -> Answer:

@@ -41,6 +41,12 @@ _NO_SPLIT: Final = {
         "The split by temperature begins once vLLM's counters confirm what the plug-in reports of"
         " engine {engine}."
     ),
+    NoSplitReason.NOTHING_COMPARABLE: (
+        "There is no split by temperature while vLLM drafts nothing: the plug-in of engine {engine}"
+        " is of an earlier version, which does not say how many tokens it saw, so nothing tells"
+        " whether its requests are this vLLM's. Write the plug-in with this sidecar"
+        " (`specdec-sidecar plugin DIR`) and restart vLLM."
+    ),
     NoSplitReason.NOT_REPORTED: (
         "There is no split by temperature: engine {engine} has drafted, and no plug-in of it is"
         " connected. Under traffic it tries to connect once a second. If it does not, that engine"
@@ -84,6 +90,11 @@ _REPLICAS: Final = (
     "vLLM's metrics have several engines of the same number ({}), and a plug-in says only the"
     " number, so nobody knows which of them it is in, and there is no split by temperature. Let"
     " each replica have a sidecar, a page and a socket of its own."
+)
+_HEADLESS: Final = (
+    "The plug-in of engine {} is connected all the same. If this is a headless node (`vllm serve"
+    " --headless`), vLLM serves no metrics here, and there is nothing to compare the plug-in's"
+    " numbers with: a sidecar is of use only beside vLLM's API server."
 )
 _OTHER_FORMAT: Final = (
     "The plug-in uses message format {}, but this sidecar reads formats {}. Rewrite the plug-in"
@@ -152,6 +163,13 @@ def _observing(report: PluginReport) -> str:
     if report.unreadable_format is None:
         return f"{sentence} {_ON_ANOTHER_NODE}"
     return f"{sentence} {_other_format(report)}"
+
+
+def headless_sentence(report: PluginReport) -> str:
+    """What it means that plug-ins are connected where vLLM has never served metrics; else ""."""
+    if not report.engines:
+        return ""
+    return _HEADLESS.format(" and ".join(dict.fromkeys(one.engine for one in report.engines)))
 
 
 def no_split_sentence(no_split: NoSplit, plugin: PluginReport) -> str:

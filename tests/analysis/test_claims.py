@@ -129,7 +129,7 @@ def test_a_plugin_that_does_not_say_how_many_tokens_it_saw_is_not_confirmed_with
     server = Server()
     PluginEnd(server).serve(drafts=0).tick()
     server.poll(counted)
-    assert server.model().no_split == NoSplit(NoSplitReason.NOT_COMPARED, "0")
+    assert server.model().no_split == NoSplit(NoSplitReason.NOTHING_COMPARABLE, "0")
 
 
 def test_the_confirmation_is_withdrawn_once_the_numbers_part(server):

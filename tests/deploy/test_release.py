@@ -146,9 +146,11 @@ def test_the_source_distribution_has_what_its_makefile_calls_and_the_wheel_the_a
             archive.read("sidecar/alerts/alerts.yaml")
             == (ROOT / "alerts" / "alerts.yaml").read_bytes()
         )
+        fidelity = archive.read("sidecar/docs/fidelity.md")
         packed = {
             name for name in archive.namelist() if name.startswith("sidecar/alerts/runbooks/")
         }
+    assert fidelity == (ROOT / "docs" / "fidelity.md").read_bytes()
     assert packed == {
         f"sidecar/alerts/runbooks/{path.name}" for path in (ROOT / "alerts" / "runbooks").iterdir()
     }

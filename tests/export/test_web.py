@@ -106,6 +106,15 @@ async def test_every_runbook_is_served_as_it_is(site):
             assert (await site.get(urljoin(f"/runbooks/{path.name}", target)))[0] == 200, target
 
 
+async def test_the_page_links_to_what_is_promised_of_the_text(site):
+    """The verdict is on the speed."""
+    href = re.search(r'<a href="([^"]+)">Is the text still the target', (await site.get("/"))[2])
+    status, headers, text = await site.get(urljoin("/", href[1]))
+
+    assert (status, headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+    assert text.startswith("# Is the text still the target's?")
+
+
 @pytest.mark.parametrize(
     "path", ["/runbooks/SpecDecodeNothing.md", "/runbooks/..%2Fpyproject.toml", "/nothing"]
 )

@@ -10,11 +10,14 @@ from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Gauge
+from sidecar.errors import Unreachable
 from sidecar.requests.messages import Speculation
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
 from tests.export.reports import (
     NEVER_CONNECTED,
+    OBSERVING,
+    down,
     engine,
     judgement,
     model,
@@ -41,6 +44,17 @@ def text_and_tone(*models):
 
 def why(*models, **changes):
     return answer(report(*models, **changes)).why
+
+
+def test_a_sidecar_beside_a_headless_vllm_says_so():
+    """Its plug-ins connect, and vLLM was said to be down."""
+    never = replace(down(Unreachable("x")), last_scrape=None)
+    headless = answer(report(plugin=OBSERVING, scrape=never)).why
+    restarted = answer(report(plugin=OBSERVING, scrape=down(Unreachable("x")))).why
+    alone = answer(report(plugin=NEVER_CONNECTED, scrape=never)).why
+
+    assert "The plug-in of engine 0 is connected all the same. If this is a headless" in headless
+    assert "headless" not in restarted + alone
 
 
 def test_nothing_is_drafted():

@@ -139,6 +139,11 @@ def test_a_state_says_what_it_means(report, words):
             "begins once vLLM's counters confirm what the plug-in reports of engine 0.",
         ),
         (
+            NoSplitReason.NOTHING_COMPARABLE,
+            {},
+            "while vLLM drafts nothing: the plug-in of engine 0 is of an earlier version, which",
+        ),
+        (
             NoSplitReason.NOT_REPORTED,
             {},
             f"{WITHOUT}engine 0 has drafted, and no plug-in of it is connected.",

@@ -137,10 +137,22 @@ class Claims:
         if not observing:
             return _if_not_observing(self.candidates[-1])
         if any(life.trust.standing is not Standing.DIFFERS for life in observing):
-            return NoSplit(NoSplitReason.NOT_COMPARED, engine)
+            return NoSplit(self._why_none_is_compared(observing), engine)
         if not observing[0].is_consistent:
             return NoSplit(NoSplitReason.CONTRADICTS_ITSELF, engine)
         return NoSplit(NoSplitReason.COUNTS_OTHERWISE, engine, ratio=observing[0].trust.ratio)
+
+    def _why_none_is_compared(self, observing: Sequence[Life]) -> NoSplitReason:
+        """Generated tokens are compared where nothing is drafted; an old plug-in has none.
+
+        Finished requests are no proof in their place: vLLM counts none of those whose client left,
+        which the plug-in counts as aborted.
+        """
+        cuts = [life.latest for life in observing if life.latest is not None and life.reports]
+        has_drafts = self._has_drafted or any(cut.total.drafts for cut in cuts)
+        if has_drafts or not cuts or any(cut.generation_tokens is not None for cut in cuts):
+            return NoSplitReason.NOT_COMPARED
+        return NoSplitReason.NOTHING_COMPARABLE
 
 
 def claimants(lives: Sequence[Life]) -> list[Life]:

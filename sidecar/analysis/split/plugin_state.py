@@ -97,6 +97,7 @@ class NoSplitReason(StrEnum):
     NOT_CONNECTED = "not_connected"
     NOT_REPORTED = "not_reported"
     NOT_COMPARED = "not_compared"
+    NOTHING_COMPARABLE = "nothing_comparable"
     CHECKING = "checking"
     REFUSED = "refused"
     DISABLED = "disabled"

@@ -9,6 +9,7 @@ from html import unescape
 import pytest
 
 from sidecar.analysis.advice import Direction, TokensAdvice
+from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.findings.groups import Adapter
@@ -296,3 +297,16 @@ def test_while_vllm_is_down_only_that_is_shown():
         f" this its address? The sidecar keeps trying. {plugin_sentence(OBSERVING)} plug-in"
         " 0.1.0 in vLLM 0.32.0"
     )
+
+
+def test_the_verdict_says_how_replies_end_and_that_acceptance_does_not_tell_of_the_text():
+    shares = {"normal": 0.5, "loop": 0.38, "empty": 0.12}
+    page = text(model(temperature("0"), endings=EndingsReport(requests=1200, shares=shares)))
+    unknown = text(model(temperature("0")))
+
+    assert (
+        "Of the last 1,200 replies, 38% end in a repetition loop and 12% are empty. Acceptance says"
+        " nothing about the text. Is the text still the target's?" in page
+    )
+    assert "Acceptance says nothing about the text." in unknown
+    assert "replies" not in unknown

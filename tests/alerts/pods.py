@@ -347,7 +347,7 @@ class Sidecar:
 
 
 def _sampled(phases, grows, seconds):
-    """By scrape, the value of phases of (minutes, value).
+    """By scrape, the value of phases of (minutes, value); None is no sample.
 
     With ``grows``, it is what a counter has grown to by so much a minute.
     """
@@ -355,7 +355,7 @@ def _sampled(phases, grows, seconds):
     for scrape in range(ceil(sum(minutes for minutes, _ in phases) * 60 / seconds)):
         minute = scrape * seconds / 60
         samples[scrape] = total if grows else value(minute)
-        total += value(minute) * seconds / 60
+        total += (value(minute) or 0) * seconds / 60
     return samples
 
 

@@ -19,6 +19,7 @@ from tests.debian_servers import running_prometheus
 _PODS = 20
 _HOURS = 25
 _EVERY, _SELDOM = 30, 120  # seconds
+_TEMPERATURES = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
 _END = 1_700_000_000
 _TIMES = 30  # evaluations per measurement, as CPU time comes in hundredths of a second
 _LOOKS_BACK = re.compile(r"\[(1h|24h)|offset")
@@ -40,8 +41,30 @@ def _series(pod: int) -> Iterator[tuple[str, float, int]]:
             0.02,
             _EVERY,
         )
+    yield f"pod:specdec_tpot_gap_seconds:max{{{model}}}", 0.02, _EVERY
     yield f"pod:specdec_engine_drafts:max5m{{{model}}}", 5.0, _SELDOM
     yield f"pod:specdec_up:max5m{{{own}}}", 1.0, _SELDOM
+
+
+def _lately(pod: int) -> Iterator[tuple[str, float]]:
+    """The series of one pod of which rules read the last two hours, each with its value.
+
+    Its rate has dropped at every temperature.
+    """
+    own = f'namespace="prod",job="vllm",instance="pod-{pod}:9911"'
+    manner = 'method="eagle3",draft_tokens="3",adaptive_verification="false"'
+    yield f"specdec_up{{{own}}}", 1.0
+    yield f'specdec_requests_running{{{own},model_name="m",engine="0"}}', 1.0
+    yield f'pod:specdec_acceptance:judged{{{own},model_name="m"}}', 0.4
+    yield f'pod:specdec_by_time:bool{{{own},model_name="m"}}', 1.0
+    yield f'pod:specdec_speedup:ratio{{{own},model_name="m"}}', 1.2
+    for temperature in _TEMPERATURES:
+        labels = f'model_name="m",temperature="{temperature}",{manner}'
+        yield f"pod_temperature:specdec_low:bool{{{own},{labels}}}", 1.0
+        yield f"pod_temperature:specdec_not_low:timestamp_seconds{{{own},{labels}}}", _END - 60.0
+        if pod == 0:
+            name = "model_temperature:specdec_not_low:timestamp_seconds"
+            yield f'{name}{{namespace="prod",{labels}}}', _END - 60.0
 
 
 def _write(path: Path) -> None:
@@ -52,6 +75,10 @@ def _write(path: Path) -> None:
                 file.writelines(
                     f"{series} {value} {at}\n"
                     for at in range(_END - _HOURS * 3600, _END + 1, every)
+                )
+            for series, value in _lately(pod):
+                file.writelines(
+                    f"{series} {value} {at}\n" for at in range(_END - 2 * 3600, _END + 1, _EVERY)
                 )
         file.write("# EOF\n")
 

@@ -153,6 +153,11 @@ class Pod:
         self.vllm.engine(engine).plain_tokens, self.vllm.engine(engine).step = planned(tokens), step
         return self
 
+    def prompts(self, tokens, *, engine="0"):
+        """Requests have prompts of so many tokens, and hold hardly more."""
+        self.vllm.engine(engine).prompt_tokens = tokens
+        return self
+
     def finishing(self, acceptance, *, temperature="0", pace=1.0):
         """What the plug-in tells of each finished request.
 
@@ -355,7 +360,7 @@ class Sidecar:
 
 
 def _sampled(phases, grows, seconds):
-    """By scrape, the value of phases of (minutes, value).
+    """By scrape, the value of phases of (minutes, value); None is no sample.
 
     With ``grows``, it is what a counter has grown to by so much a minute.
     """
@@ -363,7 +368,7 @@ def _sampled(phases, grows, seconds):
     for scrape in range(ceil(sum(minutes for minutes, _ in phases) * 60 / seconds)):
         minute = scrape * seconds / 60
         samples[scrape] = total if grows else value(minute)
-        total += value(minute) * seconds / 60
+        total += (value(minute) or 0) * seconds / 60
     return samples
 
 

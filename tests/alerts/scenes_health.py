@@ -352,13 +352,17 @@ def sidecar_absent():
         scraped("fine", 80, (80, 1)),
         scraped("scaled-down", 20, (20, 1)),
         scraped("short", 20, (20, 1), (9, 0), (50, 1)),
+        scraped("flaps", 80, (20, 1), (6, 0), (4, 1), (6, 0), (44, 1)),
+        scraped("back", 10, (10, 1), (22, None), (40, 0)),  # known to be down for three minutes
         scraped("other", 0, (80, 0)),
     )
     nothing = Pod("none", minutes=0).plain(
         "specdec_links_info", (60, 1), runbooks=RUNBOOKS, dashboards=DASHBOARDS
     )
     nothing.own = {}
-    yield Scene("no sidecar at all", NO_SIDECAR, at=(9, 12), fleet=[Firing({})]).with_pods(nothing)
+    yield Scene("no sidecar at all", NO_SIDECAR, at=(9, 12), fleet=[Firing({})]).with_pods(
+        nothing, scraped("other", 0, (60, 0))
+    )
     yield Scene("scaled to zero", NO_SIDECAR, at=(29, 40), fleet=[Firing({})]).with_pods(
         nothing, scraped("scaled-down", 20, (20, 1))
     )

@@ -46,6 +46,14 @@ def without_vllm(pod, *spans):
     return pod.restarting(*(end for _, end in spans))
 
 
+def machine_of(pod):
+    """The pod, and its machine's exporter, which dies with it."""
+    exporter = Pod(pod.own["instance"], minutes=0).plain("up", (pod.minutes, 1), (80, 0))
+    address = pod.own["instance"].partition(":")[0]
+    exporter.own |= {"job": "node", "instance": f"{address}:9100"}
+    return pod, exporter
+
+
 def quiet():
     """Nothing that anyone should get up for."""
     old = (good(f"old{n}", minutes=40 + 5 * n) for n in range(3))
@@ -83,6 +91,10 @@ def quiet():
     evening = Pod("a").bucket("0", plan((40, 4.5), (60, 0.6), (0, 4.5)), 0.88)
     evening.bucket("1+", plan((40, 0.5), (60, 4.4), (0, 0.5)), 0.38).minutes = 150
     yield Situation("an evening of hot requests, as on every evening", (evening,), 150)
+
+    one = target(good("a", minutes=40), (40, 1), (80, 0))
+    others = [target(good(name, minutes=120)) for name in ("b", "c")]
+    yield Situation("one pod of three dies with its machine", (*machine_of(one), *others), 120)
 
     alone = target(good("a", minutes=40), (40, 1), (80, 0))
     yield Situation("a sidecar dies, and nobody knows more", (alone,), 120)
@@ -191,6 +203,9 @@ def outages():
     dies = without_vllm(good("a", minutes=46), (40, 46))
     target(dies, (46, 1), (74, 0))
     yield Situation("vLLM dies, and six minutes later its pod", (dies,), 120, DOWN, 40, 5)
+
+    last = target(good("a", minutes=40), (40, 1), (80, 0))
+    yield Situation("a model's last pod dies with its machine", machine_of(last), 120, DOWN, 40, 6)
 
     loads = without_vllm(good("a", minutes=120), *[(30 + 7 * n, 34.5 + 7 * n) for n in range(6)])
     yield Situation("a crash loop that loads for 4.5 minutes", (target(loads),), 120, DOWN, 30, 5)

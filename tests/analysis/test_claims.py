@@ -361,3 +361,23 @@ def test_a_stranger_s_few_drafts_are_not_what_vllm_is_ahead_by(server):
         server.poll(snap(drafts=own.total.drafts + 4 + number % 5))
 
     assert (server.model().no_split, drafts(server)) == (None, 600)
+
+
+def test_an_engine_core_that_came_and_went_while_a_restart_was_in_doubt_is_in_the_sum():
+    """It was taken for one of the vLLM before: on a page without a start time two polls tell."""
+    server = Server(thresholds={"min_requests": 1})
+    old = PluginEnd(server, 1)
+    for _ in range(5):
+        old.serve(drafts=100).tick()
+        server.poll(old.counted(), start=None)
+    old.close()
+    first = PluginEnd(server, 2, started=server.at + 0.1).serve(drafts=26).tick()
+    assert not server.poll(first.counted(), start=None).models
+    first.close()
+    second = PluginEnd(server, 3, started=server.at + 0.1)
+    for _ in range(60):
+        second.serve(drafts=10).tick()
+        server.poll(snap(drafts=26 + second.total.drafts), start=None)
+
+    assert (server.model().no_split, drafts(server)) == (None, 626)
+    assert engine(server).coverage == 1.0

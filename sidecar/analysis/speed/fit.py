@@ -97,6 +97,7 @@ def blocks_of(periods: Sequence[Steps]) -> list[Block]:
         for start in range(0, len(group), size):
             part = group[start : start + size]
             blocks.append(Block(sum_steps(*part), number=rounds[id(part[0])]))
+
     return blocks
 
 
@@ -108,12 +109,14 @@ def fit(blocks: Sequence[Block], machine_load: float | None = None) -> PlainStep
     groups: dict[float, list[Block]] = defaultdict(list)
     for block in blocks:
         groups[block.wanted or 2.0 ** round(log2(block.steps.running))].append(block)
+
     chunk_tokens = _chunk(blocks)
     enough = [groups[key] for key in sorted(groups) if len(groups[key]) >= _FEWEST]
     if any(block.mixed is not None for block in blocks):
         times = _counted(enough, chunk_tokens)
     else:
         times = _estimated(enough, chunk_tokens)
+
     if times is None:
         return None
 
@@ -154,6 +157,7 @@ def _counted(
         prefill = prefill_times(found, times.running)
         if prefill is not None:
             times = _with_law(times, prefill)
+
     return times
 
 
@@ -305,12 +309,14 @@ class _Design:
         names = [_LEVEL, *([_SLOPE] if self.has_slope else [])]
         if self.each is not None or self.law is not None:
             return self._solved(blocks, names, None)
+
         names += map(str, reversed(self.sizes))
         found = self._solved(blocks, names, None)
         # Where prefill is hidden follows from the values, and they from where it is hidden.
         if self.sizes and all(str(size) in found for size in self.sizes[:2]):
             hidden = knee(self.sizes, [found.get(str(size), 0.0) for size in self.sizes])
             found = self._solved(blocks, names, hidden)
+
         return found
 
     def _solved(
@@ -323,6 +329,7 @@ class _Design:
         steps = block.steps
         if self.law is None:
             yield self._all_steps(steps, hidden)
+
         if block.pure is not None and block.pure.steps and block.pure.decodes:
             yield self._pure_steps(block.pure)
         elif not block.is_counted and steps.running <= _ONE_AT_A_TIME:
@@ -359,6 +366,7 @@ class _Design:
                 size: Measured(self.each.value * size, self.each.error * size)
                 for size in self.sizes
             }
+
         return {
             size: Measured(max(values[str(size)].value, 0.0), values[str(size)].error)
             for size in self.sizes
@@ -404,6 +412,7 @@ def _with_one_prefill(
     weight = sum(1 / error**2 for _, error in found)
     if not weight:
         return [replace(design, sizes=()) for design in designs]
+
     mean = sum(value / error**2 for value, error in found) / weight
     each = Measured(max(mean, 0.0), sqrt(1 / weight))
     return [replace(design, each=each, sizes=(float(MIXED),)) for design in designs]
@@ -503,6 +512,7 @@ def _with_prefill(times: PlainStepTimes, loads: Sequence[_Load]) -> PlainStepTim
                 for size, found in sorted(nearest.prefill.items())
             ]
         )
+
     return replace(
         times,
         prefill_tokens=tuple(tuple(size for size, _, _ in row) for row in rows),
@@ -515,12 +525,14 @@ def _chunk(blocks: Sequence[Block]) -> float | None:
     """The most tokens that a step prefills, as far as prompts took several steps; else None."""
     chunks = []
     for block in blocks:
-        mixed, steps = block.mixed, block.steps
+        mixed = block.mixed
+        steps = block.steps
         if mixed is None or not mixed.steps or not steps.first_tokens:
             continue
         each = mixed.prefill_tokens / mixed.steps
         if steps.prompt_tokens / steps.first_tokens > _SEVERAL * each:
             chunks.append(each)
+
     return max(chunks, default=None)
 
 
@@ -546,6 +558,7 @@ def _compared(times: PlainStepTimes, block: Block) -> Iterator[tuple[float, floa
         if plain is not None:
             yield block.steps.request_seconds, block.steps.generated * plain.seconds
         return
+
     for tally in (block.pure, block.mixed):
         if tally is not None and tally.context_tokens:
             decodes = tally.decodes / tally.steps

@@ -63,6 +63,7 @@ def least_squares(rows: Sequence[Equation], names: Sequence[str]) -> dict[str, f
     for name in reversed(pivots):
         known = sum(left[name, other] * value for other, value in found.items())
         found[name] = (right[name] - known) / left[name, name]
+
     return found
 
 
@@ -90,4 +91,5 @@ def jackknife(
         mean = sum(values) / len(values)
         spread = sum((value - mean) ** 2 for value in values)
         errors[name] = sqrt(spread * (len(values) - 1) / len(values))
+
     return errors

@@ -272,7 +272,8 @@ def prefill_time(times: PlainStepTimes, work: PlainWork) -> PlainTime:
 
 
 def _prefill_at(times: PlainStepTimes, knot: int, tokens: float) -> PlainTime:
-    sizes, seconds = times.prefill_tokens[knot], times.prefill_seconds[knot]
+    sizes = times.prefill_tokens[knot]
+    seconds = times.prefill_seconds[knot]
     weights = prefill_weights(tokens, sizes, knee(sizes, seconds))
     value = max(sum(weight * seconds[place] for place, weight in weights.items()), 0.0)
     errors = times.prefill_errors[knot]
@@ -299,9 +300,15 @@ def knee(sizes: Sequence[float], seconds: Sequence[float]) -> float | None:
 
     It is where the line through the first two sizes meets 0; None if that is below ``MIXED``.
     """
-    if len(sizes) == 1 or seconds[1] <= seconds[0]:
+    if len(sizes) == 1:
         return None
-    found = sizes[0] - seconds[0] * (sizes[1] - sizes[0]) / (seconds[1] - seconds[0])
+
+    low, high, *_ = sizes
+    seconds_at_low, seconds_at_high, *_ = seconds
+    if seconds_at_high <= seconds_at_low:
+        return None
+
+    found = low - seconds_at_low * (high - low) / (seconds_at_high - seconds_at_low)
     return found if found > MIXED else None
 
 
@@ -317,9 +324,11 @@ def prefill_weights(
         return {}
     if len(sizes) == 1:
         return {0: tokens / sizes[0]}
-    low, high = sizes[0], sizes[1]
+
+    low, high, *_ = sizes
     if tokens >= low:
         return shares(tokens, sizes)
+
     if hidden is not None:
         beyond = max(tokens - hidden, 0.0)
         return {0: beyond / (low - hidden) if beyond else 0.0}
@@ -331,16 +340,15 @@ def prefill_weights(
 
 def by_load(times: PlainStepTimes) -> dict[str, float]:
     """S0 in the middle of each load in ``steps.LOAD_LABELS``; unmeasured loads are missing."""
-    lows = (1, *(edge + 1 for edge in LOAD_EDGES))
-    middles = {
-        label: (low + high) / 2
-        for label, low, high in zip(LOAD_LABELS, lows, LOAD_EDGES, strict=False)
-    }
-    return {
-        label: step_time(times, middle).seconds
-        for label, middle in middles.items()
-        if covers(times, middle)
-    }
+    *bounded, _ = LOAD_LABELS  # the last load has no upper edge
+    seconds = {}
+    below = 0
+    for label, edge in zip(bounded, LOAD_EDGES, strict=True):
+        middle = (below + 1 + edge) / 2
+        if covers(times, middle):
+            seconds[label] = step_time(times, middle).seconds
+        below = edge
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)

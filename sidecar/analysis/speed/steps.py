@@ -186,7 +186,8 @@ def counted_steps(grown: Mapping[Counter, float], interval: Interval = _USUAL) -
     if not grown.keys() >= _NEEDED or grown[Counter.DECODE_STEPS] <= 0 or grown[Counter.STEPS] <= 0:
         return None
 
-    first, generated = grown[Counter.FIRST_TOKENS], grown[Counter.GENERATION_TOKENS]
+    first = grown[Counter.FIRST_TOKENS]
+    generated = grown[Counter.GENERATION_TOKENS]
     if generated <= first or grown[Counter.DECODE_SECONDS] <= 0:
         return None
 
@@ -275,6 +276,7 @@ def _prompts_and_drafts(grown: Mapping[Counter, float], interval: Interval) -> d
     with_hits = grown.get(Counter.FIRST_TOKENS, 0.0)
     if interval.block:
         with_hits = min(with_hits, hits / interval.block)
+
     dropped = with_hits * interval.block * interval.drops_block
     return {
         "prompt_tokens": computed,
@@ -293,7 +295,10 @@ class StepCheck:
 
     def __init__(self) -> None:
         self.per_token: bool | None = None  # None while too little was accepted to tell
-        self._extra = self._accepted = self._drafts = self._tokens = 0.0
+        self._extra = 0.0
+        self._accepted = 0.0
+        self._drafts = 0.0
+        self._tokens = 0.0
 
     @property
     def trusts_page(self) -> bool:
@@ -319,7 +324,10 @@ class StepCheck:
             # counting are the same.
             lacks_extra = self._extra < _NONE * self._accepted
             self.per_token = lacks_extra and self._tokens > _CUT_OFF * self._drafts
-            self._extra = self._accepted = self._drafts = self._tokens = 0.0
+            self._extra = 0.0
+            self._accepted = 0.0
+            self._drafts = 0.0
+            self._tokens = 0.0
 
 
 _TELLING: Final = 30  # accepted tokens

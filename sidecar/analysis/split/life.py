@@ -122,6 +122,7 @@ class Life:
         has_drafted = self.latest is not None and self.latest.total.drafts > 0
         if state is PluginState.OBSERVING and not has_drafted:
             state = PluginState.IDLE
+
         return PluginEngineReport(
             model_name=self.key.model_name,
             engine=self.key.engine,
@@ -246,6 +247,7 @@ class Life:
         if part.end is not None:
             self.lost = max(part.end.lost, self.lost)
             self._complete(part.end)
+
         return dropped
 
     def _take_requests(self, requests: Sequence[FinishedRequest], room: int) -> int:
@@ -301,6 +303,7 @@ class Life:
         if has_new:  # else there are only more finished requests
             tables = self._with_arrived(before.tables)
             size = sum(row_size(row) for rows in tables.values() for row in rows.values())
+
         self._has_fallen |= end.total.has_fallen(before.total)
         self.forget_arriving()
 
@@ -315,6 +318,7 @@ class Life:
         )
         if has_new:
             self._adds_up = self._sums_up()
+
         if end.total != before.total or end.generation_tokens != before.generation_tokens:
             self.reports += 1  # else it is of the same moment, with more finished requests
 

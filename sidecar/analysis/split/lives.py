@@ -104,11 +104,14 @@ class Lives:
         life = self._lives.get(hello.start)
         if life is None:
             self._make_room()
-            life = self._lives[hello.start] = self._begin(hello)
+            life = self._begin(hello)
+            self._lives[hello.start] = life
+
         life.hello = hello
         if life.is_over and life.confirmed is None:
             life.is_over = False
             life.trust = Trust()
+
         life.is_past = False
         self._end(connection)
         life.connections.add(connection)
@@ -130,9 +133,11 @@ class Lives:
         if not life.observes:  # it has said itself that it has nothing to report
             self._dropped[UNCONFIRMED] += max(len(part.finished), 1)
             return
+
         if life.is_over:
             self._dropped[OTHER_ENGINE] += max(len(part.finished), 1)
             return
+
         if self._is_elsewhere(life):
             self._dropped[OTHER_ENGINE] += max(len(part.finished), 1)
             # its tables are kept: it may still appear on the page
@@ -161,6 +166,7 @@ class Lives:
             if one.confirmed is None and not one.connections:
                 left += one.size
                 one.forget_rows()
+
         return min(left, share)
 
     def _request_room(self, life: Life) -> int:
@@ -186,6 +192,7 @@ class Lives:
         gone = [life for life in self._lives.values() if not life.connections]
         if len(self._lives) < _MOST_LIVES or not gone:
             return
+
         # ``min`` returns the oldest of those that matter least.
         least = min(
             gone,
@@ -213,6 +220,7 @@ class Lives:
         self._note_traffic(at, before)
         if has_restarted:
             self._end_process()
+
         self._find_engines(page)
         self._note_out_of_reach(at, before)
         for key in reset:
@@ -221,6 +229,7 @@ class Lives:
         for key, counted in self._counted.items():
             self._compare(key, at, counted)
             self._settle(key)
+
         if len(self._disputed) > _MOST_LIVES:  # a page that names other engines each time
             self._disputed = {
                 key: starts for key, starts in self._disputed.items() if key in self._counted
@@ -277,6 +286,7 @@ class Lives:
                 unheard[key] = self._unheard.get(key, at)
                 if at - unheard[key] >= _UNREACHED_AFTER and has_grown:
                     self._out_of_reach.add(key)
+
         self._unheard = unheard
         self._out_of_reach &= self._counted.keys()
 
@@ -293,7 +303,10 @@ class Lives:
         self._unheard.clear()
         self._out_of_reach.clear()
         for life in self._lives.values():
-            if life.connections and not life.trust.is_proven and not life.has_counted:
+            # while the counters were in doubt, one of the new process may have come and gone
+            is_new = life.hello.started > self._latest_poll
+            is_known = life.trust.is_proven or life.has_counted
+            if (life.connections or is_new) and not is_known:
                 life.trust = Trust(is_new=life.from_start)
             else:
                 life.end()
@@ -304,7 +317,8 @@ class Lives:
                 totals = (life.latest or Cut()).totals
                 life.trust.restart_counters(self._counted.get(key, {}), totals)
             else:
-                life.is_past = life.is_before_reset = True
+                life.is_past = True
+                life.is_before_reset = True
 
     def _compare(self, key: EngineKey, at: float, counted: Totals) -> None:
         """Confirms the latest cut of each of an engine's lives if nothing contradicts it."""
@@ -351,12 +365,14 @@ class Lives:
         if len(claiming) > 1:
             disputed = self._disputed.setdefault(key, set())
             disputed.update(life.hello.start for life in claiming)
+
         if key not in self._disputed:
             return
 
         for life in self._of(key):
             if life.trust.is_contradicted and not life.has_counted:
                 self._disputed[key].discard(life.hello.start)
+
         if len(self._disputed[key]) < 2:
             del self._disputed[key]
 
@@ -385,6 +401,7 @@ class Lives:
                     steps=life.take_steps(),
                 )
             )
+
         return tuple(counted)
 
     def _take_finished(self) -> Iterator[FinishedRequests]:
@@ -456,6 +473,7 @@ class Lives:
         if claims:
             candidates = [life for one in claims.values() for life in one.candidates]
             shown = [life for life in candidates if life.connections]
+
         engines = tuple(life.report for life in shown)
 
         shared = tuple(key for key, one in claims.items() if len(one.connected) > 1)

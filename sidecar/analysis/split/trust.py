@@ -206,10 +206,14 @@ class Trust:
         If the life has counted no more than vLLM since then, it began with them.
         """
         self._marks.clear()
-        self._next_mark = self._counted = self._before_latest = self._least = None
+        self._next_mark = None
+        self._counted = None
+        self._before_latest = None
+        self._least = None
         self._off_since = None
         self._origin = {}
-        self.began_midway = self._may_be_midway = False
+        self.began_midway = False
+        self._may_be_midway = False
         self._have_counters_restarted = any(
             number > counted.get(name, number) for name, number in total.items()
         )
@@ -257,6 +261,7 @@ class Trust:
         else:
             self._off_since = None
             self._wait()
+
         self._note_for_a_mark(cut, standing)
 
     def contradict(self) -> None:
@@ -281,6 +286,7 @@ class Trust:
             self._unreported += any(
                 number > before.get(name, number) for name, number in counted.items()
             )
+
         if reports == self.reports:
             return
 
@@ -319,10 +325,13 @@ class Trust:
         """
         if self._marks and self._marks[0].cut.total.keys() != cut.total.keys():
             self._marks.clear()
-        following, self._next_mark = self._next_mark, None
+
+        following = self._next_mark
+        self._next_mark = None
         is_due = not self._marks or at - self._marks[-1].at >= _MARK_EVERY
         if following is not None and is_due and following.total.keys() == cut.total.keys():
             self._marks.append(_Mark(at, replace(following, most=cut.most)))
+
         while len(self._marks) > 1 and at - self._marks[1].at >= _SPAN:
             self._marks.popleft()
 
@@ -344,13 +353,16 @@ class Trust:
             return Standing.DIFFERS, whole
         if is_succeeded:  # it keeps what it has, but this confirms nothing
             return (Standing.AGREES if self.is_proven else Standing.WAITS), whole
+
         if whole.is_telling_and_within(tolerance):
             self._may_be_midway = False
             self.explains_all = self._has_rest(cut, earlier or {}, tolerance)
         elif self.follows_another:
             return self._find_midway(cut, growth, earlier or {}, tolerance)
+
         if whole.is_below(tolerance) or growth is None:
             return _compared(whole, tolerance)
+
         standing, told = _compared(growth, tolerance)
         return standing, told if standing is Standing.DIFFERS else whole
 
@@ -417,6 +429,7 @@ class Trust:
         """
         if self._off_since is None:
             self._off_since = at
+
         if not is_silent and at - self._off_since <= _PATIENCE:
             self._wait()
             return

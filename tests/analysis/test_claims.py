@@ -381,3 +381,15 @@ def test_an_engine_core_that_came_and_went_while_a_restart_was_in_doubt_is_in_th
 
     assert (server.model().no_split, drafts(server)) == (None, 626)
     assert engine(server).coverage == 1.0
+
+
+def test_a_total_that_is_older_than_vllm_s_counters_is_withheld_with_its_ratio():
+    """As where these began anew before the sidecar started: nobody knows that they did."""
+    server = Server(thresholds={"min_requests": 1})
+    plugin = PluginEnd(server, started=server.at - 1e6).serve(drafts=1000).tick()
+    for _ in range(60):
+        plugin.serve(drafts=10).tick()
+        server.poll(snap(drafts=plugin.total.drafts - 900))
+
+    assert server.model().no_split.code is NoSplitReason.COUNTS_OTHERWISE
+    assert engine(server).coverage > 2

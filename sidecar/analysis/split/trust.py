@@ -218,6 +218,10 @@ class Trust:
             number > counted.get(name, number) for name, number in total.items()
         )
 
+    def outlive_counters(self) -> None:
+        """The life is older than vLLM's counters; what it had counted before them is unknown."""
+        self._have_counters_restarted = True
+
     def compare(
         self,
         at: float,

@@ -119,6 +119,12 @@ def vllm_down():
         ]
         yield Scene(name, alert, at).with_pods(*pods)
 
+    mended = Pod("mended").drafting(5, 0.8)
+    mended.failing(lambda n: 20 <= n < 80, NoVllmMetrics("none"))
+    yield Scene(
+        "it ends five minutes after the page can be read", UNREADABLE, at=(9, 25, 43, 50)
+    ).with_pods(mended.sidecar_fires(until=43))
+
     def dying(instance, up, down, *phases):
         """Polls succeed, then fail; then the sidecar is gone, too."""
         made = pod(instance, up, down, minutes=up + down)

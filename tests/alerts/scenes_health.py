@@ -113,6 +113,7 @@ def vllm_down():
             pod("starting", 0, 90).sidecar_fires(alert=NEVER_UP, since=33),
             pod("patient", 0, 60, startup_time=4000),
             pod("slow", 0, 25),
+            pod("recent", 0, 90, start=45),
             Pod("fine").drafting(5, 0.8),
             unreadable("none", 0).sidecar_fires(alert=UNREADABLE, since=35),
             unreadable("silenced", 20).sidecar_fires(alert=UNREADABLE, since=35),

@@ -80,8 +80,11 @@ class RestartDetector:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the last page was refused because its counters fell, and nothing told why."""
-        return self._pages_below > 0
+        """Whether the last page was refused because its counters fell, and nothing told why.
+
+        Once it is known that another server answers here, too, that is why.
+        """
+        return self._pages_below > 0 and not self._is_shared
 
     def detect(self, page: PageSnapshot) -> Restarts:
         """What has started again since the last accepted page.

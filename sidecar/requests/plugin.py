@@ -27,6 +27,7 @@ import os
 import socket
 import sys
 import time
+import traceback
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -51,8 +52,8 @@ log = logging.getLogger("vllm.specdec_plugin")  # logs where and how vLLM logs i
 #
 # - ``update_from_output`` is called once a step.
 # - ``make_spec_decoding_stats`` is called once for each request and step with draft tokens. Before
-#   0.14 it is not told of which request, so the same numbers are taken from the arguments of
-#   ``update_from_output``, and it is not wrapped.
+#   0.14 vLLM does not pass it the request's id. So it is not wrapped there, and the same numbers
+#   are taken from the arguments of ``update_from_output``.
 # - ``_free_request`` is called once at the end of a request, however it ends.
 #
 # The constructor is wrapped as well, to say hello to the sidecar.
@@ -62,7 +63,8 @@ KNOWN = {
     "update_from_output": ("self scheduler_output model_runner_output",),
     "_free_request": ("self request delay_free_blocks", "self request"),
 }
-# A call may omit arguments for which vLLM has defaults: the wrappers have the same ones.
+# A call may omit arguments for which vLLM has defaults. The wrappers' last parameters are vLLM's,
+# so they can have the same defaults.
 WITH_DEFAULTS = (*functools.WRAPPER_ASSIGNMENTS, "__defaults__")
 
 
@@ -84,13 +86,15 @@ def register() -> None:
 
         install(Scheduler, vllm.__version__)
     except Exception as error:
-        log.error("specdec %s: cannot observe this vLLM: %r", VERSION, error)
+        with suppress(Exception):  # a log handler may raise
+            log.error("specdec %s: cannot observe this vLLM: %r", VERSION, error)
 
 
 def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) -> None:
     """Wraps the methods of vLLM's Scheduler, or of a class like it, unless they are wrapped.
 
-    An instance then has its ``Observer`` in ``_specdec``; None: it is not observed, or no more.
+    An instance then has its ``Observer`` in ``_specdec``, or None where it was never observed or no
+    longer is.
     """
     if "_specdec" in vars(scheduler_class):
         return
@@ -126,6 +130,8 @@ def observe(
     """
     own = [name for name, wrapper in wrappers.items() if getattr(type(scheduler), name) != wrapper]
     observer = Observer(scheduler, vllm_version, path, own)
+    # Keeps the socket open once ``fail`` has cleared ``_specdec``: the sidecar then sees a plug-in
+    # that is disabled, not a lost connection.
     scheduler._specdec_link = observer
 
     state = observer.state
@@ -241,7 +247,9 @@ def fail(scheduler: Any, part: str, error: Exception) -> None:
     observer = scheduler._specdec
     scheduler._specdec = None
     with suppress(Exception):  # a log handler may raise
-        line = inspect.getinnerframes(error.__traceback__, 0)[-1].lineno
+        own_file = fail.__code__.co_filename
+        frames = traceback.extract_tb(error.__traceback__)
+        line = next(frame.lineno for frame in reversed(frames) if frame.filename == own_file)
         state = "disabled"
         reason = f"{part}: {type(error).__name__} at line {line}"
         if isinstance(error, NotCalledError):
@@ -249,8 +257,9 @@ def fail(scheduler: Any, part: str, error: Exception) -> None:
             reason = f"{type(scheduler).__name__} has its own {error}, which does not call vLLM's"
 
         log.error("specdec %s is %s, and vLLM goes on without it: %s", VERSION, state, reason)
-        observer.let_go()
-        observer.say(state, reason)
+        if observer is not None:  # else its constructor failed
+            observer.release_requests()
+            observer.say(state, reason)
 
 
 class NotCalledError(Exception):
@@ -330,17 +339,17 @@ class Growth:
     takes over all growth at once, and counting goes on in new objects.
     """
 
-    __slots__ = ("by_accepted", "by_drafted", "cut", "ended", "forgiven", "since")
+    __slots__ = ("by_accepted", "by_drafted", "ended", "epoch", "postponed", "since")
 
-    def __init__(self, depth: int, cut: int, since: float) -> None:
-        """``depth`` is the most tokens that a draft has."""
-        self.cut = cut  # the number of the last cut before it
+    def __init__(self, depth: int, epoch: int, since: float) -> None:
+        """``depth`` is the most tokens that a draft has, ``epoch`` how many cuts there were."""
+        self.epoch = epoch
         self.since = since
         self.by_drafted = [0] * (depth + 1)  # drafts by their number of tokens
-        # Drafts by the number of tokens accepted. The last is for those that came back without any
-        # token: -1 accepted in the counters of vLLM up to 0.15.
+        # Drafts by the number of tokens accepted. The last place, at index -1, is for those that
+        # came back without any token: -1 accepted in the counters of vLLM up to 0.15.
         self.by_accepted = [0] * (depth + 2)
-        self.forgiven = 0  # accepted tokens, see Request.owe
+        self.postponed = 0  # of these -1, what is not to be subtracted yet; see Record.owe
         self.ended: list[str] = []  # outcomes of finished requests
 
     def totals(self) -> Totals:
@@ -348,7 +357,7 @@ class Growth:
         drafts = sum(self.by_drafted)
         draft_tokens = sum(tokens * number for tokens, number in enumerate(self.by_drafted))
         accepted = sum(tokens * number for tokens, number in enumerate(self.by_accepted[:-1]))
-        accepted_tokens = accepted - self.by_accepted[-1] + self.forgiven
+        accepted_tokens = accepted - self.by_accepted[-1] + self.postponed
         return Totals(
             drafts=drafts,
             draft_tokens=draft_tokens,
@@ -360,11 +369,12 @@ class Growth:
 class StepKey(NamedTuple):
     """What steps are counted by.
 
-    Up to ``2**running`` requests decode, and their mean context is at most ``4**context`` tokens.
+    Up to ``2**running_exponent`` requests decode, and their mean context is at most
+    ``4**context_exponent`` tokens.
     """
 
-    running: int
-    context: int
+    running_exponent: int
+    context_exponent: int
     is_mixed: bool | None
 
 
@@ -397,10 +407,11 @@ class Steps:
         self.drafts = 0
 
     def plus(self, growth: Steps) -> Steps:
-        """Adds growth to these, and returns them."""
+        """The sum of both."""
+        both = Steps()
         for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(growth, name))
-        return self
+            setattr(both, name, getattr(self, name) + getattr(growth, name))
+        return both
 
     def _asdict(self) -> dict[str, Any]:
         """As it is sent."""
@@ -454,57 +465,59 @@ class Cut(NamedTuple):
     dropped before it: later ones are not of this cut.
     """
 
-    growth: dict[Key, Growth]
-    steps: dict[StepKey, Steps]
-    endings: dict[str, Totals]
+    growth_by_key: dict[Key, Growth]
+    steps_by_key: dict[StepKey, Steps]
+    totals_by_ending: dict[str, Totals]
+    at: float  # Unix seconds
     finished: int
 
 
-class Request:
-    """What is kept of one request, in the attribute ``_specdec`` of vLLM's own."""
+class Record:
+    """What is kept of one of vLLM's requests, in its attribute ``_specdec``."""
 
     __slots__ = (
         "accepted_tokens",
         "draft_tokens",
         "drafts",
-        "first_token",
+        "first_token_at",
         "growth",
         "has_ended",
         "key",
         "owed",
-        "parameters",
         "prefill_stats",
+        "sampling_params",
     )
 
     def __init__(self, request: Any, key: Key, growth: Growth) -> None:
-        self.parameters = request.sampling_params
+        self.sampling_params = request.sampling_params
         self.key = key
         self.growth = growth
         self.drafts = 0
         self.draft_tokens = 0
         self.accepted_tokens = 0
         self.owed = 0
-        self.first_token = 0.0  # Unix seconds
+        self.first_token_at = 0.0  # Unix seconds
         self.has_ended = False
-        # From 0.20 the cached tokens are here, and vLLM drops it at the first token.
+        # From 0.20 it has the number of cached tokens, and vLLM drops it at the first token.
         self.prefill_stats = getattr(request, "prefill_stats", None)
 
     def owe(self, accepted: int) -> None:
         """Counts a draft that came back without any token, which vLLM up to 0.15 books as -1.
 
-        It is subtracted once the request has ended, and at most down to 0: so totals never fall,
-        and finished requests never sum to more than these.
+        Subtracted at once, it could make a total fall, and finished requests sum to more than the
+        totals. So it is postponed until the request has ended, and then subtracted, at most down
+        to 0 accepted tokens. Until then the totals are above vLLM's by so much.
         """
         if accepted != -1:
             raise ValueError
         self.owed += 1
-        self.growth.forgiven += 1
+        self.growth.postponed += 1
 
     def settle(self) -> None:
         """Subtracts what it owes, in the growth that it has now."""
         paid = min(self.owed, self.accepted_tokens)
         self.accepted_tokens -= paid
-        self.growth.forgiven -= paid
+        self.growth.postponed -= paid
 
 
 class Adapters:
@@ -547,14 +560,15 @@ class Counting:
     def __init__(self, scheduler: Any, own: list[str]) -> None:
         self.own = own
         self.state = "checking" if own else "observing"
-        self.requests: dict[str, Any] = {}  # vLLM's, while its class is checked
+        # vLLM's requests before the current step, while its class is checked.
+        self.requests: dict[str, Any] = {}
 
         self.depth = scheduler.num_spec_tokens  # also the length of vLLM's own lists
-        self.cut = 0  # the number of cuts so far
+        self.epoch = 0  # the number of cuts so far
         # What has been counted since the last cut.
-        self.growth: dict[Key, Growth] = {}
-        self.step_growth: dict[StepKey, Steps] = {}
-        self.ending_growth: dict[str, Totals] = {}
+        self.growth_by_key: dict[Key, Growth] = {}
+        self.steps_by_key: dict[StepKey, Steps] = {}
+        self.totals_by_ending: dict[str, Totals] = {}
 
         self.adapters = Adapters()
         # Whether vLLM shows a request's output tokens; None until there is a request.
@@ -562,15 +576,15 @@ class Counting:
         self.starting: dict[str, Any] = {}  # scheduled requests that have no token yet, by id
         self.finished: deque[str] = deque(maxlen=MAX_FINISHED)  # finished requests, as JSON
         self.lost = 0  # finished requests that were dropped
-        self.steps = 0
+        self.step_count = 0
         self.generation_tokens = 0
 
         # The current step.
         self.now = time.time()
-        self.length = 0.0  # seconds; 0: unknown
-        # The mean tokens of a decoding request as last sampled, since which cut, and their power.
+        self.step_seconds = 0.0  # 0: unknown
+        # The mean tokens of a decoding request as last sampled, in which epoch, and the exponent.
         self.context = 0
-        self.context_cut = -1
+        self.context_epoch = -1
         self.context_exponent = 0
         # When the last steps ended. Two times with two pipeline stages, since a request is then in
         # every other step.
@@ -587,9 +601,9 @@ class Counting:
         clock = time.monotonic()
         self.now = time.time()
         is_known = len(self.ends) == self.ends.maxlen
-        self.length = clock - self.ends[0] if is_known else 0.0
+        self.step_seconds = clock - self.ends[0] if is_known else 0.0
         self.ends.append(clock)
-        self.steps += 1
+        self.step_count += 1
 
         requests = scheduler.requests
         if self.own:
@@ -599,7 +613,7 @@ class Counting:
             if request is None or request.sampling_params is None:  # a pooling request
                 continue
             self.follow(request)
-            # Else it was preempted: model runner V2 lists it as new again.
+            # Model runner V2 lists a preempted request as new again; that one has tokens.
             if not request.num_output_tokens:
                 self.starting[new.req_id] = request
 
@@ -623,25 +637,26 @@ class Counting:
         """Counts one draft of one request.
 
         It must equal vLLM's own counters, or the sidecar withholds the split. It is the only part
-        that runs for each request and step.
+        that runs for each request and step, so it does not ask whether the sampling parameters are
+        still those of the record, as ``follow`` does.
         """
         try:
-            known = request._specdec
+            record = request._specdec
         except AttributeError:
-            known = self.follow(request)
-        growth = known.growth
-        if growth.cut != self.cut:
-            growth = self.growth_of(known.key)
-            known.growth = growth
+            record = self.follow(request)
+        growth = record.growth
+        if growth.epoch != self.epoch:
+            growth = self.growth_of(record.key)
+            record.growth = growth
 
         growth.by_drafted[drafted] += 1
-        growth.by_accepted[accepted] += 1
-        known.drafts += 1
-        known.draft_tokens += drafted
+        growth.by_accepted[accepted] += 1  # at -1, the last place, for no token at all
+        record.drafts += 1
+        record.draft_tokens += drafted
         if accepted < 0:
-            known.owe(accepted)
+            record.owe(accepted)
         else:
-            known.accepted_tokens += accepted
+            record.accepted_tokens += accepted
 
     def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
         """After vLLM's ``update_from_output``, whose ``result`` has what the step generated."""
@@ -661,10 +676,10 @@ class Counting:
             decodes -= len(first_tokens)
             tokens -= sum(first_tokens)
         if decodes > 0:
-            if self.context_cut != self.cut:
+            if self.context_epoch != self.epoch:
                 outputs = chain.from_iterable(client.outputs for client in clients)
                 self.sample_context(scheduler.requests, [*outputs])
-            if self.length:
+            if self.step_seconds:
                 self.count_step(scheduler_output, decodes, tokens)
 
     def take_started(self) -> list[int]:
@@ -674,12 +689,12 @@ class Counting:
         """
         first_tokens = []
         for request_id, request in [*self.starting.items()]:
-            known = request._specdec
+            record = request._specdec
             tokens = request.num_output_tokens
-            if tokens or known.has_ended:
+            if tokens or record.has_ended:
                 del self.starting[request_id]
             if tokens:
-                known.first_token = known.first_token or self.now
+                record.first_token_at = record.first_token_at or self.now
                 first_tokens.append(tokens)
         return first_tokens
 
@@ -694,14 +709,14 @@ class Counting:
 
         is_mixed = None if scheduled is None else prefill_tokens > MIXED
         key = StepKey(exponent(decodes), self.context_exponent, is_mixed)
-        steps = self.step_growth.get(key)
+        steps = self.steps_by_key.get(key)
         if steps is None:
             steps = Steps()
-            self.step_growth[key] = steps
+            self.steps_by_key[key] = steps
         steps.steps += 1
-        steps.seconds += self.length
+        steps.seconds += self.step_seconds
         steps.decodes += decodes
-        steps.request_seconds += decodes * self.length
+        steps.request_seconds += decodes * self.step_seconds
         steps.tokens += tokens
         steps.prefill_tokens += prefill_tokens
         steps.context_tokens += decodes * self.context
@@ -709,7 +724,7 @@ class Counting:
 
     def sample_context(self, requests: dict[str, Any], outputs: list[Any]) -> None:
         """Looks at how many tokens some of the decoding requests have: once a report."""
-        self.context_cut = self.cut
+        self.context_epoch = self.epoch
         every = -(-len(outputs) // MAX_SAMPLED) or 1
         decoding = [requests.get(output.request_id) for output in outputs[::every]]
         contexts = [
@@ -724,18 +739,21 @@ class Counting:
     def check(self, drafts: dict[str, Any], outputs: list[Any]) -> None:
         """Checks that the class's own methods call vLLM's.
 
-        A step with drafts and the end of a request show it. ``NotCalledError`` if they do not.
+        A request's drafts show it first, or its end where nothing is drafted: the state is then
+        ``observing``, and the next report is sent. The check goes on until a request has ended.
+        ``NotCalledError`` if they do not.
         """
         for output in outputs:
-            known = getattr(self.requests.get(output.request_id), "_specdec", None)
-            if known is None or not output.new_token_ids:  # None: a pooling request
+            request = self.requests.get(output.request_id)
+            record = getattr(request, "_specdec", None)
+            if record is None or not output.new_token_ids:  # None: a pooling request
                 continue
 
             drafted = drafts.get(output.request_id)
             has_ended = output.finish_reason is not None
-            if drafted and not known.drafts:
+            if drafted and not record.drafts:
                 raise NotCalledError("make_spec_decoding_stats")
-            if has_ended and not known.has_ended:
+            if has_ended and not record.has_ended:
                 raise NotCalledError("_free_request")
             if self.state == "checking" and (drafted or (has_ended and not self.depth)):
                 self.state = "observing"
@@ -745,23 +763,23 @@ class Counting:
 
     # A request
 
-    def follow(self, request: Any) -> Request:
-        """What is known of a request.
+    def follow(self, request: Any) -> Record:
+        """The record of a request.
 
         It begins anew if the request is new, or was resumed with other sampling parameters.
         """
-        known = request.__dict__.get("_specdec")
-        if known is not None and known.parameters is request.sampling_params:
-            return known
-        if known is None and self.own and request.num_output_tokens:
+        record = request.__dict__.get("_specdec")
+        if record is not None and record.sampling_params is request.sampling_params:
+            return record
+        if record is None and self.own and request.num_output_tokens:
             raise NotCalledError("update_from_output")  # it got them in no step of vLLM's
 
         if self.shows_output is None:
             self.shows_output = hasattr(request, "output_token_ids")
         key = self.key_of(request)
-        known = Request(request, key, self.growth_of(key))
-        request._specdec = known
-        return known
+        record = Record(request, key, self.growth_of(key))
+        request._specdec = record
+        return record
 
     def key_of(self, request: Any) -> Key:
         """What a request is counted by."""
@@ -779,32 +797,32 @@ class Counting:
 
     def growth_of(self, key: Key) -> Growth:
         """What requests with this key have done since the last cut."""
-        growth = self.growth.get(key)
+        growth = self.growth_by_key.get(key)
         if growth is None:
-            growth = Growth(self.depth, self.cut, self.now)
-            self.growth[key] = growth
+            growth = Growth(self.depth, self.epoch, self.now)
+            self.growth_by_key[key] = growth
         return growth
 
     def end(self, request: Any) -> None:
         """Counts the end of a request."""
         if request.sampling_params is None:  # a pooling request
             return
-        known = self.follow(request)
-        if known.has_ended:  # with a KV connector, a request can end a second time
+        record = self.follow(request)
+        if record.has_ended:  # with a KV connector, a request can end a second time
             return
-        known.has_ended = True
+        record.has_ended = True
 
         outcome = OUTCOMES.get(request.status.name.replace("FINISHED_", ""), "error")
-        known.growth = self.growth_of(known.key)
-        known.growth.ended.append(outcome)
-        known.settle()
-        ending = self.count_ending(request, known, outcome)
+        record.growth = self.growth_of(record.key)
+        record.growth.ended.append(outcome)
+        record.settle()
+        ending = self.count_ending(request, record, outcome)
 
         if len(self.finished) == self.finished.maxlen:
             self.lost += 1  # the oldest, which the next line drops
-        self.finished.append(encode(finished_request(request, known, outcome, ending, self.now)))
+        self.finished.append(encode(finished_request(request, record, outcome, ending, self.now)))
 
-    def count_ending(self, request: Any, known: Request, outcome: str) -> str | None:
+    def count_ending(self, request: Any, record: Record, outcome: str) -> str | None:
         """Says how the output of a finished request ends, and counts it; None if unknown.
 
         An error here disables nothing but this.
@@ -821,50 +839,50 @@ class Counting:
             return None
 
         one = Totals(
-            drafts=known.drafts,
-            draft_tokens=known.draft_tokens,
-            accepted_tokens=known.accepted_tokens,
+            drafts=record.drafts,
+            draft_tokens=record.draft_tokens,
+            accepted_tokens=record.accepted_tokens,
             **{outcome: 1},
         )
-        self.ending_growth[ending] = self.ending_growth.get(ending, Totals()).plus(one)
+        self.totals_by_ending[ending] = self.totals_by_ending.get(ending, Totals()).plus(one)
         return ending
 
     def take(self) -> Cut:
         """All that has been counted since the last cut; from now on, it is counted anew."""
         finished = len(self.finished) + self.lost
-        cut = Cut(self.growth, self.step_growth, self.ending_growth, finished)
-        self.cut += 1
-        self.growth = {}
-        self.step_growth = {}
-        self.ending_growth = {}
+        cut = Cut(self.growth_by_key, self.steps_by_key, self.totals_by_ending, self.now, finished)
+        self.epoch += 1
+        self.growth_by_key = {}
+        self.steps_by_key = {}
+        self.totals_by_ending = {}
         return cut
 
 
 def finished_request(
-    request: Any, known: Request, outcome: str, ending: str | None, now: float
+    request: Any, record: Record, outcome: str, ending: str | None, now: float
 ) -> dict[str, Any]:
     """The record of a finished request."""
     last_token = now if request.num_output_tokens else None
     unsupported = [
         name
         for name, off in UNSUPPORTED.items()
-        if getattr(known.parameters, name, off[0]) not in off
+        if getattr(record.sampling_params, name, off[0]) not in off
     ]
     return {
-        "temperature": known.key.temperature,
+        "temperature": record.key.temperature,
         "prompt_tokens": max(request.num_prompt_tokens, 0),
-        "cached_tokens": cached_tokens(request, known.prefill_stats),
+        "cached_tokens": cached_tokens(request, record.prefill_stats),
         "output_tokens": request.num_output_tokens,
         "outcome": outcome,
         "ending": ending,
-        "structured": known.key.output == "structured",
-        "sampling": known.key.sampling,
-        "adapter": known.key.adapter or None,
-        "drafts": known.drafts,
-        "draft_tokens": known.draft_tokens,
-        "accepted_tokens": known.accepted_tokens,
+        "structured": record.key.output == "structured",
+        "sampling": record.key.sampling,
+        "adapter": record.key.adapter or None,
+        "drafts": record.drafts,
+        "draft_tokens": record.draft_tokens,
+        "accepted_tokens": record.accepted_tokens,
         "arrival": unix_seconds(getattr(request, "arrival_time", None)),  # from 0.9.1
-        "first_token": known.first_token or last_token,
+        "first_token": record.first_token_at or last_token,
         "last_token": last_token,
         "parameters": unsupported,
     }
@@ -916,7 +934,8 @@ def is_loop(tail: list[int]) -> bool:
 def sampling(parameters: Any) -> str:
     """How a request's tokens are chosen.
 
-    Top-k, top-p and min-p shape the target's distribution, not the draft's.
+    Top-k, top-p and min-p lower the acceptance rate, since they shape the target's distribution and
+    not the draft's.
     """
     if not parameters.temperature:
         return "greedy"
@@ -964,10 +983,10 @@ def by_position(by_length: list[int]) -> list[int]:
 # -------------------------------------------------------------------------------------------------
 
 PERIOD = 1.0  # seconds between reports while there is traffic
-# The same if generation tokens are more than this many times what they were, so that the split of a
-# young engine is not far behind its counters.
-SHORT_PERIOD = 0.1
-MUCH = 1.05
+# A report comes sooner if generation tokens have grown by so much since the last: else the split of
+# a young engine would be far behind its counters.
+EARLY_GROWTH = 1.05
+EARLY_PERIOD = 0.1
 # What a report may take of a step: a share of the step's length, within these limits in seconds.
 SHARE = 0.01
 LEAST_SECONDS = 20e-6
@@ -994,15 +1013,16 @@ class Observer(Counting):
         self.unsent: dict[tuple[str, Any], None] = {}  # rows that have changed, by table and key
         self.slices: Iterator[float] | None = None  # the report in progress
         self.due = 0.0  # when the next one is, by the monotonic clock
-        self.soonest = 0.0  # the same if much has been generated since the last
-        self.much = 0.0  # generation tokens that are much
+        self.early_due = 0.0  # the same if so many tokens have been generated by then:
+        self.early_tokens = 0.0
+        self.is_idle = False  # whether the engine has nothing to do after the current step
 
         self.hello = introduction(scheduler, vllm_version)
         self.told: tuple[str, list[str]] | None = None  # the state and tables of the last hello
         self.path = path
         self.process = os.getpid()
         self.socket: Any = None  # None: not connected
-        leave_in_children(self)
+        drop_in_children(self)
 
     def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
         """Counts the step, and reports if it is time."""
@@ -1012,13 +1032,14 @@ class Observer(Counting):
     def go_on(self, scheduler: Any) -> None:
         """Begins a report if it is time, and goes on with the one in progress.
 
-        A report takes a small share of each step. If the engine is idle it is sent to the end,
-        since the next step may be far off.
+        A report takes a small share of each step, and at least one of its parts. If the engine is
+        idle it is sent to the end, since the next step may be far off.
         """
-        is_idle = not scheduler.running and not scheduler.get_num_unfinished_requests()
-        if is_idle:  # also in the step that vLLM runs after an abort, to tell its workers
-            self.ends.clear()
-        if is_idle or (self.slices is None and self.is_due()):
+        self.is_idle = not scheduler.running and not scheduler.get_num_unfinished_requests()
+        if self.is_idle:  # also in the step that vLLM runs after an abort, to tell its workers
+            self.ends.clear()  # the next step's length is unknown
+        if self.is_idle or (self.slices is None and self.is_due()):
+            # An idle engine finishes the report in progress, and then makes its last one.
             self.slices = chain(self.slices or (), self.report(scheduler))
 
         if self.slices is None:
@@ -1026,7 +1047,7 @@ class Observer(Counting):
 
         until = time.perf_counter() + self.allowance()
         for seconds in self.slices:
-            if not is_idle and time.perf_counter() + seconds > until:
+            if not self.is_idle and time.perf_counter() + seconds > until:
                 return
 
         self.slices = None
@@ -1034,17 +1055,19 @@ class Observer(Counting):
     def is_due(self) -> bool:
         """Whether a report is: after a period, or sooner if the totals have grown much."""
         clock = self.ends[-1]
-        return clock >= self.due or (clock >= self.soonest and self.generation_tokens > self.much)
+        is_early = clock >= self.early_due and self.generation_tokens > self.early_tokens
+        return clock >= self.due or is_early
 
     def rows_allowed(self) -> int:
         """Rows in the next packet: the more, the fewer packets the sidecar must read."""
-        if not self.ends:  # idle
+        if self.is_idle:
             return MOST_ROWS
-        return min(max(int(self.allowance() / ROW_SECONDS), LEAST_ROWS), MOST_ROWS)
+        affordable = int((self.allowance() - PACKET_SECONDS) / ROW_SECONDS)
+        return min(max(affordable, LEAST_ROWS), MOST_ROWS)
 
     def allowance(self) -> float:
         """Seconds that a report may take of this step."""
-        return min(max(LEAST_SECONDS, SHARE * self.length), MOST_SECONDS)
+        return min(max(LEAST_SECONDS, SHARE * self.step_seconds), MOST_SECONDS)
 
     def report(self, scheduler: Any) -> Iterator[float]:
         """Sends one cut, in parts; yields the seconds that the next part may take, before it.
@@ -1054,40 +1077,41 @@ class Observer(Counting):
         """
         clock = time.monotonic()
         self.due = clock + PERIOD
-        self.soonest = clock + SHORT_PERIOD
-        self.much = self.generation_tokens * MUCH
+        self.early_due = clock + EARLY_PERIOD
+        self.early_tokens = self.generation_tokens * EARLY_GROWTH
 
         self.introduce()
-        if self.state == "checking":
-            return
-
         end = self.heartbeat(scheduler)
         cut = self.take()
         yield from self.fold_cut(cut)
+        if self.state == "checking":
+            return  # what was counted is told once it is known to be all
+
         end["total"] = self.total._asdict()
         yield from self.send_cut(cut, end)
 
     def introduce(self) -> None:
         """Says hello if the sidecar does not know who reports, or what."""
         if self.process != os.getpid():
-            self.leave()
+            self.drop_connection()
         is_told = self.told == (self.state, self.named_tables())
         if self.socket is None or self.state == "checking" or not is_told:
             self.say(self.state, self.reason)
 
     def fold_cut(self, cut: Cut) -> Iterator[float]:
         """Adds a cut to the total and the tables."""
-        for key, growth in cut.growth.items():
+        for key, growth in cut.growth_by_key.items():
             yield FOLD_SECONDS
             self.fold(key, growth)
-        for step_key, steps in cut.steps.items():
-            self.row("steps", step_key, self.now).add(steps)
-        for ending, totals in cut.endings.items():
-            self.row("ending", ending, self.now).add(totals)
+        for step_key, steps in cut.steps_by_key.items():
+            yield FOLD_SECONDS
+            self.row("steps", step_key, cut.at).add(steps)
+        for ending, totals in cut.totals_by_ending.items():
+            self.row("ending", ending, cut.at).add(totals)
 
     def send_cut(self, cut: Cut, end: dict[str, Any]) -> Iterator[float]:
         """Sends the rows that have changed, and the finished requests of the cut."""
-        is_told = bool(self.unsent)
+        has_sent_end = bool(self.unsent)
         while self.unsent:
             yield PACKET_SECONDS
             rows = [*islice(self.unsent, self.rows_allowed())]
@@ -1097,14 +1121,16 @@ class Observer(Counting):
             for row in rows:
                 del self.unsent[row]
 
-        left = cut.finished
-        while not is_told or left > self.lost:  # some may have been dropped since
+        # ``cut.finished`` and ``self.lost`` count from the engine's start, so what is between them
+        # waits; while this goes on, some of it may be dropped.
+        last = cut.finished
+        while not has_sent_end or last > self.lost:
             yield PACKET_SECONDS
-            finished = self.packable(left - self.lost)
+            finished = self.packable(last - self.lost)
             if not self.send_report(finished=finished, end=end):
                 return
-            is_told = True
-            left -= len(finished)
+            has_sent_end = True
+            last -= len(finished)
             for _ in finished:
                 self.finished.popleft()
 
@@ -1114,7 +1140,7 @@ class Observer(Counting):
         return {
             "lost": self.lost,
             "at": self.now,
-            "steps": self.steps,
+            "steps": self.step_count,
             "generation_tokens": self.generation_tokens,
             "running": running,
             "waiting": max(scheduler.get_num_unfinished_requests() - running, 0),
@@ -1127,10 +1153,10 @@ class Observer(Counting):
             # Totals never fall, so what vLLM up to 0.15 subtracts is kept for the next cut. If
             # nothing was drafted since, it never will be made up for.
             if totals.drafts:
-                self.growth_of(key).forgiven += totals.accepted_tokens
+                self.growth_of(key).postponed += totals.accepted_tokens
             totals = totals._replace(accepted_tokens=0)
         if totals.accepted_tokens > totals.draft_tokens:
-            raise ValueError  # not what it takes for numbers of drafts
+            raise ValueError  # more accepted than drafted: vLLM passes other numbers than known
 
         self.total = self.total.plus(totals)
         for table, row_key in zip(BY_REQUEST, key):
@@ -1156,12 +1182,12 @@ class Observer(Counting):
         return tables
 
     def packable(self, most: int) -> list[str]:
-        """The oldest finished requests, ``most`` of them or as many as a packet holds."""
+        """The oldest finished requests: ``most``, or as many as fit a packet, but at least one."""
         fitting: list[str] = []
         size = 0
         for text in islice(self.finished, max(min(most, MAX_FINISHED_SENT), 0)):
             size += len(text.encode(errors="replace"))
-            if size > MAX_BYTES:
+            if size > MAX_BYTES and fitting:
                 break
             fitting.append(text)
         return fitting
@@ -1179,7 +1205,10 @@ class Observer(Counting):
         return self.send("report", report)
 
     def say(self, state: str, reason: str = "") -> None:
-        """Sends a hello, on a new connection if there is none; all rows are then to be sent."""
+        """Takes on a state, and says hello with it, on a new connection if there is none.
+
+        All rows of the tables that the hello names are then to be sent.
+        """
         self.state = state
         self.reason = reason
         if self.socket is None and self.process == os.getpid():
@@ -1188,7 +1217,7 @@ class Observer(Counting):
         self.told = (state, tables)
         hello = {**self.hello, "state": state, "reason": reason[:200], "tables": tables}
         if self.send("hello", encode(hello)):
-            every = [(table, key) for table, rows in self.tables.items() for key in rows]
+            every = [(table, key) for table in tables for key in self.tables[table]]
             self.unsent = dict.fromkeys(every)
 
     def named_tables(self) -> list[str]:
@@ -1199,14 +1228,19 @@ class Observer(Counting):
         """Tries to connect; if nobody listens, or no descriptor is free, the next report tries."""
         with suppress(OSError):
             kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
-            self.socket = socket.socket(socket.AF_UNIX, kind)
-            self.socket.connect(self.path)
+            connecting = socket.socket(socket.AF_UNIX, kind)
+            try:
+                connecting.connect(self.path)
+            except OSError:
+                connecting.close()
+                return
+            self.socket = connecting
 
     def send(self, kind: str, message: str) -> bool:
         """Whether the socket took the packet.
 
-        If it is full, the packet is not sent. If it is broken, it is closed, too: an end that is
-        not told is seen by that.
+        If it is full, the packet is not sent. If it is broken, or has no room for a hello, it is
+        closed, too: so the sidecar notices a change of state that it was not told.
         """
         if self.socket is None:
             return False
@@ -1220,29 +1254,29 @@ class Observer(Counting):
                 self.socket = None
             return False
 
-    def leave(self) -> None:
-        """Lets go of the connection in a forked process, which is the parent's."""
+    def drop_connection(self) -> None:
+        """Lets go of the connection in a forked process: it is the parent's."""
         if self.socket is not None:
             self.socket.close()  # this process's descriptor; the connection stays open
             self.socket = None
 
-    def let_go(self) -> None:
+    def release_requests(self) -> None:
         """Lets go of vLLM's requests, and of a report in progress."""
         self.starting = {}
         self.requests = {}
         self.slices = None
 
 
-def leave_in_children(observer: Observer) -> None:
+def drop_in_children(observer: Observer) -> None:
     """Lets processes that are forked from this one let go of the observer's connection."""
     reference = weakref.ref(observer)
 
-    def leave() -> None:
-        known = reference()
-        if known is not None:
-            known.leave()
+    def drop() -> None:
+        alive = reference()
+        if alive is not None:
+            alive.drop_connection()
 
-    os.register_at_fork(after_in_child=leave)
+    os.register_at_fork(after_in_child=drop)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -1261,6 +1295,8 @@ SPECULATION = {
     "draft_layers": "draft_model_config.hf_text_config.num_hidden_layers",
 }
 MAX_OPTIONS = 4096  # characters of the --speculative-config
+# Options whose names end so are not sent. vLLM has none today.
+SECRET = ("_key", "_secret", "_token", "password")
 # The same from its whole configuration on.
 CONFIGURATION = {
     "model_runner_v2": "use_v2_model_runner",
@@ -1312,17 +1348,18 @@ def speculation(speculative: Any) -> dict[str, Any] | None:
     if not speculative:
         return None
     schedule = getattr(speculative, "num_speculative_tokens_per_batch_size", None) or []
+    draft_tokens = speculative.num_speculative_tokens or 0
     draft = getattr(speculative, "draft_model_config", None)
     architectures = None
     with suppress(Exception):  # a property may raise
         architectures = [str(name)[:256] for name in draft.architectures[:8]]
     return {
-        "method": speculative.method,
-        "num_speculative_tokens": min(speculative.num_speculative_tokens or 0, 1024),
+        "method": setting(speculative, "method"),
+        "num_speculative_tokens": min(draft_tokens, 1024),
         "per_batch_size": bool(schedule),
         "schedule": schedule[:64],
         "adaptive_verification": bool(getattr(speculative, "enable_adaptive_verification", None)),
-        "rejection_sample_method": getattr(speculative, "rejection_sample_method", None),
+        "rejection_sample_method": setting(speculative, "rejection_sample_method"),
         "parallel_drafting": bool(getattr(speculative, "parallel_drafting", None)),
         "draft_architectures": architectures,
         "options": options(speculative),
@@ -1331,9 +1368,10 @@ def speculation(speculative: Any) -> dict[str, Any] | None:
 
 
 def options(speculative: Any) -> str | None:
-    """The --speculative-config as JSON: what differs from vLLM's defaults; None if it is unknown.
+    """The --speculative-config as JSON; None if it is unknown or too long.
 
-    vLLM fills in 0 for some options that it does not need, and takes no 0 for them.
+    It has the plain values that differ from vLLM's defaults. Not a 0 that vLLM has filled in for an
+    option that it does not need, since it takes no 0 for these.
     """
     found = {}
     with suppress(Exception):
@@ -1342,7 +1380,8 @@ def options(speculative: Any) -> str | None:
             default = getattr(field.default, "default", field.default)  # of pydantic's FieldInfo
             is_plain = isinstance(value, (bool, int, float, str, list))
             is_filled_in = value == 0 and default is None
-            if is_plain and value != default and not is_filled_in:
+            is_secret = field.name.endswith(SECRET)
+            if is_plain and value != default and not is_filled_in and not is_secret:
                 found[field.name] = value
         text = encode(found)
         return text if found and len(text) <= MAX_OPTIONS else None
@@ -1350,7 +1389,7 @@ def options(speculative: Any) -> str | None:
 
 
 def setting(source: Any, path: str) -> Any:
-    """What vLLM has configured, as text, number or flag; None if this vLLM has no such setting."""
+    """A setting of vLLM's: text, a flag or an integer from 0 on; None if it has no such setting."""
     with suppress(Exception):  # a property may raise
         for name in path.split("."):
             source = getattr(source, name)

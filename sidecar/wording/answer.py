@@ -121,11 +121,12 @@ def _without_drafts(report: Report) -> Answer:
         )
         return Answer("vLLM decodes without drafts.", "mute", why)
 
+    if engines and all(engine.gauges.get(Gauge.AWAKE) == 0 for engine in engines):
+        why = f"vLLM says so itself. {counted(waiting, 'request')} waiting until it is woken up."
+        return Answer("vLLM is asleep.", "even", why)
     if waiting:
-        why = (
-            f"{counted(waiting, 'request')} waiting, none running: it sleeps, is paused, or hangs."
-        )
-        return Answer("vLLM is asleep or paused.", "even", why)
+        why = f"{counted(waiting, 'request')} waiting: vLLM is paused, or it hangs."
+        return Answer("Requests wait, and none runs.", "even", why)
 
     return Answer("vLLM is idle.", "mute", "No request is running, so there is nothing to judge.")
 

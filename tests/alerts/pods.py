@@ -153,6 +153,11 @@ class Pod:
         self.vllm.engine(engine).plain_tokens, self.vllm.engine(engine).step = planned(tokens), step
         return self
 
+    def prompts(self, tokens, *, engine="0"):
+        """Requests have prompts of so many tokens, and hold hardly more."""
+        self.vllm.engine(engine).prompt_tokens = tokens
+        return self
+
     def finishing(self, acceptance, *, temperature="0", pace=1.0):
         """What the plug-in tells of each finished request.
 

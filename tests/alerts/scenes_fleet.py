@@ -6,7 +6,7 @@ from sidecar.requests.messages import Speculation
 from tests.alerts.pods import DAY, Firing, Pod
 from tests.alerts.scene import Scene, scenes
 from tests.alerts.scenes_judged import ADAPTIVE, COLLAPSED, LOW, NOT_JUDGED, SLOWER
-from tests.alerts.vllm_pages import after, plan, planned
+from tests.alerts.vllm_pages import PROMPT_TOKENS, after, plan, planned
 
 ACROSS, REGRESSED = "SpecDecodeAcceptanceLowAcrossPods", "SpecDecodeAcceptanceRegressed"
 STOPPED, NET_NEGATIVE = "SpecDecodeStopped", "SpecDecodeNetNegative"
@@ -249,6 +249,21 @@ def by_plain_pods():
         drafting("fast", 1.3),
         drafting("low", 1.3, 0.39),  # loses by its rate alone
         Pod("measured").drafting(5, 0.7).timed(0.9, reference=1.5),  # its own baseline decides,
+    )
+    yield Scene(
+        "plain pods are no reference at another context, nor between two of them",
+        SLOWER,
+        at=(9, 30),
+        needs_prometheus=True,
+    ).with_pods(
+        Pod("plain").generating(50),
+        drafting("alike", 0.9).prompts(1.2 * PROMPT_TOKENS).fires(0.9),
+        drafting("longer", 0.9).prompts(1.3 * PROMPT_TOKENS),
+        drafting("shorter", 0.9).prompts(0.7 * PROMPT_TOKENS),
+        two("engines", 0.9, 0.9).prompts(3 * PROMPT_TOKENS, engine="1"),
+        Pod("short", model="other").generating(50),
+        Pod("long", model="other").generating(50).prompts(3 * PROMPT_TOKENS),
+        Pod("between", model="other").drafting(5, 0.7).untimed(0.9).prompts(2 * PROMPT_TOKENS),
     )
     pays = drafting("pays", 1.3, 0.39).fires(0.39, severity="info")
     loses = drafting("loses", 0.9, 0.39).fires(0.39, severity="info").fires(0.9, alert=SLOWER)

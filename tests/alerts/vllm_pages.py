@@ -73,6 +73,7 @@ class Engine:
         self.running = planned(0)
         self.plain_tokens = planned(0)  # generated without drafts, a second
         self.step = PLAIN_STEP  # seconds of a step
+        self.prompt_tokens = PROMPT_TOKENS
         self.at_once = planned(AT_ONCE)  # requests in a step
         self.speedup = None  # against steps of ``PLAIN_STEP``, in place of how long a step takes
         self.has_baseline = False  # by which the speedup is measured
@@ -120,7 +121,7 @@ class Engine:
             )
         yield "generation_tokens_total", labels, counts["tokens"]
         for name in ("prompt_tokens_total", "prefix_cache_hits_total"):
-            yield name, labels, PROMPT_TOKENS * counts["requests"]
+            yield name, labels, self.prompt_tokens * counts["requests"]
         for name, count, total in (
             ("time_to_first_token", counts["requests"], counts["requests"] / 20),
             ("inter_token_latency", counts["steps"], counts["step_seconds"]),

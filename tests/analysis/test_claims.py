@@ -361,3 +361,35 @@ def test_a_stranger_s_few_drafts_are_not_what_vllm_is_ahead_by(server):
         server.poll(snap(drafts=own.total.drafts + 4 + number % 5))
 
     assert (server.model().no_split, drafts(server)) == (None, 600)
+
+
+def test_an_engine_core_that_came_and_went_while_a_restart_was_in_doubt_is_in_the_sum():
+    """It was taken for one of the vLLM before: on a page without a start time two polls tell."""
+    server = Server(thresholds={"min_requests": 1})
+    old = PluginEnd(server, 1)
+    for _ in range(5):
+        old.serve(drafts=100).tick()
+        server.poll(old.counted(), start=None)
+    old.close()
+    first = PluginEnd(server, 2, started=server.at + 0.1).serve(drafts=26).tick()
+    assert not server.poll(first.counted(), start=None).models
+    first.close()
+    second = PluginEnd(server, 3, started=server.at + 0.1)
+    for _ in range(60):
+        second.serve(drafts=10).tick()
+        server.poll(snap(drafts=26 + second.total.drafts), start=None)
+
+    assert (server.model().no_split, drafts(server)) == (None, 626)
+    assert engine(server).coverage == 1.0
+
+
+def test_a_total_that_is_older_than_vllm_s_counters_is_withheld_with_its_ratio():
+    """As where these began anew before the sidecar started: nobody knows that they did."""
+    server = Server(thresholds={"min_requests": 1})
+    plugin = PluginEnd(server, started=server.at - 1e6).serve(drafts=1000).tick()
+    for _ in range(60):
+        plugin.serve(drafts=10).tick()
+        server.poll(snap(drafts=plugin.total.drafts - 900))
+
+    assert server.model().no_split.code is NoSplitReason.COUNTS_OTHERWISE
+    assert engine(server).coverage > 2

@@ -9,7 +9,7 @@ from sidecar.analysis.verdict import Verdict
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.engine.names import Counter
-from sidecar.errors import TimedOut
+from sidecar.errors import AnotherServer, TimedOut
 from sidecar.settings import Settings
 from tests.analysis.analysis_tools import EAGLE, PluginEnd, Pod, Server, page, snap
 
@@ -141,6 +141,19 @@ def test_an_engine_that_left_the_page_keeps_its_counters_for_a_while_and_loses_i
     assert server.drafts() == {"0": 100}
     server.poll(snap("0", 5), seconds=100_000, start=2.0)
     assert server.drafts() == {"0": 5}
+
+
+def test_the_counters_stay_while_a_server_that_is_known_to_be_another_one_answers():
+    """They went at each of its pages, and came back with the next one of their own server."""
+    server = Server()
+    server.poll(snap("0", 5000), start=None)
+    server.poll(snap("0", 900), start=None)
+    assert server.drafts() == {}, "nobody knows yet whether it has restarted"
+
+    server.poll(snap("0", 5001), start=None)
+    server.poll(snap("0", 901), start=None)
+    assert isinstance(server.report().scrape.last_error, AnotherServer)
+    assert server.drafts() == {"0": 5001}
 
 
 def test_a_clock_that_is_set_forward_makes_no_engine_leave():

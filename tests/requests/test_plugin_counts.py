@@ -335,6 +335,7 @@ class Options:
     num_speculative_tokens_per_batch_size: list | None = None
     draft_sample_method: str = "greedy"
     prompt_lookup_max: int | None = None
+    access_token: str | None = None  # none of vLLM's today
     suffix_decoding_max_spec_factor: float = 1.0
     draft_model_config: object = None
 
@@ -347,11 +348,12 @@ class Options:
         ({"num_speculative_tokens_per_batch_size": [[1, 4, 3]]},) * 2,
         ({"model": "m" * 5000}, None),
         ({"prompt_lookup_max": 0}, {}),
+        ({"access_token": "secret"}, {}),
         ({"suffix_decoding_max_spec_factor": 0}, {"suffix_decoding_max_spec_factor": 0}),
     ],
 )
 def test_hello_has_the_whole_speculative_config_but_its_defaults(changes, told):
-    """It is what a reader changes one option of; objects are left out, and so is what is huge."""
+    """A reader changes one option of it; objects, secrets and what is huge are left out."""
     given = {"method": "eagle3", "model": "/models/head", "num_speculative_tokens": 3}
     options = plugin.options(Options(**{**given, "draft_model_config": object(), **changes}))
 

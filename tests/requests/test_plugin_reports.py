@@ -76,7 +76,7 @@ def test_a_report_takes_a_small_share_of_a_step(made):
     observer = made()._specdec
     allowances = []
     for seconds in (0.0, 0.001, 0.03, 10.0):
-        observer.length = seconds
+        observer.step_seconds = seconds
         allowances.append(observer.allowance())
 
     assert allowances == pytest.approx([20e-6, 20e-6, 300e-6, 500e-6])

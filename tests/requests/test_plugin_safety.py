@@ -201,6 +201,29 @@ def test_a_subclass_whose_method_calls_vllms_is_observed_once_a_step_with_drafts
     plain.until(lambda: (plain.total, plain.only.state), (scheduler.counted, "observing"))
 
 
+def test_what_is_kept_while_a_class_is_checked_does_not_grow_with_its_requests(installed, plain):
+    """A class that never drafts may be checked for ever; afterwards nothing is missing."""
+    scheduler = custom(installed(), "_free_request", calls_vllms=True)
+    for number in range(50):
+        name = f"r{number}"
+        scheduler.add_request(request(name, max_tokens=2))
+        scheduler._specdec.due = 0.0
+        scheduler.step({name: (0, 1)})
+        scheduler.step({name: (0, 1)})
+    observer = scheduler._specdec
+    waiting = sum(len(growth.ended) for growth in observer.growth_by_key.values())
+
+    assert (observer.state, waiting) == ("checking", 0)
+
+    scheduler.add_request(request("a"))
+    scheduler.step({"a": (0, 1)})
+    scheduler.step({"a": (3, 2)})
+    observer.due = 0.0
+    scheduler.end("a")
+    plain.until(lambda: plain.only.state, "observing")
+    plain.until(lambda: plain.only.total.get("stopped", 0) + plain.only.total.get("length", 0), 51)
+
+
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
 def test_a_subclass_with_a_copy_of_a_method_is_refused_with_the_reason(
     method, plain, installed, caplog

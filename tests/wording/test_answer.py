@@ -58,11 +58,13 @@ def test_a_sidecar_beside_a_headless_vllm_says_so():
 
 
 def test_nothing_is_drafted():
-    """Idle, asleep, not speculating and not configured are told apart."""
+    """Idle, asleep, paused, not speculating and not configured are told apart."""
     idle = model(judgement=judgement(NONE), engines=(engine(gauges={}),))
     running = model(judgement=judgement(NONE))
+    waiting = {Gauge.REQUESTS_WAITING: 3.0}
+    paused = model(judgement=judgement(NONE), engines=(engine(gauges=waiting),))
     asleep = model(
-        judgement=judgement(NONE), engines=(engine(gauges={Gauge.REQUESTS_WAITING: 3.0}),)
+        judgement=judgement(NONE), engines=(engine(gauges={**waiting, Gauge.AWAKE: 0.0}),)
     )
     broken = model(
         judgement=judgement(NONE), findings=(NotSpeculating(engines=("0",), tokens=5000.0),)
@@ -74,7 +76,8 @@ def test_nothing_is_drafted():
     assert text_and_tone(idle) == text_and_tone() == ("vLLM is idle.", "mute")
     assert text_and_tone(idle, plain) == ("vLLM decodes without drafts.", "mute")
     assert text_and_tone(running) == ("vLLM decodes without drafts.", "mute")
-    assert text_and_tone(asleep) == ("vLLM is asleep or paused.", "even")
+    assert text_and_tone(paused) == ("Requests wait, and none runs.", "even")
+    assert text_and_tone(asleep) == ("vLLM is asleep.", "even")
     assert text_and_tone(broken) == ("vLLM is configured to speculate and does not.", "bad")
     assert text_and_tone(plain) == ("This vLLM does not speculate.", "mute")
     assert "without --speculative-config" in why(plain)

@@ -303,7 +303,10 @@ class Lives:
         self._unheard.clear()
         self._out_of_reach.clear()
         for life in self._lives.values():
-            if life.connections and not life.trust.is_proven and not life.has_counted:
+            # while the counters were in doubt, one of the new process may have come and gone
+            is_new = life.hello.started > self._latest_poll
+            is_known = life.trust.is_proven or life.has_counted
+            if (life.connections or is_new) and not is_known:
                 life.trust = Trust(is_new=life.from_start)
             else:
                 life.end()

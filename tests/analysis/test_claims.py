@@ -410,3 +410,14 @@ def test_a_life_that_connects_after_its_counters_began_anew_is_compared_by_its_g
 
     assert (server.model().no_split, engine(server).coverage) == (None, 1.0)
     assert server.temperature("0").window.drafts >= 400
+
+
+def test_a_life_that_drafted_nothing_before_it_left_is_confirmed_by_no_other_s_drafts(server):
+    """It may have been of the vLLM before; its requests were counted all the same."""
+    gone = PluginEnd(server, 1, started=1.0).generate(5, temperature=80).tick()
+    gone.close()
+    own = PluginEnd(server, 2)
+    served(server, own, polls=20)
+
+    assert server.model().no_split is None
+    assert server.temperature("0.7-1").tally.requests == 0

@@ -396,7 +396,7 @@ class Trust:
             most = now.most[name] - total
             if most - least > slack or not least - slack <= before <= most + slack:
                 return False
-        return any(earlier.values())
+        return any(earlier.get(name, 0) for name in now.total)
 
     def _as_of_now(self, cut: _Cut) -> _Cut:
         """The cut beside what vLLM has counted by now, if it should have as much.

@@ -8,6 +8,7 @@ from sidecar.errors import ScrapeError
 from sidecar.log import Logger, StateLog
 from sidecar.settings.baselines import Measured
 from sidecar.wording.plugin import plugin_sentence
+from sidecar.wording.speed import baseline_problem
 
 
 class LoggedState:
@@ -37,10 +38,7 @@ class LoggedState:
         shown = {engine.key for engine in page.engines}
         for model, engine in sorted(shown - self._known):
             self._log.info("engine found", model=model, engine=engine)
-            if others := self._measured.others(model):
-                self._changes.fault(
-                    "baseline", "the baseline is of other models", model=model, measured=others
-                )
+            self._log_baseline(model)
 
         self._known = shown
         plugin = self._state.plugin.report("")
@@ -49,6 +47,18 @@ class LoggedState:
             self._plugin = meaning
             tell = self._log.warning if plugin.state in BAD else self._log.info
             tell("plug-in", state=str(plugin.state), meaning=meaning)
+
+    def _log_baseline(self, model: str) -> None:
+        """Says if the baseline gives this model no speedup."""
+        if others := self._measured.others(model):
+            self._changes.fault(
+                "baseline", "the baseline is of other models", model=model, measured=others
+            )
+        times = self._measured.plain_steps.get(model)
+        if times is not None and (problem := baseline_problem(times)):
+            self._changes.fault(
+                "baseline", "the baseline gives no speedup", model=model, problem=problem
+            )
 
     def failed(self, at: float, error: ScrapeError) -> None:
         """See ``ScrapeSink``."""

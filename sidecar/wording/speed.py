@@ -12,6 +12,10 @@ from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.numbers import duration, latency
 
 _MEASURE: Final = "specdec-sidecar baseline --url URL --load 1,2,4,8,16 --out baseline.yaml"
+_WITHOUT_CONTEXT: Final = (
+    "the baseline does not say at which context it was measured, as in files of earlier versions"
+)
+_TIMES_SHORTER: Final = 8  # than the traffic's context: the other one to measure, if none was
 _WITHHELD: Final = {
     Withheld.NO_STEPS: (
         "vLLM exports no step times, or its metrics are sums over several processes, as with"
@@ -53,22 +57,35 @@ def _other_context(times: PlainStepTimes, running: float, context: float | None)
         return "how many tokens the requests hold is not known"
 
     holds = f"requests hold {context:,.0f} tokens on average"
-    again = f"`specdec-sidecar baseline --load … --context …,{context:.0f}`"
     if not times.contexts:
-        return (
-            f"{holds}, and the baseline does not say at which context it was measured, as in files"
-            f" of earlier versions; measure it again: {again}"
-        )
+        shorter = max(context / _TIMES_SHORTER, 1.0)
+        return f"{holds}, and {_WITHOUT_CONTEXT}; {_again(times, (shorter, context))}"
 
     low, high = context_range(times, running)
+    again = _again(times, (min(low, context), max(high, context)))
     if times.slopes and not times.prefill_tokens and context <= high:
         return (
-            "the baseline does not say what prefill costs; measure it again with prompts of 64"
-            f" tokens or more: {again}"
+            "the baseline does not say what prefill costs; with prompts of 64 tokens or more,"
+            f" {again}"
         )
-
     between = f"with {low:,.0f} to {high:,.0f}" if times.slopes else f"only with {low:,.0f}"
-    return f"{holds}, and the baseline was measured {between}; measure it again: {again}"
+    return f"{holds}, and the baseline was measured {between}; {again}"
+
+
+def baseline_problem(times: PlainStepTimes) -> str:
+    """Why a baseline never gives a speedup and what to do, as a clause; empty if it may."""
+    if times.contexts:
+        return ""
+    return f"{_WITHOUT_CONTEXT}, so there is no speedup; {_again(times)}"
+
+
+def _again(times: PlainStepTimes, contexts: Sequence[float] = ()) -> str:
+    """That a baseline has to be measured again, at its loads, with prompts of these lengths."""
+    loads = ",".join(str(max(round(running), 1)) for running in times.running)
+    lengths = ",".join(f"{context:.0f}" for context in contexts)
+    with_lengths = f" --context {lengths}" if lengths else ""
+    command = f"specdec-sidecar baseline --url URL --load {loads}{with_lengths} --out baseline.yaml"
+    return f"measure it again on a vLLM that does not speculate: `{command}`"
 
 
 def plus_minus(speedup: Speedup) -> str:

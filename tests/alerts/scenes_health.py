@@ -113,11 +113,18 @@ def vllm_down():
             pod("starting", 0, 90).sidecar_fires(alert=NEVER_UP, since=33),
             pod("patient", 0, 60, startup_time=4000),
             pod("slow", 0, 25),
+            pod("recent", 0, 90, start=45),
             Pod("fine").drafting(5, 0.8),
             unreadable("none", 0).sidecar_fires(alert=UNREADABLE, since=35),
             unreadable("silenced", 20).sidecar_fires(alert=UNREADABLE, since=35),
         ]
         yield Scene(name, alert, at).with_pods(*pods)
+
+    mended = Pod("mended").drafting(5, 0.8)
+    mended.failing(lambda n: 20 <= n < 80, NoVllmMetrics("none"))
+    yield Scene(
+        "it ends five minutes after the page can be read", UNREADABLE, at=(9, 25, 43, 50)
+    ).with_pods(mended.sidecar_fires(until=43))
 
     def dying(instance, up, down, *phases):
         """Polls succeed, then fail; then the sidecar is gone, too."""

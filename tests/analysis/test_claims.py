@@ -381,3 +381,43 @@ def test_an_engine_core_that_came_and_went_while_a_restart_was_in_doubt_is_in_th
 
     assert (server.model().no_split, drafts(server)) == (None, 626)
     assert engine(server).coverage == 1.0
+
+
+def test_a_total_that_is_older_than_vllm_s_counters_is_withheld_with_its_ratio():
+    """As where these began anew before the sidecar started: nobody knows that they did."""
+    server = Server(thresholds={"min_requests": 1})
+    plugin = PluginEnd(server, started=server.at - 1e6).serve(drafts=1000).tick()
+    for _ in range(60):
+        plugin.serve(drafts=10).tick()
+        server.poll(snap(drafts=plugin.total.drafts - 900))
+
+    assert server.model().no_split.code is NoSplitReason.COUNTS_OTHERWISE
+    assert engine(server).coverage > 2
+
+
+def test_a_life_that_connects_after_its_counters_began_anew_is_compared_by_its_growth():
+    """As after a restart of the sidecar. Its total was too much, so the split was withheld."""
+    server = Server(thresholds={"min_requests": 1})
+    other = PluginEnd(server, 1, engine=1, started=1.0)
+    for number in range(8):
+        other.serve(drafts=10).tick()
+        server.poll(snap("0", 5000 if number < 4 else 0), other.counted())
+    life = PluginEnd(server, 2, started=2.0).serve(drafts=5000)
+    for _ in range(40):
+        life.serve(drafts=10).tick()
+        other.serve(drafts=10).tick()
+        server.poll(snap("0", life.total.drafts - 5000), other.counted())
+
+    assert (server.model().no_split, engine(server).coverage) == (None, 1.0)
+    assert server.temperature("0").window.drafts >= 400
+
+
+def test_a_life_that_drafted_nothing_before_it_left_is_confirmed_by_no_other_s_drafts(server):
+    """It may have been of the vLLM before; its requests were counted all the same."""
+    gone = PluginEnd(server, 1, started=1.0).generate(5, temperature=80).tick()
+    gone.close()
+    own = PluginEnd(server, 2)
+    served(server, own, polls=20)
+
+    assert server.model().no_split is None
+    assert server.temperature("0.7-1").tally.requests == 0

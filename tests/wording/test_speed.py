@@ -8,9 +8,16 @@ import pytest
 from sidecar.analysis.speed.speedup import Held
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.verdict import Verdict
+from sidecar.cli import parser
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
-from sidecar.wording.speed import baseline_sentence, context_rows, plus_minus, why_withheld
+from sidecar.wording.speed import (
+    baseline_problem,
+    baseline_sentence,
+    context_rows,
+    plus_minus,
+    why_withheld,
+)
 from tests.analysis.analysis_tools import faster
 from tests.export.reports import judgement, model, report, speed, speedup, timed, timed_model
 
@@ -43,21 +50,44 @@ def test_every_reason_has_its_sentence(why):
 
 
 @pytest.mark.parametrize(
-    ("times", "words"),
+    ("times", "words", "lengths"),
     [
-        (MEASURED, "hold 9,000 tokens on average, and the baseline was measured with 80 to 2,200"),
-        (replace(MEASURED, slopes=(), context_ranges=()), "was measured only with 100"),
-        (replace(MEASURED, contexts=(), slopes=()), "does not say at which context"),
+        (
+            MEASURED,
+            "hold 9,000 tokens on average, and the baseline was measured with 80 to 2,200",
+            "80,9000",
+        ),
+        (replace(MEASURED, slopes=(), context_ranges=()), "was measured only with 100", "100,9000"),
+        (
+            replace(MEASURED, contexts=(), slopes=(), context_ranges=()),
+            "does not say at which context it was measured, as in files of earlier versions",
+            "1125,9000",
+        ),
         (
             replace(MEASURED, context_ranges=((80.0, 9000.0),) * 2, prefill_tokens=()),
             "does not say what prefill costs",
+            "80,9000",
         ),
     ],
 )
-def test_beyond_the_baseline_s_contexts_it_says_what_to_measure(times, words):
+def test_beyond_the_baseline_s_contexts_it_says_what_to_measure(times, words, lengths):
+    """One clause, and one command that covers the baseline's loads and this traffic."""
     text = why_withheld(replace(withheld(Withheld.CONTEXT), plain_steps=times))
+    loads = ",".join(f"{running:.0f}" for running in times.running)
+    command = (
+        f"specdec-sidecar baseline --url URL --load {loads} --context {lengths} --out baseline.yaml"
+    )
     assert words in text
-    assert text.endswith("`specdec-sidecar baseline --load … --context …,9000`")
+    assert text.endswith(f"measure it again on a vLLM that does not speculate: `{command}`")
+    _, *given = command.replace("URL", "http://plain:8000").split()
+    assert parser(given).parse_args(given).load == tuple(map(round, times.running))
+
+
+def test_a_baseline_of_an_earlier_version_is_named_before_there_is_any_traffic():
+    assert baseline_problem(MEASURED) == ""
+    problem = baseline_problem(replace(MEASURED, contexts=(), slopes=(), context_ranges=()))
+    assert problem.startswith("the baseline does not say at which context it was measured")
+    assert problem.endswith("--out baseline.yaml`")
 
 
 def test_where_a_baseline_does_not_help_the_answer_says_so_first():

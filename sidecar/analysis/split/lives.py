@@ -68,6 +68,8 @@ class Lives:
         self._page: PageSnapshot | None = None  # the last one
         # what vLLM counted of each engine on it
         self._counted: dict[EngineKey, Totals] = {}
+        # engines whose counters vLLM has made anew in the same process: the last poll before that
+        self._reset_after: dict[EngineKey, float] = {}
         # engines that draft without a plug-in beside others with one: the first poll that saw it
         self._unheard: dict[EngineKey, float] = {}
         self._out_of_reach: set[EngineKey] = set()  # as on another node: no part of the split
@@ -126,6 +128,9 @@ class Lives:
         # What vLLM had counted by then is not its own; unknown if the clock was set back since.
         if from_start and hello.started > self._latest_poll:
             life.trust = Trust(self._counted.get(life.key), is_new=True)
+        reset_after = self._reset_after.get(life.key)
+        if reset_after is not None and hello.started <= reset_after:
+            life.trust.outlive_counters()
         return life
 
     def _report(self, life: Life, part: ReportPart) -> None:
@@ -225,15 +230,13 @@ class Lives:
         self._note_out_of_reach(at, before)
         for key in reset:
             self._restart_counters(key)
+        self._reset_after |= dict.fromkeys(reset, self._polled_at)
 
         for key, counted in self._counted.items():
             self._compare(key, at, counted)
             self._settle(key)
 
-        if len(self._disputed) > _MOST_LIVES:  # a page that names other engines each time
-            self._disputed = {
-                key: starts for key, starts in self._disputed.items() if key in self._counted
-            }
+        self._forget_engines()
 
         lives = self._count_lives()
         self.view = LivesView(
@@ -243,6 +246,15 @@ class Lives:
         self._latest_poll = max(self._latest_poll, at)
         self._seen = self._look()
         return self.view
+
+    def _forget_engines(self) -> None:
+        """Bounds what is kept by engine on a page that names other engines each time."""
+        on_page = self._counted.keys()
+        if len(self._disputed) > _MOST_LIVES:
+            self._disputed = {key: self._disputed[key] for key in self._disputed if key in on_page}
+        if len(self._reset_after) > _MOST_LIVES:
+            known = self._reset_after
+            self._reset_after = {key: known[key] for key in known if key in on_page}
 
     def missed(self) -> None:
         """A poll has failed: only which plug-ins are connected may be another."""
@@ -300,6 +312,7 @@ class Lives:
         An engine core may outlive its process, and stay connected.
         """
         self._disputed.clear()
+        self._reset_after.clear()
         self._unheard.clear()
         self._out_of_reach.clear()
         for life in self._lives.values():

@@ -218,6 +218,10 @@ class Trust:
             number > counted.get(name, number) for name, number in total.items()
         )
 
+    def outlive_counters(self) -> None:
+        """The life is older than vLLM's counters; what it had counted before them is unknown."""
+        self._have_counters_restarted = True
+
     def compare(
         self,
         at: float,
@@ -392,7 +396,7 @@ class Trust:
             most = now.most[name] - total
             if most - least > slack or not least - slack <= before <= most + slack:
                 return False
-        return any(earlier.values())
+        return any(earlier.get(name, 0) for name in now.total)
 
     def _as_of_now(self, cut: _Cut) -> _Cut:
         """The cut beside what vLLM has counted by now, if it should have as much.

@@ -20,6 +20,7 @@ from sidecar.analysis.speed.speedup import (
 from sidecar.analysis.speed.steps import (
     LOAD_LABELS,
     Interval,
+    StepClock,
     Steps,
     counted_steps,
     load_label,
@@ -109,6 +110,54 @@ def test_an_engine_that_always_has_requests_works_all_the_time():
     """Here, most of it in steps that give no token to anybody."""
     steps = counted(4.0, running=3.0, prefill_seconds=0.5, seconds=2.5, is_busy=True)
     assert steps.engine_seconds == 2.5
+
+
+def one_at_a_time(every, *, prefill, steps=10, requests=40):
+    """Polls of an engine that always has one request: what grew, and the seconds between them.
+
+    Each request prefills, then decodes in steps of 30 ms.
+    """
+    whole = prefill + 0.03 * steps
+    events = []  # (when, whether it is a request's first token)
+    for number in range(requests):
+        begun = number * whole + prefill
+        events.append((begun, True))
+        events += [(begun + 0.03 * (place + 1), False) for place in range(steps)]
+
+    for poll in range(int(requests * whole / every)):
+        seen = [first for at, first in events if poll * every < at <= (poll + 1) * every]
+        first, decodes = sum(seen), len(seen) - sum(seen)
+        yield {
+            Counter.DECODE_SECONDS: 0.03 * decodes,
+            Counter.DECODE_STEPS: float(decodes),
+            Counter.STEPS: float(len(seen)),
+            Counter.FIRST_TOKENS: float(first),
+            Counter.GENERATION_TOKENS: float(len(seen)),
+        }
+
+
+@pytest.mark.parametrize("every", [0.5, 1.0, 5.0])
+@pytest.mark.parametrize("prefill", [0.01, 2.4])
+def test_a_prefill_longer_than_the_time_between_polls_counts_in_full(every, prefill):
+    clock = StepClock()
+    interval = Interval(seconds=every, is_busy=True, prefill_seconds=prefill)
+    polls = list(one_at_a_time(every, prefill=prefill))
+    found = [steps for grown in polls if (steps := clock.counted(grown, interval)) is not None]
+
+    assert sum(steps.engine_seconds for steps in found) == pytest.approx(
+        len(polls) * every, rel=0.05
+    )
+
+
+def test_time_without_requests_is_not_step_time():
+    clock = StepClock()
+    busy = Interval(seconds=1.0, is_busy=True, prefill_seconds=0.5)
+    nothing = dict.fromkeys(one_at_a_time(0.5, prefill=0.01).__next__(), 0.0)
+    for _ in range(60):
+        assert clock.counted(nothing, replace(busy, is_busy=False)) is None
+    (grown, *_) = one_at_a_time(1.0, prefill=0.5)
+
+    assert clock.counted(grown, replace(busy, is_busy=False)).engine_seconds <= 1.0
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from sidecar.analysis.speed.speedup import LoadTotals
 from sidecar.analysis.speed.steps import (
     Interval,
     StepCheck,
+    StepClock,
     Steps,
-    counted_steps,
     counter_growth,
     reported_steps,
 )
@@ -63,6 +63,7 @@ class EngineState:
         self._several_processes = False
         self._contradicts_itself = False  # whether more tokens were accepted than drafted
         self._check = StepCheck()
+        self._clock = StepClock()
         self.loads = LoadTotals()
         self.is_reported = False  # whether the plug-in has reported steps
         # of vLLM's counters, since the last report of steps
@@ -115,6 +116,7 @@ class EngineState:
 
         if has_restarted:
             self._check = StepCheck()
+            self._clock = StepClock()
             self._unreported = {}
             self._unreported_seconds = 0.0
 
@@ -127,7 +129,7 @@ class EngineState:
             self._observe_acceptance(grown)
             self._interval = self._since_last(at, snapshot)
             if not is_sum and self._check.trusts_page:
-                self.steps = counted_steps(grown, self._interval)
+                self.steps = self._clock.counted(grown, self._interval)
 
         self._window.add(at, snapshot, after, has_restarted=has_restarted)
         self._hour.add(at, snapshot, after, has_restarted=has_restarted)

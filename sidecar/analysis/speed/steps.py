@@ -5,7 +5,7 @@ It is in seconds and tokens per engine step, by load.
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, inf
 from typing import Final, NamedTuple
@@ -203,6 +203,48 @@ def counted_steps(grown: Mapping[Counter, float], interval: Interval = _USUAL) -
     return _timed(steps, interval)
 
 
+class StepClock:
+    """Relates what an engine's counters say to the time between polls.
+
+    With one request at a time, a prefill moves no counter until it ends, and its first token may
+    come without any decoding. So such polls belong to the next ones with steps, and these may count
+    more step time than passed since the one before.
+    """
+
+    def __init__(self) -> None:
+        self._passed = 0.0  # since the last poll with steps
+        self._grown: Mapping[Counter, float] = {}  # since then
+        self._owed = 0.0  # step time that had not passed yet
+
+    def counted(self, grown: Mapping[Counter, float], interval: Interval) -> Steps | None:
+        """See ``counted_steps``; takes one poll after the other."""
+        if not interval.is_busy:
+            self._forget()
+            return counted_steps(grown, interval)
+
+        passed = self._passed + interval.seconds
+        total = {name: more + self._grown.get(name, 0.0) for name, more in grown.items()}
+        steps = counted_steps(total, interval)
+        if steps is None:
+            self._passed = passed
+            self._grown = total
+            return None
+        if _alone(steps.running) < _MOSTLY:
+            self._forget()
+            return counted_steps(grown, interval)
+
+        all_steps = _engine_seconds(steps, replace(interval, seconds=inf)) + self._owed
+        seconds = min(all_steps, passed)
+        self._forget()
+        self._owed = min(all_steps - seconds, _MOST_OWED)
+        return steps._replace(engine_seconds=seconds)
+
+    def _forget(self) -> None:
+        self._passed = 0.0
+        self._grown = {}
+        self._owed = 0.0
+
+
 def reported_steps(
     tally: StepTally, grown: Mapping[Counter, float], interval: Interval = _USUAL
 ) -> Steps | None:
@@ -266,6 +308,7 @@ def _engine_seconds(steps: Steps, interval: Interval) -> float:
     return max(min(wall, interval.seconds), least)
 
 
+_MOST_OWED: Final = 600.0  # seconds
 _MOSTLY: Final = 0.9  # requests that come one at a time leave gaps, even if each poll meets one
 
 

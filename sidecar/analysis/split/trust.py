@@ -15,6 +15,8 @@ _MOST_UNREPORTED: Final = 300  # with many requests and long steps, a report may
 # seconds over which growth is compared, too, since a long exact life hides a late fault
 _SPAN: Final = 300.0
 _MARK_EVERY: Final = 60.0
+# how far what earlier lives reported may be from the rest of vLLM's count, as a fraction of it
+_REST: Final = 0.02
 # Where vLLM may have counted up to so many times as much as it had at least, a total between the
 # two says nothing.
 _UNSURE: Final = 2.0
@@ -388,15 +390,16 @@ class Trust:
 
         A few drafts of a stranger are not taken for those that vLLM's API server is ahead by.
         """
-        now = self._as_of_now(cut)
-        for name, total in now.total.items():
+        if self._least is None:
+            return False
+        for name, total in cut.total.items():
             before = earlier.get(name, 0)
-            slack = tolerance * before
-            least = now.least[name] - total
-            most = now.most[name] - total
+            slack = min(tolerance, _REST) * before
+            least = cut.least[name] - total
+            most = cut.most[name] - total
             if most - least > slack or not least - slack <= before <= most + slack:
                 return False
-        return any(earlier.get(name, 0) for name in now.total)
+        return any(earlier.get(name, 0) for name in cut.total)
 
     def _as_of_now(self, cut: _Cut) -> _Cut:
         """The cut beside what vLLM has counted by now, if it should have as much.

@@ -67,6 +67,7 @@ def acceptance() -> Section:
             beside(9, (_prompts(), 8), (_kinds(), 8), (_group_shares(), 8)),
             beside(9, (spread, 8), (_quantiles(), 8), (by_poll, 8)),
             beside(9, (_shares(), 8), (_length(), 8), (_past(), 8)),
+            beside(9, (_endings(), 12), (_by_ending(), 12)),
         ],
         collapsed=True,
     )
@@ -260,7 +261,8 @@ def _kinds() -> timeseries.Panel:
         "An adapter far below the rest needs its own draft model, or pods that do not speculate.",
         [
             Query(
-                first(_FEW, _group_rates('by!="prompt_tokens"'), lowest=True), "{{by}}: {{group}}"
+                first(_FEW, _group_rates('by!~"prompt_tokens|ending"'), lowest=True),
+                "{{by}}: {{group}}",
             ),
             LIMITS[0],
         ],
@@ -282,6 +284,40 @@ def _group_shares() -> timeseries.Panel:
         SHARE,
         high=1,
     ).interval(SMOOTH)
+
+
+def _endings() -> timeseries.Panel:
+    bad = total("temperature, ending", "request_endings_total", 'ending!="normal"')
+    finished = total("temperature", "request_endings_total")
+    return over_time(
+        "Replies that end badly, by temperature",
+        "The share of the finished requests whose output ends in a repetition loop (loop), or stops"
+        " with at most one token (empty).",
+        "If a line rises and stays up, send a pod a prompt and read the reply. Some models loop at"
+        " temperature 0 by themselves: compare with pods that do not speculate. Empty: vLLM has not"
+        " loaded the plug-in, or is too old to show its outputs.",
+        [
+            Query(
+                f"{bad} / on (temperature) group_left () ({finished} > 0)",
+                "{{ending}}, T {{temperature}}",
+            )
+        ],
+        SHARE,
+        high=1,
+    ).interval(SMOOTH)
+
+
+def _by_ending() -> timeseries.Panel:
+    return over_time(
+        "Acceptance by how replies end",
+        "Accepted / draft tokens of the requests that finished, by how their output ends.",
+        "Loops are easy to draft. If they hold a large share of the draft tokens, which the panel"
+        " above with the largest groups shows, the acceptance rate flatters: normal is the rate"
+        " without them.",
+        [Query(_group_rates('by="ending"'), "{{group}}"), LIMITS[0]],
+        SHARE,
+        high=1,
+    )
 
 
 def _group_rates(matcher: str) -> str:

@@ -12,10 +12,13 @@ from typing import Final
 import yaml
 
 from sidecar.alerting.past import Past
+from sidecar.analysis.findings.endings import EndsBadly
+from sidecar.analysis.findings.finding import advised
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.report import ModelReport, Report
 from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.errors import BadStatus, Interrupted, TimedOut, Unreachable
+from sidecar.requests.messages import EMPTY, LOOP
 from sidecar.settings.groups import Thresholds
 from sidecar.shipped import shipped
 from sidecar.wording.answer import answer
@@ -153,6 +156,7 @@ def _table(
     drafts_nothing = any(isinstance(finding, NotSpeculating) for finding in model.findings)
 
     yield from _losing(model, past, thresholds, paged)
+    yield "SpecDecodeOutputWorse", {}, _bad_endings(model)
     yield "SpecDecodeNotSpeculating", {}, 1.0 if drafts_nothing else None
     yield "SpecDecodeAcceptanceP10Low", {}, breaches.acceptance_p10
     yield "SpecDecodeLatencyGapWide", {}, breaches.latency_gap_growth
@@ -163,6 +167,15 @@ def _table(
         judgement = temperature.judgement
         yield "SpecDecodeAcceptanceLowAtTemperature", labels, _low(judgement, loses=True)
         yield "SpecDecodeSlowerThanPlainAtTemperature", labels, _slower(judgement)
+
+
+def _bad_endings(model: ModelReport) -> float | None:
+    """The share of bad endings, if it is clearly above the usual; a collapse says so itself."""
+    endings = model.endings
+    is_told = any(isinstance(finding, EndsBadly) for finding in advised(model.findings))
+    if endings is None or not is_told or model.judgement.has_collapsed:
+        return None
+    return endings.shares[LOOP] + endings.shares[EMPTY]
 
 
 def _losing(

@@ -166,6 +166,14 @@ class Pod:
         self.vllm.finishing[temperature] = planned(acceptance), planned(pace)
         return self
 
+    def looping(self, share):
+        """Of the requests that finish, a ``share`` ends in a loop; the others end as they should.
+
+        Without it, the plug-in does not tell.
+        """
+        self.vllm.looping = planned(share)
+        return self
+
     def tpot(self, p50, p99, *, then=None, minutes=0, engine="0"):
         """``then``: the two after so many minutes."""
         self.vllm.engine(engine).tpot = ((minutes, (p50, p99)), (0, then or (p50, p99)))

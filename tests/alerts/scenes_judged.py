@@ -446,3 +446,46 @@ def context():
         .fires(0.3, severity="warning", context=(plain, why, command)),
         several.fires(0.3, severity="warning", context=(plain, "Why (docs/why.md): adapter load.")),
     )
+
+
+ENDINGS = "specdec_request_endings_total"
+
+
+def plain(instance, loops, **own):
+    """A pod that does not speculate; ``loops`` of its twenty requests a minute end in one."""
+    pod = Pod(instance, **own).generating(50)
+    for ending, count in (("normal", 20 - loops), ("loop", loops)):
+        labels = {"model_name": pod.model, "temperature": "0", "ending": ending}
+        pod.plain(ENDINGS, (90, count), grows=True, **labels)
+    return pod
+
+
+@scenes
+def output_worse():
+    def pod(instance, share, **own):
+        return Pod(instance, **own).drafting(8, 0.7).finishing(0.7).looping(share)
+
+    yield Scene(
+        "more replies repeat themselves than on this pod before",
+        "SpecDecodeOutputWorse",
+        at=(40, 55, 70),
+    ).with_pods(
+        pod("loops", after(40, 0, 0.4)).fires(0.4, since=55),
+        pod("always", 0.4),  # nothing to compare with
+        pod("never", 0),
+        pod("hardly", after(40, 0.2, 0.4)),
+        Pod("untold").drafting(8, 0.7).finishing(0.7),
+        pod("restarts", after(40, 0, 0.4)).restarting(50).fires(0.4, since=55),
+    )
+    yield Scene(
+        "more replies repeat themselves than on the plain pods of the model",
+        "SpecDecodeOutputWorse",
+        at=(8, 45, 70),
+        needs_prometheus=True,
+    ).with_pods(
+        plain("plain", 0),
+        pod("loops", 0.4).fires(0.4, since=45),
+        pod("never", 0),
+        plain("plain-too", 8, model="loops-by-itself"),
+        pod("as-plain", after(30, 0, 0.4), model="loops-by-itself"),
+    )

@@ -174,6 +174,7 @@ class Vllm:
         self.plugin_state = HelloState.OBSERVING
         # by temperature, plans of each request's acceptance and plain time per token / actual
         self.finishing = {}
+        self.looping = None  # a plan of the share of these that ends in a loop
         self.lives = 0
         self.restart()
 
@@ -199,6 +200,7 @@ class Vllm:
         """Another process: everything begins at 0."""
         self.lives += 1
         self.reported = Counter()  # of finished requests
+        self.endings = {}  # tallies of these by how they end
         for part in (*self.engines.values(), *self.temperatures.values()):
             part.counts.clear()
 
@@ -248,12 +250,17 @@ class Vllm:
         alone = self.engine().counts if self.finishing else {**self.engine().counts, "requests": 0}
         rows = {key: _tally(counts) for key, counts in (split or {0: alone}).items()}
         total = sum(rows.values(), NO_REQUESTS)
-        finished = (
-            _request(HUNDREDTHS[label], rate(minute), at, pace(minute))
-            for label, (rate, pace) in (self.finishing.items() if minute > 2 else ())
-            for _ in range(round(self.engine().requests(minute) * seconds / 60))
-        )
+        finished = []
+        for label, (rate, pace) in self.finishing.items() if minute > 2 else ():
+            count = round(self.engine().requests(minute) * seconds / 60)
+            finished += [
+                _request(HUNDREDTHS[label], rate(minute), at, pace(minute), ending)
+                for ending in self._ends(minute, count)
+            ]
         reported = tuple(request for request in finished if self._has_drafted(request, total))
+        for request in reported if self.looping else ():
+            known = self.endings.get(request.ending, NO_REQUESTS)
+            self.endings[request.ending] = known + _ended(request)
         by_prompt, end = (
             _rows({8: total}),
             ReportEnd(
@@ -265,11 +272,22 @@ class Vllm:
         sink(
             connection,
             ReportPart(
-                tables={Table.TEMPERATURE: _rows(rows), Table.PROMPT_TOKENS: by_prompt},
+                tables={
+                    Table.TEMPERATURE: _rows(rows),
+                    Table.PROMPT_TOKENS: by_prompt,
+                    Table.ENDING: _rows(self.endings),
+                },
                 finished=reported,
                 end=end,
             ),
         )
+
+    def _ends(self, minute, count):
+        """How ``count`` requests end; None where the plug-in does not tell."""
+        if self.looping is None:
+            return [None] * count
+        loops = round(self.looping(minute) * count)
+        return ["loop"] * loops + ["normal"] * (count - loops)
 
     def _has_drafted(self, request, total):
         """Whether the totals, without what has been reported of others, have so much.
@@ -305,11 +323,16 @@ def _tally(counts):
     )  # fmt: skip
 
 
-def _request(hundredths, rate, at, pace):
+def _ended(request):
+    return Tally(stopped=1, **{name: getattr(request, name) for name in COUNTS})
+
+
+def _request(hundredths, rate, at, pace, ending):
     """A request that decoded 200 tokens until some seconds ago."""
     begun = at - 20
     return FinishedRequest(
         temperature=hundredths, drafts=33, draft_tokens=100, accepted_tokens=round(100 * rate),
         prompt_tokens=10, output_tokens=201, arrival=begun - 1, first_token=begun,
         last_token=begun + 200 * PLAIN_STEP / pace, outcome=Outcome.STOPPED,
+        ending=ending,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from sidecar.wording.findings.explanation import Explanation, Words
 from sidecar.wording.numbers import percent
 
 READ_A_REPLY: Final = "Send one prompt to this pod and read the reply."
-_RUNBOOK: Final = "SpecDecodeAcceptanceCollapsed"
+_RUNBOOK: Final = "SpecDecodeOutputWorse"
 _REFERENCES: Final = {
     Reference.BASELINE: "without speculation (baseline)",
     Reference.PAST: "on this pod before",

@@ -204,7 +204,7 @@ def dead_as_a_whole():
     def idle(instance, *phases):
         """One that has had no request for half of its life."""
         made = sidecar(instance, *phases)
-        return made.drafting(plan((10, 5), (0, 0)), 0.8)
+        return made.drafting(plan((10, 5), (0, 0)), 0.8, requests=plan((10, 10), (0, 0)))
 
     def beside(instance, *phases, port=8000):
         """Another program at the same address."""

@@ -109,7 +109,7 @@ class State:
             model.mark(at)
 
         self._judge_models(at, lives)
-        self._watch_health(at, lives, has_restarted=restarts.vllm)
+        self._watch_health(at, interval, lives, has_restarted=restarts.vllm)
 
     # The signature is the protocol's.
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002
@@ -169,8 +169,10 @@ class State:
         self._reports.clear()
         self._judge.judge([evidence(facts, thresholds) for facts in self._facts], at)
 
-    def _watch_health(self, at: float, lives: LivesView, *, has_restarted: bool) -> None:
-        judged = self._judge.in_force(at, fresh=True)
+    def _watch_health(
+        self, at: float, interval: float, lives: LivesView, *, has_restarted: bool
+    ) -> None:
+        judged = self._judge.in_force(at, fresh=True)  # of this poll
         collapsed = {name for name, model in judged.items() if model.whole.has_collapsed}
         present = [
             vitals(
@@ -181,7 +183,7 @@ class State:
             for key, state in self._engines.states.items()
             if state.seen_at == at and key != merge.OTHER_ENGINES
         ]
-        self.health.polled(at, present, has_restarted=has_restarted)
+        self.health.polled(at, interval, present, has_restarted=has_restarted)
 
     def _note_restarts(self, *, has_restarted: bool, reset: Collection[EngineKey]) -> None:
         if has_restarted:

@@ -58,11 +58,14 @@ class PauseAsker:
 
     async def run(self) -> None:
         """Asks until it is cancelled."""
-        while True:
-            if self._suspicion.suspects_stall:
-                is_paused = await self.ask()
-                self._suspicion.answered(self._clock(), is_paused=is_paused)
-            await asyncio.sleep(self._every)
+        try:
+            while True:
+                if self._suspicion.suspects_stall:
+                    is_paused = await self.ask()
+                    self._suspicion.answered(self._clock(), is_paused=is_paused)
+                await asyncio.sleep(self._every)
+        finally:
+            await self._fetcher.close()
 
     async def ask(self) -> bool:
         """Whether vLLM says that it is paused; no answer is no."""

@@ -143,7 +143,8 @@ def observe(
         scheduler._specdec = observer
 
     observer.say(state, reason)
-    log.info("specdec %s: %s for %s%s", VERSION, state, path, reason and f": {reason}")
+    with suppress(Exception):  # a log handler may raise
+        log.info("specdec %s: %s for %s%s", VERSION, state, path, reason and f": {reason}")
 
 
 def wrappers_of(
@@ -603,7 +604,9 @@ class Counting:
         is_known = len(self.ends) == self.ends.maxlen
         self.step_seconds = clock - self.ends[0] if is_known else 0.0
         self.ends.append(clock)
-        self.step_count += 1
+        # An engine that goes round without scheduling anything makes no step that counts.
+        if getattr(scheduler_output, "total_num_scheduled_tokens", 1):
+            self.step_count += 1
 
         requests = scheduler.requests
         if self.own:
@@ -833,9 +836,10 @@ class Counting:
             ending = ending_of(request, outcome)
         except Exception as error:
             self.shows_output = False
-            log.warning(
-                "specdec %s: cannot tell how outputs end: %s", VERSION, type(error).__name__
-            )
+            with suppress(Exception):  # a log handler may raise
+                log.warning(
+                    "specdec %s: cannot tell how outputs end: %s", VERSION, type(error).__name__
+                )
             return None
 
         one = Totals(
@@ -1106,8 +1110,9 @@ class Observer(Counting):
         for step_key, steps in cut.steps_by_key.items():
             yield FOLD_SECONDS
             self.row("steps", step_key, cut.at).add(steps)
-        for ending, totals in cut.totals_by_ending.items():
-            self.row("ending", ending, cut.at).add(totals)
+        if self.shows_output:  # else the table is not named any more
+            for ending, totals in cut.totals_by_ending.items():
+                self.row("ending", ending, cut.at).add(totals)
 
     def send_cut(self, cut: Cut, end: dict[str, Any]) -> Iterator[float]:
         """Sends the rows that have changed, and the finished requests of the cut."""

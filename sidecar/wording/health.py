@@ -30,7 +30,7 @@ def stalled_sentence(health: HealthReport) -> str:
     others = len(health.stalled) - 1
     more = f" and {counted(others, 'other engine')}" if others else ""
     return (
-        f"Requests run on engine {first.key.engine}{more}, but nothing has moved since"
-        f" {utc(first.since)}: no counter, no KV-cache usage, no step. Restart vLLM; a hanging"
-        " engine does not answer its requests any more."
+        f"Requests run on engine {first.key.engine}{more}, but nothing that vLLM or the plug-in"
+        f" counts has moved since {utc(first.since)}, and vLLM is not paused. Restart vLLM; an"
+        " engine that hangs answers no request any more."
     )

@@ -173,6 +173,8 @@ def engine_stalled():
         Pod("idle").drafting(0, 0.8),
     )
 
+    # Its machine is rebooted, with the sidecar, and is away for a quarter of an hour.
+    away = pod("away", (20, 30)).away(30, 45).plain("up", (30, 1), (15, 0), (60, 1))
     restarted = pod("restarted", (20, 30)).restarting(40)
     restarted.failing(lambda n: 60 <= n < 80)
     yield Scene(
@@ -184,6 +186,7 @@ def engine_stalled():
         restarted.sidecar_fires(0, since=24, until=24)
         .sidecar_fires(since=35, until=39)
         .sidecar_fires(since=45, until=45),
+        away.sidecar_fires(0, since=24, until=24).sidecar_fires(since=35, until=45),
         pod("returns", (20, 30))
         .sidecar_fires(0, since=24, until=24)
         .sidecar_fires(since=35, until=39),
@@ -197,6 +200,11 @@ def dead_as_a_whole():
     def sidecar(instance, *phases, minutes=20):
         made = Pod(instance, minutes=minutes, model=instance).drafting(5, 0.8)
         return made.plain("up", (minutes, 1), *phases)
+
+    def idle(instance, *phases):
+        """One that has had no request for half of its life."""
+        made = sidecar(instance, *phases)
+        return made.drafting(plan((10, 5), (0, 0)), 0.8, requests=plan((10, 10), (0, 0)))
 
     def beside(instance, *phases, port=8000):
         """Another program at the same address."""
@@ -216,6 +224,10 @@ def dead_as_a_whole():
         sidecar("dead", (80, 0)).sidecar_fires(since=25),
         beside("dead", (20, 1), (80, 0)),
         sidecar("alone", (80, 0)),
+        sidecar("deleted", (1, 0)),  # its targets fail once or twice, and are then gone
+        beside("deleted", (20, 1), (1, 0)),
+        idle("switched-off", (80, 0)),
+        beside("switched-off", (20, 1), (80, 0)),
         sidecar("machine-lives", (80, 0)),
         beside("machine-lives", (20, 1), (80, 0)),
         beside("machine-lives", (100, 1), port=9100),

@@ -1,5 +1,7 @@
 """When the sidecar asks for a restart of vLLM, and when it does not."""
 
+from dataclasses import replace
+
 import pytest
 
 from sidecar.analysis.engine.health import Ailment, HealthWatch, Vitals
@@ -11,23 +13,24 @@ OTHER_RANK = EngineKey("m", "1")
 
 
 class Polls:
-    """Polls a watch every second; each poll says whether anything has moved since the last."""
+    """Polls a watch, each second by default; each poll says whether anything has moved."""
 
-    def __init__(self, **settings):
+    def __init__(self, interval=1, **settings):
         self.watch = HealthWatch(EngineHealth(**settings))
+        self.interval = interval
         self.at = 1000.0
         self.moved = 0
 
     def __call__(self, seconds, *, moves=False, running=1, restarted=False, **more):
-        for _ in range(seconds):
-            self.at += 1
+        for _ in range(seconds // self.interval):
+            self.at += self.interval
             self.moved += moves
             self.poll(vitals(moving=(self.moved,), running=running, **more), restarted=restarted)
             restarted = False
         return self.report
 
     def poll(self, *engines, restarted=False):
-        self.watch.polled(self.at, engines, has_restarted=restarted)
+        self.watch.polled(self.at, self.interval, engines, has_restarted=restarted)
         if self.watch.suspects_stall:
             self.watch.answered(self.at, is_paused=False)
 
@@ -36,10 +39,18 @@ class Polls:
         return self.watch.report(is_fresh=True)
 
 
-def vitals(key=KEY, running=1, moving=(0,), is_awake=None, has_collapsed=False):
-    return Vitals(
-        key=key, running=running, moving=moving, is_awake=is_awake, has_collapsed=has_collapsed
+def vitals(key=KEY, **changes):
+    """Those of an engine with a running request of which nothing has moved."""
+    plain = Vitals(
+        key=key,
+        running=1,
+        moving=(0,),
+        is_awake=None,
+        is_told=True,
+        has_generated=True,
+        has_collapsed=False,
     )
+    return replace(plain, **changes)
 
 
 def test_an_engine_whose_requests_stand_still_is_stalled_after_the_set_time():
@@ -54,7 +65,7 @@ def test_an_engine_whose_requests_stand_still_is_stalled_after_the_set_time():
     ]
     assert polls.report.asks_for_restart
     assert not polls(1, moves=True).ailing
-    assert polls.report.known == {(*KEY, Ailment.STALLED): False}
+    assert polls.report.ailments == {(*KEY, Ailment.STALLED): False}
 
 
 @pytest.mark.parametrize(
@@ -65,6 +76,49 @@ def test_an_engine_whose_requests_stand_still_is_stalled_after_the_set_time():
 def test_an_engine_that_need_not_move_or_does_is_healthy(state):
     """An idle or sleeping engine may stand still for hours."""
     assert not Polls()(7200, **state).ailing
+
+
+def test_an_engine_is_unknown_until_two_polls_have_compared_it():
+    """One look tells nothing of what moves."""
+    polls = Polls()
+
+    assert not polls(1).ailments
+    assert polls(1).ailments == {(*KEY, Ailment.STALLED): False}
+
+
+def test_a_page_of_several_processes_says_nothing_of_a_stall():
+    """There, a gauge may keep the value of the process that last heard from the engine."""
+    report = Polls()(7200, is_told=False)
+
+    assert not report.ailing
+    assert not report.ailments
+
+
+def test_an_engine_that_has_generated_nothing_yet_may_compile_kernels():
+    """Its first requests can take minutes on a healthy vLLM."""
+    polls = Polls(stalled_after=120)
+
+    assert not polls(299, has_generated=False).ailing
+    assert polls(2, has_generated=False).ailing
+
+
+def test_polls_that_are_far_apart_by_plan_see_a_stall_too():
+    """vLLM's counters do not go back: what stood still at both ends stood still between them."""
+    polls = Polls(interval=100, stalled_after=120)
+    polls(100, moves=True)
+
+    assert not polls(100).ailing  # now vLLM is asked whether it is paused
+    assert polls(100).ailing
+
+
+def test_settings_apply_from_the_next_poll_on():
+    """An engine that has stood still for a while is stalled by a shorter limit at once."""
+    polls = Polls(stalled_after=120)
+    polls(60)
+    polls.watch.apply(EngineHealth(stalled_after=30))
+
+    assert not polls(15).ailing  # first vLLM is asked whether it is paused
+    assert polls(2).ailing
 
 
 def test_waking_up_starts_the_clock_anew():
@@ -82,7 +136,7 @@ def test_a_paused_engine_is_not_stalled_until_it_stands_still_after_its_resumpti
     polls = Polls(stalled_after=120)
     for _ in range(600):
         polls.at += 1
-        polls.watch.polled(polls.at, [vitals()], has_restarted=False)
+        polls.watch.polled(polls.at, 1, [vitals()], has_restarted=False)
         if polls.watch.suspects_stall:
             polls.watch.answered(polls.at, is_paused=True)
         assert not polls.report.ailing
@@ -96,7 +150,7 @@ def test_nothing_is_stalled_before_vllm_was_asked():
     polls = Polls(stalled_after=120)
     for _ in range(600):
         polls.at += 1
-        polls.watch.polled(polls.at, [vitals()], has_restarted=False)
+        polls.watch.polled(polls.at, 1, [vitals()], has_restarted=False)
 
     assert polls.watch.suspects_stall
     assert not polls.report.ailing
@@ -134,7 +188,7 @@ def test_stale_polls_say_nothing():
 
     stale = polls.watch.report(is_fresh=False)
     assert not stale.ailing
-    assert not stale.known
+    assert not stale.ailments
     assert not stale.asks_for_restart
 
 
@@ -170,5 +224,8 @@ def test_restarts_of_a_healthy_vllm_use_up_no_budget():
     polls = Polls(stalled_after=120, restarts_per_hour=1)
     for _ in range(5):
         polls(60, moves=True, restarted=True)
+    polls(200)
+    polls(1000, moves=True)
+    polls(60, moves=True, restarted=True)  # it had stalled, and worked again
 
     assert polls(200).asks_for_restart

@@ -6,23 +6,28 @@ what moves tells. Whatever is unknown counts as healthy: a restart takes every r
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from sidecar.analysis.engine.engine_state import EngineState
+from sidecar.analysis.engine.engine_state import EngineState, Limitation
 from sidecar.engine.identity import EngineKey
-from sidecar.engine.names import Gauge
+from sidecar.engine.names import Counter, Gauge
 from sidecar.settings.groups import EngineHealth
 
 _HOUR: Final = 3600.0
-# Seconds for which vLLM must have said that it is not paused: one that was resumed a moment ago has
+# Seconds for which vLLM must have denied that it is paused: one that was resumed a moment ago has
 # not had the time to move.
-_ASKED_FOR: Final = 30.0
+_MOST_DENIED: Final = 30.0
+# An engine may compile kernels with its first requests, so one that has generated nothing since it
+# started is stalled only after so many seconds.
+_FIRST_TOKEN: Final = 300.0
+# Polls further apart than so many of the intervals that were planned missed something.
+_MISSED: Final = 1.5
 
 
 class Ailment(StrEnum):
-    """What is wrong with an engine; the label value of ``specdec_engine_healthy``."""
+    """What is wrong with an engine; in ``specdec_engine_healthy`` the label ``reason``."""
 
     STALLED = "stalled"  # requests run, and nothing has moved for ``stalled_after``
     COLLAPSED = "collapsed"  # hardly any draft token has been accepted for ``collapsed_after``
@@ -34,13 +39,18 @@ class Vitals:
 
     ``moving`` is all that changes while it does: vLLM's counters, its KV-cache usage, and the
     plug-in's number of steps, which also grows during a long prefill, of which vLLM counts no
-    token before the first output. ``is_awake`` is None where vLLM does not say.
+    token before the first output. ``is_awake`` is None where vLLM does not say. ``is_told`` is
+    False on a page of several processes: there, a gauge may keep the value that the process had
+    which last heard from the engine. ``has_generated`` is whether there was output since vLLM's
+    start.
     """
 
     key: EngineKey
     running: float
     moving: tuple[float | None, ...]
     is_awake: bool | None
+    is_told: bool
+    has_generated: bool
     has_collapsed: bool
 
 
@@ -61,6 +71,8 @@ def vitals(state: EngineState, heartbeat: int | None, *, has_collapsed: bool) ->
         running=gauges.get(Gauge.REQUESTS_RUNNING, 0.0),
         moving=(*counters.values(), gauges.get(Gauge.KV_CACHE_USAGE), heartbeat),
         is_awake=is_awake,
+        is_told=Limitation.SEVERAL_PROCESSES not in state.limitations,
+        has_generated=counters.get(Counter.GENERATION_TOKENS, 0.0) > 0,
         has_collapsed=has_collapsed,
     )
 
@@ -78,12 +90,12 @@ class Ailing:
 class HealthReport:
     """The engines at the last good poll.
 
-    ``known`` says of each engine and ailment whether it has it, by model name, engine and ailment;
-    a missing one is unknown or not watched. ``restarts`` counts those of an ailing vLLM within the
-    last hour; once there are ``limit`` of them, the probe leaves vLLM alone.
+    ``ailments`` says of each engine and ailment whether the engine has it, by model name, engine
+    and ailment; a missing one is unknown or not watched. ``restarts`` counts those of an ailing
+    vLLM within the last hour; once there are ``limit`` of them, the probe leaves vLLM alone.
     """
 
-    known: Mapping[tuple[str, str, Ailment], bool] = field(default_factory=dict)
+    ailments: Mapping[tuple[str, str, Ailment], bool] = field(default_factory=dict)
     ailing: tuple[Ailing, ...] = ()
     restarts: int = 0
     limit: int = 0
@@ -104,92 +116,145 @@ class HealthReport:
         return bool(self.ailing) and not self.is_left_alone
 
 
+@dataclass(frozen=True, slots=True)
+class _Stillness:
+    """Since when nothing has moved, and what stood still."""
+
+    since: float
+    vitals: Vitals
+    is_compared: bool  # with an earlier poll, which nothing is known without
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it has running requests, and is not asleep."""
+        return self.vitals.running > 0 and self.vitals.is_awake is not False
+
+
 class HealthWatch:
-    """Watches the engines poll by poll; bounded, since it keeps only those of the last page."""
+    """Watches the engines poll by poll.
+
+    Bounded: it keeps the engines of the last page, and the restarts of an hour.
+    """
 
     def __init__(self, settings: EngineHealth) -> None:
         self._settings = settings
         self._polled: float | None = None  # the last good poll
         self._still: dict[EngineKey, _Stillness] = {}
         self._collapsed: dict[EngineKey, float] = {}  # since when
-        self._unpaused_since: float | None = None  # since when vLLM has not said that it is paused
+        # When vLLM was first asked in this suspicion without saying that it is paused.
+        self._denied_since: float | None = None
         self._was_ailing = False
         self._restarts: deque[float] = deque()
+
+    @property
+    def suspects_stall(self) -> bool:
+        """Whether an engine may be stalled soon, so that vLLM should be asked if it is paused."""
+        return bool(self._standing_still(self._deny_seconds))
 
     def apply(self, settings: EngineHealth) -> None:
         """Judges by these settings from the next poll on."""
         self._settings = settings
 
-    def polled(self, at: float, engines: Iterable[Vitals], *, has_restarted: bool) -> None:
-        """Takes in a good poll at ``at``; ``has_restarted`` as in ``Restarts.vllm``."""
+    def polled(
+        self, at: float, interval: float, engines: Iterable[Vitals], *, has_restarted: bool
+    ) -> None:
+        """Takes in a good poll at ``at``, ``interval`` seconds after the last one as planned.
+
+        ``has_restarted`` is as in ``Restarts.vllm``.
+        """
         if has_restarted:
             self._restarted(at)
-        elif self._polled is not None and at - self._polled > self._settings.stalled_after / 2:
+        elif self._polled is not None and at - self._polled > self._most_apart(interval):
             # Nobody saw what moved in between.
             self._still.clear()
             self._collapsed.clear()
-
         self._polled = at
+        while self._restarts and self._restarts[0] <= at - _HOUR:
+            self._restarts.popleft()
 
         present = list(engines)
-        self._still = {one.key: self._stillness(at, one) for one in present}
+        self._still = {one.key: self._stillness(at, one) for one in present if one.is_told}
         if not self.suspects_stall:
-            self._unpaused_since = None  # whether vLLM is paused is asked for each stall anew
-
+            self._denied_since = None  # whether vLLM is paused is asked for each stall anew
         self._collapsed = {
             one.key: self._collapsed.get(one.key, at) for one in present if one.has_collapsed
         }
-        self._was_ailing = self._was_ailing or bool(self._ailing(at))
-
-    def _restarted(self, at: float) -> None:
-        if self._was_ailing:
-            self._restarts.append(at)
-        self._was_ailing = False
-        self._still.clear()
-        self._collapsed.clear()
-
-    def _stillness(self, at: float, engine: Vitals) -> "_Stillness":
-        before = self._still.get(engine.key)
-        is_working = engine.running > 0 and engine.is_awake is not False
-        if before is None or not is_working or not before.is_working:
-            return _Stillness(at, engine.moving, is_working=is_working)
-        if before.moving != engine.moving:
-            return _Stillness(at, engine.moving, is_working=True)
-        return before
-
-    @property
-    def suspects_stall(self) -> bool:
-        """Whether an engine may be stalled soon, so that vLLM should be asked if it is paused."""
-        return bool(self._standing_still(self._settings.stalled_after - self._asked_for))
+        self._was_ailing = bool(self._ailing(at))
 
     def answered(self, at: float, *, is_paused: bool) -> None:
         """Takes in whether vLLM says at ``at`` that it is paused; no answer is no."""
         if is_paused:
             self._still.clear()  # nothing has to move until vLLM is resumed
-            self._unpaused_since = None
-        elif self._unpaused_since is None:
-            self._unpaused_since = at
+            self._denied_since = None
+        elif self._denied_since is None:
+            self._denied_since = at
+
+    def report(self, *, is_fresh: bool) -> HealthReport:
+        """The engines at the last good poll; nothing is known unless that is fresh."""
+        restarts = len(self._restarts)
+        limit = self._settings.restarts_per_hour
+        if not is_fresh or self._polled is None:
+            return HealthReport(restarts=restarts, limit=limit)
+
+        ailing = self._ailing(self._polled)
+        ill = {(one.key, one.ailment) for one in ailing}
+        watched = [Ailment.STALLED]
+        if self._settings.collapsed_after is not None:
+            watched.append(Ailment.COLLAPSED)
+        ailments = {
+            (*key, ailment): (key, ailment) in ill
+            for key, still in self._still.items()
+            for ailment in watched
+            if still.is_compared
+        }
+        return HealthReport(ailments, tuple(ailing), restarts, limit)
+
+    def _most_apart(self, interval: float) -> float:
+        return max(self._settings.stalled_after / 2, _MISSED * interval)
+
+    def _restarted(self, at: float) -> None:
+        if self._was_ailing:
+            self._restarts.append(at)
+        self._still.clear()
+        self._collapsed.clear()
+
+    def _stillness(self, at: float, engine: Vitals) -> _Stillness:
+        before = self._still.get(engine.key)
+        if before is None:
+            return _Stillness(at, engine, is_compared=False)
+
+        now = _Stillness(at, engine, is_compared=True)
+        if not now.is_working or not before.is_working or before.vitals.moving != engine.moving:
+            return now
+        return replace(now, since=before.since)
 
     @property
-    def _asked_for(self) -> float:
-        return min(_ASKED_FOR, self._settings.stalled_after / 2)
+    def _deny_seconds(self) -> float:
+        return min(_MOST_DENIED, self._settings.stalled_after / 2)
 
-    def _standing_still(self, seconds: float) -> list[Ailing]:
-        """Engines with running requests and nothing that moves, whether vLLM is paused or not."""
+    def _standing_still(self, before: float = 0.0) -> list[Ailing]:
+        """Engines with running requests and nothing that moves, whether vLLM is paused or not.
+
+        They have stood still for as long as a stall takes, or ``before`` seconds less.
+        """
         if self._polled is None:
             return []
-        return [
-            Ailing(key, Ailment.STALLED, still.since)
-            for key, still in self._still.items()
-            if still.is_working and self._polled - still.since >= seconds
-        ]
+
+        found = []
+        for key, still in self._still.items():
+            seconds = self._settings.stalled_after
+            if not still.vitals.has_generated:
+                seconds = max(seconds, _FIRST_TOKEN)
+            if still.is_working and self._polled - still.since >= seconds - before:
+                found.append(Ailing(key, Ailment.STALLED, still.since))
+        return found
 
     def _stalled(self) -> list[Ailing]:
         """Those that have stood still for long although vLLM is not paused."""
-        asked = self._unpaused_since
-        if self._polled is None or asked is None or self._polled - asked < self._asked_for:
+        denied = self._denied_since
+        if self._polled is None or denied is None or self._polled - denied < self._deny_seconds:
             return []
-        return self._standing_still(self._settings.stalled_after)
+        return self._standing_still()
 
     def _ailing(self, at: float) -> list[Ailing]:
         stalled = self._stalled()
@@ -203,33 +268,3 @@ class HealthWatch:
             if at - since >= after
         ]
         return stalled + collapsed
-
-    def report(self, *, is_fresh: bool) -> HealthReport:
-        """The engines at the last good poll; nothing is known unless that is fresh."""
-        while self._polled and self._restarts and self._restarts[0] <= self._polled - _HOUR:
-            self._restarts.popleft()
-
-        restarts = len(self._restarts)
-        limit = self._settings.restarts_per_hour
-        if not is_fresh or self._polled is None:
-            return HealthReport(restarts=restarts, limit=limit)
-
-        ailing = self._ailing(self._polled)
-        ill = {(one.key, one.ailment) for one in ailing}
-        watched = [Ailment.STALLED]
-        if self._settings.collapsed_after is not None:
-            watched.append(Ailment.COLLAPSED)
-
-        known = {
-            (*key, ailment): (key, ailment) in ill for key in self._still for ailment in watched
-        }
-        return HealthReport(known, tuple(ailing), restarts, limit)
-
-
-@dataclass(frozen=True, slots=True)
-class _Stillness:
-    """Since when nothing has moved, and what stood still."""
-
-    since: float
-    moving: tuple[float | None, ...]
-    is_working: bool  # it has running requests, and is not asleep

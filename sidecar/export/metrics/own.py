@@ -60,7 +60,7 @@ METRICS: Final = (
         ),
         ["model_name", "engine", "reason"],
         value=lambda report: {
-            labels: float(not is_ailing) for labels, is_ailing in report.health.known.items()
+            labels: float(not is_ailing) for labels, is_ailing in report.health.ailments.items()
         },
     ),
     REPORT.counter(

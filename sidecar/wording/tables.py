@@ -34,13 +34,14 @@ UNDER_OTHER_TRAFFIC: Final = (
     "The baseline had prompts and a load of its own, on which hits, times to first token and"
     " preemptions depend: `specdec-sidecar compare` has them under the same requests."
 )
-_BY: Final = {
+GROUP_NAMES: Final = {
     "prompt_tokens": "prompts of {} tokens",
     "output": "{} output",
     "sampling": "{} sampling",
     "ending": "{} endings",
     "adapter": "adapter {}",
 }
+"""What a row calls a group, by what the requests are grouped by."""
 
 Cells = Sequence[str]
 Table = tuple[Cells, Sequence[Cells]]  # the header, and the rows
@@ -99,7 +100,7 @@ def lower_rows(model: ModelReport) -> list[Cells]:
 
 def group_name(group: GroupReport) -> str:
     """What the requests of a group have in common."""
-    return _BY[group.by].format(group.group)
+    return GROUP_NAMES[group.by].format(group.group)
 
 
 def _engine(engine: EngineReport) -> Cells:

@@ -3,10 +3,12 @@
 The scenes are the same, without Prometheus.
 """
 
+import inspect
 import re
 
 import pytest
 
+import sidecar.alerting.conditions as conditions_module
 from sidecar.alerting.conditions import Condition, Rule, Tracker, conditions, load_rules
 from sidecar.alerting.past import Past
 from sidecar.settings import load_settings
@@ -31,6 +33,15 @@ ALIKE = [
     for scene in all_scenes()
     if scene.alert in PUSHED and scene.end < DAY and not scene.needs_prometheus
 ]
+
+
+def test_the_readme_names_each_alert_that_the_direct_push_can_send():
+    """What it does not name is not compared with the rules here either."""
+    source = inspect.getsource(conditions_module)
+
+    assert {*re.findall(r'"(SpecDecode\w+)', source)} == PUSHED, (
+        "alerts/README.md, Without Prometheus"
+    )
 
 
 def fired(pod, minutes):

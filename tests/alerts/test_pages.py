@@ -22,7 +22,8 @@ ALERTS = list(load_rules().values())
 
 
 def test_each_alert_has_a_runbook_and_each_runbook_an_alert():
-    assert {page.stem for page in PAGES} == {alert.name for alert in ALERTS}
+    names = {alert.name for alert in ALERTS}
+    assert {page.stem for page in PAGES} == names, "write alerts/runbooks/NAME.md for each"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

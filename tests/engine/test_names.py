@@ -67,6 +67,7 @@ def assert_true(body, known):
             gauges[Gauge.WAITING_FOR_CAPACITY] = max(waiting - 1, 0)
         if b"engine_sleep_state" in body:  # from 0.11.2 on; no recorded engine sleeps
             gauges[Gauge.AWAKE] = 1
+        assert engine.gauges.keys() == gauges.keys(), "names.py reads others than are expected here"
         assert engine.gauges == pytest.approx(gauges, abs=1e-6)
         phases = set(Phase) - ({Phase.TPOT} if version < (0, 11) else set())
         counts = {phase: truth["histograms"][phase]["count"] for phase in phases}

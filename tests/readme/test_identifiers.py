@@ -93,4 +93,5 @@ def test_the_changelog_lists_every_metric_that_came_changed_or_went():
         name for name in released.keys() | now.keys() if released.get(name) != now.get(name)
     }
 
-    assert {name for name in differing if f"`{name}`" not in unreleased()} == set()
+    missing = {name for name in differing if f"`{name}`" not in unreleased()}
+    assert missing == set(), "add these to CHANGELOG.md under Unreleased, in backticks"

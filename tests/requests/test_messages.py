@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sidecar.requests import messages
 from sidecar.requests.messages import (
+    _KEYS,
     MAX_FINISHED,
     READ_VERSIONS,
     Configuration,
@@ -259,3 +260,8 @@ def test_a_tally_has_fallen_if_any_number_has(name):
     assert NO_REQUESTS.has_fallen(more)
     assert not more.has_fallen(NO_REQUESTS)
     assert not more.has_fallen(more)
+
+
+def test_each_table_has_a_type_for_its_keys():
+    """mypy does not see that one is missing, and the packet's model then lacks the table."""
+    assert _KEYS.keys() == set(Table)

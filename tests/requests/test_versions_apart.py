@@ -22,11 +22,11 @@ TOTAL = Tally(
     stopped=3, length=2, aborted=3, error=5, drafts=10, draft_tokens=30, accepted_tokens=20
 )
 NEW_FIELDS = st.dictionaries(
-    st.sampled_from(["backend", "v4", "ratio"]),
+    st.sampled_from(["x_backend", "v4", "ratio"]),
     st.none() | st.booleans() | st.integers() | st.lists(st.text(max_size=3), max_size=3),
 )
 NEW_TABLES = st.dictionaries(
-    st.sampled_from(["backend", "priority", "tenant"]),
+    st.sampled_from(["x_backend", "x_tenant", "x_zone"]),
     st.lists(st.builds(dict, key=st.integers() | st.text(max_size=3)), max_size=3),
 )
 LACKING = st.sets(st.sampled_from([*TABLES]))

@@ -228,6 +228,11 @@ def test_too_many_tokens_by_time():
     assert "[[1, 4, 3], [5, 16, 1]]" in many.remedy
 
 
+def test_every_kind_of_finding_has_an_example_here():
+    """The tests of words go through the examples."""
+    assert EVERY.keys() == set(KINDS), "add an example of it to EVERY"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_finding_says_what_to_do_and_what_to_expect(kind):
     """In whole sentences, with all numbers filled in."""

@@ -5,7 +5,7 @@ JOBS ?= $(shell echo $$((2 * $$(nproc))))  # tests wait for servers half of thei
 TARGETS ?= exposition packets settings
 DEBIAN := prometheus prometheus-alertmanager chromium
 
-.PHONY: help demo run test test-slow test-all lab test-lab mutations check lint types format docs docs-check bench fuzz screenshots lock build clean
+.PHONY: help demo run test test-slow test-all lab test-lab mutations check lint types format docs docs-check bench fuzz screenshots lock build publish-dry-run clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -88,6 +88,9 @@ lock: ## update the lock files
 build: ## build the wheel and the source distribution into dist/
 	@scripts/setup dev
 	$(BIN)/python -m hatchling build -d dist
+
+publish-dry-run: ## build wheel, sdist, chart and image, and check them as far as that is possible without uploading
+	@scripts/publish --dry-run $(ARGS)
 
 clean: ## remove everything that the other targets created, except the lab
 	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -32,5 +32,6 @@ def stalled_sentence(health: HealthReport) -> str:
     return (
         f"Requests run on engine {first.key.engine}{more}, but nothing that vLLM or the plug-in"
         f" counts has moved since {utc(first.since)}, and vLLM is not paused. Restart vLLM; an"
-        " engine that hangs answers no request any more."
+        " engine that hangs answers no request any more. docs/restarts.md says how the kubelet does"
+        " that."
     )

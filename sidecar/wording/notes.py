@@ -90,7 +90,7 @@ _RECEIVES_KV_CACHE: Final = frozenset({"kv_consumer", "kv_both"})
 # vLLM cannot turn speculation off for single requests; the runbook
 # SpecDecodeAcceptanceLowAtTemperature.md says more.
 _LOSING: Final = "Route this traffic to pods that do not speculate."
-_OR_FEWER: Final = "Route this traffic to pods that do not speculate, or speculate fewer tokens."
+_OR_FEWER: Final = "Speculate fewer tokens, or route this traffic to pods that do not speculate."
 
 
 def model_notes(model: ModelReport) -> list[str]:

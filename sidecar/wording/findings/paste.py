@@ -22,6 +22,9 @@ _PODS: Final = 2
 _MARGIN: Final = 1.5  # of the duration: pods pause, and the tail ends later than the median
 _LEAST_MINUTES: Final = 10
 _UNKNOWN_MINUTES: Final = 180
+_ROLLOUTS: Final = (
+    "To try it on one pod with your own traffic, use Argo Rollouts with deploy/rollouts/."
+)
 _EDGE: Final = re.compile(r"[0-9.]+$")  # the upper edge of a bucket of temperatures
 
 
@@ -59,6 +62,7 @@ def verification(model: ModelReport, temperatures: Sequence[str] = (), *, body: 
         "`specdec-sidecar sweep --url http://CHANGED:8000 --against http://UNCHANGED:8000"
         f" --prompts prompts.jsonl --temperatures {','.join(asked)} --concurrency {at_once}"
         f" --rounds {_ROUNDS} --duration {minutes}m{extra}` on two pods without other traffic."
+        f" {_ROLLOUTS}"
     )
 
 

@@ -110,7 +110,7 @@ def test_a_fact_has_no_remedy_and_leaves_the_general_one_in_place():
 
     assert "Nothing to change: these requests still gain, since speculation breaks even" in shown
     assert "To verify" not in shown
-    assert "Route this traffic to pods that do not speculate" in shown
+    assert "or route this traffic to pods that do not speculate" in shown
 
 
 def test_the_whole_configuration_with_the_change_has_a_button_that_copies_it():
@@ -143,10 +143,10 @@ def test_a_finding_takes_the_place_of_the_general_remedy():
     lost = {"judgement": reports.judgement(Verdict.NET_NEGATIVE, 0.3)}
     hot = reports.temperature("1+", Verdict.NET_NEGATIVE, 0.3)
     assert (
-        text(reports.model(hot, **lost)).count("Route this traffic to pods that do not speculate")
+        text(reports.model(hot, **lost)).count("route this traffic to pods that do not speculate")
         == 2
     )
-    assert "Route this traffic" not in text(
+    assert "route this traffic" not in text(
         reports.model(hot, findings=(reports.STRUCTURED,), **lost)
     )
 

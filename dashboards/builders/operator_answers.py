@@ -110,7 +110,7 @@ def _pays() -> stat.Panel:
         " verdict within the last hour and should be there.",
         "On NO, read the findings and the alerts below. If it pays at no temperature, start vLLM"
         " without --speculative-config. If it fails to pay only at some, lower"
-        " num_speculative_tokens, or route those requests to pods that do not speculate.",
+        " num_speculative_tokens, or route those elsewhere.",
         Query(_counted(code, POD, _ENGINES), "{{some}} of {{all}} pods"),
         values=_PAYS,
         empty="no pod that speculates",

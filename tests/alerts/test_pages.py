@@ -43,6 +43,14 @@ def test_a_runbook_has_its_sections_severity_and_panels(page):
         assert " ".join(title.split()) in PANELS
 
 
+def test_the_pages_and_folders_that_runbooks_name_exist():
+    text = "".join(page.read_text() for page in PAGES)
+    named = set(re.findall(r"\b(?:docs|deploy)/[\w./-]*\w", text))
+
+    assert {"docs/restarts.md", "deploy/rollouts"} <= named
+    assert [path for path in named if not (RULES.parent / path).exists()] == []
+
+
 @pytest.mark.parametrize("page", [*PAGES, RULES / "README.md"], ids=lambda page: page.stem)
 def test_the_links_and_settings_of_a_runbook_exist(page):
     text = page.read_text()

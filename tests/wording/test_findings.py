@@ -124,6 +124,7 @@ def test_greedy_drafting_names_the_option_and_its_price():
         greedy.expect
     )
     assert "--temperatures 0.7,1 " in greedy.verify
+    assert greedy.verify.endswith("use Argo Rollouts with deploy/rollouts/.")
 
 
 def test_greedy_drafting_of_hot_requests_alone_says_what_bounds_its_gain():

@@ -1,0 +1,17 @@
+"""What is said of an engine that hangs."""
+
+from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
+from sidecar.engine.plan import EngineKey
+from sidecar.wording.health import stalled_sentence
+
+
+def test_a_stall_names_its_engine_and_time_and_where_the_kubelet_is_told_to_restart():
+    ailing = (
+        Ailing(EngineKey("demo", "1"), Ailment.STALLED, 1_800_000_060.0),
+        Ailing(EngineKey("demo", "0"), Ailment.STALLED, 1_800_000_000.0),
+    )
+    said = stalled_sentence(HealthReport(ailing=ailing))
+
+    assert said.startswith("Requests run on engine 0 and 1 other engine, but nothing")
+    assert "since 08:00:00Z" in said
+    assert said.endswith("docs/restarts.md says how the kubelet does that.")

@@ -1,4 +1,7 @@
-"""``report``: a table by temperature from a running sidecar, to paste into a ticket."""
+"""``report``: a table by temperature from a running sidecar, to paste into a ticket.
+
+Or, for benchmarks, its acceptance as vLLM replays it.
+"""
 
 import argparse
 import asyncio
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sidecar.analysis.verdict import Verdict
+from sidecar.commands.acceptance_profile import model_profiles, profile_lines, profiles_json
 from sidecar.commands.arguments import (
     add_sidecar_user,
     authorities,
@@ -26,6 +30,7 @@ from sidecar.settings.groups import USER_FILE_VARIABLE
 HELP = "print the verdicts and tables of a running sidecar, for a ticket"
 _NO_VERDICT: Final = 3
 _NET_NEGATIVE: Final = 4
+_NO_PROFILE: Final = 3
 _NOT_A_SIDECAR: Final = "its JSON is not from a specdec-sidecar of this version"
 
 
@@ -43,24 +48,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="CA certificates (PEM) to verify the certificate of --url",
     )
-    parser.add_argument(
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument(
         "--exit-code",
         action="store_true",
         help=f"exit with {_NET_NEGATIVE} if a model's verdict is net negative, with {_NO_VERDICT}"
         " if one has no verdict, else with 0 (1: no report)",
+    )
+    asked.add_argument(
+        "--profile",
+        action="store_true",
+        help="print the acceptance since vLLM started, by position and temperature, as the"
+        " --speculative-config with which a benchmark replays it; exit with"
+        f" {_NO_PROFILE} if it is not known",
     )
 
     output = parser.add_mutually_exclusive_group()
     output.add_argument(
         "--format", choices=("text", "markdown"), default="text", help="default: text"
     )
-    output.add_argument("--json", action="store_true", help="the sidecar's JSON, for scripts")
+    output.add_argument(
+        "--json", action="store_true", help="JSON, for scripts: the sidecar's own, or the profile"
+    )
     # The running sidecar says which of its settings are invalid.
     parser.set_defaults(ignore_invalid_settings=True)
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0, 1 if no sidecar answers, or with ``--exit-code`` a code for the verdict.
+    """Returns 0, or 1 if no sidecar answers.
+
+    With ``--exit-code`` it returns a code for the verdict, and with ``--profile`` 3 if a model has
+    no profile.
 
     Raises:
         InputError: a file with the password or the certificates cannot be used.
@@ -73,6 +91,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
     try:
         status = asyncio.run(sidecar_status(with_user, tls=tls))
+        if arguments.profile:
+            return _print_profiles(status, arguments)
         text = "\n".join(_lines(status, origin, arguments))
         code = _verdict_code(status)
     except ScrapeError as error:
@@ -94,6 +114,31 @@ def _lines(status: Mapping[str, Any], origin: str, arguments: argparse.Namespace
         yield json.dumps(status, indent=2, ensure_ascii=False)
     else:
         yield from status_lines(status, origin, is_markdown=arguments.format == "markdown")
+
+
+def _print_profiles(status: Mapping[str, Any], arguments: argparse.Namespace) -> int:
+    """The exit code; says on standard error why a model has no profile.
+
+    Raises:
+        LookupError, TypeError, ValueError: the status is not a sidecar's.
+    """
+    models = model_profiles(status)
+    missing = [
+        f"no profile of {model.model_name}: {model.missing}" for model in models if model.missing
+    ]
+    if not models:
+        missing.append(f"no profile: {status['answer']['text']}")
+
+    if arguments.json:
+        print(json.dumps(profiles_json(models), indent=2, ensure_ascii=False))
+    else:
+        for model in models:
+            for line in profile_lines(model, is_markdown=arguments.format == "markdown"):
+                print(line)
+
+    for sentence in missing:
+        print(sentence, file=sys.stderr)
+    return _NO_PROFILE if missing else 0
 
 
 def _verdict_code(status: Mapping[str, Any]) -> int:

@@ -64,21 +64,28 @@ async def through_hot_traffic(vllm, receivers, http, alertmanager_url):
         assert page["links"] == [{"href": f"{RUNBOOKS}/{LOW}.md", "text": "Runbook"}]
         await held_back(http, alertmanager_url, AT_TEMPERATURE)
     async with traffic(vllm, COLD, **TRAFFIC):
-        for name in (LOW, AT_TEMPERATURE):
-            await notified(name, "resolved")
+        await notified(LOW, "resolved")
+        # Alertmanager notifies nobody of one that ends while it is still held back.
+        await ended(http, alertmanager_url, AT_TEMPERATURE)
 
 
 async def held_back(http, url, name):
     """Waits until Alertmanager holds such an alert back."""
-    while True:
-        async with http.get(f"{url}/api/v2/alerts") as answer:
-            alerts = await answer.json()
-        if any(
-            alert["labels"]["alertname"] == name and alert["status"]["inhibitedBy"]
-            for alert in alerts
-        ):
-            return
+    while not any(alert["status"]["inhibitedBy"] for alert in await active(http, url, name)):
         await asyncio.sleep(0.1)
+
+
+async def ended(http, url, name):
+    """Waits until Alertmanager has no such alert any more."""
+    while await active(http, url, name):
+        await asyncio.sleep(0.1)
+
+
+async def active(http, url, name):
+    """The alerts of this name that Alertmanager has."""
+    async with http.get(f"{url}/api/v2/alerts") as answer:
+        alerts = await answer.json()
+    return [alert for alert in alerts if alert["labels"]["alertname"] == name]
 
 
 async def every_rule_evaluates(http, url):

@@ -31,6 +31,14 @@ EMPTY = {
     ("vLLM restarts in the last hour", "{{who}}"): "no vLLM has restarted",
     ("What vLLM does not export", ""): "the simulated vLLM exports everything",
     (
+        "Replies that end badly, by temperature",
+        "{{ending}}, T {{temperature}}",
+    ): "the simulated vLLM shows no output tokens, so nobody knows how replies end",
+    (
+        "Acceptance by how replies end",
+        "{{group}}",
+    ): "the same",
+    (
         "Errors per second",
         "settings {{outcome}}",
     ): "settings are reloaded only where there is a file to watch",

@@ -67,6 +67,7 @@ def fired(pod, minutes):
     return by_minute
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", ALIKE, ids=lambda scene: f"{scene.alert}: {scene.name}")
 def test_the_push_fires_as_the_rules_do(scene):
     severity = load_rules()[scene.alert].labels["severity"]

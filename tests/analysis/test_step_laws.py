@@ -76,6 +76,7 @@ def name(law, cell):
     return f"{'lab' if law is LAB else 'gpu'}-{cell.name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("law", "cell"), HARD, ids=[name(*pair) for pair in HARD])
 def test_with_the_plug_in_the_cells_with_most_prefill_are_within_the_bar(law, cell, curves):
     curve = curves(law, plugin=True, prompts=(20, 800, 32_000))

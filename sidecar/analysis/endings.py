@@ -128,10 +128,9 @@ class Endings:
         """Makes the report, unless the window has fewer than ``min_requests`` requests."""
         recent = self._recent.sums
         requests = sum(recent.values())
-        self._is_worse = False
         self.report = None
         if requests < max(min_requests, 1):
-            return
+            return  # what was worse stays so until enough is known to tell
 
         changes = [self._change(ending, min_requests) for ending in (LOOP, EMPTY)]
         self.report = EndingsReport(

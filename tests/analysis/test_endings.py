@@ -1,8 +1,10 @@
 """How the outputs of finished requests end: counted, and compared with how they used to end."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from sidecar.analysis.endings import Reference, compare
+from sidecar.analysis.endings import Endings, Reference, compare
 from sidecar.analysis.evidence import Loops
 from sidecar.requests.messages import Speculation, Table
 from sidecar.requests.tally import Outcome
@@ -134,6 +136,33 @@ def test_what_goes_on_never_becomes_usual_and_what_ends_is_no_finding(pod):
     minutes(pod, 7)
 
     assert found(pod) == {}
+
+
+def test_a_fault_does_not_become_usual_while_traffic_is_too_low_to_judge():
+    """Bad replies of a quiet hour are no past, so it is still a fault when traffic returns."""
+    endings = Endings(300.0, {})
+    at = 0.0
+
+    def minute(loop, normal):
+        nonlocal at
+        at += 60
+        replies = ["loop"] * loop + ["normal"] * normal
+        endings.finished(at, "0", [SimpleNamespace(ending=one) for one in replies])
+        endings.mark(at)
+        endings.judge(20)
+
+    for _ in range(20):
+        minute(0, 10)
+    for _ in range(10):
+        minute(6, 4)
+    for _ in range(120):
+        minute(2, 1)
+    assert endings.report is None  # too few to tell
+
+    for _ in range(6):
+        minute(6, 4)
+
+    assert endings.report.is_worse
 
 
 def test_a_model_that_loops_at_temperature_0_by_itself_is_no_finding(pod):

@@ -97,6 +97,12 @@ class Lab:
 
         await until(is_healthy, seconds=START_SECONDS, pause=0.5)
 
+    @property
+    def session(self) -> int:
+        """The id of the session of all its processes."""
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """Kills all its processes at once, as when a pod dies."""
         if self._process is not None:

@@ -36,6 +36,7 @@ def shown_positions(settings: Settings, engines: int) -> int:
     temperatures = len(settings.temperature_buckets) + _NOT_A_BUCKET
     measured = settings.measured
     has_baseline = bool(measured.baseline or measured.plain_steps or measured.plain_cache)
+
     others = (
         _OF_A_POD
         + (_OF_ADAPTERS if settings.plugin.adapters else 0)
@@ -44,6 +45,7 @@ def shown_positions(settings: Settings, engines: int) -> int:
         + _OF_AN_ENGINE * engines
         + _OF_ITS_HISTOGRAMS * engines_with_histograms(engines)
     )
+
     of_a_position = _POSITION_METRICS * temperatures + engines
     affordable = (PLANNED - others) // of_a_position
     if affordable >= settings.limits.positions:

@@ -52,15 +52,18 @@ class State:
         self._scrape = ScrapeReport(interval=settings.scrape_interval)
         self._engines = Engines(settings)
         self._models: dict[str, ModelState] = {}
+
         # How each model's engines speculate, as vLLM's counters confirmed it last, and the models
         # of which they have not yet done so since vLLM restarted.
         self._speculation: dict[str, Speculation] = {}
         self._unconfirmed: set[str] = set()
         self._overflow = {"position": 0, "group": 0}
+
         self._judge = Judge(settings.thresholds, settings.latency_window)
         self._facts: tuple[ModelFacts, ...] = ()  # as of the last good poll
-        # those made of these facts: by whether they are fresh, and whether the judgements hold
+        # The reports of these facts: by whether they are fresh, and whether the judgements hold
         self._reports: dict[tuple[bool, bool], tuple[ModelReport, ...]] = {}
+
         self.plugin = Lives(listening_since, settings.thresholds.coverage)
         self.health = HealthWatch(settings.engine_health)
 
@@ -127,6 +130,7 @@ class State:
         scrape = self._scrape.at(now, self._engines.restarts)
         # Counters of a process that may have ended would fall later, and be too high until then.
         models = () if self._engines.is_in_doubt else self._models_at(now, is_fresh=scrape.up)
+
         return Report(
             at=now,
             scrape=scrape,
@@ -174,6 +178,7 @@ class State:
     ) -> None:
         judged = self._judge.in_force(at, fresh=True)  # of this poll
         collapsed = {name for name, model in judged.items() if model.whole.has_collapsed}
+
         present = [
             vitals(
                 state,

@@ -207,15 +207,16 @@ def _model_profile(model: _Json) -> ModelProfile:
 def _missing(speculations: Sequence[_Json], depths: set[int], whole: _Counts) -> str | None:
     """Why there is no profile; None if there is one."""
     positions = max(depths, default=0)
+    is_synthetic = any(each["rejection_sample_method"] == _SYNTHETIC for each in speculations)
     is_known = len(whole.accepted_at) == positions and any(whole.drafted_at)
+
     reasons = {
         "this vLLM itself accepts draft tokens at synthetic rates, which say nothing of"
-        " production.": any(each["rejection_sample_method"] == _SYNTHETIC for each in speculations),
+        " production.": is_synthetic,
         "vLLM has drafted nothing since it started.": not whole.drafts,
-        "its engines draft different numbers of tokens, and a profile is of one number.": len(
-            depths
-        )
-        > 1,
+        "its engines draft different numbers of tokens, and a profile is of one number.": (
+            len(depths) > 1
+        ),
         f"vLLM drafts up to {positions} tokens, and acceptance by position is counted for"
         f" {MAX_POSITIONS} at most.": positions > MAX_POSITIONS,
         "acceptance by position is not known.": not is_known,

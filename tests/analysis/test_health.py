@@ -15,8 +15,10 @@ OTHER_RANK = EngineKey("m", "1")
 class Polls:
     """Polls a watch, each second by default; each poll says whether anything has moved."""
 
-    def __init__(self, interval=1, **settings):
+    def __init__(self, interval=1, *, says_paused=False, **settings):
+        """``says_paused`` is what vLLM answers if it is asked; None: nobody asks it."""
         self.watch = HealthWatch(EngineHealth(**settings))
+        self.says_paused = says_paused
         self.interval = interval
         self.at = 1000.0
         self.moved = 0
@@ -31,8 +33,8 @@ class Polls:
 
     def poll(self, *engines, restarted=False):
         self.watch.polled(self.at, self.interval, engines, has_restarted=restarted)
-        if self.watch.suspects_stall:
-            self.watch.answered(self.at, is_paused=False)
+        if self.watch.suspects_stall and self.says_paused is not None:
+            self.watch.answered(self.at, is_paused=self.says_paused)
 
     @property
     def report(self):
@@ -133,24 +135,19 @@ def test_waking_up_starts_the_clock_anew():
 
 def test_a_paused_engine_is_not_stalled_until_it_stands_still_after_its_resumption():
     """Requests that ``/pause`` keeps count as running; only vLLM's own answer tells."""
-    polls = Polls(stalled_after=120)
+    polls = Polls(stalled_after=120, says_paused=True)
     for _ in range(600):
-        polls.at += 1
-        polls.watch.polled(polls.at, 1, [vitals()], has_restarted=False)
-        if polls.watch.suspects_stall:
-            polls.watch.answered(polls.at, is_paused=True)
-        assert not polls.report.ailing
+        assert not polls(1).ailing
 
+    polls.says_paused = False
     assert not polls(29).ailing
     assert polls(150).ailing
 
 
 def test_nothing_is_stalled_before_vllm_was_asked():
     """While nobody has asked whether vLLM is paused, its stillness is unknown, so healthy."""
-    polls = Polls(stalled_after=120)
-    for _ in range(600):
-        polls.at += 1
-        polls.watch.polled(polls.at, 1, [vitals()], has_restarted=False)
+    polls = Polls(stalled_after=120, says_paused=None)
+    polls(600)
 
     assert polls.watch.suspects_stall
     assert not polls.report.ailing

@@ -22,7 +22,7 @@ _MOST_DENIED: Final = 30.0
 # An engine may compile kernels with its first requests, so one that has generated nothing since it
 # started is stalled only after so many seconds.
 _FIRST_TOKEN: Final = 300.0
-# Polls further apart than so many of the intervals that were planned missed something.
+# Two polls that are so many planned intervals apart have missed something in between.
 _MISSED: Final = 1.5
 
 

@@ -176,6 +176,7 @@ def _mixed_steps(blocks: Sequence[Block], times: PlainStepTimes) -> Iterator[Mix
         mixed = block.mixed
         if mixed is None or not mixed.steps or not mixed.decodes:
             continue
+
         decodes = mixed.decodes / mixed.steps
         context = mixed.context_tokens / mixed.decodes if mixed.context_tokens else None
         seconds = mixed.seconds / mixed.steps

@@ -95,11 +95,13 @@ def _fitted(found: Sequence[MixedSteps], hidden: float, names: Sequence[str]) ->
         )
         for one in found
     ]
+
     values = least_squares(rows, names)
     if values.get(_ATTENTION, 0.0) < 0 or values.get(_STEP, 0.0) < 0:
         return _fitted(found, hidden, (_TOKEN,)) if len(names) > 1 else None
     if values.get(_TOKEN, 0.0) <= 0:
         return None
+
     return PrefillLaw(hidden, **values)
 
 

@@ -125,9 +125,11 @@ class Lives:
         life = Life(hello, Trust(is_new=from_start), from_start=from_start)
         if self._page is not None:
             life.key = self._page.key_of(*life.named)
+
         # What vLLM had counted by then is not its own; unknown if the clock was set back since.
         if from_start and hello.started > self._latest_poll:
             life.trust = Trust(self._counted.get(life.key), is_new=True)
+
         reset_after = self._reset_after.get(life.key)
         if reset_after is not None and hello.started <= reset_after:
             life.trust.outlive_counters()

@@ -69,9 +69,11 @@ class BaselineRun:
         self.periods: dict[str, list[Steps]] = {}  # from poll to poll, by model
         self.vllm = ""  # the version, as the plug-in says
         self.machine_load: float | None = None  # see ``PlainStepTimes``
+
         windows = {"latency_window": inf, "history": inf}  # so that nothing drops out of them
         endless = Settings(limits=Limits(engines=64, models=16)).model_copy(update=windows)
         self._engines = Engines(endless)
+
         self._log = StateLog(structlog.get_logger("sidecar"))
         self._slot: Slot | None = None
         self._blocks: dict[str, list[Block]] = defaultdict(list)  # of the slots that have ended
@@ -87,9 +89,11 @@ class BaselineRun:
         """The slot ends with the last page."""
         slot = self._slot
         self._slot = None
+
         for model, part in self._parts.items():
             if slot is None or not part.periods:
                 continue
+
             pure = part.pure
             mixed = part.mixed
             self._blocks[model].append(
@@ -109,7 +113,13 @@ class BaselineRun:
         self._reported.receive(connection, message)
 
     # The signature is the protocol's.
-    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002
+    def scraped(
+        self,
+        at: float,
+        duration: float,  # noqa: ARG002
+        interval: float,  # noqa: ARG002
+        page: PageSnapshot,
+    ) -> None:
         """See ``ScrapeSink``; ignores the duration and the interval."""
         self.began = self.began or at
         self.until = at

@@ -63,7 +63,7 @@ def _empty_replies(finding: EmptyReplies, _model: ModelReport) -> Explanation:
 def _explained(finding: EndsBadly, how: str, expect: str) -> Explanation:
     if finding.change is None:
         what = f"{percent(finding.share)} of the last {finding.requests:,} replies {how}."
-        return Explanation(code=finding.code, what=what, remedy="", expect=_FACT, verify="")
+        return Explanation.fact(finding.code, what, _FACT)
 
     return Explanation(
         code=finding.code,

@@ -27,6 +27,11 @@ class Explanation:
     verify: str
     config: str = ""
 
+    @classmethod
+    def fact(cls, code: str, what: str, why: str) -> "Explanation":
+        """One without a remedy; ``why`` says why nothing is to be changed."""
+        return cls(code=code, what=what, remedy="", expect=why, verify="")
+
     @property
     def option(self) -> str:
         """``config`` as an option of vLLM's command line."""

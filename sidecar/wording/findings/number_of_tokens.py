@@ -119,8 +119,8 @@ def _long_contexts(finding: LongContexts, model: ModelReport) -> Explanation:
         " more than plain decoding."
     )
     if not finding.is_advice:
-        nothing = f"{expect} Nothing to change: such contexts are too small a part."
-        return Explanation(code=finding.code, what=what, remedy="", expect=nothing, verify="")
+        why = f"{expect} Nothing to change: such contexts are too small a part."
+        return Explanation.fact(finding.code, what, why)
 
     return Explanation(
         code=finding.code,

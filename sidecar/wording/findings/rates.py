@@ -175,9 +175,7 @@ def _advice_or_fact(
 ) -> Explanation:
     """The remedy is a ``change`` and, only if the group loses, also to send it elsewhere."""
     if not finding.is_advice:
-        return Explanation(
-            code=finding.code, what=what, remedy="", expect=_without_advice(finding), verify=""
-        )
+        return Explanation.fact(finding.code, what, _without_advice(finding))
 
     route = ", or route these requests to pods that do not speculate" if finding.loses else ""
     return Explanation(
@@ -215,8 +213,9 @@ def _structured_output(finding: StructuredOutput, model: ModelReport) -> Explana
         " temperatures."
     )
     if not finding.is_advice:
-        expect = f"{_GRAMMAR} {_without_advice(finding)}"
-        return Explanation(code=finding.code, what=what, remedy="", expect=expect, verify="")
+        why = f"{_GRAMMAR} {_without_advice(finding)}"
+        return Explanation.fact(finding.code, what, why)
+
     return _structured(what, model)
 
 
@@ -227,8 +226,9 @@ def _forbidden_drafts(finding: ForbiddenDrafts, model: ModelReport) -> Explanati
         f" all requests, vLLM accepts {accepted} of the draft tokens."
     )
     if not finding.is_advice:
-        nothing = "Nothing to change: these requests are too small a part."
-        return Explanation(code=finding.code, what=what, remedy="", expect=nothing, verify="")
+        why = "Nothing to change: these requests are too small a part."
+        return Explanation.fact(finding.code, what, why)
+
     return _structured(what, model)
 
 

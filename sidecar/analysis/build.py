@@ -19,7 +19,7 @@ from sidecar.analysis.facts import EngineFacts, ModelFacts
 from sidecar.analysis.findings.catalog import find
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.limits import breaches, limited_values
-from sidecar.analysis.model_state import ENGINE, STRUCTURED
+from sidecar.analysis.model_state import ENGINE
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.model_speed import costs_by_load
 from sidecar.analysis.speed.speedup import EngineSpeed
@@ -183,7 +183,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
     situation = Situation(
         model=report,
         sampling=model.strata[Table.SAMPLING].sums if has_sampling else {},
-        forbidden=model.counts.sums.get(STRUCTURED, 0),
+        counts=model.counts.sums,
         thresholds=thresholds,
     )
     return replace(report, findings=find(situation))

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.endings import Endings
 from sidecar.analysis.evidence import Acceptance
+from sidecar.analysis.request_count import RequestCount
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.life import Cut
@@ -38,8 +39,15 @@ from sidecar.settings.baselines import PlainEndings
 from sidecar.settings.groups import MOST_MIN_REQUESTS
 
 ENGINE: Final = "engine"  # divides requests as a table does
-STRUCTURED: Final = "structured"
-_ALL: Final = "all"
+_STRUCTURED: Final = "structured"
+_ALL: Final = RequestCount(lambda _: 1)
+
+
+def _with_parameter(name: str) -> RequestCount:
+    return RequestCount(lambda request: int(name in request.parameters))
+
+
+_WITH_REJECTED: Final = {name: _with_parameter(name) for name in REJECTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +68,11 @@ class _Latest(NamedTuple):
 class ModelState:
     """One model; bounded whatever the traffic. Every temperature exists from the start, at 0."""
 
-    def __init__(self, name: str, settings: Settings) -> None:
+    def __init__(self, name: str, settings: Settings, counted: Sequence[RequestCount] = ()) -> None:
+        """``counted`` are the numbers of finished requests that ``counts`` also has."""
         self.name = name
         self._settings = settings
+        self._counted = tuple(counted)
         self._buckets = TemperatureBuckets(settings.temperature_buckets)
         window = settings.latency_window
         measured = settings.measured
@@ -90,9 +100,9 @@ class ModelState:
             for by in (*GROUPED, ENGINE)
             if by is not Table.ENDING
         }
-        # Finished requests, those with each parameter of REJECTED, and the tokens of structured
-        # ones without drafts.
-        self.counts = SlidingSums[str, int](settings.latency_window)
+        # Finished requests of the window, those with each parameter of REJECTED, and what is
+        # counted for the findings. A count that is 0 is missing.
+        self.counts = SlidingSums[RequestCount, int](settings.latency_window)
 
         baseline = self._usual_endings(measured.plain_endings.get(name, {}))
         self.endings = Endings(window, baseline)
@@ -108,7 +118,7 @@ class ModelState:
 
         What is exported as a counter goes on: distributions, and the time saved and lost.
         """
-        again = ModelState(self.name, self._settings)
+        again = ModelState(self.name, self._settings, self._counted)
         for label, state in self.temperatures.items():
             again.temperatures[label].go_on_from(state)
             again.speed.temperature(label).saved = self.speed.temperature(label).saved
@@ -221,13 +231,12 @@ class ModelState:
 
     def _count(self, at: float, requests: Sequence[FinishedRequest]) -> None:
         """Adds finished requests to ``counts``."""
-        counts = {_ALL: len(requests)}
-        for name in REJECTED:
-            counts[name] = len([one for one in requests if name in one.parameters])
-
-        undrafted = [one for one in requests if one.structured and not one.drafts]
-        counts[STRUCTURED] = sum(max(one.output_tokens - 1, 0) for one in undrafted)
-        self.counts.add(at, {name: count for name, count in counts.items() if count})
+        counts = {}
+        for count in (_ALL, *_WITH_REJECTED.values(), *self._counted):
+            total = sum(count.of(request) for request in requests)
+            if total:
+                counts[count] = total
+        self.counts.add(at, counts)
 
     def _by_temperature(
         self, requests: Iterable[FinishedRequest]
@@ -266,7 +275,7 @@ class ModelState:
         how the output ends: nothing that a request asked for.
         """
         yield Table.PROMPT_TOKENS, prompt_label(max(request.prompt_tokens - 1, 0).bit_length())
-        yield Table.OUTPUT, STRUCTURED if request.structured else "free"
+        yield Table.OUTPUT, _STRUCTURED if request.structured else "free"
         if request.sampling is not None:
             yield Table.SAMPLING, request.sampling
         if self._settings.plugin.adapters:
@@ -296,7 +305,11 @@ class ModelState:
         Parameters that none used are missing.
         """
         sums = self.counts.sums
-        return {name: sums[name] / sums[_ALL] for name in REJECTED if name in sums}
+        return {
+            name: sums[count] / sums[_ALL]
+            for name, count in _WITH_REJECTED.items()
+            if count in sums
+        }
 
     def windows(self) -> dict[str, Acceptance]:
         """Every temperature over the sliding window, each with its share."""

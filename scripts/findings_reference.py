@@ -6,12 +6,11 @@ Usage: findings_reference.py
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from sidecar.wording.findings.explanation import AnyWords
-from sidecar.wording.findings.registry import WORDS
+from sidecar.wording.findings import BY_CODE
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _WHY: Final = _ROOT / "docs" / "why.md"
@@ -33,12 +32,12 @@ def why_page(page: str) -> str:
 
 
 def _rows() -> Iterator[str]:
-    for words in _once_a_code(WORDS):
+    for code, words in BY_CODE.items():
         link = ""
         if words.runbook:
             name = words.runbook.removeprefix("SpecDecode")
             link = f"[{name}](../alerts/runbooks/{words.runbook}.md)"
-        yield f"| `{words.kind.code}` | {words.why} | {words.remedy} | {link} |\n"
+        yield f"| `{code}` | {words.why} | {words.remedy} | {link} |\n"
 
 
 def runbook_page(page: str, name: str) -> str:
@@ -55,16 +54,11 @@ def runbook_page(page: str, name: str) -> str:
 
 def _lead_to(runbook: str) -> str:
     lines = [
-        f"- `{words.kind.code}`: {words.why}; {words.remedy}\n"
-        for words in _once_a_code(WORDS)
+        f"- `{code}`: {words.why}. Remedy: {words.remedy}.\n"
+        for code, words in BY_CODE.items()
         if words.runbook == runbook
     ]
     return f"{_LEAD_HERE}\n{''.join(lines)}\n" if lines else ""
-
-
-def _once_a_code(every: Iterable[AnyWords]) -> list[AnyWords]:
-    """One of the kinds with the same code, which have the same words."""
-    return list({words.kind.code: words for words in every}.values())
 
 
 def main() -> None:

@@ -188,7 +188,10 @@ def test_too_many_tokens_by_time():
     assert "[[1, 4, 3], [5, 16, 1]]" in many.remedy
 
 
-@pytest.mark.parametrize(("kind", "staged"), examples().items(), ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    ("kind", "staged"),
+    [pytest.param(kind, staged, id=kind.__name__) for kind, staged in examples().items()],
+)
 def test_every_finding_says_what_to_do_and_what_to_expect(kind, staged):
     """In whole sentences, with all numbers filled in; a fact says why there is nothing to do."""
     (finding,) = staged.findings

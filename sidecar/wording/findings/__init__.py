@@ -6,11 +6,16 @@
 from collections.abc import Mapping
 from typing import Final
 
+from sidecar.analysis.findings.catalog import CODES
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.report import ModelReport
 from sidecar.wording.findings.explanation import AnyWords, Explanation
 from sidecar.wording.findings.registry import WORDS
 
+BY_CODE: Final[Mapping[str, AnyWords]] = {
+    code: next(words for words in WORDS if words.kind.code == code) for code in CODES
+}
+"""By the finding's code, what to do first first; kinds with one code have the same words."""
 _BY_KIND: Final[Mapping[type[Finding], AnyWords]] = {words.kind: words for words in WORDS}
 
 

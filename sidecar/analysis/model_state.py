@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from sidecar.analysis.checklist.traffic import TrafficWindow
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.endings import Endings
 from sidecar.analysis.evidence import Acceptance
@@ -30,7 +31,6 @@ from sidecar.analysis.temperature_state import TemperatureState, request_numbers
 from sidecar.analysis.windows.growth import HOUR
 from sidecar.analysis.windows.recent import Ordered, Recent, acceptance_bin
 from sidecar.analysis.windows.sums import SlidingSums
-from sidecar.engine.methods import REJECTED
 from sidecar.requests.messages import OTHER, Ending, FinishedRequest, Table
 from sidecar.requests.tally import NO_REQUESTS, Tally
 from sidecar.settings import Settings
@@ -39,7 +39,6 @@ from sidecar.settings.groups import MOST_MIN_REQUESTS
 
 ENGINE: Final = "engine"  # divides requests as a table does
 STRUCTURED: Final = "structured"
-_ALL: Final = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +89,9 @@ class ModelState:
             for by in (*GROUPED, ENGINE)
             if by is not Table.ENDING
         }
-        # Finished requests, those with each parameter of REJECTED, and the tokens of structured
-        # ones without drafts.
+        # the tokens of structured requests without drafts
         self.counts = SlidingSums[str, int](settings.latency_window)
+        self.traffic = TrafficWindow()
 
         baseline = self._usual_endings(measured.plain_endings.get(name, {}))
         self.endings = Endings(window, baseline)
@@ -114,6 +113,7 @@ class ModelState:
             again.speed.temperature(label).saved = self.speed.temperature(label).saved
             again.speed.temperature(label).lost = self.speed.temperature(label).lost
         again.endings = self.endings.begin_again()
+        again.traffic = self.traffic
         return again
 
     def _usual_endings(
@@ -216,18 +216,16 @@ class ModelState:
             self.endings.finished(at, label, ended)
             self._compare(at, engine, label, ended)
             self._count(at, ended)
+            self.traffic.add(at, ended)
 
         self.speed.finished(by_temperature)
 
     def _count(self, at: float, requests: Sequence[FinishedRequest]) -> None:
         """Adds finished requests to ``counts``."""
-        counts = {_ALL: len(requests)}
-        for name in REJECTED:
-            counts[name] = len([one for one in requests if name in one.parameters])
-
         undrafted = [one for one in requests if one.structured and not one.drafts]
-        counts[STRUCTURED] = sum(max(one.output_tokens - 1, 0) for one in undrafted)
-        self.counts.add(at, {name: count for name, count in counts.items() if count})
+        tokens = sum(max(one.output_tokens - 1, 0) for one in undrafted)
+        if tokens:
+            self.counts.add(at, {STRUCTURED: tokens})
 
     def _by_temperature(
         self, requests: Iterable[FinishedRequest]
@@ -281,6 +279,7 @@ class ModelState:
             cells.drop(at)
         self._acceptances.drop(at)
         self.counts.drop(at)
+        self.traffic.mark(at)
         self.endings.mark(at)
 
         self._marked = at
@@ -288,15 +287,6 @@ class ModelState:
             for tally in self.tallies.values():
                 tally.mark(at)
         self.speed.mark(at)
-
-    @property
-    def rejected(self) -> dict[str, float]:
-        """The share of the window's finished requests with each parameter of ``REJECTED``.
-
-        Parameters that none used are missing.
-        """
-        sums = self.counts.sums
-        return {name: sums[name] / sums[_ALL] for name in REJECTED if name in sums}
 
     def windows(self) -> dict[str, Acceptance]:
         """Every temperature over the sliding window, each with its share."""

@@ -15,7 +15,7 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import Final
 
-from benchmarks.routing.fleet import Arrival, Mix, Pool, Served, capacity, serve
+from benchmarks.routing.fleet import Arrival, Mix, Pool, Served, capacity, chance, serve
 from sidecar.analysis.distributions import quantile
 from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.demo.step_law import H100, LAB, StepLaw
@@ -65,8 +65,8 @@ class _Machine:
         return replace(
             plain,
             num_speculative_tokens=_TOKENS,
-            cold_acceptance=_chance(draft.cold),
-            hot_acceptance=_chance(draft.hot),
+            cold_acceptance=chance(draft.cold, _TOKENS),
+            hot_acceptance=chance(draft.hot, _TOKENS),
             hot_temperature=1.0,
         )
 
@@ -87,23 +87,6 @@ _MACHINES: Final = (
         drafts=(_Draft("greedy", 0.81, 0.39), _Draft("sampled", 0.81, 0.71)),
     ),
 )
-
-
-def _chance(rate: float) -> float:
-    """The probability with which a token is accepted after an accepted one.
-
-    ``rate`` is the acceptance rate of all ``_TOKENS`` tokens; found by bisection.
-    """
-    low = 0.0
-    high = 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        accepted = sum(middle**position for position in range(1, _TOKENS + 1)) / _TOKENS
-        if accepted < rate:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def _arms(machine: _Machine, draft: _Draft) -> Mapping[str, tuple[Pool, ...]]:

@@ -118,6 +118,23 @@ class Served:
     tokens_per_second: float = 0.0
 
 
+def chance(rate: float, tokens: int) -> float:
+    """The probability with which a draft token is accepted after an accepted one.
+
+    ``rate`` is the acceptance rate of drafts of so many ``tokens``. Found by bisection.
+    """
+    low = 0.0
+    high = 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        accepted = sum(middle**position for position in range(1, tokens + 1)) / tokens
+        if accepted < rate:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
 def capacity(options: SimulatorOptions, arrivals: Sequence[Arrival]) -> float:
     """Requests a second that one server can do, if none ever waits for another to arrive."""
     server = Server(options)

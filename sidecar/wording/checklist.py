@@ -16,6 +16,7 @@ from sidecar.analysis.checklist.checklist import (
     Stance,
 )
 from sidecar.analysis.checklist.traffic import COOL, HOT, LONG_PROMPT, Traffic
+from sidecar.engine.methods import REJECTED
 from sidecar.wording.findings.explanation import as_option
 from sidecar.wording.numbers import counted, duration, percent
 
@@ -66,7 +67,10 @@ def conclusion(checklist: Checklist) -> str:
     """What all lines say together, in one to three sentences."""
     traffic = checklist.traffic
     if traffic is None:
-        return "Whether speculation would suit it is not known: no plug-in reports its requests."
+        return (
+            "Whether speculation would suit it is not known: that takes what a plug-in reports of"
+            " its requests."
+        )
     if checklist.verdict is Readiness.INSUFFICIENT_DATA:
         return (
             "Not enough requests yet to say whether speculation would suit them:"
@@ -133,7 +137,7 @@ def _why(candidate: Candidate, checklist: Checklist) -> Iterator[str]:
         yield "Its acceptance rate alone says nothing, so measure a baseline before."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Words:
     """A condition: its name, what speaks for and against speculation, and this pod's number.
 
@@ -226,94 +230,125 @@ def _heavy_load(checklist: Checklist) -> str:
 
 
 def _queue(checklist: Checklist) -> str:
-    queued = checklist.load.queued
-    return "" if queued is None else f"requests wait at {percent(queued)} of the polls"
+    return "" if checklist.load.queued is None else percent(checklist.load.queued)
+
+
+def _queued(checklist: Checklist) -> str:
+    return f"requests wait at {percent(checklist.load.queued)} of the polls"
 
 
 def _kv_cache(checklist: Checklist) -> str:
     high = checklist.load.kv_cache_high
-    return "" if high is None else f"{percent(high)} used, at 95% of the polls no more"
+    return "" if high is None else percent(high)
 
 
 def _full_cache(checklist: Checklist) -> str:
     return f"the KV cache is at times more than {percent(checklist.load.kv_cache_high)} full"
 
 
-def _most(condition: Condition, what: str) -> tuple[str, str]:
-    """What speaks for and against speculation where less is better, as shares."""
-    limits = LIMITS[condition]
-    return f"at most {limits.pays:.0%} {what}", f"{limits.loses:.0%} or more"
+def _at_most(condition: Condition) -> str:
+    """What speaks for speculation where less is better, as a share."""
+    return f"at most {LIMITS[condition].pays:.0%}"
+
+
+def _from(condition: Condition) -> str:
+    """What speaks against it there."""
+    return f"{LIMITS[condition].loses:.0%} or more"
+
+
+def _hot(checklist: Checklist) -> str:
+    return f"{percent(_traffic(checklist).hot)} of the requests are above T {HOT}"
+
+
+def _late(checklist: Checklist) -> str:
+    share = percent(_traffic(checklist).first_token)
+    return f"{share} of the requests spend at least half of their time before the first token"
+
+
+def _long(checklist: Checklist) -> str:
+    return f"{percent(_traffic(checklist).long_prompts)} of the prompts are long"
+
+
+def _structured(checklist: Checklist) -> str:
+    return f"{percent(_traffic(checklist).structured)} of the requests are structured"
+
+
+def _shaped(checklist: Checklist) -> str:
+    share = percent(_traffic(checklist).shaped)
+    return f"{share} of the requests use top-k, top-p, min-p or penalties"
 
 
 _OUTPUTS: Final = LIMITS[Condition.OUTPUTS]
 _LOAD: Final = LIMITS[Condition.LOAD]
 _WORDS: Final = {
     Condition.TEMPERATURES: _Words(
-        "temperatures",
-        f"{MOST:.0%} up to {COOL}",
-        f"{MOST:.0%} above {HOT}",
-        _temperatures,
-        lambda seen: f"{percent(_traffic(seen).hot)} of the requests are above T {HOT}",
+        name="temperatures",
+        pays=f"{MOST:.0%} up to {COOL}",
+        loses=f"{MOST:.0%} above {HOT}",
+        seen=_temperatures,
+        against=_hot,
     ),
     Condition.OUTPUTS: _Words(
-        "output length",
-        f"P50 of {_OUTPUTS.pays:.0f} or more",
-        f"P50 of {_OUTPUTS.loses:.0f} or fewer",
-        _outputs,
-        _short_outputs,
+        name="output length",
+        pays=f"P50 of {_OUTPUTS.pays:.0f} or more",
+        loses=f"P50 of {_OUTPUTS.loses:.0f} or fewer",
+        seen=_outputs,
+        against=_short_outputs,
     ),
     Condition.FIRST_TOKENS: _Words(
-        "half of the time before the first token",
-        *_most(Condition.FIRST_TOKENS, "of the requests"),
-        _first_tokens,
-        lambda seen: (
-            f"{_first_tokens(seen)} spend at least half of their time before the first token"
-        ),
+        name="half of the time before the first token",
+        pays=_at_most(Condition.FIRST_TOKENS),
+        loses=_from(Condition.FIRST_TOKENS),
+        seen=_first_tokens,
+        against=_late,
     ),
     Condition.PROMPTS: _Words(
-        "prompt length",
-        *_most(Condition.PROMPTS, f"above {LONG_PROMPT:,}"),
-        _prompts,
-        lambda seen: f"{percent(_traffic(seen).long_prompts)} of the prompts are long",
+        name="prompt length",
+        pays=f"{_at_most(Condition.PROMPTS)} above {LONG_PROMPT:,}",
+        loses=_from(Condition.PROMPTS),
+        seen=_prompts,
+        against=_long,
     ),
     Condition.STRUCTURED: _Words(
-        "structured output",
-        *_most(Condition.STRUCTURED, "of the requests"),
-        _share(lambda traffic: traffic.structured),
-        lambda seen: f"{percent(_traffic(seen).structured)} of the requests are structured",
+        name="structured output",
+        pays=_at_most(Condition.STRUCTURED),
+        loses=_from(Condition.STRUCTURED),
+        seen=_share(lambda traffic: traffic.structured),
+        against=_structured,
     ),
     Condition.SAMPLING: _Words(
-        "top-k, top-p, min-p, penalties",
-        *_most(Condition.SAMPLING, "of the requests"),
-        _share(lambda traffic: traffic.shaped),
-        lambda seen: (
-            f"{percent(_traffic(seen).shaped)} of the requests use top-k, top-p, min-p or penalties"
-        ),
+        name="top-k, top-p, min-p, penalties",
+        pays=_at_most(Condition.SAMPLING),
+        loses=_from(Condition.SAMPLING),
+        seen=_share(lambda traffic: traffic.shaped),
+        against=_shaped,
     ),
     Condition.PARAMETERS: _Words(
-        "parameters that vLLM rejects while it speculates",
-        "none",
-        "any",
-        _parameters,
-        _rejected,
+        name=" and ".join(REJECTED),
+        pays="none",
+        loses="any: status 400 while vLLM speculates",
+        seen=_parameters,
+        against=_rejected,
     ),
     Condition.LOAD: _Words(
-        "load of the busiest engine",
-        f"up to {_LOAD.pays:.0f} running",
-        f"{_LOAD.loses:.0f} or more",
-        _load,
-        _heavy_load,
+        name="load of the busiest engine",
+        pays=f"up to {_LOAD.pays:.0f} running",
+        loses=f"{_LOAD.loses:.0f} or more",
+        seen=_load,
+        against=_heavy_load,
     ),
     Condition.QUEUE: _Words(
-        "queue",
-        *_most(Condition.QUEUE, "of the polls"),
-        _queue,
-        _queue,
+        name="polls at which requests wait",
+        pays=_at_most(Condition.QUEUE),
+        loses=_from(Condition.QUEUE),
+        seen=_queue,
+        against=_queued,
     ),
     Condition.KV_CACHE: _Words(
-        "KV cache",
-        *_most(Condition.KV_CACHE, "used"),
-        _kv_cache,
-        _full_cache,
+        name="KV cache used, at 95% of the polls",
+        pays=_at_most(Condition.KV_CACHE),
+        loses=_from(Condition.KV_CACHE),
+        seen=_kv_cache,
+        against=_full_cache,
     ),
 }

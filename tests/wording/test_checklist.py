@@ -15,7 +15,7 @@ HOT = replace(GOOD, cool=0.25, hot=0.75, temperature=1.0)
 @pytest.mark.parametrize(
     ("traffic", "load", "sentence"),
     [
-        (None, {}, "Whether speculation would suit it is not known: no plug-in reports its"),
+        (None, {}, "Whether speculation would suit it is not known: that takes what a"),
         (replace(GOOD, requests=LEAST - 1), {}, "Not enough requests yet to say whether"),
         (GOOD, {}, "By 40 requests in 10 min, speculation is worth a try: nothing speaks against"),
         (
@@ -62,7 +62,7 @@ def test_each_line_has_this_pods_number_and_the_limits():
     assert rows["structured output"] == (
         "for",
         "0% of the requests",
-        "at most 20% of the requests",
+        "at most 20%",
         "60% or more",
     )
     assert rows["load of the busiest engine"] == (
@@ -80,8 +80,8 @@ def test_a_number_that_is_not_known_is_a_dash():
     assert {row[2] for row in text.rows if row[1] == "not known"} == {"-"}
     assert [row[0] for row in text.rows if row[1] != "not known"] == [
         "load of the busiest engine",
-        "queue",
-        "KV cache",
+        "polls at which requests wait",
+        "KV cache used, at 95% of the polls",
     ]
     assert all(len(row) == len(HEADER) for row in text.rows)
     assert text.candidates == ()

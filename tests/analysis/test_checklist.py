@@ -196,7 +196,7 @@ def test_requests_are_counted_by_what_they_are_like():
     assert (traffic.long_prompts, traffic.structured, traffic.shaped) == (0.25, 0.25, 0.5)
     assert traffic.first_token == pytest.approx(1 / 3)
     assert traffic.rejected == {"min_p": 0.25}
-    assert traffic.temperature == pytest.approx(0.655)
+    assert traffic.temperature == pytest.approx(0.655, rel=0.02)  # within a bin
     assert traffic.output_tokens[0] == 31
     assert window.traffic(4).first_token is None
 

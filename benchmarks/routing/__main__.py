@@ -3,8 +3,8 @@
 60 % of the requests are at temperature 0, 40 % at 1. The same arrivals go to servers that all
 speculate, to none that do, or are split: those at 0 to servers that speculate, those at 1 to
 servers that do not. Steps follow the laws of ``sidecar/demo/step_law.py``, and the acceptance is
-that of docs/measurements/why.md. It prints a Markdown table for each law, and takes about twenty
-minutes of one core; ``--requests`` and ``--seeds`` make it shorter.
+that of docs/measurements/why.md. It prints Markdown tables, and takes about a quarter of an hour of
+one core; ``--part`` and ``--seeds`` make it shorter.
 """
 
 import argparse
@@ -48,6 +48,7 @@ class _Machine:
     law: StepLaw
     mix: Mix
     most_at_once: int
+    requests: int  # of a server, so that it is busy for many times as long as a request takes
     drafts: tuple[_Draft, ...]
 
     def options(self, draft: _Draft | None) -> SimulatorOptions:
@@ -77,6 +78,7 @@ _MACHINES: Final = (
         law=LAB,
         mix=Mix(cold=0.6, prompt=(20, 200), output=(32, 160)),
         most_at_once=16,
+        requests=400,
         drafts=(_Draft("greedy", 0.71, 0.40), _Draft("sampled", 0.71, 0.74)),
     ),
     _Machine(
@@ -84,6 +86,7 @@ _MACHINES: Final = (
         law=H100,
         mix=Mix(cold=0.6, prompt=(100, 900), output=(64, 256)),
         most_at_once=256,
+        requests=1000,
         drafts=(_Draft("greedy", 0.81, 0.39), _Draft("sampled", 0.81, 0.71)),
     ),
 )
@@ -108,12 +111,14 @@ def _arms(machine: _Machine, draft: _Draft) -> Mapping[str, tuple[Pool, ...]]:
 def main() -> int:
     """Prints the tables; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=1500, help="of a server (default: 1500)")
+    parser.add_argument(
+        "--part", type=float, default=1.0, help="of the usual number of requests (default: 1)"
+    )
     parser.add_argument("--seeds", type=int, default=4, help="of the arrivals (default: 4)")
     arguments = parser.parse_args()
 
     for machine in _MACHINES:
-        arrivals = machine.mix.arrivals(1.0, arguments.requests, seed=0)
+        arrivals = machine.mix.arrivals(1.0, machine.requests, seed=0)
         rate = capacity(machine.options(machine.drafts[0]), arrivals)
         print(f"\n{machine.name}: a server that speculates can do {rate:.3g} requests a second")
         for draft in machine.drafts:
@@ -148,7 +153,8 @@ def _rows(
 def _arrivals(
     machine: _Machine, rate: float, servers: int, seed: int, arguments: argparse.Namespace
 ) -> list[Arrival]:
-    return machine.mix.arrivals(rate, arguments.requests * servers, seed)
+    requests = round(arguments.part * machine.requests) * servers
+    return machine.mix.arrivals(rate, requests, seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

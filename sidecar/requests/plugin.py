@@ -271,10 +271,6 @@ class NotCalledError(Exception):
 # 3. What it reads and counts
 # -------------------------------------------------------------------------------------------------
 
-# What a request is counted by. A table has one row a key.
-BY_REQUEST = ("temperature", "prompt_tokens", "output", "sampling", "adapter")
-TABLES = (*BY_REQUEST, "steps")  # and "ending", where vLLM shows a request's output tokens
-
 ABOVE_2 = 201  # the key of all temperatures above 2, in hundredths; 0 to 200 are themselves
 MAX_EXPONENT = 20  # of the keys that are powers
 MIXED = 64  # a step with more prompt tokens than this is a mixed one
@@ -324,13 +320,27 @@ class Totals(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What a request is counted by: its key in each of the tables ``BY_REQUEST``."""
+    """What a request is counted by: its key in the table of each name, which has a row a key."""
 
     temperature: int
     prompt_tokens: int
     output: str
     sampling: str
     adapter: str
+
+    @classmethod
+    def of(cls, request: Any, adapters: Adapters) -> Key:
+        """Those of one of vLLM's requests; ``adapters`` says which adapters have a row."""
+        return cls(
+            temperature=hundredths(request.sampling_params.temperature),
+            prompt_tokens=exponent(request.num_prompt_tokens),
+            output="structured" if request.use_structured_output else "free",
+            sampling=sampling(request.sampling_params),
+            adapter=adapters.key_of(request),
+        )
+
+
+TABLES = (*Key._fields, "steps")  # and "ending", where vLLM shows a request's output tokens
 
 
 class Growth:
@@ -527,6 +537,13 @@ class Adapters:
     def __init__(self) -> None:
         self.named: set[str] = set()
         self.candidates: Counter[str] = Counter()  # requests of others
+
+    def key_of(self, request: Any) -> str:
+        """The key of one more request: its adapter's name, "" without one, or "other"."""
+        if request.lora_request is None:
+            return ""
+        name = request.lora_request.lora_name[:200].encode("utf-8", "replace").decode()
+        return self.key(name) if name else ""
 
     def key(self, name: str) -> str:
         """The key of one more request of this adapter: its name, or "other"."""
@@ -779,24 +796,10 @@ class Counting:
 
         if self.shows_output is None:
             self.shows_output = hasattr(request, "output_token_ids")
-        key = self.key_of(request)
+        key = Key.of(request, self.adapters)
         record = Record(request, key, self.growth_of(key))
         request._specdec = record
         return record
-
-    def key_of(self, request: Any) -> Key:
-        """What a request is counted by."""
-        adapter = ""
-        if request.lora_request is not None:
-            name = request.lora_request.lora_name[:200].encode("utf-8", "replace").decode()
-            adapter = self.adapters.key(name) if name else ""
-        return Key(
-            temperature=hundredths(request.sampling_params.temperature),
-            prompt_tokens=exponent(request.num_prompt_tokens),
-            output="structured" if request.use_structured_output else "free",
-            sampling=sampling(request.sampling_params),
-            adapter=adapter,
-        )
 
     def growth_of(self, key: Key) -> Growth:
         """What requests with this key have done since the last cut."""
@@ -872,15 +875,17 @@ def finished_request(
         for name, off in UNSUPPORTED.items()
         if getattr(record.sampling_params, name, off[0]) not in off
     ]
+    # Its key in each table, but for three that are told otherwise.
+    keys = record.key._asdict()
+    is_structured = keys.pop("output") == "structured"
     return {
-        "temperature": record.key.temperature,
+        **keys,
         "prompt_tokens": max(request.num_prompt_tokens, 0),
         "cached_tokens": cached_tokens(request, record.prefill_stats),
         "output_tokens": request.num_output_tokens,
         "outcome": outcome,
         "ending": ending,
-        "structured": record.key.output == "structured",
-        "sampling": record.key.sampling,
+        "structured": is_structured,
         "adapter": record.key.adapter or None,
         "drafts": record.drafts,
         "draft_tokens": record.draft_tokens,
@@ -1164,7 +1169,7 @@ class Observer(Counting):
             raise ValueError  # more accepted than drafted: vLLM passes other numbers than known
 
         self.total = self.total.plus(totals)
-        for table, row_key in zip(BY_REQUEST, key):
+        for table, row_key in zip(key._fields, key):
             self.row(table, row_key, growth.since).add(totals)
         self.tables["temperature"][key.temperature].add_positions(growth)
 

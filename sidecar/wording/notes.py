@@ -15,7 +15,8 @@ from sidecar.analysis.findings.number_of_tokens import NumberOfTokens
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.verdict import MARGIN, Basis, Judgement, Verdict
 from sidecar.engine.methods import given_up
-from sidecar.requests.messages import Configuration, Speculation, Table
+from sidecar.requests.messages import Configuration, Speculation
+from sidecar.requests.tables import Table
 from sidecar.wording.numbers import counted, duration, percent
 from sidecar.wording.speed import why_withheld
 from sidecar.wording.tables import group_name

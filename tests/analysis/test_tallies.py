@@ -1,8 +1,11 @@
 """Under which temperature and group requests are counted, and which groups accept less."""
 
+from collections import Counter
+
 import pytest
 
 from sidecar.analysis.split.tallies import TemperatureBuckets
+from sidecar.requests.tables import GROUPED, Table
 from tests.analysis.analysis_tools import PluginEnd, Pod, Server, snap
 
 
@@ -41,10 +44,6 @@ def test_an_edge_that_no_float_meets_is_still_its_hundredth():
     assert [buckets.label(value) for value in (29, 57, 58)] == ["0-0.29", "0.29-0.57", "0.57+"]
 
 
-PROMPTS, OUTPUTS = ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+"), ("free", "structured")
-SAMPLING = ("greedy", "plain", "filtered", "penalties")
-
-
 @pytest.mark.parametrize(
     ("exponent", "group"),
     [
@@ -60,14 +59,20 @@ SAMPLING = ("greedy", "plain", "filtered", "penalties")
 def test_every_group_is_there_from_the_start_and_prompt_lengths_are_powers_of_two(exponent, group):
     pod = Pod()
     pod.serve((0, 10, 15), table="prompt_tokens", key=exponent)
-    drafts = {row.group: row.tally.drafts for row in pod.model().groups}
-    assert drafts == dict.fromkeys((*PROMPTS, *OUTPUTS, *SAMPLING), 0) | {
-        group: 10,
-        "free": 10,
-        "greedy": 10,
-    }
-    tables = ["prompt_tokens"] * 5 + ["output"] * 2 + ["sampling"] * 4
-    assert [row.by for row in pod.model().groups] == tables
+
+    rows = pod.model().groups
+    prompts = {row.group: row.tally.drafts for row in rows if row.by is Table.PROMPT_TOKENS}
+    labels = ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+")
+    assert prompts == dict.fromkeys(labels, 0) | {group: 10}
+    assert Counter({row.by: 10 for row in rows}) == sum(
+        (Counter({row.by: row.tally.drafts}) for row in rows), Counter()
+    )
+    assert [(row.by, row.group) for row in rows] == [
+        (by, label)
+        for by, declared in GROUPED.items()
+        for label in declared.labels
+        if by is not Table.ENDING
+    ]
 
 
 def long_prompts(*accepted, drafts=2, polls=60, **settings):

@@ -5,6 +5,7 @@ import re
 import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.health import Ailment, HealthReport
 from sidecar.analysis.findings.catalog import CODES
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
-from sidecar.analysis.series import PLANNED, PROMISED
+from sidecar.analysis.series import OF_A_GROUP, PLANNED, PROMISED
 from sidecar.analysis.speed.speedup import CONTEXT_LABELS, LoadReport
 from sidecar.analysis.speed.steps import LOAD_LABELS
 from sidecar.analysis.split.lives import Lives
@@ -31,7 +32,8 @@ from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapsh
 from sidecar.export.declaration import Shown
 from sidecar.export.exporter import Families, families
 from sidecar.export.metrics import METRICS
-from sidecar.requests.messages import ENDINGS, HelloState
+from sidecar.requests.messages import HelloState
+from sidecar.requests.tables import GROUPED
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainStepTimes
 from sidecar.settings.groups import Limits
@@ -71,10 +73,7 @@ def test_every_reason_for_dropping_a_message_is_explained():
 
 LIMITS = Limits()
 TEMPERATURES = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
-GROUPS = [("prompt_tokens", name) for name in ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+")]
-GROUPS += [("output", name) for name in ("free", "structured")]
-GROUPS += [("ending", name) for name in ENDINGS]
-GROUPS += [("sampling", name) for name in ("greedy", "plain", "filtered", "penalties")]
+GROUPS = [(by, label) for by, declared in GROUPED.items() for label in declared.labels]
 ADAPTERS = [("adapter", str(number)) for number in range(MOST_ADAPTERS)] + [("adapter", "other")]
 DEEP = (1,) * 32
 
@@ -152,6 +151,10 @@ def test_series_are_bounded(engines):
     samples = [sample for family in collected for sample in family.samples]
     assert 600 < len(samples) <= PLANNED
     assert len({(sample.name, tuple(sample.labels.items())) for sample in samples}) == len(samples)
+
+
+def test_a_group_has_as_many_series_as_are_planned_for_it():
+    assert [*chain.from_iterable(metric.labels for metric in METRICS)].count("group") == OF_A_GROUP
 
 
 def snapshot(key, poll):

@@ -3,13 +3,14 @@
 import json
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import SimpleNamespace
 
 import pytest
 
 from sidecar import __version__
 from sidecar.requests import plugin
+from sidecar.requests.messages import FinishedRequest
 from tests.requests.scheduler_double import OldScheduler, Scheduler, request
 
 
@@ -60,7 +61,7 @@ def test_totals_are_the_schedulers_own_and_every_table_sums_to_them(base, plain,
     scheduler = made(base=base)
     random_traffic(scheduler, invalid=base is Scheduler)
     expected = (40, *scheduler.counted)
-    for table in ("temperature", "prompt_tokens", "output", "adapter"):
+    for table in plugin.Key._fields:
         plain.until(lambda table=table: plain.only.sums(table), expected)
     life = plain.only
     assert life.totals() == scheduler.counted
@@ -92,7 +93,11 @@ def test_a_finished_request_is_reported_with_all_its_fields(plain, made, clock):
         "structured": True, "sampling": "filtered", "adapter": "ä", "parameters": ["min_p"],
         "cached_tokens": 0, "ending": None,
     }  # fmt: skip
-    plain.until(lambda: plain.only.done, [expected])
+    plain.until(lambda: len(plain.only.done), 1)
+    (done,) = plain.only.done
+
+    assert {name: done[name] for name in expected} == expected
+    assert done.keys() == {field.name for field in fields(FinishedRequest)}
 
 
 def test_a_step_counts_the_requests_that_decode_and_the_time_since_the_last_step(

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from sidecar.analysis.split.life import Life
 from sidecar.analysis.split.trust import Trust
-from sidecar.requests.messages import Table, read_packet
+from sidecar.requests.messages import read_packet
+from sidecar.requests.tables import Table
 from sidecar.requests.tally import Tally
 from tests.requests.packets import (
     END,

@@ -11,7 +11,8 @@ from sidecar.analysis.findings.load import Load
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.engine.names import Counter
-from sidecar.requests.messages import Configuration, Speculation, Table
+from sidecar.requests.messages import Configuration, Speculation
+from sidecar.requests.tables import Table
 from sidecar.wording.notes import (
     LIMITATIONS,
     caveats,

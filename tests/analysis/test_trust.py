@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.split.trust import Compared, Standing, Trust
+from sidecar.analysis.split.trust import Compared, PolledLife, Standing, Trust
 
 WAITS, AGREES, DIFFERS = Standing
 
@@ -20,6 +20,12 @@ def generated(tokens):
     return totals(0) | {Compared.GENERATION_TOKENS: tokens}
 
 
+def poll(trust, at, reports, total, counted):
+    """A good poll: the plug-in's ``total`` after so many ``reports``, and vLLM's counters."""
+    life = PolledLife(at=float(at), reports=reports, total=total, counted=counted)
+    trust.compare(life, tolerance=0.02)
+
+
 def compared(polls):
     """After polls, one a second, of (vLLM's counter, the plug-in's total).
 
@@ -29,7 +35,7 @@ def compared(polls):
     for at, (counted, reported) in enumerate(polls):
         reports += reported != before
         before = reported
-        trust.compare(float(at), reports, totals(reported), totals(counted), 0.02)
+        poll(trust, at, reports, totals(reported), totals(counted))
     return trust
 
 
@@ -72,7 +78,7 @@ def test_each_of_the_three_numbers_is_compared_and_the_ratio_says_how_far_it_is_
     trust = Trust()
     other = totals(300) | {Compared(name): 70}
     for at in range(40):
-        trust.compare(float(at), 1, other, totals(300), 0.02)
+        poll(trust, at, 1, other, totals(300))
     assert trust.standing is DIFFERS
     assert trust.ratio == 70 / totals(300)[Compared(name)]
 
@@ -94,7 +100,7 @@ def test_bursts_between_polls_and_late_reports_contradict_nothing(behind):
     trust = Trust()
     for at, now in enumerate(counted):
         cut = at - at % 7 - behind
-        trust.compare(float(at), cut // 7, totals(counted[max(cut, 0)]), totals(now), 0.02)
+        poll(trust, at, cut // 7, totals(counted[max(cut, 0)]), totals(now))
         assert trust.standing is not DIFFERS
 
 

@@ -302,7 +302,7 @@ LOOP_TOKENS = 64
 LOOP_TAIL = 640
 
 
-class Totals(NamedTuple):
+class Tally(NamedTuple):
     """Finished requests by outcome, and what was drafted and accepted."""
 
     stopped: int = 0
@@ -314,9 +314,9 @@ class Totals(NamedTuple):
     draft_tokens: int = 0
     accepted_tokens: int = 0
 
-    def plus(self, growth: Totals) -> Totals:
+    def plus(self, growth: Tally) -> Tally:
         """The sum of both."""
-        return Totals(*map(add, self, growth))
+        return Tally(*map(add, self, growth))
 
 
 class Key(NamedTuple):
@@ -363,13 +363,13 @@ class Growth:
         self.postponed = 0  # of these -1, what is not to be subtracted yet; see Record.owe
         self.ended: list[str] = []  # outcomes of finished requests
 
-    def totals(self) -> Totals:
+    def tally(self) -> Tally:
         """In the terms of vLLM's counters; accepted tokens may be negative up to vLLM 0.15."""
         drafts = sum(self.by_drafted)
         draft_tokens = sum(tokens * number for tokens, number in enumerate(self.by_drafted))
         accepted = sum(tokens * number for tokens, number in enumerate(self.by_accepted[:-1]))
         accepted_tokens = accepted - self.by_accepted[-1] + self.postponed
-        return Totals(
+        return Tally(
             drafts=drafts,
             draft_tokens=draft_tokens,
             accepted_tokens=accepted_tokens,
@@ -436,7 +436,7 @@ class Row:
 
     def __init__(self, since: float, counts: Any) -> None:
         self.since = since  # when its key first appeared
-        self.counts = counts  # Totals or Steps
+        self.counts = counts  # Tally or Steps
 
     def add(self, growth: Any) -> None:
         """Adds growth of the same kind."""
@@ -452,7 +452,7 @@ class TemperatureRow(Row):
 
     __slots__ = ("by_accepted", "by_drafted")
 
-    def __init__(self, since: float, counts: Totals) -> None:
+    def __init__(self, since: float, counts: Tally) -> None:
         super().__init__(since, counts)
         self.by_drafted: list[int] = []
         self.by_accepted: list[int] = []
@@ -469,7 +469,7 @@ class TemperatureRow(Row):
         return {**self.counts._asdict(), "drafted_at": drafted_at, "accepted_at": accepted_at}
 
 
-class Cut(NamedTuple):
+class Counted(NamedTuple):
     """What has been counted between two moments, of which each report has the later one.
 
     ``finished`` is the number of finished requests that wait at that moment, with those that were
@@ -478,7 +478,7 @@ class Cut(NamedTuple):
 
     growth_by_key: dict[Key, Growth]
     steps_by_key: dict[StepKey, Steps]
-    totals_by_ending: dict[str, Totals]
+    tallies_by_ending: dict[str, Tally]
     at: float  # Unix seconds
     finished: int
 
@@ -586,7 +586,7 @@ class Counting:
         # What has been counted since the last cut.
         self.growth_by_key: dict[Key, Growth] = {}
         self.steps_by_key: dict[StepKey, Steps] = {}
-        self.totals_by_ending: dict[str, Totals] = {}
+        self.tallies_by_ending: dict[str, Tally] = {}
 
         self.adapters = Adapters()
         # Whether vLLM shows a request's output tokens; None until there is a request.
@@ -845,23 +845,30 @@ class Counting:
                 )
             return None
 
-        one = Totals(
+        one = Tally(
             drafts=record.drafts,
             draft_tokens=record.draft_tokens,
             accepted_tokens=record.accepted_tokens,
             **{outcome: 1},
         )
-        self.totals_by_ending[ending] = self.totals_by_ending.get(ending, Totals()).plus(one)
+        self.tallies_by_ending[ending] = self.tallies_by_ending.get(ending, Tally()).plus(one)
         return ending
 
-    def take(self) -> Cut:
+    def take(self) -> Counted:
         """All that has been counted since the last cut; from now on, it is counted anew."""
         finished = len(self.finished) + self.lost
-        cut = Cut(self.growth_by_key, self.steps_by_key, self.totals_by_ending, self.now, finished)
+        cut = Counted(
+            growth_by_key=self.growth_by_key,
+            steps_by_key=self.steps_by_key,
+            tallies_by_ending=self.tallies_by_ending,
+            at=self.now,
+            finished=finished,
+        )
+
         self.epoch += 1
         self.growth_by_key = {}
         self.steps_by_key = {}
-        self.totals_by_ending = {}
+        self.tallies_by_ending = {}
         return cut
 
 
@@ -1018,7 +1025,7 @@ class Observer(Counting):
         super().__init__(scheduler, own)
         self.reason = ""  # of the state
         self.tables: dict[str, dict[Any, Any]] = {name: {} for name in (*TABLES, "ending")}
-        self.total = Totals()  # of each table but "steps" and "ending"
+        self.total = Tally()  # of each table but "steps" and "ending"
         self.unsent: dict[tuple[str, Any], None] = {}  # rows that have changed, by table and key
         self.slices: Iterator[float] | None = None  # the report in progress
         self.due = 0.0  # when the next one is, by the monotonic clock
@@ -1107,7 +1114,7 @@ class Observer(Counting):
         if self.socket is None or self.state == "checking" or not is_told:
             self.say(self.state, self.reason)
 
-    def fold_cut(self, cut: Cut) -> Iterator[float]:
+    def fold_cut(self, cut: Counted) -> Iterator[float]:
         """Adds a cut to the total and the tables."""
         for key, growth in cut.growth_by_key.items():
             yield FOLD_SECONDS
@@ -1116,10 +1123,10 @@ class Observer(Counting):
             yield FOLD_SECONDS
             self.row("steps", step_key, cut.at).add(steps)
         if self.shows_output:  # else the table is not named any more
-            for ending, totals in cut.totals_by_ending.items():
-                self.row("ending", ending, cut.at).add(totals)
+            for ending, tally in cut.tallies_by_ending.items():
+                self.row("ending", ending, cut.at).add(tally)
 
-    def send_cut(self, cut: Cut, end: dict[str, Any]) -> Iterator[float]:
+    def send_cut(self, cut: Counted, end: dict[str, Any]) -> Iterator[float]:
         """Sends the rows that have changed, and the finished requests of the cut."""
         has_sent_end = bool(self.unsent)
         while self.unsent:
@@ -1158,19 +1165,19 @@ class Observer(Counting):
 
     def fold(self, key: Key, growth: Growth) -> None:
         """Adds growth to the total and to a row of each table."""
-        totals = growth.totals()
-        if totals.accepted_tokens < 0:
+        tally = growth.tally()
+        if tally.accepted_tokens < 0:
             # Totals never fall, so what vLLM up to 0.15 subtracts is kept for the next cut. If
             # nothing was drafted since, it never will be made up for.
-            if totals.drafts:
-                self.growth_of(key).postponed += totals.accepted_tokens
-            totals = totals._replace(accepted_tokens=0)
-        if totals.accepted_tokens > totals.draft_tokens:
+            if tally.drafts:
+                self.growth_of(key).postponed += tally.accepted_tokens
+            tally = tally._replace(accepted_tokens=0)
+        if tally.accepted_tokens > tally.draft_tokens:
             raise ValueError  # more accepted than drafted: vLLM passes other numbers than known
 
-        self.total = self.total.plus(totals)
+        self.total = self.total.plus(tally)
         for table, row_key in zip(key._fields, key):
-            self.row(table, row_key, growth.since).add(totals)
+            self.row(table, row_key, growth.since).add(tally)
         self.tables["temperature"][key.temperature].add_positions(growth)
 
     def row(self, table: str, key: Any, since: float) -> Any:
@@ -1178,7 +1185,7 @@ class Observer(Counting):
         rows = self.tables[table]
         if key not in rows:
             kind = TemperatureRow if table == "temperature" else Row
-            rows[key] = kind(since, Steps() if table == "steps" else Totals())
+            rows[key] = kind(since, Steps() if table == "steps" else Tally())
         self.unsent[table, key] = None
         return rows[key]
 

@@ -467,7 +467,7 @@ def test_a_finished_request_says_how_its_output_ends(tokens, status, ending, pla
     (row,) = plain.only.tables["ending"].items()
     assert row[0] == ending
     assert (row[1]["drafts"], row[1]["draft_tokens"], row[1]["accepted_tokens"]) == (1, 3, 2)
-    assert sum(row[1][outcome] for outcome in plugin.Totals._fields[:5]) == 1
+    assert sum(row[1][outcome] for outcome in plugin.Tally._fields[:5]) == 1
     assert plain.only.hello["tables"] == [*plugin.TABLES, "ending"]
 
 

@@ -11,6 +11,7 @@ from tests.waiting import until
 
 
 async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program):
+    """It shows every table of the plug-in, and no request of it has failed."""
     address = f"127.0.0.1:{free_port()}"
     # It makes its socket among the temporary files, whose path may be too long for one.
     arguments = {

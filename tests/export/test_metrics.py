@@ -42,6 +42,7 @@ from tests.export import reports
 
 
 def test_names_are_unique_and_none_is_a_histogram_s_series():
+    """Prometheus refuses a page on which two families share a series."""
     names = [metric.name for metric in METRICS]
     assert len(names) == len(set(names))
     series = {
@@ -61,10 +62,12 @@ def test_names_types_labels_and_meanings_of_the_metrics_are_those_of_the_contrac
 
 
 def test_the_page_of_metrics_states_the_series_budget():
+    """Users plan their Prometheus by it."""
     assert f"at most {PROMISED:,} series" in DOCS.replace("\n", " ")
 
 
 def test_every_reason_for_dropping_a_message_is_explained():
+    """A counter with a reason that nobody explains helps nobody."""
     explained = re.findall(
         r"^\| `(\w+)` \| .+ \| .+ \|$", DOCS.partition("\n## Why messages")[2], re.MULTILINE
     )
@@ -144,6 +147,7 @@ def working(engines):
 
 @pytest.mark.parametrize("engines", [1, 4, 5, 6, 7, LIMITS.engines])
 def test_series_are_bounded(engines):
+    """A pod stays within the budget with every label value that there can be."""
     collected = [
         *families(full(map(str, range(engines)))),
         *ProcessCollector(registry=None).collect(),
@@ -154,6 +158,7 @@ def test_series_are_bounded(engines):
 
 
 def test_a_group_has_as_many_series_as_are_planned_for_it():
+    """``series.py`` counts them without knowing the metrics."""
     assert [*chain.from_iterable(metric.labels for metric in METRICS)].count("group") == OF_A_GROUP
 
 
@@ -214,6 +219,7 @@ def test_where_no_position_is_within_the_limit_there_is_no_sum_of_them_either():
 
 
 def test_every_metric_shows_when_everything_is_known():
+    """One that never shows is declared for nothing, or reads the wrong field."""
     shown = full("0")
     seen = {
         family.name + ("_total" if family.type == "counter" else "") for family in families(shown)
@@ -244,6 +250,7 @@ def values(report, name, **environment):
 
 
 def test_positions_past_the_bound_are_other():
+    """So the sum over positions is that of all tokens, however deep the drafts are."""
     hot = reports.temperature("1+", tally=Tally(accepted_at=(9, 7, 5, 3), drafted_at=(9, 9, 9, 9)))
     report = reports.report(reports.model(hot))
     accepted = values(report, "specdec_accepted_tokens_per_position_total", LIMITS__POSITIONS="2")
@@ -265,6 +272,7 @@ def test_a_findings_rank_says_what_to_change_first_and_a_fact_has_none():
 
 
 def test_thresholds_and_links_are_those_of_the_settings():
+    """Rules and alerts read them from here, not from a copy."""
     environment = {
         "THRESHOLDS__KV_CACHE_USAGE": "0.8",
         "ALERTING__DASHBOARDS": "https://grafana.example/",
@@ -277,6 +285,7 @@ def test_thresholds_and_links_are_those_of_the_settings():
 
 
 def test_baselines_are_of_the_two_quantiles_that_are_exported():
+    """The other quantiles of a baseline are for the page alone."""
     report = reports.report(
         reports.model(plain_latencies={"ttft": {0.5: 0.05, 0.95: 1.0, 0.99: 1.25}})
     )
@@ -285,6 +294,7 @@ def test_baselines_are_of_the_two_quantiles_that_are_exported():
 
 
 def test_acceptance_is_absent_below_the_gates():
+    """A rate of too few requests is no rate: it is absent, not 0."""
     quiet = reports.judgement(Verdict.INSUFFICIENT_DATA, 0.3)
     report = reports.report(
         reports.model(reports.temperature("0", judgement=quiet), judgement=quiet)
@@ -297,12 +307,14 @@ def test_acceptance_is_absent_below_the_gates():
 
 
 def test_findings_are_0_or_1_and_absent_where_nothing_is_speculating_or_the_poll_is_stale():
+    """A 0 would say that nothing is wrong, which nobody knows then."""
     found = values(reports.report(reports.model(findings=(reports.STRUCTURED,))), "specdec_finding")
     assert found == {("demo", code): code == "structured_output" for code in CODES}
     assert values(reports.report(reports.model(speed=None)), "specdec_finding") == {}
 
 
 def test_a_v0_engine_exports_what_it_has_and_no_zeros():
+    """vLLM's V0 engine counts little of what V1 does; what it lacks is unknown."""
     old = reports.engine(
         counters={Counter.GENERATION_TOKENS: 7.0}, accepted_per_position=(), gauges={},
         kv_cache_usages=reports.distribution((1.0,)), kv_cache_peak=None,

@@ -42,7 +42,7 @@ from tests.export import reports
 
 
 def test_names_are_unique_and_none_is_a_histogram_s_series():
-    """Prometheus refuses a page on which two families share a series."""
+    """A series of two families would have two meanings."""
     names = [metric.name for metric in METRICS]
     assert len(names) == len(set(names))
     series = {
@@ -285,7 +285,7 @@ def test_thresholds_and_links_are_those_of_the_settings():
 
 
 def test_baselines_are_of_the_two_quantiles_that_are_exported():
-    """The other quantiles of a baseline are for the page alone."""
+    """Each quantile costs a series for each phase."""
     report = reports.report(
         reports.model(plain_latencies={"ttft": {0.5: 0.05, 0.95: 1.0, 0.99: 1.25}})
     )

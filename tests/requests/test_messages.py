@@ -218,7 +218,7 @@ def test_a_packet_of_another_version_is_known_as_such(text):
     [b"", b"{}", b"[]", b'{"v": "3"}', b'{"v": 3, "hello": 1}', b'{"v": -1}', b"\xff", b"[" * 999],
 )
 def test_what_is_no_packet_of_any_version_is_malformed(text):
-    """It is counted as such, and the connection goes on."""
+    """It is none of a plug-in, so it is counted as malformed."""
     with pytest.raises(Malformed):
         read_packet(text)
 

@@ -336,7 +336,7 @@ def test_hello_has_the_configuration_that_explains_a_loss_and_none_where_it_is_u
 
 
 def test_before_vllm_could_keep_the_last_cached_block_eagle_always_drops_it(made):
-    """From 0.32 on the scheduler says so; before, the method decides."""
+    """From 0.32 on vLLM's scheduler says whether it does."""
     scheduler = made()
     scheduler.use_eagle = True
 

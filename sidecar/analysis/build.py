@@ -29,7 +29,7 @@ from sidecar.analysis.split.tallies import group_reports
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.analysis.windows.recent import Ordered
 from sidecar.engine.names import Phase
-from sidecar.requests.messages import ENDINGS, LOOP, Table
+from sidecar.requests.tables import ENDINGS, LOOP, Table
 from sidecar.settings.groups import Thresholds
 
 _BINS: Final = 10

@@ -18,7 +18,8 @@ from sidecar.analysis.split.plugin_state import NoSplit
 from sidecar.analysis.split.strata import Difference, differences
 from sidecar.analysis.split.view import EngineView, LivesView
 from sidecar.engine import merge
-from sidecar.requests.messages import Speculation, Table
+from sidecar.requests.messages import Speculation
+from sidecar.requests.tables import Table
 from sidecar.settings.groups import Thresholds
 
 

@@ -17,13 +17,11 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.strata import Cell, Sums
 from sidecar.analysis.split.tallies import (
-    GROUPED,
     Label,
     LiveTally,
     RequestLabels,
     Tallies,
     TemperatureBuckets,
-    prompt_label,
     sum_by_label,
 )
 from sidecar.analysis.split.view import CountedLife
@@ -31,7 +29,8 @@ from sidecar.analysis.temperature_state import TemperatureState, request_numbers
 from sidecar.analysis.windows.growth import HOUR
 from sidecar.analysis.windows.recent import Ordered, Recent, acceptance_bin
 from sidecar.analysis.windows.sums import SlidingSums
-from sidecar.requests.messages import OTHER, Ending, FinishedRequest, Table
+from sidecar.requests.messages import FinishedRequest
+from sidecar.requests.tables import GROUPED, OTHER, Ending, Table
 from sidecar.requests.tally import NO_REQUESTS, Tally
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainEndings
@@ -77,17 +76,16 @@ class ModelState:
         self.temperatures = {
             label: TemperatureState(window) for label in (*self._buckets.labels, OTHER)
         }
-        names = {Table.TEMPERATURE: self._buckets.labels, **GROUPED}
-        known = [(by, name) for by, some in names.items() for name in some]
+        known = [(Table.TEMPERATURE, label) for label in self._buckets.labels]
+        known += [(by, label) for by, declared in GROUPED.items() for label in declared.labels]
         # What was drafted at each temperature and in each group.
         self.tallies = {key: LiveTally(window) for key in known}
         self._marked = 0.0  # the last good poll's time
 
         # Finished requests of the window by stratum and group, for each way of grouping them.
+        compared = [by for by, declared in GROUPED.items() if declared.key_of is not None]
         self.strata = {
-            by: SlidingSums[Cell, Sums](settings.latency_window, 20)
-            for by in (*GROUPED, ENGINE)
-            if by is not Table.ENDING
+            by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*compared, ENGINE)
         }
         # the tokens of structured requests without drafts
         self.counts = SlidingSums[str, int](settings.latency_window)
@@ -258,17 +256,13 @@ class ModelState:
                     self.strata[ENGINE].add(at, {((temperature, group), engine): sums})
 
     def _groups(self, request: FinishedRequest) -> Iterator[Label]:
-        """A request's group in each table, but for temperatures.
-
-        Adapters are left out unless they are named, and what this vLLM's plug-in cannot tell. So is
-        how the output ends: nothing that a request asked for.
-        """
-        yield Table.PROMPT_TOKENS, prompt_label(max(request.prompt_tokens - 1, 0).bit_length())
-        yield Table.OUTPUT, STRUCTURED if request.structured else "free"
-        if request.sampling is not None:
-            yield Table.SAMPLING, request.sampling
-        if self._settings.plugin.adapters:
-            yield Table.ADAPTER, self._labels.label(Table.ADAPTER, request.adapter or "")
+        """The groups of a request that are compared with others, as far as its plug-in tells."""
+        for by, declared in GROUPED.items():
+            if declared.key_of is None or not self._labels.has(by):
+                continue
+            key = declared.key_of(request)
+            if key is not None:
+                yield by, self._labels.label(by, key)
 
     def mark(self, at: float) -> None:
         """Timestamps all totals with ``at``, a good poll's time."""

@@ -28,7 +28,8 @@ from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Breaches, Judgement
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.requests.messages import Configuration, Ending, Speculation
+from sidecar.requests.messages import Configuration, Speculation
+from sidecar.requests.tables import Ending
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainStepTimes
 

@@ -15,7 +15,7 @@ from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.verdict import Basis, Judgement
 from sidecar.engine.names import Gauge, Phase
-from sidecar.requests.messages import EMPTY, LOOP
+from sidecar.requests.tables import EMPTY, LOOP
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import TONES, effect, leaning_effect, per_step, times_as_fast
 from sidecar.wording.findings import explanations

@@ -14,7 +14,8 @@ from sidecar.analysis.findings.registry import RULES
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Counter
-from sidecar.requests.messages import Configuration, Table
+from sidecar.requests.messages import Configuration
+from sidecar.requests.tables import Table
 from tests.analysis.analysis_tools import PluginEnd, Server, snap
 from tests.analysis.staged_findings import (
     ALIKE,

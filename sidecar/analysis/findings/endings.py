@@ -13,7 +13,7 @@ from sidecar.analysis.endings import EndingChange
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.rule import Place, Rule
 from sidecar.analysis.findings.situation import Situation
-from sidecar.requests.messages import EMPTY, LOOP, Ending
+from sidecar.requests.tables import EMPTY, LOOP, Ending
 
 _MANY: Final = 0.05  # share of the requests from which on it is a fact worth telling
 

@@ -22,7 +22,8 @@ from sidecar.analysis.findings.rule import Place, Rule
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.request_count import RequestCount
 from sidecar.analysis.split.tallies import NO_ADAPTER, GroupReport
-from sidecar.requests.messages import OTHER, FinishedRequest, Table
+from sidecar.requests.messages import FinishedRequest
+from sidecar.requests.tables import OTHER, Table
 
 _ENOUGH_TOKENS: Final = 1000  # decoded without a draft
 _STRUCTURED: Final = "structured"

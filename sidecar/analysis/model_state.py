@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from sidecar.analysis.checklist.traffic import TrafficWindow
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.endings import Endings
 from sidecar.analysis.evidence import Acceptance
+from sidecar.analysis.request_count import RequestCount
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.life import Cut
@@ -28,7 +30,6 @@ from sidecar.analysis.temperature_state import TemperatureState, request_numbers
 from sidecar.analysis.windows.growth import HOUR
 from sidecar.analysis.windows.recent import Ordered, Recent, acceptance_bin
 from sidecar.analysis.windows.sums import SlidingSums
-from sidecar.engine.methods import REJECTED
 from sidecar.requests.messages import FinishedRequest
 from sidecar.requests.tables import GROUPED, OTHER, Ending, Table
 from sidecar.requests.tally import NO_REQUESTS, Tally
@@ -37,8 +38,6 @@ from sidecar.settings.baselines import PlainEndings
 from sidecar.settings.groups import MOST_MIN_REQUESTS
 
 ENGINE: Final = "engine"  # divides requests as a table does
-STRUCTURED: Final = "structured"
-_ALL: Final = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +58,11 @@ class _Latest(NamedTuple):
 class ModelState:
     """One model; bounded whatever the traffic. Every temperature exists from the start, at 0."""
 
-    def __init__(self, name: str, settings: Settings) -> None:
+    def __init__(self, name: str, settings: Settings, counted: Sequence[RequestCount] = ()) -> None:
+        """``counted`` are the numbers of finished requests that ``counts`` has."""
         self.name = name
         self._settings = settings
+        self._counted = tuple(counted)
         self._buckets = TemperatureBuckets(settings.temperature_buckets)
         window = settings.latency_window
         measured = settings.measured
@@ -88,9 +89,9 @@ class ModelState:
         self.strata = {
             by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*compared, ENGINE)
         }
-        # Finished requests, those with each parameter of REJECTED, and the tokens of structured
-        # ones without drafts.
-        self.counts = SlidingSums[str, int](settings.latency_window)
+        # what the findings need of the window's finished requests; a count that is 0 is missing
+        self.counts = SlidingSums[RequestCount, int](settings.latency_window)
+        self.traffic = TrafficWindow()
 
         baseline = self._usual_endings(measured.plain_endings.get(name, {}))
         self.endings = Endings(window, baseline)
@@ -106,12 +107,13 @@ class ModelState:
 
         What is exported as a counter goes on: distributions, and the time saved and lost.
         """
-        again = ModelState(self.name, self._settings)
+        again = ModelState(self.name, self._settings, self._counted)
         for label, state in self.temperatures.items():
             again.temperatures[label].go_on_from(state)
             again.speed.temperature(label).saved = self.speed.temperature(label).saved
             again.speed.temperature(label).lost = self.speed.temperature(label).lost
         again.endings = self.endings.begin_again()
+        again.traffic = self.traffic
         return again
 
     def _usual_endings(
@@ -214,18 +216,18 @@ class ModelState:
             self.endings.finished(at, label, ended)
             self._compare(at, engine, label, ended)
             self._count(at, ended)
+            self.traffic.add(at, ended)
 
         self.speed.finished(by_temperature)
 
     def _count(self, at: float, requests: Sequence[FinishedRequest]) -> None:
         """Adds finished requests to ``counts``."""
-        counts = {_ALL: len(requests)}
-        for name in REJECTED:
-            counts[name] = len([one for one in requests if name in one.parameters])
-
-        undrafted = [one for one in requests if one.structured and not one.drafts]
-        counts[STRUCTURED] = sum(max(one.output_tokens - 1, 0) for one in undrafted)
-        self.counts.add(at, {name: count for name, count in counts.items() if count})
+        counts = {}
+        for count in self._counted:
+            total = sum(count.of(request) for request in requests)
+            if total:
+                counts[count] = total
+        self.counts.add(at, counts)
 
     def _by_temperature(
         self, requests: Iterable[FinishedRequest]
@@ -275,6 +277,7 @@ class ModelState:
             cells.drop(at)
         self._acceptances.drop(at)
         self.counts.drop(at)
+        self.traffic.mark(at)
         self.endings.mark(at)
 
         self._marked = at
@@ -282,15 +285,6 @@ class ModelState:
             for tally in self.tallies.values():
                 tally.mark(at)
         self.speed.mark(at)
-
-    @property
-    def rejected(self) -> dict[str, float]:
-        """The share of the window's finished requests with each parameter of ``REJECTED``.
-
-        Parameters that none used are missing.
-        """
-        sums = self.counts.sums
-        return {name: sums[name] / sums[_ALL] for name in REJECTED if name in sums}
 
     def windows(self) -> dict[str, Acceptance]:
         """Every temperature over the sliding window, each with its share."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sidecar.analysis.advice import Advice
+from sidecar.analysis.checklist.checklist import Checklist
 from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.cache import CacheWindow, mean_capacity
@@ -24,7 +25,7 @@ from sidecar.analysis.speed.speedup import EngineSpeed, Held, LoadReport, Speedu
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
-from sidecar.analysis.verdict import Breaches, Judgement
+from sidecar.analysis.verdict import Judgement
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.requests.messages import Configuration, Speculation
@@ -141,12 +142,11 @@ class ModelReport:
     plain_steps: PlainStepTimes | None = None
     # by phase and quantile
     plain_latencies: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
-    # share of the requests by parameter: see REJECTED
-    rejected: Mapping[str, float] = field(default_factory=dict)
+    checklist: Checklist | None = None  # None if it speculates
     endings: EndingsReport | None = None  # of the window's finished requests
     findings: tuple[Finding, ...] = ()  # why speculation loses, what to change first first
-    # as of the last good poll, like the judgement
-    breaches: Breaches = field(default_factory=Breaches)
+    # by alert, the values that are past their limits, as of the last good poll: see ``limits.py``
+    breaches: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def kv_cache_capacity_tokens(self) -> int | None:

@@ -6,9 +6,9 @@ from typing import Final
 from sidecar.analysis.engine.cache import sum_caches
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance
+from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.split.tallies import GroupReport
-from sidecar.analysis.verdict import Judgement
 from sidecar.engine.names import Phase
 from sidecar.requests.tables import GROUPED
 from sidecar.settings.baselines import PlainCache

@@ -1,8 +1,8 @@
 """Judges whether speculation pays, for a model as a whole, its temperatures and its engines.
 
 Only this module judges. The page, the report, the JSON, the metrics, the pod's alerts and the
-direct push read a ``Judgement`` (``judgement.py``) and decide nothing. What the direct push compares beside it has a
-row in ``limits.py``.
+direct push read a ``Judgement`` (``judgement.py``) and decide nothing. What the direct push
+compares beside it has a row in ``limits.py``.
 """
 
 import math

@@ -67,14 +67,14 @@ def _explained(finding: EndsBadly, how: str, expect: str) -> Explanation:
 
     return Explanation(
         code=finding.code,
-        what=f"{_compared(finding.change, how)} at the same temperatures.",
+        what=f"{_share_and_usual(finding.change, how)} at the same temperatures.",
         remedy=_REMEDY,
         expect=expect,
         verify=_VERIFY,
     )
 
 
-def _compared(change: EndingChange, how: str) -> str:
+def _share_and_usual(change: EndingChange, how: str) -> str:
     return (
         f"{percent(change.share)} of the last {change.requests:,} replies {how}; it was"
         f" {percent(change.usual)} {_REFERENCES[change.reference]}"

@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
-from sidecar.analysis.verdict import Verdict
+from sidecar.analysis.judgement import Verdict
 from sidecar.engine.plan import EngineKey
 from sidecar.export.web import Kept, make_web
 from sidecar.shipped import shipped

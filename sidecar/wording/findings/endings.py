@@ -68,14 +68,14 @@ def _explained(finding: EndsBadly, how: str, expect: str) -> Explanation:
 
     return Explanation(
         code=finding.code,
-        what=_compared(finding.change, how),
+        what=_share_and_usual(finding.change, how),
         remedy=_REMEDY,
         expect=expect,
         verify=_VERIFY,
     )
 
 
-def _compared(change: EndingChange, how: str) -> str:
+def _share_and_usual(change: EndingChange, how: str) -> str:
     return (
         f"{percent(change.share)} of the last {change.requests:,} replies {how}. At the same"
         f" temperatures it was {percent(change.usual)} {_REFERENCES[change.reference]}."

@@ -141,3 +141,5 @@ LONG_CONTEXTS: Final = Words(
     remedy="speculate fewer tokens",
     runbook="SpecDecodeSlowerThanPlain",
 )
+
+WORDS: Final = (TOO_MANY_TOKENS, TOO_FEW_TOKENS, LOAD, LONG_CONTEXTS)

@@ -72,8 +72,11 @@ class TrafficWindow:
         self._at = 0.0
 
     def add(self, at: float, requests: Sequence[FinishedRequest]) -> None:
-        """Adds requests that finished before ``at``, a poll's time."""
-        counted = [one for one in requests if one.outcome is not Outcome.ERROR]
+        """Adds requests that finished before ``at``, a poll's time.
+
+        Those with drafts are of a model that speculates, which has no checklist.
+        """
+        counted = [one for one in requests if not one.drafts and one.outcome is not Outcome.ERROR]
         if not counted:
             return
 

@@ -80,6 +80,7 @@ def test_traffic_that_suits_speculation_is_worth_a_try():
         (Condition.STRUCTURED, {"structured": 0.7}, AGAINST),
         (Condition.SAMPLING, {"shaped": 0.3}, BETWEEN),
         (Condition.SAMPLING, {"shaped": 0.7}, AGAINST),
+        (Condition.SAMPLING, {"shaped": None}, UNKNOWN),
         (Condition.PARAMETERS, {"rejected": {"min_p": 0.01}}, AGAINST),
     ],
 )
@@ -208,6 +209,9 @@ def test_requests_are_counted_by_what_they_are_like():
     assert traffic.temperature == pytest.approx(0.655, rel=0.02)  # within a bin
     assert traffic.output_tokens[0] == 31
     assert window.traffic(4).first_token is None
+
+    window.add(1061.0, [plain_request(0, sampling=None)])
+    assert window.traffic(1).shaped is None
 
 
 def test_requests_are_forgotten_after_an_hour():

@@ -14,9 +14,9 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.findings.groups import Adapter
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
+from sidecar.analysis.judgement import Gate, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
-from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.engine.names import Phase
 from sidecar.errors import Unreachable
 from sidecar.export.page import content
@@ -320,8 +320,9 @@ def test_the_verdict_says_how_replies_end_and_that_acceptance_does_not_tell_of_t
     unknown = text(model(temperature("0")))
 
     assert (
-        "Of the last 1,200 replies, 38% end in a repetition loop and 12% are empty. Acceptance says"
-        " nothing about the text. Is the text still the target's?" in page
+        "Of the last 1,200 replies, 38% repeat themselves until they are cut off and 12% are empty."
+        " Speed says nothing about the text. Is it still what the model says without speculation?"
+        in page
     )
-    assert "Acceptance says nothing about the text." in unknown
+    assert "Speed says nothing about the text." in unknown
     assert "replies" not in unknown

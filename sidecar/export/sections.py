@@ -168,7 +168,7 @@ def _outputs(model: ModelReport) -> str:
             f"Of the last {endings.requests:,} replies, {percent(endings.shares[LOOP])} end in a"
             f" repetition loop and {percent(endings.shares[EMPTY])} are empty. "
         )
-    link = f'<a href="{FIDELITY}">Is the text still the target\'s?</a>'
+    link = f'<a href="{FIDELITY}">Are the replies still right?</a>'
     return f'<div class="facts">{ended}Acceptance says nothing about the text. {link}</div>'
 
 

@@ -89,7 +89,10 @@ _RECEIVES_KV_CACHE: Final = frozenset({"kv_consumer", "kv_both"})
 # vLLM cannot turn speculation off for single requests; the runbook
 # SpecDecodeAcceptanceLowAtTemperature.md says more.
 _LOSING: Final = "Route this traffic to pods that do not speculate."
-_OR_FEWER: Final = "Speculate fewer tokens, or route this traffic to pods that do not speculate."
+_OR_FEWER: Final = (
+    "Draft fewer tokens (num_speculative_tokens), or route this traffic to pods that do not"
+    " speculate."
+)
 
 
 def model_notes(model: ModelReport) -> list[str]:

@@ -27,7 +27,10 @@ NEGATIVE, EVEN, POSITIVE = Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET
 NONE = Verdict.INSUFFICIENT_DATA
 ELSEWHERE = "Route this traffic to pods that do not speculate."
 HOUR = "The acceptance rate is of the last 5 min, since the last 5 min had too little traffic."
-OR_FEWER = "Speculate fewer tokens, or route this traffic to pods that do not speculate."
+OR_FEWER = (
+    "Draft fewer tokens (num_speculative_tokens), or route this traffic to pods that do not"
+    " speculate."
+)
 BACK_ABOVE = "2 standard errors is back above"
 SCHEDULED = Speculation("eagle3", 3, per_batch_size=True)
 ADAPTIVE = Speculation("eagle3", 3, adaptive_verification=True)

@@ -321,7 +321,7 @@ def test_the_verdict_says_how_replies_end_and_that_acceptance_does_not_tell_of_t
 
     assert (
         "Of the last 1,200 replies, 38% end in a repetition loop and 12% are empty. Acceptance says"
-        " nothing about the text. Is the text still the target's?" in page
+        " nothing about the text. Are the replies still right?" in page
     )
     assert "Acceptance says nothing about the text." in unknown
-    assert "replies" not in unknown
+    assert "Of the last" not in unknown

@@ -1,18 +1,18 @@
-"""Whether speculation pays, for a model as a whole, its temperatures and its engines.
+"""Judges whether speculation pays, for a model as a whole, its temperatures and its engines.
 
 Only this module judges. The page, the report, the JSON, the metrics, the pod's alerts and the
-direct push read a ``Judgement`` and decide nothing. ``Breaches`` are for the direct push alone:
-Prometheus compares these values over longer times.
+direct push read a ``Judgement`` (``judgement.py``) and decide nothing. What the direct push
+compares beside it has a row in ``limits.py``.
 """
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.advice import Advice, Direction, advise
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance, Evidence, ModelEvidence
+from sidecar.analysis.judgement import Gate, Judgement, ModelJudgement, Verdict
 from sidecar.settings.groups import Thresholds
 
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
@@ -20,108 +20,8 @@ MARGIN: Final = 0.02  # a verdict rises once the value is this far above a thres
 _KEPT: Final = 0.5
 _COLLAPSED: Final = 0.05  # acceptance rate below which almost nothing is accepted
 IN_FORCE_SECONDS: Final = 60.0  # that judgements stay so while polls fail
-
-
-class Verdict(StrEnum):
-    """The effect of speculation on the time that generation takes."""
-
-    NET_POSITIVE = "net_positive"
-    BREAK_EVEN = "break_even"
-    NET_NEGATIVE = "net_negative"
-    INSUFFICIENT_DATA = "insufficient_data"
-
-
 _RISING: Final = (Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE)
-
-
-class Basis(StrEnum):
-    """What a verdict is based on."""
-
-    SPEEDUP = "speedup"  # plain time per token / actual, if plain decoding was measured
-    ACCEPTANCE = "acceptance"  # the rule of thumb, if nothing better is known
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """A setting in ``thresholds`` that requires more traffic than there is, and its value."""
-
-    threshold: str
-    value: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """The verdict on one model, temperature or engine, with its evidence.
-
-    ``is_known`` is False if nothing was judged, for example after polls have failed for long.
-    ``judged`` is the window that was judged, None below the gates; ``gate`` is the first of those
-    that keeps it from being judged. ``by_acceptance`` is the verdict by the rule of thumb,
-    ``by_speedup`` the measured one, None if no speedup is known. ``held_below`` is the threshold
-    that the value has crossed again, if only the margin keeps the verdict from rising. ``is_low``:
-    the acceptance rate is below its threshold or, if it decides, not yet clearly above it again.
-    ``has_collapsed``, of a model as a whole: a fault keeps drafts from being accepted.
-    ``wanted_tokens``: the acceptance rate is past the threshold for fewer or more draft tokens, or
-    was and is not yet clearly back; None between the two.
-    """
-
-    evidence: Evidence = field(default_factory=Evidence)
-    is_known: bool = False
-    judged: Acceptance | None = None
-    gate: Gate | None = None
-    by_acceptance: Verdict = Verdict.INSUFFICIENT_DATA
-    by_speedup: Verdict | None = None
-    held_below: float | None = None
-    is_low: bool = False
-    has_collapsed: bool = False
-    wanted_tokens: Direction | None = None
-
-    @property
-    def leans(self) -> bool:
-        """Whether a speedup is known, but its interval reaches across a threshold."""
-        return self.by_speedup is Verdict.INSUFFICIENT_DATA
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict in force: by speedup if it is known."""
-        return self.by_acceptance if self.by_speedup is None else self.by_speedup
-
-    @property
-    def basis(self) -> Basis:
-        """What ``verdict`` is based on."""
-        if self.by_speedup is not None or not self.evidence.is_ruled:
-            return Basis.SPEEDUP
-        return Basis.ACCEPTANCE
-
-    @property
-    def acceptance(self) -> float | None:
-        """Accepted / drafted over the window that was judged, 0 to 1; None below the gates."""
-        return None if self.judged is None else self.judged.rate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breaches:
-    """Those of a model's other values that are past the threshold of the same name.
-
-    All others are None.
-    """
-
-    acceptance_p10: float | None = None
-    latency_gap_growth: float | None = None
-    kv_cache_usage: float | None = None  # the peak, while requests wait for capacity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelJudgement:
-    """All judgements on one model; ``temperatures`` and ``engines`` have those of its evidence.
-
-    ``advice`` is on the number of draft tokens; None below the gates.
-    """
-
-    whole: Judgement = field(default_factory=Judgement)
-    advice: Advice | None = None
-    breaches: Breaches = field(default_factory=Breaches)
-    temperatures: Mapping[str, Judgement] = field(default_factory=dict)
-    engines: Mapping[str, Judgement] = field(default_factory=dict)
+_NO_JUDGEMENT: Final = Judgement()
 
 
 class Judge:
@@ -208,34 +108,10 @@ class Judge:
         return ModelJudgement(
             whole=whole,
             advice=advice,
-            breaches=_breaches(model, whole, self._thresholds),
+            limited=model.limited,
             temperatures=temperatures,
             engines=engines,
         )
-
-
-def _breaches(model: ModelEvidence, whole: Judgement, thresholds: Thresholds) -> Breaches:
-    """A P10 counts where the acceptance rate decides."""
-    is_judged = whole.judged is not None
-
-    p10 = model.acceptance_p10
-    is_p10_low = p10 is not None and p10 < thresholds.acceptance_p10
-    decides = is_judged and model.whole.is_ruled
-
-    growth = model.latency_gap_growth
-    has_grown = growth is not None and growth > thresholds.latency_gap_growth
-
-    peak = model.kv_cache_peak
-    is_peak_high = peak is not None and peak > thresholds.kv_cache_usage
-
-    return Breaches(
-        acceptance_p10=p10 if decides and is_p10_low else None,
-        latency_gap_growth=growth if is_judged and has_grown else None,
-        kv_cache_usage=peak if is_peak_high else None,
-    )
-
-
-_NO_JUDGEMENT: Final = Judgement()
 
 
 def judge(

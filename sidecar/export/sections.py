@@ -10,10 +10,10 @@ from html import escape
 from sidecar.analysis.engine.latency import Latency, gap_growth
 from sidecar.analysis.evidence import NO_DRAFTS
 from sidecar.analysis.findings.finding import advised
+from sidecar.analysis.judgement import Basis, Judgement
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
-from sidecar.analysis.verdict import Basis, Judgement
 from sidecar.engine.names import Gauge, Phase
 from sidecar.requests.tables import EMPTY, LOOP
 from sidecar.settings.groups import Thresholds

@@ -11,8 +11,9 @@ from sidecar.analysis.findings.greedy_drafting import GreedyDrafting
 from sidecar.analysis.findings.load import Load
 from sidecar.analysis.findings.mismatch import Mismatch
 from sidecar.analysis.findings.number_of_tokens import NumberOfTokens
+from sidecar.analysis.judgement import Basis, Judgement, Verdict
 from sidecar.analysis.report import ModelReport
-from sidecar.analysis.verdict import MARGIN, Basis, Judgement, Verdict
+from sidecar.analysis.verdict import MARGIN
 from sidecar.engine.methods import given_up
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.numbers import duration, percent

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.verdict import Gate, Verdict
+from sidecar.analysis.judgement import Gate, Verdict
 from sidecar.errors import BadStatus
 from sidecar.export.status import status
 from sidecar.wording.notes import LIMITATIONS

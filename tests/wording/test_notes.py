@@ -8,8 +8,8 @@ from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Evidence, Loops
 from sidecar.analysis.findings.load import Load
+from sidecar.analysis.judgement import Gate, Verdict
 from sidecar.analysis.speed.withheld import Withheld
-from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.notes import (
     LIMITATIONS,

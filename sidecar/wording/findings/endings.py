@@ -78,14 +78,14 @@ def _explained(finding: EndsBadly, expect: str) -> Explanation:
 
     return Explanation(
         code=finding.code,
-        what=f"{_compared(finding.change, how)} at the same temperatures.",
+        what=f"{_share_and_usual(finding.change, how)} at the same temperatures.",
         remedy=_REMEDY,
         expect=expect,
         verify=_VERIFY,
     )
 
 
-def _compared(change: EndingChange, how: str) -> str:
+def _share_and_usual(change: EndingChange, how: str) -> str:
     return (
         f"{percent(change.share)} of the last {change.requests:,} replies {how}; it was"
         f" {percent(change.usual)} {_REFERENCES[change.reference]}"
@@ -106,3 +106,5 @@ EMPTY_REPLIES: Final = Words(
     remedy=LOOPING.remedy,
     runbook=_RUNBOOK,
 )
+
+WORDS: Final = (LOOPING, EMPTY_REPLIES)

@@ -29,7 +29,7 @@ _LOGIT_BYTES: Final = 4  # of a draft that samples: vLLM keeps its logits until 
 _RUNBOOK_OF_A_PART: Final = "SpecDecodeAcceptanceP10Low"
 
 
-def _compared(finding: LowerAcceptance) -> str:
+def _rates(finding: LowerAcceptance) -> str:
     """Both acceptance rates and their difference; the sentence goes on with whose they are."""
     points = 100 * (finding.others - finding.rate)
     interval = 100 * CONFIDENCE * finding.error
@@ -156,7 +156,7 @@ def _long_prompts(finding: LongPrompts, model: ModelReport) -> Explanation:
         finding,
         model,
         what=(
-            f"Requests with prompts of {finding.group} tokens accept {_compared(finding)} with"
+            f"Requests with prompts of {finding.group} tokens accept {_rates(finding)} with"
             " other prompt lengths at the same temperatures."
         ),
         change=f"Use a draft that was trained on such lengths{longest}",
@@ -209,7 +209,7 @@ _STRUCTURED_BODY: Final = '{"response_format": {"type": "json_object"}}'
 
 def _structured_output(finding: StructuredOutput, model: ModelReport) -> Explanation:
     what = (
-        f"Requests with structured output accept {_compared(finding)} without it at the same"
+        f"Requests with structured output accept {_rates(finding)} without it at the same"
         " temperatures."
     )
     if not finding.is_advice:
@@ -263,7 +263,7 @@ def _adapter(finding: Adapter, model: ModelReport) -> Explanation:
         finding,
         model,
         what=(
-            f"Requests with adapter {finding.group} accept {_compared(finding)} without it at the"
+            f"Requests with adapter {finding.group} accept {_rates(finding)} without it at the"
             " same temperatures."
         ),
         change="Train a draft for this adapter",
@@ -292,7 +292,7 @@ def _sampling(finding: Sampling, model: ModelReport) -> Explanation:
         finding,
         model,
         what=(
-            f"Requests with {parameters} accept {_compared(finding)} without them at the same"
+            f"Requests with {parameters} accept {_rates(finding)} without them at the same"
             " temperatures."
         ),
         change="Ask the clients whether they need these parameters",
@@ -316,7 +316,7 @@ def _one_engine(finding: OneEngine, _model: ModelReport) -> Explanation:
     return Explanation(
         code=finding.code,
         what=(
-            f"Requests on engine {finding.engine} accept {_compared(finding)} on the other engines"
+            f"Requests on engine {finding.engine} accept {_rates(finding)} on the other engines"
             " at the same temperatures and prompt lengths."
         ),
         remedy=(
@@ -337,4 +337,14 @@ ONE_ENGINE: Final = Words(
     why="one engine accepts less than the others",
     remedy="drain and restart this vLLM",
     runbook="SpecDecodeMixedWorkload",
+)
+
+WORDS: Final = (
+    GREEDY_DRAFTING,
+    LONG_PROMPTS,
+    STRUCTURED_OUTPUT,
+    FORBIDDEN_DRAFTS,
+    ADAPTER,
+    SAMPLING,
+    ONE_ENGINE,
 )

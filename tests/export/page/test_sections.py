@@ -14,9 +14,9 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.findings.groups import Adapter
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
+from sidecar.analysis.judgement import Gate, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
-from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.engine.names import Phase
 from sidecar.errors import Unreachable
 from sidecar.export.page import content

@@ -123,11 +123,18 @@ def loops_sentence(evidence: Evidence) -> str:
     if loops is None:
         return ""
 
-    without = "" if loops.without is None else f": {percent(loops.without)} without them"
+    rate = percent(loops.rate)
+    share = percent(loops.share)
+    if loops.without is None:
+        return (
+            f"{share} of the draft tokens of finished requests are of replies that repeat"
+            f" themselves. Such loops are easy to draft ({rate} accepted), so the acceptance rate"
+            " says little about other text."
+        )
     return (
-        f"{percent(loops.whole)} of the draft tokens of finished requests were accepted, of which"
-        f" repetition loops {percent(loops.rate)} at {percent(loops.share)} of the draft"
-        f" tokens{without}. Loops are easy to draft, so they flatter the acceptance rate."
+        f"Without replies that repeat themselves, the acceptance rate is {percent(loops.without)}"
+        f" rather than {percent(loops.whole)}: such loops are easy to draft ({rate} accepted), and"
+        f" hold {share} of the draft tokens of finished requests."
     )
 
 

@@ -259,7 +259,7 @@ def worse(ending, share=0.4):
 @pytest.mark.parametrize(
     ("ending", "said"),
     [
-        ("loop", "More replies than usual end in a repetition loop."),
+        ("loop", "More replies than usual repeat themselves until they are cut off."),
         ("empty", "More replies than usual are empty (at most one token)."),
     ],
 )

@@ -232,12 +232,12 @@ def test_outputs_that_end_badly_are_told_with_what_is_usual():
     empty = explained(EmptyReplies(share=0.4, requests=120, change=MORE_EMPTY))
 
     assert looping.what == (
-        "38% of the last 120 replies end in a repetition loop; it was 2% on this pod before at the"
-        " same temperatures."
+        "38% of the last 120 replies repeat themselves until they are cut off. At the same"
+        " temperatures it was 2% on this pod before."
     )
     assert empty.what == (
-        "38% of the last 120 replies are empty (at most one token); it was 2% without speculation"
-        " (baseline) at the same temperatures."
+        "38% of the last 120 replies are empty (at most one token). At the same temperatures it was"
+        " 2% without speculation (baseline)."
     )
     assert looping.remedy.startswith("Send one prompt to this pod and read the reply.")
 
@@ -245,13 +245,13 @@ def test_outputs_that_end_badly_are_told_with_what_is_usual():
 def test_loops_with_nothing_to_compare_with_are_a_fact():
     fact = explained(replace(LOOPING, change=None, is_advice=False))
 
-    assert fact.what == "36% of the last 130 replies end in a repetition loop."
+    assert fact.what == "36% of the last 130 replies repeat themselves until they are cut off."
     assert (fact.remedy, fact.verify) == ("", "")
-    assert fact.expect.startswith("Nothing tells yet whether that is usual")
+    assert fact.expect.startswith("Whether that is usual is not known yet")
 
 
 SHARES = {"normal": 0.45, "loop": 0.12, "empty": 0.43}
-SEEN = "Of the last 120 replies, 43% are empty and 12% end in a repetition loop"
+SEEN = "Of the last 120 replies, 43% are empty and 12% repeat themselves until they are cut off"
 
 
 @pytest.mark.parametrize(

@@ -272,11 +272,20 @@ def test_a_pod_that_receives_kv_caches_says_how_far_placeholder_drafts_bias_its_
 LOOPING = Loops(rate=0.98, share=0.18, whole=0.71, without=0.62)
 
 
-@pytest.mark.parametrize(("without", "said"), [(0.62, ": 62% without them."), (None, ".")])
+WITHOUT_LOOPS = (
+    "Without replies that repeat themselves, the acceptance rate is 62% rather than 71%: such loops"
+    " are easy to draft (98% accepted), and hold 18% of the draft tokens of finished requests."
+)
+ALL_LOOP = (
+    "18% of the draft tokens of finished requests are of replies that repeat themselves. Such loops"
+    " are easy to draft (98% accepted), so the acceptance rate says little about other text."
+)
+
+
+@pytest.mark.parametrize(("without", "said"), [(0.62, WITHOUT_LOOPS), (None, ALL_LOOP)])
 def test_the_acceptance_rate_is_said_with_and_without_loops(without, said):
     loops = replace(LOOPING, without=without)
     judged = judgement(POSITIVE, 0.7, evidence=Evidence(window=window(0.7), loops=loops))
     (note,) = model_notes(model(judgement=judged))
 
-    assert "71% of the draft tokens of finished requests were accepted, of which" in note
-    assert f"repetition loops 98% at 18% of the draft tokens{said} Loops are easy" in note
+    assert said in note

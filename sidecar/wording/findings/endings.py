@@ -10,7 +10,8 @@ from sidecar.wording.findings.explanation import Explanation, Words
 from sidecar.wording.numbers import percent
 
 READ_A_REPLY: Final = "Send one prompt to this pod and read the reply."
-_HOW: Final = {LOOP: "end in a repetition loop", EMPTY: "are empty (at most one token)"}
+REPEAT: Final = "repeat themselves until they are cut off"
+_HOW: Final = {LOOP: REPEAT, EMPTY: "are empty (at most one token)"}
 _RUNBOOK: Final = "SpecDecodeOutputWorse"
 _REFERENCES: Final = {
     Reference.BASELINE: "without speculation (baseline)",
@@ -21,17 +22,20 @@ _REMEDY: Final = (
     " --speculative-config until `specdec-sidecar fidelity` finds no difference."
 )
 _EXPECT: Final = (
-    "Speculation does not change what a model says, so this is a fault of the draft, of vLLM or of"
-    " the target, or other traffic, such as one prompt that is sent again and again."
+    "Speculation must not change what a model says. So the draft, vLLM or the model has a fault, or"
+    " the traffic has changed, as when one prompt is sent again and again."
 )
-_FLATTERS: Final = " Loops are easy to draft, so that speed and acceptance rate flatter them."
+_FLATTERS: Final = (
+    " Text that repeats itself is easy to predict, so speed and acceptance rate look better than"
+    " they are."
+)
 _VERIFY: Final = (
     "`specdec-sidecar fidelity --url http://THIS:8000 --against http://WITHOUT_SPECULATION:8000`"
     " compares the outputs of two servers of the same model."
 )
 _FACT: Final = (
-    "Nothing tells yet whether that is usual: some models repeat themselves at temperature 0"
-    " without speculation, too. Later this pod's own past does, and a baseline does"
+    "Whether that is usual is not known yet: some models repeat themselves at temperature 0"
+    " without speculation, too. It will be once this pod has served for longer, or with a baseline"
     " (`specdec-sidecar baseline --plugin-socket PATH`)."
 )
 
@@ -47,10 +51,7 @@ def replies_sentence(model: ModelReport) -> str:
 
     empty = percent(endings.shares[EMPTY])
     loops = percent(endings.shares[LOOP])
-    seen = (
-        f"Of the last {endings.requests:,} replies, {empty} are empty and {loops} end in a"
-        " repetition loop"
-    )
+    seen = f"Of the last {endings.requests:,} replies, {empty} are empty and {loops} {REPEAT}"
     if endings.is_worse:
         return f"The replies have changed for the worse as well. {seen}. {READ_A_REPLY}"
     return f"{seen}; the others may be wrong as well. {READ_A_REPLY}"
@@ -78,7 +79,7 @@ def _explained(finding: EndsBadly, expect: str) -> Explanation:
 
     return Explanation(
         code=finding.code,
-        what=f"{_share_and_usual(finding.change, how)} at the same temperatures.",
+        what=_share_and_usual(finding.change, how),
         remedy=_REMEDY,
         expect=expect,
         verify=_VERIFY,
@@ -87,8 +88,8 @@ def _explained(finding: EndsBadly, expect: str) -> Explanation:
 
 def _share_and_usual(change: EndingChange, how: str) -> str:
     return (
-        f"{percent(change.share)} of the last {change.requests:,} replies {how}; it was"
-        f" {percent(change.usual)} {_REFERENCES[change.reference]}"
+        f"{percent(change.share)} of the last {change.requests:,} replies {how}. At the same"
+        f" temperatures it was {percent(change.usual)} {_REFERENCES[change.reference]}."
     )
 
 

@@ -320,8 +320,9 @@ def test_the_verdict_says_how_replies_end_and_that_acceptance_does_not_tell_of_t
     unknown = text(model(temperature("0")))
 
     assert (
-        "Of the last 1,200 replies, 38% end in a repetition loop and 12% are empty. Acceptance says"
-        " nothing about the text. Are the replies still right?" in page
+        "Of the last 1,200 replies, 38% repeat themselves until they are cut off and 12% are empty."
+        " Speed says nothing about the text. Is it still what the model says without speculation?"
+        in page
     )
-    assert "Acceptance says nothing about the text." in unknown
-    assert "Of the last" not in unknown
+    assert "Speed says nothing about the text." in unknown
+    assert "replies" not in unknown

@@ -280,7 +280,7 @@ SEEN = "Of the last 120 replies, 43% are empty and 12% repeat themselves until t
 @pytest.mark.parametrize(
     ("endings", "said"),
     [
-        (None, "The replies may be wrong as well: the fault can be in the target."),
+        (None, "The replies may be wrong as well: the fault can be in the target model."),
         (
             EndingsReport(requests=120, shares=SHARES),
             f"{SEEN}; the others may be wrong as well.",

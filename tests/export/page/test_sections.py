@@ -125,7 +125,7 @@ def test_a_fact_has_no_remedy_and_leaves_the_general_one_in_place():
 
     assert "Nothing to change: these requests still gain, since speculation breaks even" in shown
     assert "To verify" not in shown
-    assert "Speculate fewer tokens, or turn speculation off." in shown
+    assert "Speculate fewer tokens (num_speculative_tokens), or turn speculation off" in shown
 
 
 def test_the_whole_configuration_with_the_change_has_a_button_that_copies_it():

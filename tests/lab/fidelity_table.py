@@ -96,7 +96,7 @@ def structured(verdict, samples):
 
 
 CASES = {
-    "plain": Case(SAME, "off", samples=100, times=10),
+    "plain": Case(SAME, "off", samples=60, times=10),
     "draft_model": Case(SAME, "draft_model"),
     "draft_model, sampled drafts": Case(SAME, "draft_model", SAMPLED_DRAFTS),
     "eagle3": Case(SAME, "eagle3"),

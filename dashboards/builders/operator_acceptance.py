@@ -251,8 +251,8 @@ def _prompts() -> timeseries.Panel:
     return over_time(
         "Acceptance by prompt length",
         "Accepted / draft tokens of the requests with prompts of that many tokens.",
-        "Drafts fail first on long prompts: if only those are low, route them to pods that do not"
-        " speculate, or use a draft model that was trained on long contexts.",
+        "Drafts fail first on long prompts: if only those are low, use a draft model that was"
+        " trained on long contexts.",
         [Query(_group_rates('by="prompt_tokens"'), "{{group}} tokens"), LIMITS[0]],
         SHARE,
         high=1,
@@ -264,7 +264,7 @@ def _kinds() -> timeseries.Panel:
         f"Acceptance by output, sampling and adapter, lowest {_FEW}",
         "Accepted / draft tokens of requests with free-form and with structured output, by how they"
         " sample and, if plugin.adapters is on, of each LoRA adapter.",
-        "An adapter far below the rest needs its own draft model, or pods that do not speculate.",
+        "An adapter far below the rest needs its own draft model.",
         [
             Query(
                 first(_FEW, _group_rates('by!~"prompt_tokens|ending"'), lowest=True),

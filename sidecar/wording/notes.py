@@ -87,16 +87,21 @@ _GIVEN_UP: Final = (
 )
 _NO_CONFIGURATION: Final = Configuration()
 _RECEIVES_KV_CACHE: Final = frozenset({"kv_consumer", "kv_both"})
-# vLLM cannot turn speculation off for single requests; the runbook
-# SpecDecodeAcceptanceLowAtTemperature.md says more.
-_LOSING: Final = "Route this traffic to pods that do not speculate."
-_OR_FEWER: Final = "Speculate fewer tokens, or route this traffic to pods that do not speculate."
+# vLLM cannot turn speculation off for single requests, and other pods for those of one temperature
+# seldom pay (docs/measurements/routing.md).
+_FEWER: Final = "Speculate fewer tokens (num_speculative_tokens)."
+_OFF: Final = "Turn speculation off (remove --speculative-config)."
+_FEWER_OR_OFF: Final = (
+    "Speculate fewer tokens (num_speculative_tokens), or turn speculation off (remove"
+    " --speculative-config)."
+)
+_OFF_IF_ALL_LOSE: Final = "If the model as a whole loses, turn speculation off."
 
 
 def model_notes(model: ModelReport) -> list[str]:
     """What to know about a model as a whole, and to do, most important first."""
     judgement = model.judgement
-    note = judgement_note(judgement, is_explained=bool(advised(model.findings)))
+    note = judgement_note(judgement, is_explained=bool(advised(model.findings)), is_whole=True)
 
     # these say so themselves, or change what the schedule follows from
     told = NumberOfTokens | Load | GreedyDrafting | Mismatch
@@ -161,17 +166,20 @@ def is_plain(model: ModelReport) -> bool:
     )
 
 
-def judgement_note(judgement: Judgement, *, is_explained: bool = False) -> str:
+def judgement_note(
+    judgement: Judgement, *, is_explained: bool = False, is_whole: bool = False
+) -> str:
     """What a verdict is of, and what keeps it from being reached or from rising.
 
-    Where it is net negative, also what to do, unless ``is_explained``: findings say that. Empty if
-    there is nothing to say.
+    Where it is net negative, also what to do, unless ``is_explained``: findings say that.
+    ``is_whole``: it is on the model as a whole, not on a temperature. Empty if there is nothing to
+    say.
     """
     if (gate := judgement.gate) is not None:
         return f"No verdict: below thresholds.{gate.threshold} ({gate.value:g})."
 
     loses = judgement.verdict is Verdict.NET_NEGATIVE and not is_explained
-    remedy = _remedy(judgement) if loses else ""
+    remedy = _remedy(judgement, is_whole=is_whole) if loses else ""
     return " ".join(filter(None, (_hour(judgement), _held(judgement), remedy)))
 
 
@@ -201,12 +209,14 @@ def _held(judgement: Judgement) -> str:
     )
 
 
-def _remedy(judgement: Judgement) -> str:
+def _remedy(judgement: Judgement, *, is_whole: bool) -> str:
     evidence = judgement.evidence
     judged = judgement.judged
     varies = not evidence.is_ruled or evidence.has_schedule
     is_one_token = judged is not None and len(judged.position_rates) == 1
-    return _LOSING if varies or is_one_token else _OR_FEWER
+    if varies or is_one_token:
+        return _OFF if is_whole else _OFF_IF_ALL_LOSE
+    return _FEWER_OR_OFF if is_whole else _FEWER
 
 
 def schedule_sentence(advice: Advice) -> str:

@@ -84,7 +84,7 @@ def test_a_model_that_does_not_speculate_has_a_checklist():
     page = text(tree)
 
     assert page.count("By 40 requests in 10 min, speculation may pay or not.") == 1
-    assert "demo: would speculation suit it? says this pod speaks for it" in page
+    assert "demo: would speculation suit it? condition says this pod speaks for it" in page
     assert "temperatures against median 0; 0% up to 0.5, 100% above 0.8" in page
     assert "To try first eagle3 A head that was trained for this model" in page
     assert '\'{"method": "eagle3", "model": "YOUR-EAGLE3-HEAD",' in page
@@ -110,8 +110,8 @@ def test_a_finding_says_why_speculation_loses_what_to_do_and_how_to_verify_it():
         " 25 ± 4" in shown
     )
     assert (
-        "at the same temperatures. Route these requests to pods that do not speculate, or that"
-        " draft" in shown
+        "at the same temperatures. Try n-gram or suffix decoding, which repeats keys and"
+        " punctuation. Only if that does not help and the load is high, route these" in shown
     )
     assert "To verify: specdec-sidecar sweep --url http://CHANGED:8000 --against" in shown
     assert "Why" not in text(reports.model(reports.temperature("0")))
@@ -125,7 +125,7 @@ def test_a_fact_has_no_remedy_and_leaves_the_general_one_in_place():
 
     assert "Nothing to change: these requests still gain, since speculation breaks even" in shown
     assert "To verify" not in shown
-    assert "or route this traffic to pods that do not speculate" in shown
+    assert "Speculate fewer tokens (num_speculative_tokens), or turn speculation off" in shown
 
 
 def test_the_whole_configuration_with_the_change_has_a_button_that_copies_it():
@@ -157,13 +157,10 @@ def test_the_subtitle_says_how_drafts_are_sampled(sampling, said):
 def test_a_finding_takes_the_place_of_the_general_remedy():
     lost = {"judgement": reports.judgement(Verdict.NET_NEGATIVE, 0.3)}
     hot = reports.temperature("1+", Verdict.NET_NEGATIVE, 0.3)
-    assert (
-        text(reports.model(hot, **lost)).count("route this traffic to pods that do not speculate")
-        == 2
-    )
-    assert "route this traffic" not in text(
-        reports.model(hot, findings=(reports.STRUCTURED,), **lost)
-    )
+
+    assert text(reports.model(hot, **lost)).count("Speculate fewer tokens") == 2
+    explained = text(reports.model(hot, findings=(reports.STRUCTURED,), **lost))
+    assert "Speculate fewer tokens" not in explained
 
 
 def test_groups_that_accept_less_are_listed_with_share_and_error():

@@ -576,6 +576,24 @@ def test_a_life_that_connects_after_its_counters_began_anew_is_compared_by_its_g
     assert server.temperature("0").window.drafts >= 400
 
 
+def test_a_stranger_that_has_left_is_not_confirmed_once_vllm_has_accepted_as_many_tokens():
+    """By then the engine had drafted twice as often as the stranger."""
+    server = Server(thresholds={"min_requests": 1})
+    own = PluginEnd(server, 1, started=1.0)
+    stranger = PluginEnd(server, 2)
+    for number in range(300):
+        own.serve(drafts=4, accepted=4).tick()
+        if number == 40:
+            stranger.serve(80, drafts=1).tick()
+            stranger.serve(80, drafts=399).tick()
+        if number == 41:
+            stranger.close()
+        server.poll(snap(drafts=own.total.drafts, accepted=own.total.accepted_tokens))
+
+    assert (server.model().no_split, drafts(server)) == (None, 1200)
+    assert server.temperature("0.7-1").tally.drafts == 0
+
+
 def test_a_life_that_drafted_nothing_before_it_left_is_confirmed_by_no_other_s_drafts(server):
     """It may have been of the vLLM before; its requests were counted all the same."""
     gone = PluginEnd(server, 1, started=1.0).generate(5, temperature=80).tick()

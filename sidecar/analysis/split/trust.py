@@ -97,15 +97,15 @@ class _Comparison:
     def is_telling(self, tolerance: float) -> bool:
         """Whether it says anything that it agrees.
 
-        vLLM must have counted something, and it must be known how much, or the cut must have as
-        much as vLLM has by now.
+        VLLM must have counted something, and of each number it must be known how much it is, or the
+        cut must have as much as vLLM has by now.
         """
-        for name, most in self.most.items():
-            is_known = most <= _UNSURE * self.least[name]
-            is_all = self.total[name] >= (1 - tolerance) * most
-            if most > 0 and (is_known or is_all):
-                return True
-        return False
+        counted = [name for name, most in self.most.items() if most > 0]
+        return bool(counted) and all(
+            self.most[name] <= _UNSURE * self.least[name]
+            or self.total[name] >= (1 - tolerance) * self.most[name]
+            for name in counted
+        )
 
     @property
     def width(self) -> int:

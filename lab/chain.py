@@ -29,15 +29,18 @@ def tokenizer() -> Any:
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
+
     trainer = trainers.BpeTrainer(
         vocab_size=400, special_tokens=list(SPECIAL), initial_alphabet=alphabet
     )
     bpe.train_from_iterator([_TEXT * 40], trainer)
+
     begin, end, pad = SPECIAL
     fast = PreTrainedTokenizerFast(
         tokenizer_object=bpe, bos_token=begin, eos_token=end, pad_token=pad
     )
     fast.chat_template = _CHAT
+
     return fast
 
 

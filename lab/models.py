@@ -34,6 +34,7 @@ def main(folder: Path) -> None:
     """Writes all models; the seeds make them the same each time."""
     logging.disable_progress_bar()
     tokens = tokenizer()
+
     with torch.no_grad():
         torch.manual_seed(1)
         target = chain(len(tokens), layers=3, mlp=2048)

@@ -1,13 +1,17 @@
 """Checks the built distributions as a package index checks them before it takes them.
 
 ``scripts/publish`` runs it on a folder that holds one wheel and one source distribution. An index
-refuses an upload whose file name and metadata disagree, or whose metadata breaks the standard.
+refuses an upload whose file name and metadata disagree, or whose metadata breaks the standard. It
+shows the description as the project's page, so that must be Markdown, and is searched for links
+that work only in the repository.
 """
 
+import re
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Final
 
 from packaging.metadata import Metadata
 from packaging.utils import (
@@ -18,6 +22,10 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 from packaging.version import Version
+
+_MARKDOWN: Final = "text/markdown"
+# A link's or an image's target without a scheme, which a page elsewhere resolves against itself.
+_RELATIVE: Final = re.compile(r"\]\((?![a-z]+:|#)([^)\s]+)\)")
 
 
 class Refused(Exception):
@@ -44,12 +52,30 @@ def check(folder: Path, version: str) -> list[Path]:
             raise Refused(f"{path.name} is not the file name of {expected[0]} {version}")
     if metadata.version != Version(version):
         raise Refused(f"{wheel.name} says that it is version {metadata.version}, not {version}")
+    _check_page(wheel, metadata)
+    return [wheel, sdist]
+
+
+def _check_page(wheel: Path, metadata: Metadata) -> None:
+    """As ``twine check`` does: a description that an index can show.
+
+    Raises:
+        Refused: there is none, or it is not declared as Markdown.
+    """
     if not (metadata.description or "").strip():
         raise Refused(
             f"{wheel.name} has no description, which an index shows as the project's page"
         )
+    kind = (metadata.description_content_type or "").partition(";")[0].strip()
+    if kind != _MARKDOWN:
+        said = kind or "nothing, which means reStructuredText"
+        raise Refused(f"{wheel.name} says that its description is {said}, not {_MARKDOWN}")
 
-    return [wheel, sdist]
+
+def relative_links(wheel: Path) -> list[str]:
+    """The targets in a wheel's description that lead nowhere on an index's page."""
+    description = _parsed(wheel, _wheel_metadata(wheel)).description or ""
+    return list(dict.fromkeys(_RELATIVE.findall(description)))
 
 
 def _only(folder: Path, pattern: str) -> Path:
@@ -114,6 +140,13 @@ def main() -> None:
     except Refused as refused:
         sys.exit(f"distributions-check: {refused}")
     print(f"distributions-check: {' and '.join(path.name for path in checked)} can be uploaded")
+
+    relative = relative_links(checked[0])
+    if relative:
+        print(
+            f"distributions-check: {len(relative)} links of the project's page lead nowhere outside"
+            f" the repository, the first one {relative[0]}"
+        )
 
 
 if __name__ == "__main__":

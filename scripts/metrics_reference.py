@@ -23,11 +23,15 @@ def metrics_reference(page: str) -> str:
         (f"`{one.name}`", one.kind, ", ".join(one.labels) or "none", one.help) for one in METRICS
     )
     limitations = ((f"`{name}`", text) for name, text in LIMITATIONS.items())
-    return _filled(_filled(page, "| metric |", metrics), "| limitation |", limitations)
+    return filled(filled(page, "| metric |", metrics), "| limitation |", limitations)
 
 
-def _filled(page: str, head: str, rows: Iterable[Iterable[str]]) -> str:
-    """``page`` with ``rows`` in the table whose first line begins with ``head``."""
+def filled(page: str, head: str, rows: Iterable[Iterable[str]]) -> str:
+    """``page`` with ``rows`` in the table whose first line begins with ``head``.
+
+    Raises:
+        ValueError: there is none.
+    """
     # After the header and its rule.
     start = page.index("\n", page.index("\n", page.index(f"\n{head}") + 1) + 1) + 1
     rest = re.sub(r"\A(\|.*\n)*", "", page[start:])

@@ -26,9 +26,9 @@ from sidecar.requests.messages import (
     ReportEnd,
     ReportPart,
     Row,
-    Table,
     TallyRow,
 )
+from sidecar.requests.tables import Table
 from sidecar.requests.tally import Outcome, Tally
 from sidecar.settings import load_settings
 

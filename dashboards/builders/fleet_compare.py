@@ -73,6 +73,7 @@ def _by_pod() -> timeseries.Panel:
 
 def _gained() -> timeseries.Panel:
     speedup = recorded("speedup:ratio")
+
     return over_time(
         "Speedup by model, before and after a change",
         "Time per token without speculation divided by the actual one, of a model's speculating"

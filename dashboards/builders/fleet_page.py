@@ -38,6 +38,7 @@ def fleet_page() -> Dashboard:
         ],
     )
     place(page, [top, over_the_fleet(), against(), _trust()])
+
     return page
 
 
@@ -68,6 +69,7 @@ def _trust() -> Section:
         ],
         COUNT,
     )
+
     return Section(
         "Can the numbers be trusted?", [beside(8, (lost, 12), (versions, 12))], collapsed=True
     )

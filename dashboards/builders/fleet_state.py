@@ -81,12 +81,14 @@ def _verdicts(by: str, unknown: str = "", *, over_time: bool = False) -> str:
     loses = whole("net_negative", over_time=over_time)
     temperatures = at_temperature("net_negative", over_time=over_time)
     part = f"{temperatures} or {read(series('engine_verdict', _LOSES))}"
+
     found = [f"6 * ({worst(by, loses)} == 1)", f"5 * ({worst(by, part)} == 1)"]
     found += [unknown] if unknown else []
     found += [
         f"3 * ({worst(by, whole('break_even', over_time=over_time))} == 1)",
         f"2 * ({worst(by, whole('net_positive', over_time=over_time))} == 1)",
     ]
+
     return " or ".join([*found, worst(by, f"{recorded('speculates:bool', 'pod')} == 0")])
 
 

@@ -49,6 +49,7 @@ def worst_temperatures() -> table.Panel:
     judged = lately(series("verdict", 'verdict!="insufficient_data"'))
     by_pod = ratio(f"{POD}, temperature", "accepted_tokens_total", "draft_tokens_total")
     whole_model = total(MODEL, "engine_draft_tokens_total")
+
     return rows(
         "Temperatures, worst first",
         (
@@ -100,6 +101,7 @@ def worst_temperatures() -> table.Panel:
 def models() -> table.Panel:
     """One row per model and namespace."""
     up = f"(count by ({MODEL}) ({UP}) or 0 * count by ({MODEL}) ({PODS}))"
+
     return rows(
         "Models, worst first",
         (
@@ -137,6 +139,7 @@ def pods() -> table.Panel:
     """One row per pod and model."""
     link = operator_link("cluster", "namespace", "job", "instance", "pod", "model_name")
     hidden = [Label(name, hidden=True) for name in ("cluster", "job", "instance", "pod")]
+
     return rows(
         "Pods, worst first",
         (

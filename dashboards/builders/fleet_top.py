@@ -54,6 +54,7 @@ def _losing(some: str, known: str) -> str:
 
 def _models() -> stat.Panel:
     some, known = number(f"{worst(MODEL, whole('net_negative'))} == 1"), number(MODELS)
+
     return _told(
         "Models that do not pay",
         "Models of which at least one pod, over all its requests, loses by speculating; of all"
@@ -68,6 +69,7 @@ def _models() -> stat.Panel:
 
 def _pods() -> stat.Panel:
     some, judged = number(f"{whole('net_negative')} == 1"), number(f"{_JUDGED} == 1")
+
     return _told(
         "Pods that do not pay",
         "Pods whose verdict is net_negative, of all: by time if there is a reference without"
@@ -86,6 +88,7 @@ def _up() -> stat.Panel:
     color = (
         f"3 + 0 * ({number(DOWN)} > 0) or 1 + 0 * ({_MISSING} > 0 or {_KNOWN} == 0) or vector(0)"
     )
+
     return _told(
         "Pods up",
         "Pods whose sidecar and vLLM both answer, of all. Red: one is down. Purple: the last pod of"
@@ -101,6 +104,7 @@ def _up() -> stat.Panel:
 def _alerts() -> stat.Panel:
     by = {name: number(_rows(name)) for name in ("critical", "warning", "info")}
     color = f"3 + 0 * ({by['critical']} > 0) or 2 + 0 * ({by['warning']} > 0) or vector(4)"
+
     return _told(
         "Alerts",
         "How many rows of each severity the table below has. It is never green: alerts need"
@@ -123,6 +127,7 @@ def _rows(severity: str) -> str:
 def _split() -> stat.Panel:
     whole_split = number(f"group by ({POD}) ({at_temperature('net_negative')})")
     drafting = number(f"{total(POD, 'engine_drafts_total')} > 0")
+
     return _told(
         "Split by temperature",
         "Pods with verdicts by temperature, of all. Orange: some draft without a split. A pod that"

@@ -51,6 +51,7 @@ def place(page: dashboard.Dashboard, sections: Iterable[Section]) -> None:
     """
     y = 0
     taken: set[int] = set()
+
     for section in sections:
         row = dashboard.Row(section.title).collapsed(section.collapsed)
         if section.title:
@@ -80,6 +81,7 @@ class _Placed(Builder[Panel]):
 
 def _placed(line: Line, y: int, taken: set[int]) -> Iterator[_Placed]:
     x = 0
+
     for column in line:
         top = y
         for builder, height in column.cells:

@@ -60,6 +60,7 @@ def acceptance() -> Section:
         growth_by_bucket("engine_window_acceptance_ratio"),
         SHARE,
     )
+
     return Section(
         "Acceptance: which part of the traffic",
         [
@@ -76,6 +77,7 @@ def acceptance() -> Section:
 def _engines() -> timeseries.Panel:
     labels = f"{POD}, engine"
     rates = ratio(labels, "engine_accepted_tokens_total", "engine_draft_tokens_total")
+
     return over_time(
         f"Acceptance by engine, lowest {_FEW}",
         "Accepted / draft tokens of single engines, by vLLM's own counters: those that are lowest"
@@ -112,6 +114,7 @@ def _quantiles() -> timeseries.Panel:
 
 def _shares() -> timeseries.Panel:
     drafted = total("temperature", "draft_tokens_total")
+
     return over_time(
         "Share of the draft tokens, by temperature",
         "Each temperature's share of the draft tokens of the selected pods; together they are 100"
@@ -185,11 +188,13 @@ def _positions() -> timeseries.Panel:
     drafts = total("", "engine_drafts_total")
     accepted = total("position", "engine_accepted_tokens_per_position_total")
     by_vllm = f"{accepted} / on () group_left () ({drafts} > 0)"
+
     # vLLM does not say what it drafted where: nothing accepted means something only if drafts are
     # mostly as long as there are positions.
     tokens = ratio("", "engine_draft_tokens_total", "engine_drafts_total")
     are_drafted = f"on () ({tokens} > count({accepted}) - 0.5)"
     told = f"({by_vllm} > 0 or {by_vllm} and {are_drafted})"
+
     return over_time(
         "Acceptance by position",
         "How often the first, second, … token of a draft is accepted, out of the drafts that have"
@@ -224,6 +229,7 @@ def _matrix() -> table.Panel:
         "T $1",
         "temperature",
     )
+
     return matrix(
         "Acceptance by temperature and position",
         (
@@ -275,6 +281,7 @@ def _group_shares() -> timeseries.Panel:
     drafted = total("by, group", "group_draft_tokens_total")
     whole = total("by", "group_draft_tokens_total")
     shares = f"{drafted} / on (by) group_left () ({whole} > 0) > 0"
+
     return over_time(
         f"Share of the draft tokens, largest {_FEW} groups",
         "Each group's share of the draft tokens; the groups of one kind add up to 1.",
@@ -289,6 +296,7 @@ def _group_shares() -> timeseries.Panel:
 def _endings() -> timeseries.Panel:
     bad = total("temperature, ending", "request_endings_total", 'ending!="normal"')
     finished = total("temperature", "request_endings_total")
+
     return over_time(
         "Replies that end badly, by temperature",
         "The share of the finished requests whose output ends in a repetition loop (loop), or stops"

@@ -102,6 +102,7 @@ def _pays() -> stat.Panel:
         f"{worst(POD, _verdict('net_positive'))} == 1",
         worst(POD, _ENGINES),
     )
+
     return figure(
         "Does speculation pay?",
         "The worst verdict of the selected pods that speculate, and how many have it: by time if"
@@ -177,17 +178,20 @@ def _configuration() -> stat.Panel:
         f"({accepted} / on ({POD}) group_left () ({total(POD, 'engine_drafts_total')} > 0) and"
         f" {WORST})"
     )
+
     fewer = f"on ({SIDECAR}) group_left () {own_threshold('acceptance_fewer_tokens')}"
     needed = f"({_BREAK_EVEN} or {ACCEPTANCE} * 0 + {fewer})"
     positions = (
         f"(count by ({POD}) ({rates} >= on ({POD}) group_left () {needed}) or 0 * count by ({POD})"
         f" ({rates}))"
     )
+
     labels = "method, num_speculative_tokens"
     info = f"topk by ({POD}) (1, {worst(f'{POD}, {labels}', lately(series('speculation_info')))})"
     named = f'label_join({info}, "configuration", ", K ", "method", "num_speculative_tokens")'
     described = f"{positions} * on ({POD}) group_left (configuration) {named}"
     unknown = labelled(positions, "configuration", "K unknown: no plug-in")
+
     return figure(
         "What it drafts, worst pod",
         "Method and number of draft tokens K of that pod, and how many positions are accepted often"
@@ -224,6 +228,7 @@ def _live() -> stat.Panel:
     coverage = series("request_coverage_ratio")
     limit = f"on ({SIDECAR}) group_left () {own_threshold('coverage')}"
     faulty = series("plugin_info", 'state!~"idle|observing"')
+
     code = _chosen(
         f"{up} == 0 or {missing(SIDECAR, sidecars, at_once=True)}",
         f"{worst(SIDECAR, faulty)} or"
@@ -231,6 +236,7 @@ def _live() -> stat.Panel:
         f"{up} unless {worst(SIDECAR, series('plugin_info'))}",
         up,
     )
+
     return figure(
         "Live, and is the split complete?",
         "Whether Prometheus reaches every sidecar that is a target, each sidecar its vLLM, and"

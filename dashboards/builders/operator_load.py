@@ -35,6 +35,7 @@ def load() -> Section:
         ],
         SECONDS,
     )
+
     return Section(
         "KV cache and load",
         [
@@ -47,6 +48,7 @@ def load() -> Section:
 
 def _kv() -> timeseries.Panel:
     used = f"sum({series('kv_cache_usage_ratio')} * {series('kv_cache_capacity_tokens')})"
+
     return over_time(
         "KV cache in use",
         "Share in use on the fullest pod: now, and the peak of the last minute, which includes what"
@@ -89,6 +91,7 @@ def _throughput() -> timeseries.Panel:
         ("drafted", "engine_draft_tokens_total"),
         ("accepted", "engine_accepted_tokens_total"),
     )
+
     return over_time(
         "Tokens per second",
         "Generated, prompt, draft and accepted tokens. Draft minus accepted tokens is wasted work.",

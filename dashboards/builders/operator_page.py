@@ -39,4 +39,5 @@ def operator_page() -> dashboard.Dashboard:
         .options([VariableOption(selected=text == "1d", text=text, value=text) for text in _PAST])
     )
     place(page, [top(), alerting(), acceptance(), speed(), price(), load(), trust(), sidecar()])
+
     return page

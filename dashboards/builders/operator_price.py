@@ -45,6 +45,7 @@ def _first_token() -> timeseries.Panel:
         name: worst("", series("engine_latency_seconds", _TTFT, f'quantile="{share}"'))
         for name, share in (("P50", "0.5"), ("P99", "0.99"))
     }
+
     return over_time(
         "Time to first token, worst engine",
         "P50 and P99 over the sliding window, with queueing and prompts in them; the baseline's"

@@ -34,6 +34,7 @@ def _polls() -> Line:
     gone = (
         f"topk({_FEW}, {worst('who', who(missing(SIDECAR, series('build_info'), at_once=True)))})"
     )
+
     up = over_time(
         "Pods that do not answer",
         "1 while a sidecar cannot reach its vLLM, or Prometheus not a sidecar that it knew within"
@@ -43,6 +44,7 @@ def _polls() -> Line:
         [Query(down, "vLLM of {{who}}"), Query(gone, "sidecar {{who}}")],
         COUNT,
     )
+
     pace = over_time(
         "Polls of vLLM: age, duration and interval, worst pod",
         "Time since the last successful poll, how long it took, and the current interval between"
@@ -56,6 +58,7 @@ def _polls() -> Line:
         ],
         SECONDS,
     )
+
     errors = over_time(
         "Errors per second",
         "Failed polls by reason, skipped lines, parts of the sidecar that failed and were"
@@ -75,11 +78,13 @@ def _polls() -> Line:
         ],
         PER_SECOND,
     )
+
     return beside(8, (up, 6), (pace, 6), (errors, 6), (_restarts(), 6))
 
 
 def _restarts() -> timeseries.Panel:
     restarts = f"max by ({SIDECAR}) (increase({series('vllm_restarts_total')}[1h]))"
+
     return over_time(
         "vLLM restarts in the last hour",
         f"Restarts of vLLM that its sidecar saw in the last hour, on the {_FEW} pods with the"
@@ -136,6 +141,7 @@ def _own() -> Line:
         [Value(f"count by (version, python_version) ({series('build_info')})", "Pods")],
         sort="Pods",
     )
+
     return beside(8, (cpu, 6), (memory, 6), (versions, 6), (_pushed(), 6))
 
 

@@ -55,6 +55,7 @@ def _balance() -> timeseries.Panel:
 
 def _per_token() -> timeseries.Panel:
     actual = ratio("running", "decode_seconds_total", "decode_tokens_total")
+
     return over_time(
         "Time per token by requests running",
         "Thin: the actual time, by the number of requests running. Thick: without speculation at"
@@ -80,6 +81,7 @@ def _gap() -> timeseries.Panel:
         for quantile in ("0.99", "0.5")
     ]
     baseline = worst("phase", f"{quantiles[0]} - ignoring (quantile) {quantiles[1]}")
+
     return over_time(
         "Gap between P99 and P50, worst pod",
         "P99 - P50 of the time per output token (tpot) and the inter-token latency (itl) in vLLM's"
@@ -104,6 +106,7 @@ def _by_temperature(what: str, histogram: str, phase: str) -> timeseries.Panel:
     """The phase is what vLLM itself counts, without the plug-in."""
     total_seconds = f"sum by (temperature) ({rate(histogram, suffix='_sum')})"
     requests = f"sum by (temperature) ({rate(histogram, suffix='_count')})"
+
     return over_time(
         f"{what}: mean by temperature, P50 and P99 of all",
         "The mean of the finished requests of each temperature, as seen by vLLM's scheduler; thick:"

@@ -97,6 +97,7 @@ def alerting() -> Section:
         values=_SEVERITIES,
         empty="no alert fired",
     )
+
     return Section("Alerts", [beside(8, (history, 24))], collapsed=True)
 
 
@@ -135,6 +136,7 @@ def firing(*labels: str) -> table.Panel:
     since = worst(f"{by}, who", who(_subject(FIRING_SINCE)))
     oldest = f"bottomk by ({by}) (1, {since})"
     count = f"count by ({by}) ({since})"
+
     return rows(
         "Alerts firing",
         (
@@ -176,6 +178,7 @@ def firing(*labels: str) -> table.Panel:
 def _speedup() -> timeseries.Panel:
     own, fleet = series("engine_speedup_ratio"), recorded("speedup:fleet", "pod")
     known = f"(group({own}) or group({fleet}))"
+
     return over_time(
         "Speedup by temperature, worst pod",
         "Time per token without speculation divided by the actual one, at the same load: at 1 both"

@@ -51,6 +51,7 @@ def trust() -> Section:
         sort="state",
         empty="not connected to any engine",
     )
+
     return Section(
         "Can the numbers be trusted?",
         [
@@ -64,6 +65,7 @@ def trust() -> Section:
 def _lost() -> timeseries.Panel:
     lost = total("reason", "request_events_dropped_total")
     every = f"({total('', 'request_events_dropped_total')} + {total('', 'request_events_total')})"
+
     return over_time(
         "Share of events lost",
         "Finished requests that were lost or refused, as a share of all, by reason.",

@@ -79,6 +79,7 @@ def new_page(uid: str, title: str, description: str, *, since: str) -> dashboard
     )
     _add_variables(page)
     _add_annotations(page)
+
     return page
 
 
@@ -86,6 +87,7 @@ def _add_variables(page: dashboard.Dashboard) -> None:
     page.with_variable(
         dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
     )
+
     chosen: list[str] = []  # each variable offers what those before it leave
     for label in ("cluster", "namespace", "job", "pod", "instance"):
         sidecars = f"specdec_build_info{{{', '.join(chosen)}}}"
@@ -94,13 +96,16 @@ def _add_variables(page: dashboard.Dashboard) -> None:
             _variable(label, label.title(), f"label_values({sidecars}, {label})", every)
         )
         chosen.append(f'{label}=~"${label}"')
+
     # The variable's own name must not narrow its own list.
     models = series("generation_tokens_total").replace(', model_name=~"$model_name"', "")
     page.with_variable(_variable("model_name", "Model", f"label_values({models}, model_name)"))
+
     temperatures = series("verdict").replace(', temperature=~"$temperature"', "")
     page.with_variable(
         _variable("temperature", "Temperature", f"label_values({temperatures}, temperature)")
     )
+
     # The address that the alerts link to as well: a setting of the sidecars, else any of them.
     page.with_variable(
         dashboard.QueryVariable("runbooks")
@@ -135,10 +140,12 @@ def _add_annotations(page: dashboard.Dashboard) -> None:
     page.annotation(
         _EventsBuilder(_Events("Alerts", firing, "red", "{{alertname}}", "{{severity}}"))
     )
+
     restarts = f"group (changes({series('vllm_restarts_total')}[5m]) > 0)"
     page.annotation(
         _EventsBuilder(_Events("vLLM restarts", restarts, "blue", "vLLM restarted", ""))
     )
+
     # By model, against its own past: a rollout to new pods is a change, and a reload of some
     # minutes is none.
     configured = recorded("speculation:engines")
@@ -153,6 +160,7 @@ def _add_annotations(page: dashboard.Dashboard) -> None:
             _Events("Speculation changed", changed, "orange", "speculation changed", shown)
         )
     )
+
     starts = f"group ({of_process('process_start_time_seconds', 'changes({}[5m])')} > 0)"
     page.annotation(
         _EventsBuilder(_Events("Sidecar restarts", starts, "purple", "sidecar restarted", ""))

@@ -172,11 +172,14 @@ def _drawn(query: Query) -> list[models.DynamicConfigValue]:
         "custom.fillOpacity": 0,
         "custom.lineWidth": 3 if is_thick else 2,
     }
+
     if color := query.color or ("" if line is Line.WHOLE else line.value):
         properties["color"] = {"mode": "fixed", "fixedColor": color}
+
     if line in {Line.LIMIT, Line.NOTICE}:
         properties["custom.lineStyle"] = {"fill": "dash", "dash": [10, 10]}
         properties["custom.stacking"] = {"mode": "none"}
+
     return [
         models.DynamicConfigValue(id_val=name, value=value) for name, value in properties.items()
     ]
@@ -200,17 +203,21 @@ def figure(
     other value.
     """
     panel = described(stat.Panel(), title, read, do).unit(unit).no_value(empty).interval(SMOOTH)
+
     for index, query in enumerate(queries):
         panel.with_target(target(index, query.expr, query.legend).instant())
         if query.unit:
             own = models.DynamicConfigValue(id_val="unit", value=query.unit)
             panel.override_by_query(chr(ord("A") + index), [own])
+
     if any(query.legend for query in queries):
         panel.text_mode(common_models.BigValueTextMode.VALUE_AND_NAME)
         panel.text(common.VizTextDisplayOptions().title_size(13).value_size(26))
+
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     panel.graph_mode(common_models.BigValueGraphMode.NONE)
     panel.thresholds(dashboard.ThresholdsConfig().steps([models.Threshold(color=otherwise)]))
+
     if values is None:
         return panel.color_mode(common_models.BigValueColorMode.VALUE)
     return panel.mappings(mapped(values)).color_mode(common_models.BigValueColorMode.BACKGROUND)
@@ -223,6 +230,7 @@ def states(
     panel = described(statetimeline.Panel(), title, read, do)
     for index, query in enumerate(queries):
         panel.with_target(target(index, query.expr, query.legend))
+
     return (
         panel.unit(COUNT)
         .interval(FINEST)

@@ -85,12 +85,15 @@ def rows(
         table.Panel().title(title).datasource(SOURCE).no_value(empty).interval(SMOOTH).unit("short")
     )
     panel.description(f"**Read:** {description[0]}\n\n**Do:** {description[1]}")
+
     for index, value in enumerate(values):
         panel.with_target(target(index, value.expr).instant().format(PromQueryFormat.TABLE))
+
     panel.with_transformation(models.DataTransformerConfig(id_val="merge", options={}))
     panel.with_transformation(
         models.DataTransformerConfig(id_val="organize", options=_columns(labels, values, order))
     )
+
     panel.override_by_regexp("/.*/", _EMPTY_CELL)
     for value in values:
         if value.title:
@@ -98,10 +101,12 @@ def rows(
     for label in labels:
         if properties := _column(label):
             panel.override_by_name(label.title or label.name, _values(properties))
+
     columns = (sort, then) if then else (sort,)
     panel.sort_by(
         [common.TableSortByFieldState().display_name(column).desc(descending) for column in columns]
     )
+
     return panel.cell_height(TableCellHeight.SM).filterable(True)
 
 
@@ -131,6 +136,7 @@ def matrix(
     )
     panel.description(f"**Read:** {description[0]}\n\n**Do:** {description[1]}")
     panel.with_target(target(0, expr).instant().format(PromQueryFormat.TABLE))
+
     # A pair without a value is empty, not the 0 that Grafana would colour.
     grouped = {
         "rowField": row,
@@ -138,6 +144,7 @@ def matrix(
         "valueField": "Value",
         "emptyValue": "null",
     }
+
     # Both in the order of their names: columns come in that of the rows, and Prometheus gives rows
     # in any order.
     panel.with_transformation(
@@ -146,11 +153,13 @@ def matrix(
     panel.with_transformation(
         models.DataTransformerConfig(id_val="groupingToMatrix", options=grouped)
     )
+
     corner = f"{row}\\{column}"  # Grafana's name for the first column
     panel.override_by_regexp("/.*/", _EMPTY_CELL)
     panel.override_by_name(corner, _values({"displayName": row.capitalize()}))
     panel.sort_by([common.TableSortByFieldState().display_name(row.capitalize())])
     panel.override_by_field_type("number", _shaded())
+
     return panel.cell_height(TableCellHeight.SM)
 
 
@@ -200,6 +209,7 @@ def _column(label: Label) -> dict[str, object]:
     if label.link:
         link = {"title": "Open", "url": label.link, "targetBlank": label.link.startswith(RUNBOOKS)}
         properties["links"] = [link]
+
     return properties
 
 

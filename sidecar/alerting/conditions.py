@@ -18,7 +18,7 @@ from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.report import ModelReport, Report
 from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.errors import BadStatus, Interrupted, TimedOut, Unreachable
-from sidecar.requests.messages import EMPTY, LOOP
+from sidecar.requests.tables import EMPTY, LOOP
 from sidecar.settings.groups import Thresholds
 from sidecar.shipped import shipped
 from sidecar.wording.answer import answer

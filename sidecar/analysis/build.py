@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from sidecar.analysis.checklist.checklist import Checklist, checklist
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import Limitation
@@ -28,7 +29,7 @@ from sidecar.analysis.split.tallies import group_reports
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.analysis.windows.recent import Ordered
 from sidecar.engine.names import Phase
-from sidecar.requests.messages import ENDINGS, LOOP, Table
+from sidecar.requests.tables import ENDINGS, LOOP, Table
 from sidecar.settings.groups import Thresholds
 
 _BINS: Final = 10
@@ -201,12 +202,14 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
         plain_cache=model.plain_cache,
         plain_steps=model.speed.curve,
         plain_latencies=model.plain_latencies,
-        rejected=facts.rejected,
         endings=facts.endings,
         breaches=judged.breaches,
     )
     if not facts.is_fresh:
         return report
+
+    if facts.is_plain:
+        report = replace(report, checklist=_checklist(facts, thresholds))
 
     has_sampling = facts.is_split and Table.SAMPLING in facts.tables
     situation = Situation(
@@ -216,6 +219,11 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
         thresholds=thresholds,
     )
     return replace(report, findings=find(situation))
+
+
+def _checklist(facts: ModelFacts, thresholds: Thresholds) -> Checklist:
+    loads = [engine.state.polled_load.load for engine in facts.present]
+    return checklist(facts.traffic, loads, thresholds.min_requests)
 
 
 def _engine_report(facts: ModelFacts, engine: EngineFacts, judged: ModelJudgement) -> EngineReport:

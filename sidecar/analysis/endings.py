@@ -10,7 +10,8 @@ from math import sqrt
 from typing import Final
 
 from sidecar.analysis.windows.sums import SlidingSums
-from sidecar.requests.messages import EMPTY, ENDINGS, LOOP, Ending, FinishedRequest
+from sidecar.requests.messages import FinishedRequest
+from sidecar.requests.tables import EMPTY, ENDINGS, LOOP, Ending
 
 DAY: Final = 86_400.0  # seconds
 # The past needs this many times ``min_requests``: a pod's first requests are seldom its usual ones.

@@ -7,8 +7,9 @@ has no current values.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from sidecar.analysis.checklist.traffic import Traffic
 from sidecar.analysis.endings import EndingsReport
-from sidecar.analysis.engine.engine_state import EngineState
+from sidecar.analysis.engine.engine_state import EngineState, Limitation
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.model_state import ModelState
@@ -17,7 +18,8 @@ from sidecar.analysis.split.plugin_state import NoSplit
 from sidecar.analysis.split.strata import Difference, differences
 from sidecar.analysis.split.view import EngineView, LivesView
 from sidecar.engine import merge
-from sidecar.requests.messages import Speculation, Table
+from sidecar.requests.messages import Speculation
+from sidecar.requests.tables import Table
 from sidecar.settings.groups import Thresholds
 
 
@@ -64,7 +66,7 @@ class ModelFacts:
     # by table, or between engines, and group
     differences: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
     acceptance_p10: float | None = None  # of single requests
-    rejected: Mapping[str, float] = field(default_factory=dict)  # see ``ModelState.rejected``
+    traffic: Traffic | None = None  # of the last hour; None if it speculates
     endings: EndingsReport | None = None  # None if too few requests of the window are known
 
     @property
@@ -76,6 +78,14 @@ class ModelFacts:
     def present(self) -> list[EngineFacts]:
         """The engines that are on the page."""
         return [engine for engine in self.engines if engine.is_present]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether vLLM serves it, and without speculation."""
+        present = self.present
+        return bool(present) and all(
+            Limitation.NO_SPECULATION in engine.state.limitations for engine in present
+        )
 
     @property
     def speculating(self) -> list[EngineFacts]:
@@ -128,7 +138,7 @@ def gather(
             for by, cells in model.strata.items()
         },
         acceptance_p10=model.acceptance_p10(at, thresholds.min_requests),
-        rejected=model.rejected,
+        traffic=model.traffic.traffic(thresholds.min_requests) if facts.is_plain else None,
         endings=model.endings.report if Table.ENDING in facts.tables else None,
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from sidecar.analysis.checklist.traffic import TrafficWindow
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.endings import Endings
 from sidecar.analysis.evidence import Acceptance
@@ -16,13 +17,11 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.strata import Cell, Sums
 from sidecar.analysis.split.tallies import (
-    GROUPED,
     Label,
     LiveTally,
     RequestLabels,
     Tallies,
     TemperatureBuckets,
-    prompt_label,
     sum_by_label,
 )
 from sidecar.analysis.split.view import CountedLife
@@ -30,8 +29,8 @@ from sidecar.analysis.temperature_state import TemperatureState, request_numbers
 from sidecar.analysis.windows.growth import HOUR
 from sidecar.analysis.windows.recent import Ordered, Recent, acceptance_bin
 from sidecar.analysis.windows.sums import SlidingSums
-from sidecar.engine.methods import REJECTED
-from sidecar.requests.messages import OTHER, Ending, FinishedRequest, Table
+from sidecar.requests.messages import FinishedRequest
+from sidecar.requests.tables import GROUPED, OTHER, Ending, Table
 from sidecar.requests.tally import NO_REQUESTS, Tally
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainEndings
@@ -39,7 +38,6 @@ from sidecar.settings.groups import MOST_MIN_REQUESTS
 
 ENGINE: Final = "engine"  # divides requests as a table does
 STRUCTURED: Final = "structured"
-_ALL: Final = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +76,20 @@ class ModelState:
         self.temperatures = {
             label: TemperatureState(window) for label in (*self._buckets.labels, OTHER)
         }
-        names = {Table.TEMPERATURE: self._buckets.labels, **GROUPED}
-        known = [(by, name) for by, some in names.items() for name in some]
+        known = [(Table.TEMPERATURE, label) for label in self._buckets.labels]
+        known += [(by, label) for by, declared in GROUPED.items() for label in declared.labels]
         # What was drafted at each temperature and in each group.
         self.tallies = {key: LiveTally(window) for key in known}
         self._marked = 0.0  # the last good poll's time
 
         # Finished requests of the window by stratum and group, for each way of grouping them.
+        compared = [by for by, declared in GROUPED.items() if declared.key_of is not None]
         self.strata = {
-            by: SlidingSums[Cell, Sums](settings.latency_window, 20)
-            for by in (*GROUPED, ENGINE)
-            if by is not Table.ENDING
+            by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*compared, ENGINE)
         }
-        # Finished requests, those with each parameter of REJECTED, and the tokens of structured
-        # ones without drafts.
+        # the tokens of structured requests without drafts
         self.counts = SlidingSums[str, int](settings.latency_window)
+        self.traffic = TrafficWindow()
 
         baseline = self._usual_endings(measured.plain_endings.get(name, {}))
         self.endings = Endings(window, baseline)
@@ -114,6 +111,7 @@ class ModelState:
             again.speed.temperature(label).saved = self.speed.temperature(label).saved
             again.speed.temperature(label).lost = self.speed.temperature(label).lost
         again.endings = self.endings.begin_again()
+        again.traffic = self.traffic
         return again
 
     def _usual_endings(
@@ -216,18 +214,16 @@ class ModelState:
             self.endings.finished(at, label, ended)
             self._compare(at, engine, label, ended)
             self._count(at, ended)
+            self.traffic.add(at, ended)
 
         self.speed.finished(by_temperature)
 
     def _count(self, at: float, requests: Sequence[FinishedRequest]) -> None:
         """Adds finished requests to ``counts``."""
-        counts = {_ALL: len(requests)}
-        for name in REJECTED:
-            counts[name] = len([one for one in requests if name in one.parameters])
-
         undrafted = [one for one in requests if one.structured and not one.drafts]
-        counts[STRUCTURED] = sum(max(one.output_tokens - 1, 0) for one in undrafted)
-        self.counts.add(at, {name: count for name, count in counts.items() if count})
+        tokens = sum(max(one.output_tokens - 1, 0) for one in undrafted)
+        if tokens:
+            self.counts.add(at, {STRUCTURED: tokens})
 
     def _by_temperature(
         self, requests: Iterable[FinishedRequest]
@@ -260,17 +256,13 @@ class ModelState:
                     self.strata[ENGINE].add(at, {((temperature, group), engine): sums})
 
     def _groups(self, request: FinishedRequest) -> Iterator[Label]:
-        """A request's group in each table, but for temperatures.
-
-        Adapters are left out unless they are named, and what this vLLM's plug-in cannot tell. So is
-        how the output ends: nothing that a request asked for.
-        """
-        yield Table.PROMPT_TOKENS, prompt_label(max(request.prompt_tokens - 1, 0).bit_length())
-        yield Table.OUTPUT, STRUCTURED if request.structured else "free"
-        if request.sampling is not None:
-            yield Table.SAMPLING, request.sampling
-        if self._settings.plugin.adapters:
-            yield Table.ADAPTER, self._labels.label(Table.ADAPTER, request.adapter or "")
+        """The groups of a request that are compared with others, as far as its plug-in tells."""
+        for by, declared in GROUPED.items():
+            if declared.key_of is None or not self._labels.has(by):
+                continue
+            key = declared.key_of(request)
+            if key is not None:
+                yield by, self._labels.label(by, key)
 
     def mark(self, at: float) -> None:
         """Timestamps all totals with ``at``, a good poll's time."""
@@ -281,6 +273,7 @@ class ModelState:
             cells.drop(at)
         self._acceptances.drop(at)
         self.counts.drop(at)
+        self.traffic.mark(at)
         self.endings.mark(at)
 
         self._marked = at
@@ -288,15 +281,6 @@ class ModelState:
             for tally in self.tallies.values():
                 tally.mark(at)
         self.speed.mark(at)
-
-    @property
-    def rejected(self) -> dict[str, float]:
-        """The share of the window's finished requests with each parameter of ``REJECTED``.
-
-        Parameters that none used are missing.
-        """
-        sums = self.counts.sums
-        return {name: sums[name] / sums[_ALL] for name in REJECTED if name in sums}
 
     def windows(self) -> dict[str, Acceptance]:
         """Every temperature over the sliding window, each with its share."""

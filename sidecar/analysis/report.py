@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sidecar.analysis.advice import Advice
+from sidecar.analysis.checklist.checklist import Checklist
 from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.cache import CacheWindow, mean_capacity
@@ -27,7 +28,8 @@ from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Breaches, Judgement
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.requests.messages import Configuration, Ending, Speculation
+from sidecar.requests.messages import Configuration, Speculation
+from sidecar.requests.tables import Ending
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainStepTimes
 
@@ -140,8 +142,7 @@ class ModelReport:
     plain_steps: PlainStepTimes | None = None
     # by phase and quantile
     plain_latencies: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
-    # share of the requests by parameter: see REJECTED
-    rejected: Mapping[str, float] = field(default_factory=dict)
+    checklist: Checklist | None = None  # None if it speculates
     endings: EndingsReport | None = None  # of the window's finished requests
     findings: tuple[Finding, ...] = ()  # why speculation loses, what to change first first
     # as of the last good poll, like the judgement

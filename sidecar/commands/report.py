@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from sidecar.analysis.checklist.checklist import Readiness
 from sidecar.analysis.verdict import Verdict
 from sidecar.commands.acceptance_profile import model_profiles, profile_lines, profiles_json
 from sidecar.commands.arguments import (
@@ -31,6 +32,13 @@ HELP = "print the verdicts and tables of a running sidecar, for a ticket"
 _NO_VERDICT: Final = 3
 _NET_NEGATIVE: Final = 4
 _NO_PROFILE: Final = 3
+_READY: Final = {
+    Readiness.TRY: 0,
+    Readiness.INSUFFICIENT_DATA: _NO_VERDICT,
+    Readiness.LEAVE_OFF: _NET_NEGATIVE,
+    Readiness.UNDECIDED: 5,
+}
+_SPECULATES: Final = 6
 _NOT_A_SIDECAR: Final = "its JSON is not from a specdec-sidecar of this version"
 
 
@@ -56,6 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " if one has no verdict, else with 0 (1: no report)",
     )
     asked.add_argument(
+        "--ready",
+        action="store_true",
+        help="beside a vLLM that does not speculate: exit with 0 if speculation is worth a try,"
+        f" with {_READY[Readiness.LEAVE_OFF]} if it is to be left off for now, with"
+        f" {_READY[Readiness.UNDECIDED]} if it may pay or not, with {_NO_VERDICT} if that is not"
+        f" known yet, with {_SPECULATES} if a model already speculates (1: no report)",
+    )
+    asked.add_argument(
         "--profile",
         action="store_true",
         help="print the acceptance since vLLM started, by position and temperature, as the"
@@ -77,8 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0, or 1 if no sidecar answers.
 
-    With ``--exit-code`` it returns a code for the verdict, and with ``--profile`` 3 if a model has
-    no profile.
+    With ``--exit-code`` it returns a code for the verdict, with ``--ready`` one for the checklist,
+    and with ``--profile`` 3 if a model has no profile.
 
     Raises:
         InputError: a file with the password or the certificates cannot be used.
@@ -94,7 +110,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         if arguments.profile:
             return _print_profiles(status, arguments)
         text = "\n".join(_lines(status, origin, arguments))
-        code = _verdict_code(status)
+        code = _exit_code(status, arguments)
     except ScrapeError as error:
         fault = f"{error} ({error.reason})"
         hint = _hint(error)
@@ -103,7 +119,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         hint = _hint(None)
     else:
         print(text)
-        return code if arguments.exit_code else 0
+        return code
 
     print(f"no report from {origin}: {fault}; {hint}", file=sys.stderr)
     return 1
@@ -139,6 +155,39 @@ def _print_profiles(status: Mapping[str, Any], arguments: argparse.Namespace) ->
     for sentence in missing:
         print(sentence, file=sys.stderr)
     return _NO_PROFILE if missing else 0
+
+
+def _exit_code(status: Mapping[str, Any], arguments: argparse.Namespace) -> int:
+    """The one that was asked for; 0 if none was.
+
+    Raises:
+        LookupError, TypeError, ValueError: the status is not a sidecar's.
+    """
+    if arguments.ready:
+        return _ready_code(status)
+    return _verdict_code(status) if arguments.exit_code else 0
+
+
+def _ready_code(status: Mapping[str, Any]) -> int:
+    """The exit code for the checklists; of several models' that of the one least ready.
+
+    Raises:
+        LookupError, TypeError, ValueError: the status is not a sidecar's.
+    """
+    models = status["models"] if status["scrape"]["up"] else ()
+    if any(model["speed"] is not None for model in models):
+        return _SPECULATES
+
+    checklists = [model["checklist"] for model in models]
+    verdicts = {Readiness(one["verdict"]) for one in checklists if one is not None}
+    least_ready_first = (
+        Readiness.LEAVE_OFF,
+        Readiness.INSUFFICIENT_DATA,
+        Readiness.UNDECIDED,
+        Readiness.TRY,
+    )
+    first = next((one for one in least_ready_first if one in verdicts), Readiness.INSUFFICIENT_DATA)
+    return _READY[first]
 
 
 def _verdict_code(status: Mapping[str, Any]) -> int:

@@ -6,8 +6,9 @@ It shows the sidecar's verdicts and computes none.
 import json
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.engine.fetch import Fetcher
@@ -17,6 +18,27 @@ from sidecar.wording.numbers import aligned, markdown, ratio
 
 _Json = Mapping[str, Any]
 _Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How it is written: for a terminal, or as Markdown for a ticket.
+
+    ``table`` is of numbers, ``texts`` of phrases.
+    """
+
+    heading: str
+    item: str
+    table: _Table
+    texts: _Table
+
+
+def _aligned_texts(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return aligned(header, rows, left=range(len(header)))
+
+
+_TEXT: Final = _Layout("", "  ", aligned, _aligned_texts)
+_MARKDOWN: Final = _Layout("### ", "- ", markdown, markdown)
 
 
 def own_url(settings: Settings) -> str:
@@ -51,13 +73,13 @@ def status_lines(status: _Json, origin: str, *, is_markdown: bool = False) -> It
     Omits the models while vLLM's metrics cannot be read, because the last data describes an earlier
     moment.
     """
-    table: _Table = markdown if is_markdown else aligned
-    heading, item = ("### ", "- ") if is_markdown else ("", "  ")
+    layout = _MARKDOWN if is_markdown else _TEXT
+    item = layout.item
     scrape = status["scrape"]
     why = status["answer"]["why"]
     plugin = status["plugin"]["text"]
 
-    yield f"{heading}Does speculation pay? {status['answer']['text']}"
+    yield f"{layout.heading}Does speculation pay? {status['answer']['text']}"
     yield ""
     yield from (why, plugin) if plugin not in why else (why,)
     yield (
@@ -70,14 +92,15 @@ def status_lines(status: _Json, origin: str, *, is_markdown: bool = False) -> It
 
     if scrape["up"]:
         for model in status["models"]:
-            yield from _model(model, table, item, f"{why} {plugin}")
+            yield from _model(model, layout, f"{why} {plugin}")
     elif scrape["last_scrape"] is not None:
         last = datetime.fromtimestamp(scrape["last_scrape"], UTC)
         yield f"vLLM's metrics were last read at {last:%Y-%m-%d %H:%M:%S} UTC."
 
 
-def _model(model: _Json, table: _Table, item: str, shown: str) -> Iterator[str]:
+def _model(model: _Json, layout: _Layout, shown: str) -> Iterator[str]:
     """All about one model; does not repeat notes that are ``shown`` already."""
+    item = layout.item
     judgement = model["judgement"]
     recent = judgement["evidence"]["window"]
     window = recent if judgement["by_speedup"] else judgement["judged"] or recent
@@ -85,7 +108,10 @@ def _model(model: _Json, table: _Table, item: str, shown: str) -> Iterator[str]:
     yield ""
     yield f"model {model['model_name']}: {judgement['verdict']} by {judgement['basis']}{over}"
     for header, rows in model["tables"]:
-        yield from ("", *table(header, rows))
+        yield from ("", *layout.table(header, rows))
+
+    if model["checklist_text"] is not None:
+        yield from ("", *_checklist(model["checklist_text"], layout, shown))
 
     for finding in model["explanations"]:
         yield from ("", *_finding(finding, item))
@@ -98,6 +124,17 @@ def _model(model: _Json, table: _Table, item: str, shown: str) -> Iterator[str]:
         if part["note"]
     ]
     yield from ("", *(f"{item}{note}" for note in notes)) if notes else ()
+
+
+def _checklist(text: _Json, layout: _Layout, shown: str) -> Iterator[str]:
+    """Would speculation suit it, and what to try first, each with what to paste."""
+    if text["conclusion"] not in shown:
+        yield from (text["conclusion"], "")
+    yield from layout.texts(text["header"], text["rows"])
+
+    for candidate in text["candidates"]:
+        yield from ("", f"{layout.item}to try, {candidate['method']}: {candidate['why']}")
+        yield f"{layout.item}{candidate['option']}"
 
 
 def _finding(finding: _Json, item: str) -> Iterator[str]:

@@ -149,7 +149,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     options = _options(arguments, settings)
     others = () if arguments.against is None else (arguments.against,)
     result, *against = asyncio.run(_run(options, (options.url, *others)))
-    comparison = _compared(result, against, (arguments.against, options.url))
+    comparison = _comparison_with(result, against, (arguments.against, options.url))
     if arguments.json:
         document = _document(result, settings.thresholds)
         if comparison is not None:
@@ -195,7 +195,7 @@ async def _run(options: SweepOptions, urls: Sequence[str]) -> tuple[SweepResult,
     return await measure_in_turns(options, urls, stop_on_signals(), on_begin)
 
 
-def _compared(
+def _comparison_with(
     result: SweepResult, against: Sequence[SweepResult], addresses: tuple[str | None, str]
 ) -> Comparison | None:
     """The comparison with the server that took turns; None without one."""

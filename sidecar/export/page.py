@@ -7,6 +7,7 @@ from importlib.resources import files
 from sidecar import __version__
 from sidecar.analysis.report import Report
 from sidecar.analysis.split.plugin_state import PluginReport
+from sidecar.export.checklist import checklist_section
 from sidecar.export.declaration import Shown
 from sidecar.export.sections import engine_section, marked, model_section
 from sidecar.wording.answer import answer
@@ -87,6 +88,7 @@ def content(shown: Shown) -> str:
     if report.scrape.up:
         for model in report.models:
             parts.append(model_section(model, settings.thresholds, report.plugin, above))
+            parts.append(checklist_section(model, above))
             parts += [engine_section(engine, model.plain_latencies) for engine in model.engines]
             if model.plain_steps is not None:
                 made = baseline_sentence(model.plain_steps, report.at)

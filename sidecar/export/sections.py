@@ -15,7 +15,7 @@ from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.verdict import Basis, Judgement
 from sidecar.engine.names import Gauge, Phase
-from sidecar.requests.messages import EMPTY, LOOP
+from sidecar.requests.tables import EMPTY, LOOP
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import TONES, effect, leaning_effect, per_step, times_as_fast
 from sidecar.wording.findings import explanations
@@ -123,7 +123,7 @@ def _latencies(
         )
         for phase, measured in latencies.items()
     ]
-    table = _table(("", "P50", "P95", "P99", "P99 - P50"), rows)
+    table = text_table(("", "P50", "P95", "P99", "P99 - P50"), rows)
     return table or '<p class="facts">No requests in the window.</p>'
 
 
@@ -184,16 +184,17 @@ def _finding(finding: Explanation) -> str:
     if not finding.remedy:
         return f"{what}<br><small>{marked(finding.expect)}</small>"
 
-    paste = ""
-    if finding.option:
-        paste = (
-            '<div class="paste"><button type="button">copy</button>'
-            f"<code>{escape(finding.option)}</code></div>"
-        )
-
+    paste = to_paste(finding.option) if finding.option else ""
     return (
         f"{what}<br>{marked(finding.remedy)}{paste}"
         f"<br><small>{marked(finding.expect)} To verify: {marked(finding.verify)}</small>"
+    )
+
+
+def to_paste(option: str) -> str:
+    """An option of vLLM with a button that copies it."""
+    return (
+        f'<div class="paste"><button type="button">copy</button><code>{escape(option)}</code></div>'
     )
 
 
@@ -312,7 +313,7 @@ def _gain(bucket: TemperatureReport) -> str:
 
 def _lower(model: ModelReport) -> str:
     """The groups that accept clearly less than the model's other requests; may be empty."""
-    table = _table(("", *LOWER[1:]), lower_rows(model))
+    table = text_table(("", *LOWER[1:]), lower_rows(model))
     return table and f"<h3>Requests with a lower acceptance rate</h3>{table}"
 
 
@@ -337,13 +338,13 @@ def _speed(model: ModelReport) -> str:
         )
         for load in model.loads
     ]
-    table = _table(("requests running", "with speculation", "without (baseline)"), rows)
+    table = text_table(("requests running", "with speculation", "without (baseline)"), rows)
     return f'<h2>{escape(model.model_name)}: time per token</h2>{table}<p class="facts">{least}</p>'
 
 
 def _contexts(model: ModelReport) -> str:
     """Speedup by the tokens that requests hold; empty where it is not known."""
-    table = _table(("", *CONTEXTS[1:]), context_rows(model))
+    table = text_table(("", *CONTEXTS[1:]), context_rows(model))
     title = f"<h2>{escape(model.model_name)}: speedup by context, tokens</h2>"
     note = "Over the last hour, by the mean context of the requests that decode."
     return table and f'{title}{table}<p class="facts">{note}</p>'
@@ -355,12 +356,12 @@ def _time(seconds: float | None, unknown: str) -> str:
 
 def _prices(model: ModelReport) -> str:
     """What speculation takes and gives besides; empty without a baseline."""
-    table = _table(("", *PRICES[1:]), price_rows(model))
+    table = text_table(("", *PRICES[1:]), price_rows(model))
     note = f'<p class="facts">{marked(UNDER_OTHER_TRAFFIC)}</p>'
     return table and f"<h2>{escape(model.model_name)}: the price</h2>{table}{note}"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose rows begin with what they are about; empty without rows."""
     lines = [_row("td", header), *(_row("td class=number", row) for row in rows)]
     return f"<table>{''.join(lines)}</table>" if rows else ""

@@ -13,6 +13,7 @@ from sidecar.analysis.report import ModelReport, Report
 from sidecar.errors import ScrapeError
 from sidecar.export.declaration import Shown
 from sidecar.wording.answer import answer
+from sidecar.wording.checklist import checklist_text
 from sidecar.wording.findings import explanations
 from sidecar.wording.notes import hints, judgement_note, model_notes
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
@@ -48,8 +49,10 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
         }
         for item in model.temperatures
     ]
+    says = None if model.checklist is None else checklist_text(model.checklist)
     return {
         **as_json(model),
+        "checklist_text": as_json(says),
         "notes": [*model_notes(model), *no_split, *hints(model), *made],
         "explanations": as_json(tuple(explanations(model))),
         "tables": tables(model),

@@ -38,10 +38,10 @@ from sidecar.requests.messages import (
     PluginSink,
     ReportPart,
     ReportVersion2,
-    Table,
     UnixSeconds,
     Unreadable,
 )
+from sidecar.requests.tables import Table
 from sidecar.settings import Settings
 from sidecar.settings.groups import Limits
 

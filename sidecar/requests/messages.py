@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, make_dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -22,56 +22,37 @@ from pydantic import (
     ValidationError,
 )
 
+from sidecar.requests.tables import (
+    TABLES,
+    Exponent,
+    Hundredths,
+    Name,
+    RequestGroups,
+    RowKey,
+    Table,
+)
 from sidecar.requests.tally import Count, Outcome, Tally
 
 VERSION: Final = 3
 READ_VERSIONS: Final = (2, VERSION)
 MAX_PACKET_BYTES: Final = 65_536
 MAX_FINISHED: Final = 64  # finished requests per packet
-MAX_KEYS: Final = 256  # rows per table; further ones are summed under OTHER
-OTHER: Final = "other"
+MAX_KEYS: Final = 256  # rows per table; further ones are summed under "other"
 _MOST: Final = 2**31
 _MOST_DRAFTED: Final = 1024  # tokens per draft
 _MOST_TABLES: Final = 64
 
 Seconds = Annotated[float, Field(ge=0, le=2**53, allow_inf_nan=False)]
 UnixSeconds = Annotated[float, Field(ge=0, le=2**40, allow_inf_nan=False)]
-Name = Annotated[str, Field(max_length=256)]
 Version = Annotated[str, Field(max_length=64)]
-Hundredths = Annotated[int, Field(ge=0, le=1_000_000)]
-Exponent = Annotated[int, Field(ge=0, le=64)]
 StepExponent = Annotated[int, Field(ge=0, le=20)]
 Parameters = Annotated[
     tuple[Annotated[str, Field(max_length=24)], ...], Field(max_length=8, fail_fast=True)
 ]
-Other = Literal["other"]
-Sampling = Literal["greedy", "plain", "filtered", "penalties"]
-Ending = Literal["normal", "loop", "empty"]
-ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
-LOOP: Final = "loop"
-EMPTY: Final = "empty"
-ABOVE_2: Final = 201  # the key of all temperatures above 2, in hundredths
-
-
-class Table(StrEnum):
-    """The tables that tally requests, each by something else.
-
-    All but ``ENDING``, which is known of finished requests only, sum to the same total.
-    """
-
-    # In hundredths, rounded up, 0 to 200; 201: above 2. Version 2 has no such limit, and "other".
-    TEMPERATURE = "temperature"
-    PROMPT_TOKENS = "prompt_tokens"  # key n: more than 2**(n - 1) and at most 2**n prompt tokens
-    OUTPUT = "output"  # structured or free
-    # Greedy; above temperature 0: penalties, filtered (top-k, top-p, min-p) or plain.
-    SAMPLING = "sampling"
-    ADAPTER = "adapter"  # the LoRA adapter's name, "" without one
-    ENDING = "ending"  # how the output of a finished request ends: normal, loop or empty
-
-    @property
-    def sums_to_total(self) -> bool:
-        """Whether the table's rows sum to the report's total."""
-        return self is not Table.ENDING
+TABLES_OF_VERSION_2: Final = frozenset(
+    {Table.TEMPERATURE, Table.PROMPT_TOKENS, Table.OUTPUT, Table.SAMPLING, Table.ADAPTER}
+)
+"""Those that a plug-in of version 2 sends, which does not name them."""
 
 
 def _json_object(text: str) -> str:
@@ -200,32 +181,26 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedRequest:
+class FinishedRequest(RequestGroups):
     """One finished request; each of ``n`` choices counts as one.
 
     ``temperature`` is the one in effect, in hundredths, rounded up. ``arrival`` is by the API
     server's clock, the tokens' times are by the engine's. ``parameters`` names the request's
     sampling parameters that vLLM from 0.14 on rejects while it speculates. ``cached_tokens`` are
-    the prompt tokens found in the prefix cache, and ``ending`` says how the output ends: in a
-    ``loop``, ``empty`` or ``normal``; None where this vLLM cannot tell.
+    the prompt tokens found in the prefix cache; None where this vLLM cannot tell.
     """
 
     temperature: Hundredths
     drafts: Count
     draft_tokens: Count
     accepted_tokens: Count
-    prompt_tokens: Count
     output_tokens: Count
     arrival: UnixSeconds | None
     first_token: UnixSeconds | None
     last_token: UnixSeconds | None
     outcome: Outcome
-    structured: bool = False
-    sampling: Sampling | None = None
-    adapter: Name | None = None
     parameters: Parameters = ()
     cached_tokens: Count | None = None
-    ending: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +263,6 @@ class Row(Generic[Key, AnyTally]):
     counts: AnyTally
 
 
-RowKey = Annotated[int, Field(ge=0, le=1_000_000)] | Name
 TallyRow = Row[RowKey, Tally]
 
 
@@ -401,16 +375,8 @@ def read_packet(text: bytes) -> Packet | Unreadable:
     return packet
 
 
-# How the packets of each version are laid out. A table's keys are declared once, for all versions.
+# How the packets of each version are laid out. A table's keys are those of all versions.
 
-_KEYS: Final[Mapping[Table, Any]] = {
-    Table.TEMPERATURE: Hundredths | Other,
-    Table.PROMPT_TOKENS: Exponent,
-    Table.OUTPUT: Literal["free", "structured"],
-    Table.SAMPLING: Sampling,
-    Table.ADAPTER: Name,
-    Table.ENDING: Ending,
-}
 _StepKey3 = tuple[StepExponent, StepExponent | None, bool | None]
 
 
@@ -422,7 +388,7 @@ def _rows(key: Any, counts: Any) -> Any:
 
 def _tables_class(name: str, step_key: Any) -> Any:
     """A dataclass with an attribute for each table, which is empty where the packet has none."""
-    fields = [(table.value, _rows(key, Tally), ()) for table, key in _KEYS.items()]
+    fields = [(table.value, _rows(declared.key, Tally), ()) for table, declared in TABLES.items()]
     steps = ("steps", _rows(step_key, StepTally), ())
     return make_dataclass(name, [*fields, steps], frozen=True)
 

@@ -271,10 +271,6 @@ class NotCalledError(Exception):
 # 3. What it reads and counts
 # -------------------------------------------------------------------------------------------------
 
-# What a request is counted by. A table has one row a key.
-BY_REQUEST = ("temperature", "prompt_tokens", "output", "sampling", "adapter")
-TABLES = (*BY_REQUEST, "steps")  # and "ending", where vLLM shows a request's output tokens
-
 ABOVE_2 = 201  # the key of all temperatures above 2, in hundredths; 0 to 200 are themselves
 MAX_EXPONENT = 20  # of the keys that are powers
 MIXED = 64  # a step with more prompt tokens than this is a mixed one
@@ -306,7 +302,7 @@ LOOP_TOKENS = 64
 LOOP_TAIL = 640
 
 
-class Totals(NamedTuple):
+class Tally(NamedTuple):
     """Finished requests by outcome, and what was drafted and accepted."""
 
     stopped: int = 0
@@ -318,19 +314,33 @@ class Totals(NamedTuple):
     draft_tokens: int = 0
     accepted_tokens: int = 0
 
-    def plus(self, growth: Totals) -> Totals:
+    def plus(self, growth: Tally) -> Tally:
         """The sum of both."""
-        return Totals(*map(add, self, growth))
+        return Tally(*map(add, self, growth))
 
 
 class Key(NamedTuple):
-    """What a request is counted by: its key in each of the tables ``BY_REQUEST``."""
+    """What a request is counted by: its key in the table of each name, which has a row a key."""
 
     temperature: int
     prompt_tokens: int
     output: str
     sampling: str
     adapter: str
+
+    @classmethod
+    def of(cls, request: Any, adapters: Adapters) -> Key:
+        """Those of one of vLLM's requests; ``adapters`` says which adapters have a row."""
+        return cls(
+            temperature=hundredths(request.sampling_params.temperature),
+            prompt_tokens=exponent(request.num_prompt_tokens),
+            output="structured" if request.use_structured_output else "free",
+            sampling=sampling(request.sampling_params),
+            adapter=adapters.key_of(request),
+        )
+
+
+TABLES = (*Key._fields, "steps")  # and "ending", where vLLM shows a request's output tokens
 
 
 class Growth:
@@ -353,13 +363,13 @@ class Growth:
         self.postponed = 0  # of these -1, what is not to be subtracted yet; see Record.owe
         self.ended: list[str] = []  # outcomes of finished requests
 
-    def totals(self) -> Totals:
+    def tally(self) -> Tally:
         """In the terms of vLLM's counters; accepted tokens may be negative up to vLLM 0.15."""
         drafts = sum(self.by_drafted)
         draft_tokens = sum(tokens * number for tokens, number in enumerate(self.by_drafted))
         accepted = sum(tokens * number for tokens, number in enumerate(self.by_accepted[:-1]))
         accepted_tokens = accepted - self.by_accepted[-1] + self.postponed
-        return Totals(
+        return Tally(
             drafts=drafts,
             draft_tokens=draft_tokens,
             accepted_tokens=accepted_tokens,
@@ -426,7 +436,7 @@ class Row:
 
     def __init__(self, since: float, counts: Any) -> None:
         self.since = since  # when its key first appeared
-        self.counts = counts  # Totals or Steps
+        self.counts = counts  # Tally or Steps
 
     def add(self, growth: Any) -> None:
         """Adds growth of the same kind."""
@@ -442,7 +452,7 @@ class TemperatureRow(Row):
 
     __slots__ = ("by_accepted", "by_drafted")
 
-    def __init__(self, since: float, counts: Totals) -> None:
+    def __init__(self, since: float, counts: Tally) -> None:
         super().__init__(since, counts)
         self.by_drafted: list[int] = []
         self.by_accepted: list[int] = []
@@ -459,7 +469,7 @@ class TemperatureRow(Row):
         return {**self.counts._asdict(), "drafted_at": drafted_at, "accepted_at": accepted_at}
 
 
-class Cut(NamedTuple):
+class Counted(NamedTuple):
     """What has been counted between two moments, of which each report has the later one.
 
     ``finished`` is the number of finished requests that wait at that moment, with those that were
@@ -468,7 +478,7 @@ class Cut(NamedTuple):
 
     growth_by_key: dict[Key, Growth]
     steps_by_key: dict[StepKey, Steps]
-    totals_by_ending: dict[str, Totals]
+    tallies_by_ending: dict[str, Tally]
     at: float  # Unix seconds
     finished: int
 
@@ -528,6 +538,13 @@ class Adapters:
         self.named: set[str] = set()
         self.candidates: Counter[str] = Counter()  # requests of others
 
+    def key_of(self, request: Any) -> str:
+        """The key of one more request: its adapter's name, "" without one, or "other"."""
+        if request.lora_request is None:
+            return ""
+        name = request.lora_request.lora_name[:200].encode("utf-8", "replace").decode()
+        return self.key(name) if name else ""
+
     def key(self, name: str) -> str:
         """The key of one more request of this adapter: its name, or "other"."""
         if name in self.named:
@@ -569,7 +586,7 @@ class Counting:
         # What has been counted since the last cut.
         self.growth_by_key: dict[Key, Growth] = {}
         self.steps_by_key: dict[StepKey, Steps] = {}
-        self.totals_by_ending: dict[str, Totals] = {}
+        self.tallies_by_ending: dict[str, Tally] = {}
 
         self.adapters = Adapters()
         # Whether vLLM shows a request's output tokens; None until there is a request.
@@ -779,24 +796,10 @@ class Counting:
 
         if self.shows_output is None:
             self.shows_output = hasattr(request, "output_token_ids")
-        key = self.key_of(request)
+        key = Key.of(request, self.adapters)
         record = Record(request, key, self.growth_of(key))
         request._specdec = record
         return record
-
-    def key_of(self, request: Any) -> Key:
-        """What a request is counted by."""
-        adapter = ""
-        if request.lora_request is not None:
-            name = request.lora_request.lora_name[:200].encode("utf-8", "replace").decode()
-            adapter = self.adapters.key(name) if name else ""
-        return Key(
-            temperature=hundredths(request.sampling_params.temperature),
-            prompt_tokens=exponent(request.num_prompt_tokens),
-            output="structured" if request.use_structured_output else "free",
-            sampling=sampling(request.sampling_params),
-            adapter=adapter,
-        )
 
     def growth_of(self, key: Key) -> Growth:
         """What requests with this key have done since the last cut."""
@@ -842,23 +845,30 @@ class Counting:
                 )
             return None
 
-        one = Totals(
+        one = Tally(
             drafts=record.drafts,
             draft_tokens=record.draft_tokens,
             accepted_tokens=record.accepted_tokens,
             **{outcome: 1},
         )
-        self.totals_by_ending[ending] = self.totals_by_ending.get(ending, Totals()).plus(one)
+        self.tallies_by_ending[ending] = self.tallies_by_ending.get(ending, Tally()).plus(one)
         return ending
 
-    def take(self) -> Cut:
+    def take(self) -> Counted:
         """All that has been counted since the last cut; from now on, it is counted anew."""
         finished = len(self.finished) + self.lost
-        cut = Cut(self.growth_by_key, self.steps_by_key, self.totals_by_ending, self.now, finished)
+        cut = Counted(
+            growth_by_key=self.growth_by_key,
+            steps_by_key=self.steps_by_key,
+            tallies_by_ending=self.tallies_by_ending,
+            at=self.now,
+            finished=finished,
+        )
+
         self.epoch += 1
         self.growth_by_key = {}
         self.steps_by_key = {}
-        self.totals_by_ending = {}
+        self.tallies_by_ending = {}
         return cut
 
 
@@ -872,15 +882,17 @@ def finished_request(
         for name, off in UNSUPPORTED.items()
         if getattr(record.sampling_params, name, off[0]) not in off
     ]
+    # Its key in each table, but for three that are told otherwise.
+    keys = record.key._asdict()
+    is_structured = keys.pop("output") == "structured"
     return {
-        "temperature": record.key.temperature,
+        **keys,
         "prompt_tokens": max(request.num_prompt_tokens, 0),
         "cached_tokens": cached_tokens(request, record.prefill_stats),
         "output_tokens": request.num_output_tokens,
         "outcome": outcome,
         "ending": ending,
-        "structured": record.key.output == "structured",
-        "sampling": record.key.sampling,
+        "structured": is_structured,
         "adapter": record.key.adapter or None,
         "drafts": record.drafts,
         "draft_tokens": record.draft_tokens,
@@ -1013,7 +1025,7 @@ class Observer(Counting):
         super().__init__(scheduler, own)
         self.reason = ""  # of the state
         self.tables: dict[str, dict[Any, Any]] = {name: {} for name in (*TABLES, "ending")}
-        self.total = Totals()  # of each table but "steps" and "ending"
+        self.total = Tally()  # of each table but "steps" and "ending"
         self.unsent: dict[tuple[str, Any], None] = {}  # rows that have changed, by table and key
         self.slices: Iterator[float] | None = None  # the report in progress
         self.due = 0.0  # when the next one is, by the monotonic clock
@@ -1102,7 +1114,7 @@ class Observer(Counting):
         if self.socket is None or self.state == "checking" or not is_told:
             self.say(self.state, self.reason)
 
-    def fold_cut(self, cut: Cut) -> Iterator[float]:
+    def fold_cut(self, cut: Counted) -> Iterator[float]:
         """Adds a cut to the total and the tables."""
         for key, growth in cut.growth_by_key.items():
             yield FOLD_SECONDS
@@ -1111,10 +1123,10 @@ class Observer(Counting):
             yield FOLD_SECONDS
             self.row("steps", step_key, cut.at).add(steps)
         if self.shows_output:  # else the table is not named any more
-            for ending, totals in cut.totals_by_ending.items():
-                self.row("ending", ending, cut.at).add(totals)
+            for ending, tally in cut.tallies_by_ending.items():
+                self.row("ending", ending, cut.at).add(tally)
 
-    def send_cut(self, cut: Cut, end: dict[str, Any]) -> Iterator[float]:
+    def send_cut(self, cut: Counted, end: dict[str, Any]) -> Iterator[float]:
         """Sends the rows that have changed, and the finished requests of the cut."""
         has_sent_end = bool(self.unsent)
         while self.unsent:
@@ -1153,19 +1165,19 @@ class Observer(Counting):
 
     def fold(self, key: Key, growth: Growth) -> None:
         """Adds growth to the total and to a row of each table."""
-        totals = growth.totals()
-        if totals.accepted_tokens < 0:
+        tally = growth.tally()
+        if tally.accepted_tokens < 0:
             # Totals never fall, so what vLLM up to 0.15 subtracts is kept for the next cut. If
             # nothing was drafted since, it never will be made up for.
-            if totals.drafts:
-                self.growth_of(key).postponed += totals.accepted_tokens
-            totals = totals._replace(accepted_tokens=0)
-        if totals.accepted_tokens > totals.draft_tokens:
+            if tally.drafts:
+                self.growth_of(key).postponed += tally.accepted_tokens
+            tally = tally._replace(accepted_tokens=0)
+        if tally.accepted_tokens > tally.draft_tokens:
             raise ValueError  # more accepted than drafted: vLLM passes other numbers than known
 
-        self.total = self.total.plus(totals)
-        for table, row_key in zip(BY_REQUEST, key):
-            self.row(table, row_key, growth.since).add(totals)
+        self.total = self.total.plus(tally)
+        for table, row_key in zip(key._fields, key):
+            self.row(table, row_key, growth.since).add(tally)
         self.tables["temperature"][key.temperature].add_positions(growth)
 
     def row(self, table: str, key: Any, since: float) -> Any:
@@ -1173,7 +1185,7 @@ class Observer(Counting):
         rows = self.tables[table]
         if key not in rows:
             kind = TemperatureRow if table == "temperature" else Row
-            rows[key] = kind(since, Steps() if table == "steps" else Totals())
+            rows[key] = kind(since, Steps() if table == "steps" else Tally())
         self.unsent[table, key] = None
         return rows[key]
 

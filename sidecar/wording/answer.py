@@ -19,6 +19,7 @@ from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Gauge
 from sidecar.errors import Unreachable
+from sidecar.wording.checklist import conclusion
 from sidecar.wording.findings.endings import replies_sentence
 from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import LIMITATIONS, is_plain
@@ -73,8 +74,7 @@ def answer(report: Report) -> Answer:
 
     drafting = [model for model in report.models if model.judgement.evidence.window.draft_tokens]
     if report.models and all(map(is_plain, report.models)):
-        why = LIMITATIONS[Limitation.NO_SPECULATION]
-        return Answer("This vLLM does not speculate.", "mute", why)
+        return Answer("This vLLM does not speculate.", "mute", _why_plain(report))
 
     if not drafting:
         return _without_drafts(report)
@@ -94,6 +94,12 @@ def _why_unread(report: Report) -> str:
     if isinstance(error, Unreachable) and report.scrape.last_scrape is None:
         return " ".join(filter(None, (why, headless_sentence(report.plugin))))
     return why
+
+
+def _why_plain(report: Report) -> str:
+    """That no model speculates, and whether it would suit the first one that is known."""
+    suits = [conclusion(model.checklist) for model in report.models if model.checklist is not None]
+    return " ".join((LIMITATIONS[Limitation.NO_SPECULATION], *suits[:1]))
 
 
 def _without_drafts(report: Report) -> Answer:

@@ -1,6 +1,5 @@
 """What a judgement, its evidence and its advice mean, and what vLLM's page does not tell."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
@@ -15,8 +14,8 @@ from sidecar.analysis.findings.number_of_tokens import NumberOfTokens
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.verdict import MARGIN, Basis, Judgement, Verdict
 from sidecar.engine.methods import given_up
-from sidecar.requests.messages import Configuration, Speculation, Table
-from sidecar.wording.numbers import counted, duration, percent
+from sidecar.requests.messages import Configuration, Speculation
+from sidecar.wording.numbers import duration, percent
 from sidecar.wording.speed import why_withheld
 from sidecar.wording.tables import group_name
 
@@ -107,7 +106,7 @@ def model_notes(model: ModelReport) -> list[str]:
         engine.configuration for engine in model.engines if engine.speculation is not None
     ]
     notes = [
-        *filter(None, (note, loops_sentence(judgement.evidence), schedule, _traffic(model))),
+        *filter(None, (note, loops_sentence(judgement.evidence), schedule)),
         *caveats(judgement.evidence, *configured[:1]),
         *_placeholders(model),
     ]
@@ -152,38 +151,6 @@ def is_plain(model: ModelReport) -> bool:
     return bool(model.engines) and all(
         Limitation.NO_SPECULATION in engine.limitations for engine in model.engines
     )
-
-
-def _traffic(model: ModelReport) -> str:
-    """The traffic of a model that does not speculate, to judge whether it should.
-
-    Empty if it is not known.
-    """
-    requests = {part.temperature: part.window.requests or 0 for part in model.temperatures}
-    total = sum(requests.values())
-    if not total or not is_plain(model):
-        return ""
-
-    shares = ", ".join(
-        f"{percent(count / total)} at T {label}" for label, count in requests.items() if count
-    )
-    groups = defaultdict(
-        float, {(one.by, one.group): (one.window.requests or 0) / total for one in model.groups}
-    )
-    shaped = groups[Table.SAMPLING, "filtered"] + groups[Table.SAMPLING, "penalties"]
-    long = groups[Table.PROMPT_TOKENS, "8k-32k"] + groups[Table.PROMPT_TOKENS, "32k+"]
-    seconds = max(part.window.seconds for part in model.temperatures)
-
-    text = (
-        f"{counted(total, 'request')} in the last {duration(seconds)}: {shares};"
-        f" {percent(groups[Table.OUTPUT, 'structured'])} with structured output, {percent(long)}"
-        f" with prompts above 8k tokens, {percent(shaped)} with top-k, top-p, min-p or penalties."
-        " docs/measure.md says which traffic suits speculation."
-    )
-    used = " and ".join(
-        f"{name} ({percent(share)} of the requests)" for name, share in model.rejected.items()
-    )
-    return f"{text} While it speculates, vLLM rejects {used} with status 400." if used else text
 
 
 def judgement_note(judgement: Judgement, *, is_explained: bool = False) -> str:

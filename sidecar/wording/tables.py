@@ -10,6 +10,7 @@ from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Judgement
 from sidecar.engine.names import Phase
+from sidecar.requests.tables import GROUPED
 from sidecar.settings.baselines import PlainCache
 from sidecar.wording.numbers import count, counted, latency, milliseconds, percent, ratio, share
 from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
@@ -34,14 +35,6 @@ UNDER_OTHER_TRAFFIC: Final = (
     "The baseline had prompts and a load of its own, on which hits, times to first token and"
     " preemptions depend: `specdec-sidecar compare` has them under the same requests."
 )
-GROUP_NAMES: Final = {
-    "prompt_tokens": "prompts of {} tokens",
-    "output": "{} output",
-    "sampling": "{} sampling",
-    "ending": "{} endings",
-    "adapter": "adapter {}",
-}
-"""What a row calls a group, by what the requests are grouped by."""
 
 Cells = Sequence[str]
 Table = tuple[Cells, Sequence[Cells]]  # the header, and the rows
@@ -100,7 +93,7 @@ def lower_rows(model: ModelReport) -> list[Cells]:
 
 def group_name(group: GroupReport) -> str:
     """What the requests of a group have in common."""
-    return GROUP_NAMES[group.by].format(group.group)
+    return GROUPED[group.by].name.format(group.group)
 
 
 def _engine(engine: EngineReport) -> Cells:

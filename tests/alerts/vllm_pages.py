@@ -14,8 +14,8 @@ from sidecar.requests.messages import (
     ReportPart,
     Row,
     Speculation,
-    Table,
 )
+from sidecar.requests.tables import Table
 from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 
 EPOCH = 1_700_000_000  # Unix seconds of minute 0

@@ -20,12 +20,15 @@ from sidecar.requests.messages import (
     Speculation,
     StepKey,
     StepTally,
-    Table,
 )
+from sidecar.requests.tables import GROUPED, Table
 from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 from sidecar.settings import Settings
 
-USUAL = {Table.PROMPT_TOKENS: 0, Table.OUTPUT: "free", Table.SAMPLING: "greedy", Table.ADAPTER: ""}
+# The usual key of each table in which all requests are.
+USUAL = {by: declared.labels[0] for by, declared in GROUPED.items() if declared.labels}
+USUAL |= {Table.PROMPT_TOKENS: 0, Table.ADAPTER: ""}
+del USUAL[Table.ENDING]
 EAGLE = Speculation("eagle", 3)
 
 

@@ -18,9 +18,9 @@ from sidecar.requests.messages import (
     ReportPart,
     Row,
     Speculation,
-    Table,
     Unreadable,
 )
+from sidecar.requests.tables import Table
 from sidecar.requests.tally import Tally
 from tests.analysis.analysis_tools import EAGLE, PluginEnd, Pod, Server, snap
 

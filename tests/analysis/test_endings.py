@@ -6,7 +6,8 @@ import pytest
 
 from sidecar.analysis.endings import Endings, Reference, compare
 from sidecar.analysis.evidence import Loops
-from sidecar.requests.messages import Speculation, Table
+from sidecar.requests.messages import Speculation
+from sidecar.requests.tables import Table
 from sidecar.requests.tally import Outcome
 from sidecar.settings.baselines import PlainEndings
 from tests.analysis.analysis_tools import PluginEnd, Pod, snap

@@ -15,7 +15,8 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.strata import Sums
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Counter, Gauge
-from sidecar.requests.messages import Configuration, Speculation, Table
+from sidecar.requests.messages import Configuration, Speculation
+from sidecar.requests.tables import Table
 from sidecar.settings.baselines import PlainCache
 from sidecar.settings.groups import Thresholds
 from tests.analysis.analysis_tools import PluginEnd, Server, snap

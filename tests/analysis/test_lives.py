@@ -13,15 +13,8 @@ from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginSt
 from sidecar.analysis.split.trust import Trust
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.restarts import WAITED
-from sidecar.requests.messages import (
-    Hello,
-    HelloState,
-    ReportEnd,
-    ReportPart,
-    Row,
-    Table,
-    Unreadable,
-)
+from sidecar.requests.messages import Hello, HelloState, ReportEnd, ReportPart, Row, Unreadable
+from sidecar.requests.tables import Table
 from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 from tests.analysis.analysis_tools import EAGLE, PluginEnd, Server, finished, snap
 

@@ -1,12 +1,16 @@
 """Under which temperature and group requests are counted, and which groups accept less."""
 
+from collections import Counter
+
 import pytest
 
 from sidecar.analysis.split.tallies import TemperatureBuckets
+from sidecar.requests.tables import GROUPED, Table
 from tests.analysis.analysis_tools import PluginEnd, Pod, Server, snap
 
 
 def test_a_temperature_falls_into_the_bucket_whose_upper_edge_includes_it():
+    """Keys are hundredths, rounded up, so that 0.301 is above the edge 0.3."""
     labels = {
         0: "0",
         1: "0-0.3",
@@ -33,16 +37,14 @@ def test_a_temperature_falls_into_the_bucket_whose_upper_edge_includes_it():
     ],
 )
 def test_labels_are_listed_from_cold_to_hot_and_greedy_always_has_one(edges, labels):
+    """Whatever edges a user sets; requests at 0 are never mixed with others."""
     assert TemperatureBuckets(edges).labels == labels
 
 
 def test_an_edge_that_no_float_meets_is_still_its_hundredth():
+    """100 times 0.29 is 28.999…, and a request at 0.29 belongs below that edge."""
     buckets = TemperatureBuckets((0.29, 0.57))
     assert [buckets.label(value) for value in (29, 57, 58)] == ["0-0.29", "0.29-0.57", "0.57+"]
-
-
-PROMPTS, OUTPUTS = ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+"), ("free", "structured")
-SAMPLING = ("greedy", "plain", "filtered", "penalties")
 
 
 @pytest.mark.parametrize(
@@ -58,16 +60,23 @@ SAMPLING = ("greedy", "plain", "filtered", "penalties")
     ],
 )
 def test_every_group_is_there_from_the_start_and_prompt_lengths_are_powers_of_two(exponent, group):
+    """A counter that first appears with its first request has no increase for Prometheus."""
     pod = Pod()
     pod.serve((0, 10, 15), table="prompt_tokens", key=exponent)
-    drafts = {row.group: row.tally.drafts for row in pod.model().groups}
-    assert drafts == dict.fromkeys((*PROMPTS, *OUTPUTS, *SAMPLING), 0) | {
-        group: 10,
-        "free": 10,
-        "greedy": 10,
-    }
-    tables = ["prompt_tokens"] * 5 + ["output"] * 2 + ["sampling"] * 4
-    assert [row.by for row in pod.model().groups] == tables
+
+    rows = pod.model().groups
+    prompts = {row.group: row.tally.drafts for row in rows if row.by is Table.PROMPT_TOKENS}
+    labels = ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+")
+    assert prompts == dict.fromkeys(labels, 0) | {group: 10}
+    assert Counter({row.by: 10 for row in rows}) == sum(
+        (Counter({row.by: row.tally.drafts}) for row in rows), Counter()
+    )
+    assert [(row.by, row.group) for row in rows] == [
+        (by, label)
+        for by, declared in GROUPED.items()
+        for label in declared.labels
+        if by is not Table.ENDING
+    ]
 
 
 def long_prompts(*accepted, drafts=2, polls=60, **settings):
@@ -86,12 +95,14 @@ def long_prompts(*accepted, drafts=2, polls=60, **settings):
 
 
 def test_a_temperature_of_a_small_pod_is_judged_over_an_hour():
+    """A request a minute is too little for the sliding window."""
     pod = Pod(thresholds={"min_requests": 10, "min_drafts_per_second": 0.1})
     pod.serve((0, 10, 20), polls=20, seconds=60.0)
     assert pod.temperature("0").judgement.judged.requests == 20
 
 
 def test_a_group_that_accepts_clearly_less_is_named():
+    """The difference is that of requests at the same temperatures, with its standard error."""
     pod = long_prompts(1, 3)
     lower = pod.group("8k-32k").difference
     assert (lower.rate, lower.others) == pytest.approx((2 / 6, 20 / 30))
@@ -108,16 +119,19 @@ def test_a_group_that_accepts_clearly_less_is_named():
     ],
 )
 def test_a_group_accepts_less_neither_by_little_nor_by_chance(accepted, options, difference):
+    """A certain difference may be too small to matter, and a large one uncertain."""
     group = long_prompts(*accepted, **options).group("8k-32k")
     assert group.difference.rate - group.difference.others == pytest.approx(difference, abs=0.01)
     assert not group.accepts_less
 
 
 def test_a_group_of_few_requests_is_not_compared():
+    """Fewer than ``min_requests`` say nothing about the group."""
     assert long_prompts(2, thresholds={"min_requests": 1000}).group("8k-32k").difference is None
 
 
 def test_requests_that_vllm_drafts_nothing_for_are_named_and_drag_no_group_down():
+    """They have no acceptance rate: neither 0 nor one that is compared."""
     pod = Pod()
     for _ in range(60):
         pod.plugin.serve(drafts=10, accepted=20, table="output", key="free")
@@ -136,6 +150,7 @@ def test_requests_that_vllm_drafts_nothing_for_are_named_and_drag_no_group_down(
 
 
 def test_adapters_have_names_only_where_asked_for_and_eight_at_most():
+    """They may be names of tenants, and there may be any number of them."""
     quiet, named = Pod(), Pod(plugin={"adapters": True})
     for pod in (quiet, named):
         for number in range(20):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.split.trust import Compared, Standing, Trust
+from sidecar.analysis.split.trust import Compared, PolledLife, Standing, Trust
 
 WAITS, AGREES, DIFFERS = Standing
 
@@ -20,6 +20,12 @@ def generated(tokens):
     return totals(0) | {Compared.GENERATION_TOKENS: tokens}
 
 
+def poll(trust, at, reports, total, counted):
+    """A good poll: the plug-in's ``total`` after so many ``reports``, and vLLM's counters."""
+    life = PolledLife(at=float(at), reports=reports, total=total, counted=counted)
+    trust.compare(life, tolerance=0.02)
+
+
 def compared(polls):
     """After polls, one a second, of (vLLM's counter, the plug-in's total).
 
@@ -29,7 +35,7 @@ def compared(polls):
     for at, (counted, reported) in enumerate(polls):
         reports += reported != before
         before = reported
-        trust.compare(float(at), reports, totals(reported), totals(counted), 0.02)
+        poll(trust, at, reports, totals(reported), totals(counted))
     return trust
 
 
@@ -61,6 +67,7 @@ def compared(polls):
     ],
 )
 def test_a_cut_agrees_if_vllm_may_have_counted_the_same_at_its_moment(polls, standing):
+    """A poll and a report are never of one moment; only what lasts longer than that contradicts."""
     trust = compared(polls)
     assert trust.standing is standing
     if standing is AGREES and polls[-1] != (0, 0):
@@ -69,16 +76,18 @@ def test_a_cut_agrees_if_vllm_may_have_counted_the_same_at_its_moment(polls, sta
 
 @pytest.mark.parametrize("name", ["drafts", "draft_tokens", "accepted_tokens"])
 def test_each_of_the_three_numbers_is_compared_and_the_ratio_says_how_far_it_is_off(name):
+    """A plug-in that miscounts only accepted tokens must not be trusted for its drafts."""
     trust = Trust()
     other = totals(300) | {Compared(name): 70}
     for at in range(40):
-        trust.compare(float(at), 1, other, totals(300), 0.02)
+        poll(trust, at, 1, other, totals(300))
     assert trust.standing is DIFFERS
     assert trust.ratio == 70 / totals(300)[Compared(name)]
 
 
 @pytest.mark.parametrize(("factor", "ratio"), [(0.9, 0.9), (1.1, 1.1), (0.0, 0.0)])
 def test_a_plug_in_that_miscounts_after_a_long_exact_life_is_noticed(factor, ratio):
+    """Ten million exact tokens do not hide that the growth since then is wrong."""
     exact = [(10_000_000 + 300 * n, 10_000_000 + 300 * n) for n in range(1000)]
     counted = exact[-1][0]
     wrong = [(counted + 300 * n, counted + round(300 * factor * n) + n % 2) for n in range(1, 400)]
@@ -90,15 +99,17 @@ def test_a_plug_in_that_miscounts_after_a_long_exact_life_is_noticed(factor, rat
 
 @pytest.mark.parametrize("behind", range(6))
 def test_bursts_between_polls_and_late_reports_contradict_nothing(behind):
+    """Traffic that comes in bursts, and reports that are up to six polls old, are usual."""
     counted = [1000 * (n // 50) + (n % 50 > 40) * 10 * (n % 50 - 40) for n in range(1000)]
     trust = Trust()
     for at, now in enumerate(counted):
         cut = at - at % 7 - behind
-        trust.compare(float(at), cut // 7, totals(counted[max(cut, 0)]), totals(now), 0.02)
+        poll(trust, at, cut // 7, totals(counted[max(cut, 0)]), totals(now))
         assert trust.standing is not DIFFERS
 
 
 def test_a_plug_in_that_falls_silent_is_noticed_however_much_it_has_counted():
+    """It is not taken for an engine that is idle, nor an idle engine for it."""
     polls = [(10_000_000 + 30 * n, 10_000_000 + 30 * min(n, 100)) for n in range(500)]
     assert compared(polls[:300]).standing is AGREES
     assert compared(polls).standing is DIFFERS

@@ -28,8 +28,8 @@ from sidecar.requests.messages import (
     Speculation,
     StepKey,
     StepTally,
-    Table,
 )
+from sidecar.requests.tables import Table
 from sidecar.requests.tally import NO_REQUESTS, Tally
 from tests.analysis.analysis_tools import EAGLE, USUAL, PluginEnd, Server, finished, snap
 

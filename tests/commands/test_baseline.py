@@ -13,7 +13,7 @@ from sidecar.commands.plain.measured import BaselineRun
 from sidecar.commands.plain.traffic import Prompts
 from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.engine.names import Counter
-from sidecar.requests.messages import Table
+from sidecar.requests.tables import Table
 from sidecar.settings import load_settings
 from sidecar.settings.baselines import PlainEndings, PlainStepTimes
 from tests.analysis.analysis_tools import PluginEnd, page, snap

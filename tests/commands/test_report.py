@@ -11,6 +11,7 @@ from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.errors import BadStatus
 from sidecar.export.status import status
 from sidecar.wording.notes import LIMITATIONS
+from tests.analysis.test_checklist import GOOD, LIGHT
 from tests.commands.commands_tools import command
 from tests.debian_servers import free_port
 from tests.export.reports import (
@@ -22,6 +23,7 @@ from tests.export.reports import (
     group,
     judgement,
     model,
+    plain_model,
     report,
     shown,
     temperature,
@@ -304,6 +306,56 @@ async def test_for_scripts_the_exit_code_is_the_worst_verdict(capsys, served, ve
         judged = await asyncio.to_thread(command, "report", "--url", url, "--exit-code", "--json")
 
     assert (plain, judged) == (0, code)
+
+
+HOT = replace(GOOD, cool=0.0, hot=1.0)
+SUITS, OPEN = plain_model(GOOD, LIGHT), plain_model(HOT, LIGHT)
+NOT_NOW = plain_model(replace(GOOD, rejected={"min_p": 0.5}), LIGHT)
+TOO_FEW = plain_model(replace(GOOD, requests=3), LIGHT)
+
+
+@pytest.mark.parametrize(
+    ("models", "code"),
+    [
+        ([SUITS], 0),
+        ([TOO_FEW], 3),
+        ([plain_model()], 3),
+        ([], 3),
+        ([NOT_NOW], 4),
+        ([OPEN], 5),
+        ([SUITS, OPEN], 5),
+        ([OPEN, TOO_FEW], 3),
+        ([TOO_FEW, NOT_NOW], 4),
+        ([model(), SUITS], 6),
+    ],
+)
+async def test_for_scripts_the_exit_code_says_whether_to_try_speculation(
+    capsys, served, models, code
+):
+    """Of several models, the one least ready decides; one that speculates has no such answer."""
+
+    async def handler(_request):
+        return web.json_response(status(shown(report(*models))))
+
+    async with served(handler) as url:
+        assert await asyncio.to_thread(command, "report", "--url", url, "--ready") == code
+
+
+async def test_the_checklist_and_what_to_try_are_printed_as_on_the_page(reported):
+    """The conclusion once, since it is also the reason at the top."""
+    tree = report(OPEN)
+    page = status(shown(tree))["models"][0]["checklist_text"]
+    text = await reported(tree)
+
+    assert text.count(page["conclusion"]) == 1
+    assert "temperatures" in text
+    assert "median 0; 0% up to 0.5, 100% above 0.8" in text
+    for candidate in page["candidates"]:
+        assert f"  to try, {candidate['method']}: {candidate['why']}" in text.splitlines()
+        assert f"  {candidate['option']}" in text.splitlines()
+
+    in_ticket = await reported(tree, "--format", "markdown")
+    assert "| condition | says | this pod |" in in_ticket
 
 
 async def test_while_vllm_is_down_there_is_no_verdict(served):

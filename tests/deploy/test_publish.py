@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from scripts.distributions_check import Refused, check
+from scripts.distributions_check import Refused, check, relative_links
 from sidecar import __version__
 from tests.deploy.deploy_tools import ROOT
 
@@ -103,6 +103,46 @@ def test_a_wheel_and_a_source_distribution_that_differ_are_refused(distributions
 
     with pytest.raises(Refused, match="have different metadata"):
         check(distributions, __version__)
+
+
+@pytest.mark.parametrize(
+    ("declared", "reason"),
+    [(b"", "nothing, which means reStructuredText"), (b"text/plain", "text/plain")],
+)
+def test_a_page_that_an_index_would_not_show_as_markdown_is_refused(
+    distributions, declared, reason
+):
+    line = b"Description-Content-Type: text/markdown\n"
+    change_metadata(distributions, line, line.replace(b"text/markdown", declared) * bool(declared))
+
+    with pytest.raises(Refused, match=reason):
+        check(distributions, __version__)
+
+
+def test_a_package_without_a_page_is_refused(distributions):
+    """Everything after the headers is the description."""
+    wheel = wheel_of(distributions)
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [one for one in archive.namelist() if one.endswith(".dist-info/METADATA")]
+        page = archive.read(name).partition(b"\n\n")[2]
+    change_metadata(distributions, page, b"")
+
+    with pytest.raises(Refused, match="has no description"):
+        check(distributions, __version__)
+
+
+def test_links_that_work_only_in_the_repository_are_found(distributions):
+    """An index resolves them against its own page; absolute ones and anchors work anywhere."""
+    wheel = wheel_of(distributions)
+    here = relative_links(wheel)
+    change_metadata(
+        distributions,
+        b"](docs/why.md)",
+        b"](https://example.com/why.md) and [a part](#part)",
+    )
+
+    assert "docs/why.md" in here
+    assert set(here) - set(relative_links(wheel)) == {"docs/why.md"}
 
 
 def publish(*arguments, **environment):

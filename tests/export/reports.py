@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+from sidecar.analysis.checklist.checklist import checklist
 from sidecar.analysis.distributions import ACCEPTANCE_EDGES, USAGE_EDGES, WINDOW_EDGES, Distribution
 from sidecar.analysis.engine.cache import CacheWindow
+from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.latency import QUANTILES, Latency
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence
@@ -227,6 +229,19 @@ def model(*temperatures, name="demo", engines=None, **changes):
         "advice": None,
     }
     return ModelReport(**values | changes)
+
+
+def plain_model(traffic=None, load=None, **changes):
+    """A model that vLLM serves without speculation; by default no plug-in tells its requests."""
+    loads = () if load is None else (load,)
+    pods = (engine(limitations=frozenset({Limitation.NO_SPECULATION}), speculation=None),)
+    values = {
+        "engines": pods,
+        "speed": None,
+        "judgement": judgement(Verdict.INSUFFICIENT_DATA),
+        "checklist": checklist(traffic, loads, 20),
+    }
+    return model(**values | changes)
 
 
 def timed_model(*temperatures, **changes):

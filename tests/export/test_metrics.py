@@ -5,6 +5,7 @@ import re
 import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.health import Ailment, HealthReport
 from sidecar.analysis.findings.catalog import CODES
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
-from sidecar.analysis.series import PLANNED, PROMISED
+from sidecar.analysis.series import OF_A_GROUP, PLANNED, PROMISED
 from sidecar.analysis.speed.speedup import CONTEXT_LABELS, LoadReport
 from sidecar.analysis.speed.steps import LOAD_LABELS
 from sidecar.analysis.split.lives import Lives
@@ -31,7 +32,8 @@ from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapsh
 from sidecar.export.declaration import Shown
 from sidecar.export.exporter import Families, families
 from sidecar.export.metrics import METRICS
-from sidecar.requests.messages import ENDINGS, HelloState
+from sidecar.requests.messages import HelloState
+from sidecar.requests.tables import GROUPED
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainStepTimes
 from sidecar.settings.groups import Limits
@@ -40,6 +42,7 @@ from tests.export import reports
 
 
 def test_names_are_unique_and_none_is_a_histogram_s_series():
+    """A series of two families would have two meanings."""
     names = [metric.name for metric in METRICS]
     assert len(names) == len(set(names))
     series = {
@@ -59,10 +62,12 @@ def test_names_types_labels_and_meanings_of_the_metrics_are_those_of_the_contrac
 
 
 def test_the_page_of_metrics_states_the_series_budget():
+    """Users plan their Prometheus by it."""
     assert f"at most {PROMISED:,} series" in DOCS.replace("\n", " ")
 
 
 def test_every_reason_for_dropping_a_message_is_explained():
+    """A counter with a reason that nobody explains helps nobody."""
     explained = re.findall(
         r"^\| `(\w+)` \| .+ \| .+ \|$", DOCS.partition("\n## Why messages")[2], re.MULTILINE
     )
@@ -71,10 +76,7 @@ def test_every_reason_for_dropping_a_message_is_explained():
 
 LIMITS = Limits()
 TEMPERATURES = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
-GROUPS = [("prompt_tokens", name) for name in ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+")]
-GROUPS += [("output", name) for name in ("free", "structured")]
-GROUPS += [("ending", name) for name in ENDINGS]
-GROUPS += [("sampling", name) for name in ("greedy", "plain", "filtered", "penalties")]
+GROUPS = [(by, label) for by, declared in GROUPED.items() for label in declared.labels]
 ADAPTERS = [("adapter", str(number)) for number in range(MOST_ADAPTERS)] + [("adapter", "other")]
 DEEP = (1,) * 32
 
@@ -145,6 +147,7 @@ def working(engines):
 
 @pytest.mark.parametrize("engines", [1, 4, 5, 6, 7, LIMITS.engines])
 def test_series_are_bounded(engines):
+    """A pod stays within the budget with every label value that there can be."""
     collected = [
         *families(full(map(str, range(engines)))),
         *ProcessCollector(registry=None).collect(),
@@ -152,6 +155,11 @@ def test_series_are_bounded(engines):
     samples = [sample for family in collected for sample in family.samples]
     assert 600 < len(samples) <= PLANNED
     assert len({(sample.name, tuple(sample.labels.items())) for sample in samples}) == len(samples)
+
+
+def test_a_group_has_as_many_series_as_are_planned_for_it():
+    """``series.py`` counts them without knowing the metrics."""
+    assert [*chain.from_iterable(metric.labels for metric in METRICS)].count("group") == OF_A_GROUP
 
 
 def snapshot(key, poll):
@@ -211,6 +219,7 @@ def test_where_no_position_is_within_the_limit_there_is_no_sum_of_them_either():
 
 
 def test_every_metric_shows_when_everything_is_known():
+    """One that never shows is declared for nothing, or reads the wrong field."""
     shown = full("0")
     seen = {
         family.name + ("_total" if family.type == "counter" else "") for family in families(shown)
@@ -241,6 +250,7 @@ def values(report, name, **environment):
 
 
 def test_positions_past_the_bound_are_other():
+    """So the sum over positions is that of all tokens, however deep the drafts are."""
     hot = reports.temperature("1+", tally=Tally(accepted_at=(9, 7, 5, 3), drafted_at=(9, 9, 9, 9)))
     report = reports.report(reports.model(hot))
     accepted = values(report, "specdec_accepted_tokens_per_position_total", LIMITS__POSITIONS="2")
@@ -262,6 +272,7 @@ def test_a_findings_rank_says_what_to_change_first_and_a_fact_has_none():
 
 
 def test_thresholds_and_links_are_those_of_the_settings():
+    """Rules and alerts read them from here, not from a copy."""
     environment = {
         "THRESHOLDS__KV_CACHE_USAGE": "0.8",
         "ALERTING__DASHBOARDS": "https://grafana.example/",
@@ -274,6 +285,7 @@ def test_thresholds_and_links_are_those_of_the_settings():
 
 
 def test_baselines_are_of_the_two_quantiles_that_are_exported():
+    """Each quantile costs a series for each phase."""
     report = reports.report(
         reports.model(plain_latencies={"ttft": {0.5: 0.05, 0.95: 1.0, 0.99: 1.25}})
     )
@@ -282,6 +294,7 @@ def test_baselines_are_of_the_two_quantiles_that_are_exported():
 
 
 def test_acceptance_is_absent_below_the_gates():
+    """A rate of too few requests is no rate: it is absent, not 0."""
     quiet = reports.judgement(Verdict.INSUFFICIENT_DATA, 0.3)
     report = reports.report(
         reports.model(reports.temperature("0", judgement=quiet), judgement=quiet)
@@ -294,12 +307,14 @@ def test_acceptance_is_absent_below_the_gates():
 
 
 def test_findings_are_0_or_1_and_absent_where_nothing_is_speculating_or_the_poll_is_stale():
+    """A 0 would say that nothing is wrong, which nobody knows then."""
     found = values(reports.report(reports.model(findings=(reports.STRUCTURED,))), "specdec_finding")
     assert found == {("demo", code): code == "structured_output" for code in CODES}
     assert values(reports.report(reports.model(speed=None)), "specdec_finding") == {}
 
 
 def test_a_v0_engine_exports_what_it_has_and_no_zeros():
+    """vLLM's V0 engine counts little of what V1 does; what it lacks is unknown."""
     old = reports.engine(
         counters={Counter.GENERATION_TOKENS: 7.0}, accepted_per_position=(), gauges={},
         kv_cache_usages=reports.distribution((1.0,)), kv_cache_peak=None,

@@ -18,11 +18,13 @@ pytestmark = pytest.mark.lab
 STALLED_AFTER = 20  # seconds
 # As long as it would take to notice a stall: time to be asked whether vLLM is paused included.
 NOTICED = STALLED_AFTER + 30
+# vLLM's CPU build can sleep only at level 0, where requests stay and nothing moves.
+HALTS = (("/pause?mode=keep", "/resume"), ("/sleep?level=0&mode=keep", "/wake_up"))
 SETTINGS = {"engine_health__stalled_after": f"{STALLED_AFTER}s"}
 
 
 @asynccontextmanager
-async def long_requests(url, count=4):
+async def long_requests(url, count=4, headers=None):
     """Long requests one after the other, so that some always run; the last are cut off."""
     body = {
         "model": "lab",
@@ -34,7 +36,8 @@ async def long_requests(url, count=4):
 
     async def one(http):
         while True:
-            async with http.post(f"{url}/v1/completions", json=body) as response:
+            sent = http.post(f"{url}/v1/completions", json=body, headers=headers)
+            async with sent as response:
                 assert response.status == 200
                 async for _ in response.content:
                     pass
@@ -90,11 +93,11 @@ async def healthy_for(ours, seconds):
     return seen == {(200, "healthy\n")}
 
 
-async def test_a_hanging_engine_is_stalled_and_a_paused_or_idle_one_is_not(
+async def test_a_hanging_engine_is_stalled_and_one_that_pauses_sleeps_or_is_idle_is_not(
     lab, folder, monkeypatch
 ):
     """vLLM's own /health answers 200 throughout."""
-    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")  # for /pause
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")  # for /pause and /sleep
     vllm = lab("draft_model", folder=folder)
     await vllm.start()
     async with sidecar(vllm, **SETTINGS) as ours:
@@ -128,8 +131,27 @@ async def test_a_hanging_engine_is_stalled_and_a_paused_or_idle_one_is_not(
 
             await until(works_again, seconds=60, pause=0.2)
 
-            await Page(vllm.url).get("/pause?mode=keep", method="POST")
-            try:
-                assert await healthy_for(ours, NOTICED)
-            finally:
-                await Page(vllm.url).get("/resume", method="POST")
+            for halt, go_on in HALTS:
+                await Page(vllm.url).get(halt, method="POST")
+                try:
+                    assert await healthy_for(ours, NOTICED)
+                finally:
+                    await Page(vllm.url).get(go_on, method="POST")
+
+
+async def test_an_idle_rank_beside_a_busy_one_is_no_stall(lab, folder):
+    """Data parallelism: all requests go to rank 0, and rank 1 stands still for long."""
+    vllm = lab("draft_model", "--data-parallel-size", "2", folder=folder)
+    await vllm.start()
+    async with (
+        sidecar(vllm, **SETTINGS) as ours,
+        long_requests(vllm.url, headers={"X-data-parallel-rank": "0"}),
+    ):
+        await running(vllm.url)
+
+        assert await healthy_for(ours, NOTICED)
+        page = await ours()
+
+    assert page.value("specdec_requests_running", engine="0") >= 2
+    assert page.value("specdec_requests_running", engine="1") == 0
+    assert page.value("specdec_engine_healthy", engine="1", reason="stalled") == 1

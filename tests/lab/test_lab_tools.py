@@ -26,7 +26,8 @@ REQUESTS = 24
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
 
 
-async def test_the_traffic_of_a_vllm_that_does_not_speculate_is_described(lab, folder):
+async def test_the_traffic_of_a_vllm_that_does_not_speculate_is_judged(lab, folder):
+    """One of four requests uses a parameter that this vLLM would reject while it speculates."""
     vllm = lab("off", folder=folder)
     given = {"VLLM_URL": vllm.url, "PLUGIN__SOCKET": str(vllm.socket), "LISTEN": "127.0.0.1:0"}
     settings = load_settings(None, {f"SPECDEC_{name}": value for name, value in given.items()})
@@ -36,23 +37,25 @@ async def test_the_traffic_of_a_vllm_that_does_not_speculate_is_described(lab, f
         await until(partial(_is_up, f"http://{address}"), seconds=60)
         await each_sent(range(REQUESTS), partial(_ask, vllm.url), 4)
         await idle(vllm.url)
-        note = await until(
-            lambda: _note_on(f"http://{address}", f"{REQUESTS} requests in the last "), seconds=60
-        )
-    assert (
-        ": 50% at T 0, 25% at T 0.5-0.7, 25% at T 0.7-1; 0% with structured output, 0% with prompts"
-        in note
-    )
-    assert note.endswith(" vLLM rejects min_p (25% of the requests) with status 400.")
+        known = await until(lambda: _checklist_of_all(f"http://{address}"), seconds=60)
+
+    traffic = known["traffic"]
+    assert (traffic["cool"], traffic["hot"], traffic["structured"]) == (0.5, 0.25, 0.0)
+    assert traffic["output_tokens"] == [24, 24]
+    assert traffic["first_token"] is not None
+    assert traffic["rejected"] == {"min_p": 0.25}
+    assert known["verdict"] == "leave_off"
 
 
 async def _is_up(url):
     return (await sidecar_status(url, tls=False))["scrape"]["up"]
 
 
-async def _note_on(url, beginning):
+async def _checklist_of_all(url):
+    """The checklist once all requests are counted."""
     status = await sidecar_status(url, tls=False)
-    return next((note for note in status["models"][0]["notes"] if note.startswith(beginning)), None)
+    known = status["models"][0]["checklist"]
+    return known if known["traffic"] and known["traffic"]["requests"] == REQUESTS else None
 
 
 async def _ask(url, http, number):

@@ -7,12 +7,11 @@ import json
 import socket
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-SUMMED = ("temperature", "prompt_tokens", "output", "sampling", "adapter")
-TABLES = (*SUMMED, "ending", "steps")
+NOT_SUMMED = {"ending", "steps"}  # of the tables: all others sum to the total
 OUTCOMES = ("stopped", "length", "repetition", "aborted", "error")
 COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
 
@@ -29,9 +28,9 @@ class SchedulerLife:
     reports: int = 0
     packets: int = 0
     done: list = field(default_factory=list)  # finished requests
-    tables: dict = field(default_factory=lambda: {name: {} for name in TABLES})
+    tables: dict = field(default_factory=lambda: defaultdict(dict))
     since: dict = field(default_factory=dict)  # when a row's key first appeared, by table and key
-    arriving: dict = field(default_factory=lambda: {name: {} for name in TABLES})
+    arriving: dict = field(default_factory=lambda: defaultdict(dict))
 
     @property
     def state(self):
@@ -116,8 +115,9 @@ class PlainReceiver:
     def _report(self, report, life):
         life.packets += 1
         life.done += report["finished"]
-        for name in TABLES:
-            for row in report["tables"].get(name, []):
+        assert report["tables"].keys() <= set(life.hello["tables"])
+        for name, rows in report["tables"].items():
+            for row in rows:
                 key = tuple(row["key"]) if name == "steps" else row["key"]
                 life.arriving[name][key] = row["counts"]
                 life.since[name, key] = row["since"]
@@ -126,12 +126,13 @@ class PlainReceiver:
             life.reports += end["total"] != life.total
             self.fallen += _falls(life.total, end["total"])
             life.end, life.total, life.lost = end, end["total"], end["lost"]
-            for name in TABLES:
-                for key, row in life.arriving[name].items():
+            for name, rows in life.arriving.items():
+                for key, row in rows.items():
                     self.fallen += _falls(life.tables[name].get(key, {}), row)
                     life.tables[name][key] = row
-                life.arriving[name].clear()
-            self.torn += any(life.sums(name)[1:] != life.totals() for name in SUMMED)
+            life.arriving.clear()
+            summed = set(life.hello["tables"]) - NOT_SUMMED
+            self.torn += any(life.sums(name)[1:] != life.totals() for name in summed)
 
     def die(self):
         """Ends like a killed sidecar.

@@ -3,13 +3,14 @@
 import json
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import SimpleNamespace
 
 import pytest
 
 from sidecar import __version__
 from sidecar.requests import plugin
+from sidecar.requests.messages import FinishedRequest
 from tests.requests.scheduler_double import OldScheduler, Scheduler, request
 
 
@@ -57,10 +58,11 @@ def random_traffic(scheduler, *, requests=40, invalid=False, seed=1):
 
 @pytest.mark.parametrize("base", [Scheduler, OldScheduler])
 def test_totals_are_the_schedulers_own_and_every_table_sums_to_them(base, plain, made, clock):
+    """The split is shown only where it adds up to what vLLM itself counted."""
     scheduler = made(base=base)
     random_traffic(scheduler, invalid=base is Scheduler)
     expected = (40, *scheduler.counted)
-    for table in ("temperature", "prompt_tokens", "output", "adapter"):
+    for table in plugin.Key._fields:
         plain.until(lambda table=table: plain.only.sums(table), expected)
     life = plain.only
     assert life.totals() == scheduler.counted
@@ -78,6 +80,7 @@ def test_totals_are_the_schedulers_own_and_every_table_sums_to_them(base, plain,
 
 
 def test_a_finished_request_is_reported_with_all_its_fields(plain, made, clock):
+    """They are those that the sidecar reads, and none besides."""
     parameters = {"min_p": 0.1, "logit_bias": {}, "logprobs": None}
     scheduler = made(
         request("a", 0.301, 600, structured=True, adapter="ä", max_tokens=6, **parameters)
@@ -92,12 +95,17 @@ def test_a_finished_request_is_reported_with_all_its_fields(plain, made, clock):
         "structured": True, "sampling": "filtered", "adapter": "ä", "parameters": ["min_p"],
         "cached_tokens": 0, "ending": None,
     }  # fmt: skip
-    plain.until(lambda: plain.only.done, [expected])
+    plain.until(lambda: len(plain.only.done), 1)
+    (done,) = plain.only.done
+
+    assert {name: done[name] for name in expected} == expected
+    assert done.keys() == {field.name for field in fields(FinishedRequest)}
 
 
 def test_a_step_counts_the_requests_that_decode_and_the_time_since_the_last_step(
     plain, made, clock
 ):
+    """Prefill and idle time are no part of what a decode step takes."""
     scheduler = made(*map(request, "abc"))
     scheduler.step({"a": (0, 1), "b": (0, 1)})
     clock.at += 0.1
@@ -136,6 +144,7 @@ def test_a_preempted_request_that_is_listed_as_new_again_has_no_second_prefill(p
 
 
 def test_with_two_pipeline_stages_a_step_lasts_from_the_one_before_the_last(plain, made, clock):
+    """Each request is in every other step then."""
     scheduler = made(*map(request, "ab"), stages=2)
     for number in range(6):
         scheduler.step({"ab"[number % 2]: (0, 1)})
@@ -148,6 +157,7 @@ def test_with_two_pipeline_stages_a_step_lasts_from_the_one_before_the_last(plai
 
 
 def test_a_request_whose_sampling_parameters_change_counts_under_each_and_ends_once(plain, made):
+    """vLLM's streaming sessions resume a request with another temperature."""
     scheduler = made(request("a", 0.2))
     scheduler.step({"a": (0, 1)})
     scheduler.step({"a": (3, 2)})
@@ -171,6 +181,7 @@ def test_a_request_whose_sampling_parameters_change_counts_under_each_and_ends_o
 
 
 def test_a_second_end_counts_nothing_and_a_request_that_never_ran_ends_without_a_token(plain, made):
+    """With a KV connector, vLLM frees a request twice."""
     scheduler = made(request("a"))
     ended = scheduler.requests["a"]
     scheduler.step({"a": (0, 1)})
@@ -186,6 +197,7 @@ def test_a_second_end_counts_nothing_and_a_request_that_never_ran_ends_without_a
 
 
 def test_pooling_requests_are_left_alone(made):
+    """They have no sampling parameters, so nothing to count them by."""
     scheduler = made(request("a"))
     pooling = scheduler.requests["a"]
     pooling.sampling_params = None
@@ -213,6 +225,7 @@ def test_pooling_requests_are_left_alone(made):
     ],
 )
 def test_temperatures_are_rounded_up_to_hundredths(temperature, key):
+    """A bucket's upper edge is inclusive, so 0.301 must not become 0.30."""
     assert plugin.hundredths(temperature) == key
 
 
@@ -235,10 +248,12 @@ def test_temperatures_are_rounded_up_to_hundredths(temperature, key):
 def test_requests_are_grouped_by_what_shapes_the_targets_distribution(
     temperature, parameters, group
 ):
+    """Filters and penalties lower the acceptance rate, each in its own way."""
     assert plugin.sampling(request("a", temperature, **parameters).sampling_params) == group
 
 
 def test_vllms_repetition_is_an_outcome_of_its_own(plain, made):
+    """It is a fault of the output, not one more request that stopped."""
     scheduler = made(request("a"))
     scheduler.step({"a": (0, 1)})
     scheduler.end("a", status="FINISHED_REPETITION")
@@ -250,6 +265,7 @@ UNKNOWN = dict.fromkeys((*plugin.SPECULATION, "draft_architectures"))
 
 
 def test_hello_identifies_the_plugin_the_engine_and_its_speculation(plain, made):
+    """The sidecar compares by engine and explains by method."""
     made()
     speculation = {
         "method": "draft_model", "num_speculative_tokens": 3, "per_batch_size": False,
@@ -283,6 +299,7 @@ class Refusing:
 
 
 def test_hello_has_the_configuration_that_explains_a_loss_and_none_where_it_is_unknown():
+    """What vLLM made of its options, whatever its version has; never a guess."""
     draft = SimpleNamespace(
         quantization="fp8", max_model_len=2048, architectures=["Eagle3LlamaForCausalLM"]
     )
@@ -319,6 +336,7 @@ def test_hello_has_the_configuration_that_explains_a_loss_and_none_where_it_is_u
 
 
 def test_before_vllm_could_keep_the_last_cached_block_eagle_always_drops_it(made):
+    """From 0.32 on vLLM's scheduler says whether it does."""
     scheduler = made()
     scheduler.use_eagle = True
 
@@ -362,6 +380,7 @@ def test_hello_has_the_whole_speculative_config_but_its_defaults(changes, told):
 
 
 def test_without_speculation_requests_are_counted(plain, made):
+    """A baseline is measured from them."""
     scheduler = made(request("a"), depth=0)
     scheduler.step({"a": (0, 1)})
     scheduler.end("a")
@@ -370,6 +389,7 @@ def test_without_speculation_requests_are_counted(plain, made):
 
 
 def test_tables_and_packets_are_bounded_whatever_the_requests_are(plain, made):
+    """Each request here has keys of its own."""
     scheduler = made(depth=80)
     for number in range(300):
         scheduler.add_request(request("a", number / 100, adapter=f"{number} " + "\ud800ä🙂" * 200))
@@ -391,6 +411,7 @@ def test_tables_and_packets_are_bounded_whatever_the_requests_are(plain, made):
 
 
 def test_adapters_that_are_used_much_get_a_row_however_many_came_first():
+    """Half of the rows are kept for those that prove to be busy."""
     adapters = plugin.Adapters()
     for number in range(5000):
         adapters.key(f"seldom {number}")
@@ -405,6 +426,7 @@ def test_adapters_that_are_used_much_get_a_row_however_many_came_first():
 
 
 def test_a_step_that_computes_many_prompt_tokens_is_a_mixed_one(plain, made, clock):
+    """It takes longer by the prefill, so it is no measure of decoding."""
     scheduler = made(*map(request, "ab"))
     scheduler.step({"a": (0, 1)})
     for prefill in (64, 65):
@@ -420,6 +442,7 @@ def test_a_step_that_computes_many_prompt_tokens_is_a_mixed_one(plain, made, clo
 
 
 def test_the_context_of_many_requests_is_sampled(made, clock):
+    """Looking at all of them would take too long."""
     scheduler = made(*(request(f"r{number}", prompt=number) for number in range(1000)))
     names = [*scheduler.requests]
     scheduler.step(dict.fromkeys(names, (0, 1)))
@@ -452,6 +475,7 @@ def test_the_context_of_many_requests_is_sampled(made, clock):
     ],
 )
 def test_a_finished_request_says_how_its_output_ends(tokens, status, ending, plain, made):
+    """A loop is one only if it goes on to where the output was cut off."""
     scheduler = made(request("a", output=tokens))
     scheduler.step({"a": (0, 1)})
     scheduler.step({"a": (3, 3)})
@@ -462,11 +486,12 @@ def test_a_finished_request_says_how_its_output_ends(tokens, status, ending, pla
     (row,) = plain.only.tables["ending"].items()
     assert row[0] == ending
     assert (row[1]["drafts"], row[1]["draft_tokens"], row[1]["accepted_tokens"]) == (1, 3, 2)
-    assert sum(row[1][outcome] for outcome in plugin.Totals._fields[:5]) == 1
+    assert sum(row[1][outcome] for outcome in plugin.Tally._fields[:5]) == 1
     assert plain.only.hello["tables"] == [*plugin.TABLES, "ending"]
 
 
 def test_an_error_in_how_an_output_ends_disables_nothing_but_that(plain, made):
+    """The split does not depend on it."""
     scheduler = made(request("a", output=[1, 2]))
     scheduler.step({"a": (0, 1)})
     scheduler.requests["a"].output_token_ids = None
@@ -480,6 +505,7 @@ def test_an_error_in_how_an_output_ends_disables_nothing_but_that(plain, made):
 
 
 def test_cached_tokens_are_those_of_the_prefill_though_vllm_forgets_them(plain, made):
+    """vLLM from 0.20 on drops them at the first token."""
     scheduler = made(request("a"))
     scheduler.requests["a"].prefill_stats = SimpleNamespace(num_cached_tokens=64)
     scheduler.step({"a": (0, 1)})
@@ -491,6 +517,7 @@ def test_cached_tokens_are_those_of_the_prefill_though_vllm_forgets_them(plain, 
 
 @pytest.mark.parametrize("arrival", [float("nan"), float("inf"), -1.0, "now"])
 def test_an_arrival_that_is_no_time_is_unknown(arrival, plain, made):
+    """It comes from the API server, and the sidecar would refuse the packet."""
     scheduler = made(request("a"))
     scheduler.requests["a"].arrival_time = arrival
     scheduler.step({"a": (0, 1)})

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from sidecar.analysis.split.life import Life
 from sidecar.analysis.split.trust import Trust
-from sidecar.requests.messages import Table, read_packet
+from sidecar.requests.messages import read_packet
+from sidecar.requests.tables import Table
 from sidecar.requests.tally import Tally
 from tests.requests.packets import (
     END,
@@ -57,6 +58,7 @@ def extended(value, fields):
 def test_a_later_plugin_with_more_tables_and_fewer_is_read_for_what_is_known(
     fields, tables, lacking
 ):
+    """Neither is a reason to refuse a packet, and no table is 0 for being absent."""
     kept = {name: rows for name, rows in deepcopy(TABLES).items() if name not in lacking}
     hello = {**HELLO, "tables": [*kept, *tables]}
     report = {"tables": kept, "finished": [FINISHED], "end": END}
@@ -75,6 +77,7 @@ def test_a_later_plugin_with_more_tables_and_fewer_is_read_for_what_is_known(
 @settings(max_examples=50)
 @given(lacking=LACKING)
 def test_an_earlier_plugin_of_version_2_has_no_more_than_it_sends(lacking):
+    """It cannot name its tables, so what it does not send is unknown."""
     kept = {
         name: rows for name, rows in REPORT_VERSION_2.items() if name not in {*lacking, "ending"}
     }

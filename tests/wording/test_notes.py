@@ -10,8 +10,7 @@ from sidecar.analysis.evidence import Evidence, Loops
 from sidecar.analysis.findings.load import Load
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.verdict import Gate, Verdict
-from sidecar.engine.names import Counter
-from sidecar.requests.messages import Configuration, Speculation, Table
+from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.notes import (
     LIMITATIONS,
     caveats,
@@ -21,7 +20,7 @@ from sidecar.wording.notes import (
     schedule_sentence,
     tokens_sentence,
 )
-from tests.analysis.analysis_tools import PluginEnd, Server, faster, snap
+from tests.analysis.analysis_tools import faster
 from tests.export.reports import STRUCTURED, engine, judgement, model, speed, timed_model, window
 
 NEGATIVE, EVEN, POSITIVE = Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE
@@ -251,38 +250,6 @@ def test_without_a_speedup_the_reason_is_given():
     quiet = model(speed=speed(withheld=Withheld.TOO_LITTLE))
     assert hints(quiet) == ["No speedup for demo: not enough tokens yet."]
     assert hints(timed_model()) == hints(model(speed=None)) == []
-
-
-def test_a_vllm_that_does_not_speculate_is_described_by_its_traffic():
-    server = Server()
-    plugin = PluginEnd(server, speculation=None)
-    plugin.generated = 0
-    nothing = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
-    # The first of five ends before the first poll.
-    for temperature, used in (
-        (0, ("min_p",)),
-        (0, ()),
-        (0, ("min_p", "logprobs")),
-        (70, ()),
-        (100, ("min_p",)),
-    ):
-        plugin.finish(
-            temperature,
-            table=Table.PROMPT_TOKENS,
-            key=14 if temperature else 7,
-            parameters=used,
-            **nothing,
-        )
-        tokens = float(plugin.generated)
-        server.poll(snap(counters={Counter.FIRST_TOKENS: 4.0, Counter.GENERATION_TOKENS: tokens}))
-    (note,) = model_notes(server.model())
-    assert (
-        note == "5 requests in the last 5 s: 60% at T 0, 20% at T 0.5-0.7, 20% at T 0.7-1; 0% with"
-        " structured output, 40% with prompts above 8k tokens, 0% with top-k, top-p, min-p or"
-        " penalties. docs/measure.md says which traffic suits speculation. While it speculates,"
-        " vLLM rejects min_p (60% of the requests) with status 400."
-    )
-    assert model_notes(server.report(later=60).models[0]) == []
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_window import EngineWindow
 from sidecar.analysis.engine.kv_cache_usage import KvCacheUsage
 from sidecar.analysis.engine.latency import Latency, latency
+from sidecar.analysis.engine.polled_load import PolledLoadWindow
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.speed.speedup import LoadTotals
 from sidecar.analysis.speed.steps import (
@@ -57,6 +58,7 @@ class EngineState:
         self.key = key
         self._window_seconds = settings.latency_window
         self.kv_cache = KvCacheUsage(settings.kv_peak_window)
+        self.polled_load = PolledLoadWindow()
         self.window_acceptances = Histogram(WINDOW_EDGES)
         self.restart_windows()
         self.latest: EngineSnapshot | None = None
@@ -137,6 +139,7 @@ class EngineState:
         shown = {phase: after.histograms[phase] for phase in snapshot.histograms}
         self._histograms.append(at, shown, has_restarted=has_restarted)
 
+        self.polled_load.observe(at, snapshot.gauges)
         usage = snapshot.gauges.get(Gauge.KV_CACHE_USAGE)
         if usage is not None:
             self.kv_cache.observe(at, usage)

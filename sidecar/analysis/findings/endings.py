@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 from sidecar.analysis.endings import EndingChange
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.situation import Situation
-from sidecar.requests.messages import EMPTY, LOOP, Ending
+from sidecar.requests.tables import EMPTY, LOOP, Ending
 
 _MANY: Final = 0.05  # share of the requests from which on it is a fact worth telling
 

@@ -17,7 +17,8 @@ from sidecar.analysis.report import TemperatureReport
 from sidecar.analysis.split.strata import Difference, Sums, total
 from sidecar.analysis.split.tallies import GREEDY
 from sidecar.engine.methods import can_sample_drafts
-from sidecar.requests.messages import OTHER, Speculation
+from sidecar.requests.messages import Speculation
+from sidecar.requests.tables import OTHER
 
 # share of the hot draft tokens from which on filters shape what hot requests accept
 _MOSTLY_FILTERED: Final = 0.5

@@ -19,7 +19,7 @@ from sidecar.analysis.findings.rates import (
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.split.tallies import NO_ADAPTER, GroupReport
-from sidecar.requests.messages import OTHER, Table
+from sidecar.requests.tables import OTHER, Table
 
 _ENOUGH_TOKENS: Final = 1000  # decoded without a draft
 _STRUCTURED: Final = "structured"

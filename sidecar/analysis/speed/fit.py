@@ -544,7 +544,7 @@ def _drift(times: PlainStepTimes, blocks: Sequence[Block]) -> float:
     """
     ratios = []
     for _, part in groupby(sorted(blocks, key=lambda block: block.number), lambda one: one.number):
-        pairs = [pair for block in part for pair in _compared(times, block)]
+        pairs = [pair for block in part for pair in _measured_and_expected(times, block)]
         actual = sum(seconds for seconds, _ in pairs)
         expected = sum(seconds for _, seconds in pairs)
         if expected:
@@ -552,7 +552,7 @@ def _drift(times: PlainStepTimes, blocks: Sequence[Block]) -> float:
     return (max(ratios) - min(ratios)) / 2 if ratios else 0.0
 
 
-def _compared(times: PlainStepTimes, block: Block) -> Iterator[tuple[float, float]]:
+def _measured_and_expected(times: PlainStepTimes, block: Block) -> Iterator[tuple[float, float]]:
     """The seconds that parts of a block took, and should have taken."""
     if not block.is_counted:
         plain = plain_token(times, block.steps)

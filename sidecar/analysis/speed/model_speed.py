@@ -13,9 +13,9 @@ from sidecar.analysis.speed.speedup import (
     EngineSpeed,
     EngineSpeedWindow,
     Held,
+    LastKnown,
     LoadReport,
     LoadTotals,
-    Memory,
     SlidingTimes,
     Speedup,
 )
@@ -41,13 +41,18 @@ class TemperatureSpeed:
         # request-seconds since the start
         self.saved = 0.0
         self.lost = 0.0
-        self._memory = Memory()
+        self._last_known = LastKnown()
 
     def mark(self, at: float, *, is_known: bool) -> None:
         """Updates the speedup; ``is_known``: the whole model has one."""
         self.times.mark(at)
         self.speedup = self.times.read() if is_known else None
-        self.held = self._memory.held(self.speedup, at)
+
+        self.held = None
+        if self.speedup is None:
+            self.held = self._last_known.recall(at)
+        else:
+            self._last_known.remember(self.speedup, at)
 
     @property
     def in_force(self) -> Speedup | None:

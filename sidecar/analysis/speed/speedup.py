@@ -139,19 +139,20 @@ class Held:
     age: float
 
 
-class Memory:
-    """Keeps the last speedup that was known, for an hour."""
+class LastKnown:
+    """The last speedup that was known, for an hour."""
 
     def __init__(self) -> None:
         self._last: Speedup | None = None
         self._at = -inf
 
-    def held(self, speedup: Speedup | None, at: float) -> Held | None:
-        """What stands in for ``speedup`` at ``at``, in seconds; None if it is known."""
-        if speedup is not None:
-            self._last = speedup
-            self._at = at
-            return None
+    def remember(self, speedup: Speedup, at: float) -> None:
+        """Takes in a speedup that is known at ``at``, in seconds."""
+        self._last = speedup
+        self._at = at
+
+    def recall(self, at: float) -> Held | None:
+        """What stands in at ``at`` for a speedup that is withheld; None after an hour."""
         if self._last is None or not 0 <= at - self._at <= HOUR:
             return None
         return Held(self._last, at - self._at)
@@ -286,7 +287,7 @@ class EngineSpeedWindow:
         # tokens whose plain time is unknown, by why
         self._uncovered = dict.fromkeys(Withheld, 0.0)
         self._uncovered_window = GrowthWindow[Mapping[Withheld, float]](seconds, _subtract_each)
-        self._memory = Memory()
+        self._last_known = LastKnown()
         self.mark(-inf)
 
     def add(self, steps: Steps, plain: PlainTime | Withheld) -> None:
@@ -322,10 +323,10 @@ class EngineSpeedWindow:
         speedup = self._times.read()
         withheld = self._withheld(speedup, steps)
         if withheld is not None or speedup is None:
-            return EngineSpeed(steps=steps, withheld=withheld, held=self._memory.held(None, at))
+            return EngineSpeed(steps=steps, withheld=withheld, held=self._last_known.recall(at))
 
-        self._memory.held(speedup, at)
-        return _compared(steps, speedup, curve)
+        self._last_known.remember(speedup, at)
+        return _beside_plain(steps, speedup, curve)
 
     def _withheld(self, speedup: Speedup | None, steps: Steps) -> Withheld | None:
         if speedup is not None and speedup.tokens >= _COVERED * steps.generated:
@@ -343,7 +344,7 @@ def _subtract_each(
     return {why: tokens - before[why] for why, tokens in after.items()}
 
 
-def _compared(steps: Steps, speedup: Speedup, curve: PlainStepTimes) -> EngineSpeed:
+def _beside_plain(steps: Steps, speedup: Speedup, curve: PlainStepTimes) -> EngineSpeed:
     """What follows from a speedup and from the plain step at the window's load and context."""
     work = plain_work(steps, curve.chunk_tokens)
     plain = step_time(curve, work.decodes, steps.context).seconds

@@ -9,6 +9,7 @@ from sidecar.analysis.split.trust import Compared, Totals, Trust
 from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import (
     MAX_KEYS,
+    TABLES_OF_VERSION_2,
     FinishedRequest,
     Hello,
     HelloState,
@@ -17,9 +18,9 @@ from sidecar.requests.messages import (
     Row,
     StepKey,
     StepTally,
-    Table,
     TallyRow,
 )
+from sidecar.requests.tables import TABLES, Table
 from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 
 TableRows = Mapping[int | str, TallyRow]
@@ -160,7 +161,7 @@ class Life:
         if self.hello.tables is not None:
             return self.hello.tables
         if self.latest is None or self.latest.total == NO_REQUESTS:
-            return frozenset(table for table in Table if table.sums_to_total)
+            return TABLES_OF_VERSION_2
         return frozenset(table for table, rows in self.latest.tables.items() if rows)
 
     # What it takes
@@ -351,7 +352,7 @@ class Life:
         return all(
             _sums_to(self.latest.total, self.latest.tables.get(table, {}).values())
             for table in self.tables
-            if table.sums_to_total
+            if TABLES[table].sums_to_total
         )
 
 

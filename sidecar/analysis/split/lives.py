@@ -10,7 +10,7 @@ from typing import Final
 from sidecar.analysis.split.claims import Claims, claimants
 from sidecar.analysis.split.life import Cut, Life, sum_totals
 from sidecar.analysis.split.plugin_state import PluginReport, plugin_state
-from sidecar.analysis.split.trust import Compared, Standing, Totals, Trust
+from sidecar.analysis.split.trust import Compared, PolledLife, Standing, Totals, Trust
 from sidecar.analysis.split.view import CountedLife, EngineView, FinishedRequests, LivesView
 from sidecar.engine import names
 from sidecar.engine.identity import EngineKey
@@ -352,16 +352,17 @@ class Lives:
             if life.hello.started > at:  # the clock was set back
                 life.trust.forget_origin()
             life.trust.began_midway |= bool(earlier)
-            life.trust.compare(
-                at,
-                life.reports,
-                life.latest.totals,
-                counted,
-                1 - self.lowest_coverage,
+            polled = PolledLife(
+                at=at,
+                reports=life.reports,
+                total=life.latest.totals,
+                counted=counted,
                 earlier=sum_totals(one.latest for one in earlier),
                 counting=sum_totals(one.confirmed for one in earlier if one.has_counted),
                 is_succeeded=bool(later) and not life.connections,
             )
+            life.trust.compare(polled, tolerance=1 - self.lowest_coverage)
+
             if life.trust.standing is not Standing.AGREES or key in self._disputed:
                 continue
             life.confirmed = life.latest

@@ -14,23 +14,16 @@ from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.split.life import Cut, TableRows
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.windows.growth import HOUR, GrowthWindow
-from sidecar.requests.messages import ENDINGS, OTHER, Table
+from sidecar.requests.tables import GROUPED, OTHER, Table
 from sidecar.requests.tally import NO_REQUESTS, Tally
 
 GREEDY: Final = "0"
 _TEMPERATURE_EDGES: Final = (0.0, 0.3, 0.5, 0.7, 1.0)
-PROMPT_LABELS: Final = ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+")
-_PROMPT_EDGES: Final = (9, 11, 13, 15)  # the highest exponent of each but the last: 512 is 2**9
 MOST_ADAPTERS: Final = 9  # with "none"
 NO_ADAPTER: Final = "none"
 
 Label = tuple[Table, str]
 Tallies = Mapping[Label, Tally]
-
-
-def prompt_label(exponent: int) -> str:
-    """The group of prompts of at most 2 ** ``exponent`` tokens."""
-    return PROMPT_LABELS[bisect_left(_PROMPT_EDGES, exponent)]
 
 
 class TemperatureBuckets:
@@ -87,11 +80,15 @@ class RequestLabels:
         self.overflowed = len(since) - len(named)
         return named != before
 
+    def has(self, table: Table) -> bool:
+        """Whether the rows of a table have labels."""
+        return table is not Table.ADAPTER or self._names_adapters
+
     def sums(self, tables: Mapping[Table, TableRows]) -> dict[Label, Tally]:
         """The tallies of one cut by label."""
         sums: dict[Label, Tally] = {}
         for table, rows in tables.items():
-            if table is Table.ADAPTER and not self._names_adapters:
+            if not self.has(table):
                 continue
             for row in rows.values():
                 label = (table, self.label(table, row.key))
@@ -100,12 +97,11 @@ class RequestLabels:
 
     def label(self, table: Table, key: int | str) -> str:
         """The label of a row's key in a table."""
-        if isinstance(key, int):
-            is_temperature = table is Table.TEMPERATURE
-            return self._buckets.label(key) if is_temperature else prompt_label(key)
+        if table is Table.TEMPERATURE:
+            return self._buckets.label(key)
         if table is Table.ADAPTER:
-            return (key or NO_ADAPTER) if key in self._adapters else OTHER
-        return key
+            return (str(key) or NO_ADAPTER) if key in self._adapters else OTHER
+        return GROUPED[table].label(key)
 
 
 def sum_by_label(tallies: Iterable[Tallies]) -> dict[Label, Tally]:
@@ -168,27 +164,17 @@ def _acceptance(window: GrowthWindow[Tally]) -> Acceptance:
     )
 
 
-GROUPED: Final = {
-    Table.PROMPT_TOKENS: PROMPT_LABELS,
-    Table.OUTPUT: ("free", "structured"),
-    Table.ENDING: ENDINGS,
-    Table.SAMPLING: ("greedy", "plain", "filtered", "penalties"),
-    Table.ADAPTER: (),
-}
-"""The labels that exist from the start, by table."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
     """One model's requests in one group.
 
-    ``by`` is prompt_tokens, output, ending, sampling or adapter; ``tally`` is as above.
+    ``by`` is one of the tables ``GROUPED``; ``tally`` is as above.
     ``difference`` is how far the acceptance of those that finished in the window lies above that of
     the model's other requests at the same temperatures; None if too few can be compared.
     ``without_drafts``: vLLM drafted nothing for its requests of the window, but did for others.
     """
 
-    by: str
+    by: Table
     group: str
     tally: "Tally"
     window: Acceptance

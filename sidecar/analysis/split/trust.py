@@ -5,7 +5,7 @@ Drafts are compared or, where vLLM drafts nothing, generated tokens.
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -46,7 +46,7 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _Comparison:
     """A cut's ``total``, and what vLLM had counted at its moment: from ``least`` to ``most``.
 
     The three have the same numbers.
@@ -56,9 +56,9 @@ class _Cut:
     least: Totals
     most: Totals
 
-    def since(self, before: "_Cut") -> "_Cut":
+    def since(self, before: "_Comparison") -> "_Comparison":
         """The growth since an earlier cut."""
-        return _Cut(
+        return _Comparison(
             total=_subtract(self.total, before.total),
             least=_subtract(self.least, before.most),
             most=_subtract(self.most, before.least),
@@ -76,17 +76,18 @@ class _Cut:
         """Whether it is either."""
         return self.is_below(tolerance) or self.is_above(tolerance)
 
-    def less(self, origin: Totals) -> "_Cut":
+    def less(self, origin: Totals) -> "_Comparison":
         """The cut beside what vLLM has counted beyond the ``origin``."""
-        return _Cut(
+        return _Comparison(
             total=self.total,
             least={name: least - origin.get(name, 0) for name, least in self.least.items()},
             most={name: most - origin.get(name, 0) for name, most in self.most.items()},
         )
 
-    def plus(self, others: Totals) -> "_Cut":
+    def plus(self, others: Totals) -> "_Comparison":
         """The cut together with what ``others`` have counted for the same engine."""
         total = {name: number + others.get(name, 0) for name, number in self.total.items()}
+
         return replace(self, total=total)
 
     def is_telling(self, tolerance: float) -> bool:
@@ -133,7 +134,26 @@ class _Mark:
     """An earlier cut, and when it agreed: growth since then is compared."""
 
     at: float
-    cut: _Cut
+    cut: _Comparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolledLife:
+    """What a good poll at ``at`` gives to compare of a life.
+
+    These are ``total``, of its latest cut, which came after ``reports`` reports, and ``counted``,
+    vLLM's counters. ``earlier`` is what the lives before it had reported, ``counting`` what those
+    of them had that are part of the split. ``is_succeeded``: the life has left, and what vLLM
+    counts may be another one's by now.
+    """
+
+    at: float
+    reports: int
+    total: Totals
+    counted: Totals
+    earlier: Totals = field(default_factory=dict)
+    counting: Totals = field(default_factory=dict)
+    is_succeeded: bool = False
 
 
 class Trust:
@@ -159,8 +179,8 @@ class Trust:
         self.explains_all = False
         # whether it differs by a cut of its own, and not by having reported nothing for long
         self.is_contradicted = False
-        # Of the last comparison that told whether the two agree; see ``_Cut``. Where they do, it is
-        # of all that vLLM has counted, and the split has of it.
+        # Of the last comparison that told whether the two agree. Where they do, it is of all that
+        # vLLM has counted, and the split has of it.
         self.ratio: float | None = None
         self._origin: Totals = origin or {}
         # whether it follows another life, so that vLLM's counters have more than its own
@@ -179,7 +199,7 @@ class Trust:
         self._off_since: float | None = None  # the first poll at which one was behind the other
         self._marks: deque[_Mark] = deque()  # a few, the oldest first
         # the cut of the last poll, which becomes a mark once vLLM's API server has caught up
-        self._next_mark: _Cut | None = None
+        self._next_mark: _Comparison | None = None
         # polls since the latest cut at which vLLM had counted more than at the poll before
         self._unreported = 0
 
@@ -224,46 +244,31 @@ class Trust:
         """The life is older than vLLM's counters; what it had counted before them is unknown."""
         self._have_counters_restarted = True
 
-    def compare(
-        self,
-        at: float,
-        reports: int,
-        total: Totals,
-        counted: Totals,
-        tolerance: float,
-        *,
-        earlier: Totals | None = None,
-        counting: Totals | None = None,
-        is_succeeded: bool = False,
-    ) -> None:
-        """Takes in a good poll at ``at``: the latest cut's ``total``, and vLLM's counters.
+    def compare(self, life: PolledLife, tolerance: float) -> None:
+        """Takes in a good poll. The two totals may differ by the fraction ``tolerance``."""
+        self._follow_clock(life.at)
+        self._take_in(life.reports, life.counted)
+        has_counted = any(life.counted.values()) or any(life.total.values())
+        if life.counted and not has_counted:
+            self._idle_at = life.at
 
-        The cut came after ``reports`` reports. The two may differ by the fraction ``tolerance``.
-        ``earlier`` is what the lives before it had reported, ``counting`` what those of them had
-        that are part of the split; None if there was none. ``is_succeeded``: the life has left, and
-        what vLLM counts may be another one's by now.
-        """
-        self._follow_clock(at)
-        self._take_in(reports, counted)
-        if counted and not any(counted.values()) and not any(total.values()):
-            self._idle_at = at
-
-        names = self._names(total, counted)
+        names = self._names(life.total, life.counted)
         if not names:
             self._wait()
             return
 
-        cut = self._cut(names, total, counted)
-        self._mark(at, cut)
-        standing, told = self._find(cut, tolerance, earlier, is_succeeded=is_succeeded)
+        cut = self._beside(names, life.total, life.counted)
+        self._mark(life.at, cut)
+        standing, told = self._find(cut, tolerance, life.earlier, is_succeeded=life.is_succeeded)
         if standing is Standing.AGREES and not (self.is_proven or told.is_telling(tolerance)):
             standing = Standing.WAITS
 
         is_silent = self._unreported > _MOST_UNREPORTED
         if standing is Standing.DIFFERS or is_silent:
-            self._differ(at, told.farthest(tolerance), is_silent=is_silent)
+            self._differ(life.at, told.farthest(tolerance), is_silent=is_silent)
         elif standing is Standing.AGREES:
-            self._agree(self.ratio if is_succeeded else self._share(cut, told, counting or {}))
+            share = self.ratio if life.is_succeeded else self._share(cut, told, life.counting)
+            self._agree(share)
         else:
             self._off_since = None
             self._wait()
@@ -314,17 +319,18 @@ class Trust:
             return (Compared.GENERATION_TOKENS,)
         return drafted
 
-    def _cut(self, names: Collection[Compared], total: Totals, counted: Totals) -> _Cut:
+    def _beside(self, names: Collection[Compared], total: Totals, counted: Totals) -> _Comparison:
+        """The cut's ``total`` beside what vLLM has ``counted``, in these numbers."""
         least = self._least
         if least is None or not least.keys() >= set(names):
             least = dict.fromkeys(names, 0)
-        return _Cut(
+        return _Comparison(
             total={name: total[name] for name in names},
             least={name: least[name] for name in names},
             most={name: counted[name] for name in names},
         )
 
-    def _mark(self, at: float, cut: _Cut) -> None:
+    def _mark(self, at: float, cut: _Comparison) -> None:
         """Marks the cut of the last poll.
 
         By now, vLLM's API server has counted all of it.
@@ -341,20 +347,20 @@ class Trust:
         while len(self._marks) > 1 and at - self._marks[1].at >= _SPAN:
             self._marks.popleft()
 
-    def _note_for_a_mark(self, cut: _Cut, standing: Standing) -> None:
+    def _note_for_a_mark(self, cut: _Comparison, standing: Standing) -> None:
         is_first = standing is Standing.WAITS and not self._marks
         if self._least is not None and (standing is Standing.AGREES or is_first):
             self._next_mark = cut
 
     def _find(
-        self, cut: _Cut, tolerance: float, earlier: Totals | None, *, is_succeeded: bool
-    ) -> tuple[Standing, _Cut]:
+        self, cut: _Comparison, tolerance: float, earlier: Totals, *, is_succeeded: bool
+    ) -> tuple[Standing, _Comparison]:
         """How the cut compares, and what tells it: the cut itself, or its growth since a mark."""
         growth = cut.since(self._marks[0].cut) if self._marks else None
         whole = self._as_of_now(cut).less(self._origin)
         self.explains_all = False
         if self._have_counters_restarted:
-            return _compared(growth or cut, tolerance, is_known=growth is not None)
+            return _standing(growth or cut, tolerance, is_known=growth is not None)
         if whole.is_above(tolerance):
             return Standing.DIFFERS, whole
         if is_succeeded:  # it keeps what it has, but this confirms nothing
@@ -362,19 +368,19 @@ class Trust:
 
         if whole.is_telling_and_within(tolerance):
             self._may_be_midway = False
-            self.explains_all = self._has_rest(cut, earlier or {}, tolerance)
+            self.explains_all = self._has_rest(cut, earlier, tolerance)
         elif self.follows_another:
-            return self._find_midway(cut, growth, earlier or {}, tolerance)
+            return self._find_midway(cut, growth, earlier, tolerance)
 
         if whole.is_below(tolerance) or growth is None:
-            return _compared(whole, tolerance)
+            return _standing(whole, tolerance)
 
-        standing, told = _compared(growth, tolerance)
+        standing, told = _standing(growth, tolerance)
         return standing, told if standing is Standing.DIFFERS else whole
 
     def _find_midway(
-        self, cut: _Cut, growth: _Cut | None, earlier: Totals, tolerance: float
-    ) -> tuple[Standing, _Cut]:
+        self, cut: _Comparison, growth: _Comparison | None, earlier: Totals, tolerance: float
+    ) -> tuple[Standing, _Comparison]:
         """The same where vLLM's counters have what earlier lives counted.
 
         These may have counted more than they reported. Where they have not, all is explained.
@@ -383,9 +389,9 @@ class Trust:
         if rest.is_telling_and_within(tolerance):
             self.explains_all = self._has_rest(cut, earlier, tolerance)
             return Standing.AGREES, rest
-        return _compared(growth or cut, tolerance, is_known=growth is not None)
+        return _standing(growth or cut, tolerance, is_known=growth is not None)
 
-    def _has_rest(self, cut: _Cut, earlier: Totals, tolerance: float) -> bool:
+    def _has_rest(self, cut: _Comparison, earlier: Totals, tolerance: float) -> bool:
         """Whether ``earlier`` is all that vLLM has counted beyond the cut, and nothing else can be.
 
         A few drafts of a stranger are not taken for those that vLLM's API server is ahead by.
@@ -401,7 +407,7 @@ class Trust:
                 return False
         return any(earlier.get(name, 0) for name in cut.total)
 
-    def _as_of_now(self, cut: _Cut) -> _Cut:
+    def _as_of_now(self, cut: _Comparison) -> _Comparison:
         """The cut beside what vLLM has counted by now, if it should have as much.
 
         One that has agreed falls behind while no report comes; so may the first one, of which
@@ -411,7 +417,7 @@ class Trust:
             return replace(cut, least=cut.most)
         return cut
 
-    def _share(self, cut: _Cut, told: _Cut, counting: Totals) -> float | None:
+    def _share(self, cut: _Comparison, told: _Comparison, counting: Totals) -> float | None:
         """How much of vLLM's count the split has, with what lives before this one contribute.
 
         An engine core that ended before it could send its last counts is missing there, however
@@ -452,10 +458,15 @@ class Trust:
             self.standing = Standing.AGREES if self._has_agreed else Standing.WAITS
 
 
-def _compared(cut: _Cut, tolerance: float, *, is_known: bool = True) -> tuple[Standing, _Cut]:
+def _standing(
+    cut: _Comparison, tolerance: float, *, is_known: bool = True
+) -> tuple[Standing, _Comparison]:
+    """How a cut compares, and the cut."""
     if not is_known:
         return Standing.WAITS, cut
-    return (Standing.DIFFERS if cut.is_outside(tolerance) else Standing.AGREES), cut
+    if cut.is_outside(tolerance):
+        return Standing.DIFFERS, cut
+    return Standing.AGREES, cut
 
 
 def _subtract(totals: Totals, before: Totals) -> Totals:

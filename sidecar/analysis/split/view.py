@@ -6,14 +6,8 @@ from dataclasses import dataclass, field
 from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
 from sidecar.engine.identity import EngineKey
-from sidecar.requests.messages import (
-    Configuration,
-    FinishedRequest,
-    Hello,
-    Speculation,
-    StepTally,
-    Table,
-)
+from sidecar.requests.messages import Configuration, FinishedRequest, Hello, Speculation, StepTally
+from sidecar.requests.tables import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,14 @@ def duration_bin(seconds: float) -> int:
     return math.floor(math.log(bounded, DURATION_BIN))
 
 
+def count_bin(count: float) -> int:
+    """The bin of a number of things, at least 0.
+
+    It is as narrow as a duration's, so every number below 50 has its own.
+    """
+    return duration_bin(count)
+
+
 class Ordered:
     """Values in ascending order, each with how often it occurs; equal ones are stored once."""
 
@@ -40,6 +48,13 @@ class Ordered:
     def __getitem__(self, index: int) -> float:
         value, _ = self.counts[bisect_right(self._ends, index)]
         return value
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of the values; None without any."""
+        if not self.counts:
+            return None
+        return sum(value * count for value, count in self.counts) / len(self)
 
 
 class Recent:

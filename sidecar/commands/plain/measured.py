@@ -19,8 +19,6 @@ from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapsh
 from sidecar.errors import ScrapeError
 from sidecar.log import StateLog
 from sidecar.requests.messages import (
-    ABOVE_2,
-    Ending,
     FinishedRequest,
     Hello,
     Message,
@@ -28,6 +26,7 @@ from sidecar.requests.messages import (
     StepKey,
     StepTally,
 )
+from sidecar.requests.tables import ABOVE_2, Ending
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.settings.groups import Limits

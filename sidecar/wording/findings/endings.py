@@ -5,7 +5,7 @@ from typing import Final
 from sidecar.analysis.endings import EndingChange, Reference
 from sidecar.analysis.findings.endings import EmptyReplies, EndsBadly, Looping
 from sidecar.analysis.report import ModelReport
-from sidecar.requests.messages import EMPTY, LOOP
+from sidecar.requests.tables import EMPTY, LOOP
 from sidecar.wording.findings.explanation import Explanation, Words
 from sidecar.wording.numbers import percent
 

@@ -10,6 +10,11 @@ from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.requests.messages import Speculation
 
 
+def as_option(config: str) -> str:
+    """A whole --speculative-config as an option of vLLM's command line."""
+    return f"--speculative-config {quote(config)}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """A finding in words.
@@ -35,7 +40,7 @@ class Explanation:
     @property
     def option(self) -> str:
         """``config`` as an option of vLLM's command line."""
-        return f"--speculative-config {quote(self.config)}" if self.config else ""
+        return as_option(self.config) if self.config else ""
 
 
 AnyFinding = TypeVar("AnyFinding", bound=Finding)

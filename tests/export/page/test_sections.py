@@ -24,6 +24,7 @@ from sidecar.export.sections import marked
 from sidecar.requests.messages import Speculation
 from sidecar.settings.baselines import PlainCache
 from sidecar.wording.plugin import plugin_sentence
+from tests.analysis.test_checklist import GOOD, LIGHT
 from tests.export import reports
 from tests.export.reports import (
     NEVER_CONNECTED,
@@ -74,6 +75,20 @@ def test_a_temperature_that_is_not_judged_says_why_and_its_marks_are_explained()
         " below" in page
     )
     assert "Marks, a rule of thumb: below 50%" in page
+
+
+def test_a_model_that_does_not_speculate_has_a_checklist():
+    """With the conclusion once, and what to paste as it is."""
+    sampled = replace(GOOD, cool=0.0, hot=1.0)
+    tree = reports.plain_model(sampled, LIGHT)
+    page = text(tree)
+
+    assert page.count("By 40 requests in 10 min, speculation may pay or not.") == 1
+    assert "demo: would speculation suit it? says this pod speaks for it" in page
+    assert "temperatures against median 0; 0% up to 0.5, 100% above 0.8" in page
+    assert "To try first eagle3 A head that was trained for this model" in page
+    assert '\'{"method": "eagle3", "model": "YOUR-EAGLE3-HEAD",' in page
+    assert "would speculation suit it?" not in text(model())
 
 
 def test_names_are_escaped():

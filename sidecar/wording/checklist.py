@@ -1,0 +1,354 @@
+"""The checklist in words: what this pod's numbers say, and what to try first."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from sidecar.analysis.checklist.candidates import Candidate, Reason
+from sidecar.analysis.checklist.checklist import (
+    LIMITS,
+    MOST,
+    Checklist,
+    Condition,
+    Line,
+    Readiness,
+    Stance,
+)
+from sidecar.analysis.checklist.traffic import COOL, HOT, LONG_PROMPT, Traffic
+from sidecar.engine.methods import REJECTED
+from sidecar.wording.findings.explanation import as_option
+from sidecar.wording.numbers import counted, duration, percent
+
+HEADER: Final = ("condition", "says", "this pod", "speaks for it", "speaks against it")
+SAYS: Final = {
+    Stance.FOR: "for",
+    Stance.AGAINST: "against",
+    Stance.UNDECIDED: "between",
+    Stance.UNKNOWN: "not known",
+}
+_MEASURE: Final = (
+    "These limits are rules of thumb. Only a measurement decides: `specdec-sidecar sweep --against`"
+    " (docs/measure.md)."
+)
+_NONE: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateText:
+    """A method to try: why, and the option of vLLM to paste."""
+
+    method: str
+    why: str
+    option: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChecklistText:
+    """The checklist as text: ``rows`` have the columns of ``HEADER``."""
+
+    conclusion: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    candidates: tuple[CandidateText, ...]
+
+
+def checklist_text(checklist: Checklist) -> ChecklistText:
+    """All that is said of a checklist."""
+    return ChecklistText(
+        conclusion=conclusion(checklist),
+        header=HEADER,
+        rows=tuple(_row(line, checklist) for line in checklist.lines),
+        candidates=tuple(_candidate(one, checklist) for one in checklist.candidates),
+    )
+
+
+def conclusion(checklist: Checklist) -> str:
+    """What all lines say together, in one to three sentences."""
+    traffic = checklist.traffic
+    if traffic is None:
+        return (
+            "Whether speculation would suit it is not known: that takes what a plug-in reports of"
+            " its requests."
+        )
+    if checklist.verdict is Readiness.INSUFFICIENT_DATA:
+        return (
+            "Not enough requests yet to say whether speculation would suit them:"
+            f" {traffic.requests} of {checklist.least}."
+        )
+
+    seen = f"By {counted(traffic.requests, 'request')} in {duration(traffic.seconds)}"
+    against = checklist.lines_that(Stance.AGAINST)
+    reasons = "; ".join(_against(line, checklist) for line in against)
+    if checklist.verdict is Readiness.LEAVE_OFF:
+        blocking = [line for line in against if line.blocks]
+        reasons = "; ".join(_against(line, checklist) for line in blocking) or reasons
+        return f"{seen}, leave speculation off for now: {reasons}."
+
+    if checklist.verdict is Readiness.TRY:
+        return f"{seen}, speculation is worth a try: nothing speaks against it. {_MEASURE}"
+    if reasons:
+        return f"{seen}, speculation may pay or not. Against it: {reasons}. {_MEASURE}"
+    return f"{seen}, speculation may pay or not: most lines are between the limits. {_MEASURE}"
+
+
+def _row(line: Line, checklist: Checklist) -> tuple[str, ...]:
+    words = _WORDS[line.condition]
+    seen = words.seen(checklist)
+    return (words.name, SAYS[line.stance], seen or _NONE, words.pays, words.loses)
+
+
+def _against(line: Line, checklist: Checklist) -> str:
+    return _WORDS[line.condition].against(checklist)
+
+
+def _candidate(candidate: Candidate, checklist: Checklist) -> CandidateText:
+    return CandidateText(
+        method=candidate.method,
+        why=" ".join(_why(candidate, checklist)),
+        option=as_option(json.dumps(candidate.options)),
+    )
+
+
+_REASONS: Final = {
+    Reason.GUESSES_BEST: (
+        "A head that was trained for this model guesses best; `mtp` if the model has such layers of"
+        " its own. `specdec-sidecar plan` says whether it fits."
+    ),
+    Reason.NO_HEAD: (
+        "A small model of the same family, where there is no such head. `specdec-sidecar plan` says"
+        " whether it fits."
+    ),
+    Reason.REPEATS: (
+        "Structured output, and answers to long prompts, repeat much. A suffix tree proposes that"
+        " without a model; it needs the package arctic-inference."
+    ),
+}
+
+
+def _why(candidate: Candidate, checklist: Checklist) -> Iterator[str]:
+    yield _REASONS[candidate.reason]
+    if candidate.samples_drafts and checklist.traffic is not None:
+        hot = percent(checklist.traffic.hot)
+        yield f"Its drafts are sampled (vLLM 0.22 and later), since {hot} are above {HOT}."
+    if candidate.gives_up:
+        yield f"vLLM gives up {' and '.join(candidate.gives_up)} for it."
+    if not candidate.is_ruled:
+        yield "Its acceptance rate alone says nothing, so measure a baseline before."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Words:
+    """A condition: its name, what speaks for and against speculation, and this pod's number.
+
+    ``seen`` is a cell of the table, empty where the number is not known, ``against`` a clause.
+    """
+
+    name: str
+    pays: str
+    loses: str
+    seen: Callable[[Checklist], str]
+    against: Callable[[Checklist], str]
+
+
+def _traffic(checklist: Checklist) -> Traffic:
+    return checklist.traffic or Traffic()
+
+
+def _tokens(values: tuple[float, float] | None) -> str:
+    if values is None:
+        return ""
+    median, high = values
+    return f"P50 {median:,.0f}, P95 {high:,.0f} tokens"
+
+
+def _temperatures(checklist: Checklist) -> str:
+    traffic = _traffic(checklist)
+    if traffic.temperature is None:
+        return ""
+    return (
+        f"median {traffic.temperature:g}; {percent(traffic.cool)} up to {COOL},"
+        f" {percent(traffic.hot)} above {HOT}"
+    )
+
+
+def _outputs(checklist: Checklist) -> str:
+    return _tokens(_traffic(checklist).output_tokens)
+
+
+def _short_outputs(checklist: Checklist) -> str:
+    tokens = _traffic(checklist).output_tokens
+    median = 0.0 if tokens is None else tokens[0]
+    return f"half of the outputs have {median:,.0f} tokens or fewer"
+
+
+def _first_tokens(checklist: Checklist) -> str:
+    share = _traffic(checklist).first_token
+    return "" if share is None else f"{percent(share)} of the requests"
+
+
+def _prompts(checklist: Checklist) -> str:
+    traffic = _traffic(checklist)
+    tokens = _tokens(traffic.prompt_tokens)
+    return tokens and f"{tokens}; {percent(traffic.long_prompts)} above {LONG_PROMPT:,}"
+
+
+def _share(part: Callable[[Traffic], float]) -> Callable[[Checklist], str]:
+    """Shows a share of the requests."""
+
+    def shown(checklist: Checklist) -> str:
+        traffic = _traffic(checklist)
+        return f"{percent(part(traffic))} of the requests" if traffic.requests else ""
+
+    return shown
+
+
+def _parameters(checklist: Checklist) -> str:
+    traffic = _traffic(checklist)
+    used = [f"{name} in {percent(share)}" for name, share in traffic.rejected.items()]
+    none = "none" if traffic.requests else ""
+    return " and ".join(used) or none
+
+
+def _rejected(checklist: Checklist) -> str:
+    used = [
+        f"{name} ({percent(share)} of the requests)"
+        for name, share in _traffic(checklist).rejected.items()
+    ]
+    return f"vLLM rejects {' and '.join(used)} with status 400 while it speculates"
+
+
+def _load(checklist: Checklist) -> str:
+    load = checklist.load
+    if load.running is None or load.most is None:
+        return ""
+    return f"{load.running:.1f} running on average, {load.most:.0f} at most"
+
+
+def _heavy_load(checklist: Checklist) -> str:
+    return f"{checklist.load.running or 0:.0f} requests run at once on average"
+
+
+def _queue(checklist: Checklist) -> str:
+    return "" if checklist.load.queued is None else percent(checklist.load.queued)
+
+
+def _queued(checklist: Checklist) -> str:
+    return f"requests wait at {percent(checklist.load.queued)} of the polls"
+
+
+def _kv_cache(checklist: Checklist) -> str:
+    high = checklist.load.kv_cache_high
+    return "" if high is None else percent(high)
+
+
+def _full_cache(checklist: Checklist) -> str:
+    return f"the KV cache is at times more than {percent(checklist.load.kv_cache_high)} full"
+
+
+def _at_most(condition: Condition) -> str:
+    """What speaks for speculation where less is better, as a share."""
+    return f"at most {LIMITS[condition].pays:.0%}"
+
+
+def _from(condition: Condition) -> str:
+    """What speaks against it there."""
+    return f"{LIMITS[condition].loses:.0%} or more"
+
+
+def _hot(checklist: Checklist) -> str:
+    return f"{percent(_traffic(checklist).hot)} of the requests are above T {HOT}"
+
+
+def _late(checklist: Checklist) -> str:
+    share = percent(_traffic(checklist).first_token)
+    return f"{share} of the requests spend at least half of their time before the first token"
+
+
+def _long(checklist: Checklist) -> str:
+    return f"{percent(_traffic(checklist).long_prompts)} of the prompts are long"
+
+
+def _structured(checklist: Checklist) -> str:
+    return f"{percent(_traffic(checklist).structured)} of the requests are structured"
+
+
+def _shaped(checklist: Checklist) -> str:
+    share = percent(_traffic(checklist).shaped)
+    return f"{share} of the requests use top-k, top-p, min-p or penalties"
+
+
+_OUTPUTS: Final = LIMITS[Condition.OUTPUTS]
+_LOAD: Final = LIMITS[Condition.LOAD]
+_WORDS: Final = {
+    Condition.TEMPERATURES: _Words(
+        name="temperatures",
+        pays=f"{MOST:.0%} up to {COOL}",
+        loses=f"{MOST:.0%} above {HOT}",
+        seen=_temperatures,
+        against=_hot,
+    ),
+    Condition.OUTPUTS: _Words(
+        name="output length",
+        pays=f"P50 of {_OUTPUTS.pays:.0f} or more",
+        loses=f"P50 of {_OUTPUTS.loses:.0f} or fewer",
+        seen=_outputs,
+        against=_short_outputs,
+    ),
+    Condition.FIRST_TOKENS: _Words(
+        name="half of the time before the first token",
+        pays=_at_most(Condition.FIRST_TOKENS),
+        loses=_from(Condition.FIRST_TOKENS),
+        seen=_first_tokens,
+        against=_late,
+    ),
+    Condition.PROMPTS: _Words(
+        name="prompt length",
+        pays=f"{_at_most(Condition.PROMPTS)} above {LONG_PROMPT:,}",
+        loses=_from(Condition.PROMPTS),
+        seen=_prompts,
+        against=_long,
+    ),
+    Condition.STRUCTURED: _Words(
+        name="structured output",
+        pays=_at_most(Condition.STRUCTURED),
+        loses=_from(Condition.STRUCTURED),
+        seen=_share(lambda traffic: traffic.structured),
+        against=_structured,
+    ),
+    Condition.SAMPLING: _Words(
+        name="top-k, top-p, min-p, penalties",
+        pays=_at_most(Condition.SAMPLING),
+        loses=_from(Condition.SAMPLING),
+        seen=_share(lambda traffic: traffic.shaped),
+        against=_shaped,
+    ),
+    Condition.PARAMETERS: _Words(
+        name=" and ".join(REJECTED),
+        pays="none",
+        loses="any: status 400 while vLLM speculates",
+        seen=_parameters,
+        against=_rejected,
+    ),
+    Condition.LOAD: _Words(
+        name="load of the busiest engine",
+        pays=f"up to {_LOAD.pays:.0f} running",
+        loses=f"{_LOAD.loses:.0f} or more",
+        seen=_load,
+        against=_heavy_load,
+    ),
+    Condition.QUEUE: _Words(
+        name="polls at which requests wait",
+        pays=_at_most(Condition.QUEUE),
+        loses=_from(Condition.QUEUE),
+        seen=_queue,
+        against=_queued,
+    ),
+    Condition.KV_CACHE: _Words(
+        name="KV cache used, at 95% of the polls",
+        pays=_at_most(Condition.KV_CACHE),
+        loses=_from(Condition.KV_CACHE),
+        seen=_kv_cache,
+        against=_full_cache,
+    ),
+}

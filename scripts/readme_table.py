@@ -13,6 +13,8 @@ from pathlib import Path
 
 import yaml
 
+from sidecar.alerting.conditions import PUSHED
+
 _MARKS = ("<!-- written by scripts/docs from {source} -->\n", "<!-- end -->\n")
 
 
@@ -37,12 +39,13 @@ def main(folder: Path) -> int:
 
 def alerts_table(rules: Path) -> Iterator[str]:
     """The table's lines: a row for each alert, with its summary, a model's name left out."""
-    yield "| alert | severity | says |\n| --- | --- | --- |\n"
+    yield "| alert | severity | direct push | says |\n| --- | --- | --- | --- |\n"
     groups = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
     for rule in (rule for group in groups for rule in group["rules"] if "alert" in rule):
         says = rule["annotations"]["summary"].removeprefix("{{ $labels.model_name }}: ")
         link = f"[{rule['alert'].removeprefix('SpecDecode')}](runbooks/{rule['alert']}.md)"
-        yield f"| {link} | {rule['labels']['severity']} | {_cell(says)} |\n"
+        pushed = "yes" if rule["alert"] in PUSHED else ""
+        yield f"| {link} | {rule['labels']['severity']} | {pushed} | {_cell(says)} |\n"
 
 
 def values_table(values: Path) -> Iterator[str]:

@@ -7,9 +7,10 @@ from typing import Final
 
 from dashboards.builders.query import copied, lately, relabelled, series
 from dashboards.builders.tables import RUNBOOKS, Label
-from sidecar.wording.findings import WORDS
+from sidecar.wording.findings import BY_CODE
 
-FINDINGS: Final = {words.kind.code: words for words in WORDS}
+# A fact has no remedy, and is not exported.
+FINDINGS: Final = {code: words for code, words in BY_CODE.items() if words.remedy}
 HELD: Final = f"{lately(series('finding'))} == 1"
 _RUNBOOK: Final = f"{RUNBOOKS}/${{__data.fields.runbook}}.md"
 

@@ -1,11 +1,13 @@
 """What the direct push alerts on, without Prometheus.
 
-These are the shipped rules, and a table over the report's judgements.
+These are the shipped rules, with a table over the report's judgements and the rows of
+``analysis/limits.py``.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
@@ -15,6 +17,7 @@ from sidecar.alerting.past import Past
 from sidecar.analysis.findings.endings import EndsBadly
 from sidecar.analysis.findings.finding import advised
 from sidecar.analysis.findings.not_speculating import NotSpeculating
+from sidecar.analysis.limits import LIMITS
 from sidecar.analysis.report import ModelReport, Report
 from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.errors import BadStatus, Interrupted, TimedOut, Unreachable
@@ -37,12 +40,29 @@ NO_ANSWER: Final = frozenset(
     error.reason for error in (BadStatus, Interrupted, TimedOut, Unreachable)
 )
 _DOWN_SECONDS: Final = 180.0  # as in the rule, whose `for` would begin anew with Prometheus
-_COLLAPSED: Final = "SpecDecodeAcceptanceCollapsed"
-_DROPPED: Final = "SpecDecodeAcceptanceLow"
-_SLOWER: Final = "SpecDecodeSlowerThanPlain"
-# The critical alerts that one cause can raise: of a model, one at a time.
-ONE_CAUSE: Final = frozenset({_COLLAPSED, _DROPPED, _SLOWER})
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Alert(StrEnum):
+    """The alerts that follow from more than one value and its threshold."""
+
+    COLLAPSED = "SpecDecodeAcceptanceCollapsed"
+    LOW = "SpecDecodeAcceptanceLow"
+    LOW_AT_TEMPERATURE = "SpecDecodeAcceptanceLowAtTemperature"
+    SLOWER = "SpecDecodeSlowerThanPlain"
+    SLOWER_AT_TEMPERATURE = "SpecDecodeSlowerThanPlainAtTemperature"
+    OUTPUT_WORSE = "SpecDecodeOutputWorse"
+    NOT_SPECULATING = "SpecDecodeNotSpeculating"
+    STALLED = "SpecDecodeEngineStalled"
+    DOWN = "SpecDecodeVLLMDown"
+    NEVER_UP = "SpecDecodeVLLMNeverUp"
+    UNREADABLE = "SpecDecodeVLLMUnreadable"
+
+
+PUSHED: Final = frozenset({*Alert, *(limit.alert for limit in LIMITS)})
+"""The alerts that one pod's report tells, by name."""
+# The critical alerts that one cause can raise: of a model, one at a time.
+ONE_CAUSE: Final = frozenset({Alert.COLLAPSED, Alert.LOW, Alert.SLOWER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,43 +150,41 @@ def conditions(
 def _on_vllm(report: Report, past: Past, thresholds: Thresholds, pace: float) -> str | None:
     """The rule on vLLM itself whose condition holds, if any does."""
     if past.was_stalled:
-        return "SpecDecodeEngineStalled"  # also while vLLM is down after it: one cause, one page
+        return Alert.STALLED  # also while vLLM is down after it: one cause, one page
 
     scrape = report.scrape
     # Without an error, no poll has ended yet.
     if scrape.up or scrape.last_error is None:
         return None
     if scrape.last_error.reason not in NO_ANSWER:
-        return "SpecDecodeVLLMUnreadable"
+        return Alert.UNREADABLE
 
     if scrape.last_scrape is not None:
         is_down = report.at - scrape.last_scrape >= pace * _DOWN_SECONDS
-        return "SpecDecodeVLLMDown" if is_down else None
+        return Alert.DOWN if is_down else None
 
     waited = report.at - (report.at if past.began is None else past.began)
     is_late = waited > pace * thresholds.startup_time
-    return "SpecDecodeVLLMNeverUp" if is_late else None
+    return Alert.NEVER_UP if is_late else None
 
 
 def _table(
     model: ModelReport, past: Past, thresholds: Thresholds, paged: str | None
 ) -> Iterator[tuple[str, Mapping[str, str], float | None]]:
     """Each rule with its additional labels and its value; None if its condition does not hold."""
-    breaches = model.breaches
     drafts_nothing = any(isinstance(finding, NotSpeculating) for finding in model.findings)
 
     yield from _losing(model, past, thresholds, paged)
-    yield "SpecDecodeOutputWorse", {}, _bad_endings(model)
-    yield "SpecDecodeNotSpeculating", {}, 1.0 if drafts_nothing else None
-    yield "SpecDecodeAcceptanceP10Low", {}, breaches.acceptance_p10
-    yield "SpecDecodeLatencyGapWide", {}, breaches.latency_gap_growth
-    yield "SpecDecodeKVCachePressure", {}, breaches.kv_cache_usage
+    yield Alert.OUTPUT_WORSE, {}, _bad_endings(model)
+    yield Alert.NOT_SPECULATING, {}, 1.0 if drafts_nothing else None
+    for alert, value in model.breaches.items():
+        yield alert, {}, value
 
     for temperature in model.temperatures:
         labels = {"temperature": temperature.temperature}
         judgement = temperature.judgement
-        yield "SpecDecodeAcceptanceLowAtTemperature", labels, _low(judgement, loses=True)
-        yield "SpecDecodeSlowerThanPlainAtTemperature", labels, _slower(judgement)
+        yield Alert.LOW_AT_TEMPERATURE, labels, _low(judgement, loses=True)
+        yield Alert.SLOWER_AT_TEMPERATURE, labels, _slower(judgement)
 
 
 def _bad_endings(model: ModelReport) -> float | None:
@@ -192,27 +210,27 @@ def _losing(
     is_critical = low is not None and thresholds.acceptance_low_is_critical
     has_dropped = past.has_dropped(model) and not is_measured
     is_alarming = (has_dropped or is_critical) and not whole.has_collapsed
-    stays_low = paged == _DROPPED and _low(whole, loses=True) is not None
+    stays_low = paged == Alert.LOW and _low(whole, loses=True) is not None
 
-    values = {
-        _COLLAPSED: whole.acceptance if whole.has_collapsed else None,
-        _DROPPED: whole.acceptance if is_alarming or stays_low else None,
-        _SLOWER: _slower(whole),
+    values: dict[str, float | None] = {
+        Alert.COLLAPSED: whole.acceptance if whole.has_collapsed else None,
+        Alert.LOW: whole.acceptance if is_alarming or stays_low else None,
+        Alert.SLOWER: _slower(whole),
     }
     if paged is not None:
         page = paged
     elif whole.has_collapsed:
-        page = _COLLAPSED
+        page = Alert.COLLAPSED
     else:
-        page = _DROPPED if is_alarming else _SLOWER
+        page = Alert.LOW if is_alarming else Alert.SLOWER
 
     yield page, {}, values[page]
 
-    if not is_alarming and paged != _DROPPED:
-        yield "SpecDecodeAcceptanceLow/warning", {}, low
+    if not is_alarming and paged != Alert.LOW:
+        yield f"{Alert.LOW}/warning", {}, low
 
     information = whole.acceptance if whole.is_low and low is None else None
-    yield "SpecDecodeAcceptanceLow/info", {}, information
+    yield f"{Alert.LOW}/info", {}, information
 
 
 def _low(judgement: Judgement, *, loses: bool) -> float | None:

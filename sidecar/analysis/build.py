@@ -1,6 +1,6 @@
 """Builds, from the facts of a poll, the evidence on a model and its part of the report."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -8,7 +8,6 @@ from sidecar.analysis.checklist.checklist import Checklist, checklist
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.engine.latency import gap_growth
 from sidecar.analysis.evidence import (
     NO_DRAFTS,
     Acceptance,
@@ -20,7 +19,8 @@ from sidecar.analysis.evidence import (
 from sidecar.analysis.facts import EngineFacts, ModelFacts
 from sidecar.analysis.findings.catalog import find
 from sidecar.analysis.findings.situation import Situation
-from sidecar.analysis.model_state import ENGINE, STRUCTURED
+from sidecar.analysis.limits import breaches, limited_values
+from sidecar.analysis.model_state import ENGINE
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.model_speed import costs_by_load
 from sidecar.analysis.speed.speedup import EngineSpeed
@@ -28,7 +28,6 @@ from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import group_reports
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.analysis.windows.recent import Ordered
-from sidecar.engine.names import Phase
 from sidecar.requests.tables import ENDINGS, LOOP, Table
 from sidecar.settings.groups import Thresholds
 
@@ -40,16 +39,12 @@ _TIMES: Final = (0.5, 0.95, 0.99)
 
 def evidence(facts: ModelFacts, thresholds: Thresholds) -> ModelEvidence:
     """What the model is judged by."""
-    model = facts.model
-    plain_tpot = model.plain_latencies.get(Phase.TPOT, {})
     return ModelEvidence(
-        model_name=model.name,
+        model_name=facts.model.name,
         whole=_whole(facts, thresholds),
         temperatures={label: _at_temperature(facts, label) for label in facts.windows},
         engines={engine.state.key.engine: _on_engine(engine) for engine in facts.speculating},
-        acceptance_p10=facts.acceptance_p10,
-        latency_gap_growth=_gap_growth(facts.present, plain_tpot, thresholds.min_requests),
-        kv_cache_peak=_kv_cache_peak(facts),
+        limited=limited_values(facts, thresholds),
     )
 
 
@@ -138,30 +133,6 @@ def _is_data_parallel(engine: EngineFacts) -> bool:
     return size > 1 or engine.state.key.number != "0"
 
 
-def _kv_cache_peak(facts: ModelFacts) -> float | None:
-    """See ``ModelEvidence``."""
-    waiting = [engine.state for engine in facts.present if engine.state.waiting > 0]
-    peaks = [state.kv_cache.peak(facts.at) for state in waiting]
-    return max((peak for peak in peaks if peak is not None), default=None)
-
-
-def _gap_growth(
-    present: Iterable[EngineFacts], baseline: Mapping[float, float], least: int
-) -> float | None:
-    """See ``ModelEvidence``. P99 of fewer than ``least`` requests is just the slowest one."""
-    growths = []
-    for engine in present:
-        latency = engine.state.latencies.get(Phase.TPOT)
-        if latency is None or latency.count < least:
-            continue
-
-        growth = gap_growth(latency, baseline)
-        if growth is not None:
-            growths.append(growth)
-
-    return max(growths, default=None)
-
-
 def _at_positions(window: Acceptance, temperatures: Iterable[Acceptance]) -> Acceptance:
     """The window with the plug-in's counts by position, including the tokens drafted at each."""
     split = sum_windows(list(temperatures))
@@ -203,7 +174,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
         plain_steps=model.speed.curve,
         plain_latencies=model.plain_latencies,
         endings=facts.endings,
-        breaches=judged.breaches,
+        breaches=breaches(judged.limited, judged.whole, thresholds),
     )
     if not facts.is_fresh:
         return report
@@ -215,7 +186,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
     situation = Situation(
         model=report,
         sampling=model.strata[Table.SAMPLING].sums if has_sampling else {},
-        forbidden=model.counts.sums.get(STRUCTURED, 0),
+        counts=model.counts.sums,
         thresholds=thresholds,
     )
     return replace(report, findings=find(situation))

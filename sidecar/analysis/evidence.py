@@ -175,15 +175,11 @@ class ModelEvidence:
     """What is known about one model: over all its engines, by engine, and by temperature.
 
     The last is known only if the plug-in is connected; ``temperatures`` is empty while the split is
-    withheld. ``acceptance_p10`` is of single requests; ``latency_gap_growth`` is P99 - P50 of the
-    time per output token / the baseline's, of the engine where it is widest; ``kv_cache_peak`` is
-    the fullest engine's of those where requests wait for capacity; each is None if unknown.
+    withheld. ``limited`` has the values of ``limits.py`` that are known, by alert.
     """
 
     model_name: str
     whole: Evidence
     temperatures: Mapping[str, Evidence] = field(default_factory=dict)
     engines: Mapping[str, Evidence] = field(default_factory=dict)
-    acceptance_p10: float | None = None
-    latency_gap_growth: float | None = None
-    kv_cache_peak: float | None = None
+    limited: Mapping[str, float] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from sidecar.analysis.checklist.traffic import TrafficWindow
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.endings import Endings
 from sidecar.analysis.evidence import Acceptance
+from sidecar.analysis.request_count import RequestCount
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.life import Cut
@@ -37,7 +38,6 @@ from sidecar.settings.baselines import PlainEndings
 from sidecar.settings.groups import MOST_MIN_REQUESTS
 
 ENGINE: Final = "engine"  # divides requests as a table does
-STRUCTURED: Final = "structured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,11 @@ class _Latest(NamedTuple):
 class ModelState:
     """One model; bounded whatever the traffic. Every temperature exists from the start, at 0."""
 
-    def __init__(self, name: str, settings: Settings) -> None:
+    def __init__(self, name: str, settings: Settings, counted: Sequence[RequestCount] = ()) -> None:
+        """``counted`` are the numbers of finished requests that ``counts`` has."""
         self.name = name
         self._settings = settings
+        self._counted = tuple(counted)
         self._buckets = TemperatureBuckets(settings.temperature_buckets)
         window = settings.latency_window
         measured = settings.measured
@@ -87,8 +89,8 @@ class ModelState:
         self.strata = {
             by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*compared, ENGINE)
         }
-        # the tokens of structured requests without drafts
-        self.counts = SlidingSums[str, int](settings.latency_window)
+        # what the findings need of the window's finished requests; a count that is 0 is missing
+        self.counts = SlidingSums[RequestCount, int](settings.latency_window)
         self.traffic = TrafficWindow()
 
         baseline = self._usual_endings(measured.plain_endings.get(name, {}))
@@ -105,7 +107,7 @@ class ModelState:
 
         What is exported as a counter goes on: distributions, and the time saved and lost.
         """
-        again = ModelState(self.name, self._settings)
+        again = ModelState(self.name, self._settings, self._counted)
         for label, state in self.temperatures.items():
             again.temperatures[label].go_on_from(state)
             again.speed.temperature(label).saved = self.speed.temperature(label).saved
@@ -220,10 +222,12 @@ class ModelState:
 
     def _count(self, at: float, requests: Sequence[FinishedRequest]) -> None:
         """Adds finished requests to ``counts``."""
-        undrafted = [one for one in requests if one.structured and not one.drafts]
-        tokens = sum(max(one.output_tokens - 1, 0) for one in undrafted)
-        if tokens:
-            self.counts.add(at, {STRUCTURED: tokens})
+        counts = {}
+        for count in self._counted:
+            total = sum(count.of(request) for request in requests)
+            if total:
+                counts[count] = total
+        self.counts.add(at, counts)
 
     def _by_temperature(
         self, requests: Iterable[FinishedRequest]

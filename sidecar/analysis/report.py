@@ -25,7 +25,7 @@ from sidecar.analysis.speed.speedup import EngineSpeed, Held, LoadReport, Speedu
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
-from sidecar.analysis.verdict import Breaches, Judgement
+from sidecar.analysis.verdict import Judgement
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.requests.messages import Configuration, Speculation
@@ -145,8 +145,8 @@ class ModelReport:
     checklist: Checklist | None = None  # None if it speculates
     endings: EndingsReport | None = None  # of the window's finished requests
     findings: tuple[Finding, ...] = ()  # why speculation loses, what to change first first
-    # as of the last good poll, like the judgement
-    breaches: Breaches = field(default_factory=Breaches)
+    # by alert, the values that are past their limits, as of the last good poll: see ``limits.py``
+    breaches: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def kv_cache_capacity_tokens(self) -> int | None:

@@ -13,6 +13,7 @@ from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.engine.health import HealthWatch, vitals
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.facts import ModelFacts, gather
+from sidecar.analysis.findings.catalog import COUNTS
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import ModelReport, OwnReport, Report
 from sidecar.analysis.series import shown_positions
@@ -232,7 +233,7 @@ class State:
         for key in self._engines.states:
             name = key.model_name
             model = known.get(name) or self._models.get(name)
-            self._models[name] = model or ModelState(name, self._settings)
+            self._models[name] = model or ModelState(name, self._settings, COUNTS)
 
         for model in self._models.values():
             model.speed.forget_all_but(self._engines.states.keys())

@@ -1,8 +1,8 @@
 """Whether speculation pays, for a model as a whole, its temperatures and its engines.
 
 Only this module judges. The page, the report, the JSON, the metrics, the pod's alerts and the
-direct push read a ``Judgement`` and decide nothing. ``Breaches`` are for the direct push alone:
-Prometheus compares these values over longer times.
+direct push read a ``Judgement`` and decide nothing. What the direct push compares beside it has a
+row in ``limits.py``.
 """
 
 import math
@@ -99,27 +99,16 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Breaches:
-    """Those of a model's other values that are past the threshold of the same name.
-
-    All others are None.
-    """
-
-    acceptance_p10: float | None = None
-    latency_gap_growth: float | None = None
-    kv_cache_usage: float | None = None  # the peak, while requests wait for capacity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelJudgement:
     """All judgements on one model; ``temperatures`` and ``engines`` have those of its evidence.
 
-    ``advice`` is on the number of draft tokens; None below the gates.
+    ``advice`` is on the number of draft tokens; None below the gates. ``limited`` has the values of
+    the same poll that ``limits.py`` compares with their thresholds, by alert.
     """
 
     whole: Judgement = field(default_factory=Judgement)
     advice: Advice | None = None
-    breaches: Breaches = field(default_factory=Breaches)
+    limited: Mapping[str, float] = field(default_factory=dict)
     temperatures: Mapping[str, Judgement] = field(default_factory=dict)
     engines: Mapping[str, Judgement] = field(default_factory=dict)
 
@@ -208,31 +197,10 @@ class Judge:
         return ModelJudgement(
             whole=whole,
             advice=advice,
-            breaches=_breaches(model, whole, self._thresholds),
+            limited=model.limited,
             temperatures=temperatures,
             engines=engines,
         )
-
-
-def _breaches(model: ModelEvidence, whole: Judgement, thresholds: Thresholds) -> Breaches:
-    """A P10 counts where the acceptance rate decides."""
-    is_judged = whole.judged is not None
-
-    p10 = model.acceptance_p10
-    is_p10_low = p10 is not None and p10 < thresholds.acceptance_p10
-    decides = is_judged and model.whole.is_ruled
-
-    growth = model.latency_gap_growth
-    has_grown = growth is not None and growth > thresholds.latency_gap_growth
-
-    peak = model.kv_cache_peak
-    is_peak_high = peak is not None and peak > thresholds.kv_cache_usage
-
-    return Breaches(
-        acceptance_p10=p10 if decides and is_p10_low else None,
-        latency_gap_growth=growth if is_judged and has_grown else None,
-        kv_cache_usage=peak if is_peak_high else None,
-    )
 
 
 _NO_JUDGEMENT: Final = Judgement()

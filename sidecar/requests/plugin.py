@@ -826,7 +826,7 @@ class Counting:
 
         if len(self.finished) == self.finished.maxlen:
             self.lost += 1  # the oldest, which the next line drops
-        self.finished.append(encode(finished_request(request, record, outcome, ending, self.now)))
+        self.finished.append(finished_request(request, record, outcome, ending, self.now))
 
     def count_ending(self, request: Any, record: Record, outcome: str) -> str | None:
         """Says how the output of a finished request ends, and counts it; None if unknown.
@@ -874,26 +874,21 @@ class Counting:
 
 def finished_request(
     request: Any, record: Record, outcome: str, ending: str | None, now: float
-) -> dict[str, Any]:
-    """The record of a finished request."""
+) -> str:
+    """The record of a finished request, as JSON: its keys, and what it alone has."""
     last_token = now if request.num_output_tokens else None
     unsupported = [
         name
         for name, off in UNSUPPORTED.items()
         if getattr(record.sampling_params, name, off[0]) not in off
     ]
-    # Its key in each table, but for three that are told otherwise.
-    keys = record.key._asdict()
-    is_structured = keys.pop("output") == "structured"
-    return {
-        **keys,
+
+    own = {
         "prompt_tokens": max(request.num_prompt_tokens, 0),
         "cached_tokens": cached_tokens(request, record.prefill_stats),
         "output_tokens": request.num_output_tokens,
         "outcome": outcome,
         "ending": ending,
-        "structured": is_structured,
-        "adapter": record.key.adapter or None,
         "drafts": record.drafts,
         "draft_tokens": record.draft_tokens,
         "accepted_tokens": record.accepted_tokens,
@@ -902,6 +897,17 @@ def finished_request(
         "last_token": last_token,
         "parameters": unsupported,
     }
+    return f"{told_keys(record.key)},{encode(own)[1:]}"
+
+
+@functools.lru_cache(maxsize=1024)  # many requests have the same
+def told_keys(key: Key) -> str:
+    """What a finished request tells of its keys: the beginning of a JSON object."""
+    keys = key._asdict()
+    del keys["prompt_tokens"]  # of which the request tells the number itself
+    keys["structured"] = keys.pop("output") == "structured"
+    keys["adapter"] = key.adapter or None
+    return encode(keys)[:-1]
 
 
 def unix_seconds(value: Any) -> float | None:

@@ -30,6 +30,8 @@ from tests.alerts.vllm_pages import (
     PLAIN_STEP,
     PROMPT_TOKENS,
     REQUESTS,
+    RUNNING,
+    WAITING,
     Engine,
     Vllm,
     plan,
@@ -187,9 +189,18 @@ class Pod:
 
     def cache(self, peak, waiting, *, capacity=None, engine="0"):
         """The KV cache's usage, requests waiting, and those of them that wait for capacity."""
-        filled = self.vllm.engine(engine)
-        filled.peak, filled.waiting = planned(peak), planned(waiting)
-        filled.for_capacity = None if capacity is None else planned(capacity)
+        self.gauge("kv_cache_usage_perc", peak, engine=engine)
+        self.gauge(WAITING, waiting, engine=engine)
+        return self.gauge(f"{WAITING}_by_reason", capacity, engine=engine, reason="capacity")
+
+    def gauge(self, name, value, *, engine="0", **labels):
+        """A gauge of vLLM's page, by its name without ``vllm:``; None: it is not on the page."""
+        self.vllm.engine(engine).gauges[name, tuple(labels.items())] = planned(value)
+        return self
+
+    def counter(self, name, a_minute, *, engine="0", **labels):
+        """A counter of vLLM's page, by its name with ``_total``, and its growth a minute."""
+        self.vllm.engine(engine).counters[name, tuple(labels.items())] = planned(a_minute)
         return self
 
     def timed(self, speedup, *, engine="0", reference=1.0):
@@ -238,8 +249,8 @@ class Pod:
 
     def hanging(self, *spans):
         """Requests run, and within spans of minutes nothing moves while the page responds."""
-        for engine in self.vllm.engines.values():
-            engine.running = planned(AT_ONCE)
+        for engine in self.vllm.engines:
+            self.gauge(RUNNING, AT_ONCE, engine=engine)
         self.hangs = lambda minute: any(start <= minute < end for start, end in spans)
         return self
 

@@ -27,6 +27,7 @@ PLAIN_STEP = 0.02  # seconds, of the baseline
 PROMPT_TOKENS = 100_000
 # A temperature by bucket.
 HUNDREDTHS = {"0": 0, "0-0.3": 20, "0.3-0.5": 50, "0.5-0.7": 70, "0.7-1": 100, "1+": 120}
+RUNNING, WAITING = "num_requests_running", "num_requests_waiting"
 COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
@@ -68,9 +69,11 @@ class Engine:
         self.acceptance = planned(0.8)
         self.first = planned(0.8)  # of the first position
         self.k = planned(3)
-        self.requests, self.waiting = planned(REQUESTS), planned(0)
-        self.for_capacity = None
-        self.running = planned(0)
+        self.requests = planned(REQUESTS)
+        # By name on the page, without ``vllm:``, and further labels: plans of a gauge's value, and
+        # of how much a counter grows a minute.
+        self.gauges = {(name, ()): planned(0) for name in (RUNNING, WAITING)}
+        self.counters = {}
         self.plain_tokens = planned(0)  # generated without drafts, a second
         self.step = PLAIN_STEP  # seconds of a step
         self.prompt_tokens = PROMPT_TOKENS
@@ -78,7 +81,6 @@ class Engine:
         self.speedup = None  # against steps of ``PLAIN_STEP``, in place of how long a step takes
         self.has_baseline = False  # by which the speedup is measured
         self.tpot = ()  # phases of (minutes, (P50, P99) in seconds)
-        self.peak = None
         self.counts = Counter()
 
     def grow(self, minute, seconds):
@@ -103,6 +105,8 @@ class Engine:
             step_seconds=steps * step_seconds,
             engine_steps=(steps + requests) / self.at_once(minute),
         )  # fmt: skip
+        for key, a_minute in self.counters.items():
+            self.counts[key] += a_minute(minute) / 60 * seconds
         if self.tpot and seconds:
             self.counts.update(
                 {("tpot", quantile): requests / 100 for quantile in plan(*self.tpot)(minute)}
@@ -131,16 +135,11 @@ class Engine:
             yield f"{name}_seconds_count", labels, count
             yield f"{name}_seconds_sum", labels, total
         yield f"{STEPS}_count", labels, counts["engine_steps"]
-        yield "num_requests_running", labels, self.running(minute)
-        yield "num_requests_waiting", labels, self.waiting(minute)
-        if self.for_capacity is not None:
-            yield (
-                "num_requests_waiting_by_reason",
-                f'{labels},reason="capacity"',
-                self.for_capacity(minute),
-            )
-        if self.peak is not None:
-            yield "kv_cache_usage_perc", labels, self.peak(minute)
+        for (name, more), value in self.gauges.items():
+            if value(minute) is not None:
+                yield name, _labels(labels, more), value(minute)
+        for name, more in self.counters:
+            yield name, _labels(labels, more), counts[name, more]
         if self.tpot:
             yield from self._tpot(labels)
 
@@ -160,6 +159,11 @@ class Engine:
             yield f"{name}_bucket", f'{labels},le="{edge}"', count
         yield f"{name}_count", labels, total
         yield f"{name}_sum", labels, 0
+
+
+def _labels(labels, more):
+    """A sample's labels, with more of them."""
+    return ",".join([labels, *(f'{name}="{value}"' for name, value in more)])
 
 
 class Vllm:

@@ -392,16 +392,138 @@ def test_an_engine_core_that_came_and_went_while_a_restart_was_in_doubt_is_in_th
     assert engine(server).coverage == 1.0
 
 
-def test_a_total_that_is_older_than_vllm_s_counters_is_withheld_with_its_ratio():
-    """As where these began anew before the sidecar started: nobody knows that they did."""
+def older_than_its_counters(started, *, drafts=10, counted=10, polls=60):
+    """A server whose engine had drafted 1,000 times before the sidecar listened.
+
+    All but 100 of them were before vLLM made the engine's counters anew. From then on its plug-in
+    reports ``drafts`` a poll, and vLLM counts as many as ``counted``.
+    """
     server = Server(thresholds={"min_requests": 1})
-    plugin = PluginEnd(server, started=server.at - 1e6).serve(drafts=1000).tick()
-    for _ in range(60):
-        plugin.serve(drafts=10).tick()
-        server.poll(snap(drafts=plugin.total.drafts - 900))
+    plugin = PluginEnd(server, started=started).serve(drafts=1000).tick()
+    for number in range(1, polls + 1):
+        plugin.serve(drafts=drafts).tick()
+        server.poll(snap(drafts=100 + counted * number))
+    return server
+
+
+@pytest.mark.parametrize("started", [1.0, 1e6])
+def test_a_life_older_than_vllm_s_counters_is_confirmed_by_its_growth_after_a_sidecar_s_restart(
+    started,
+):
+    """It was withheld until vLLM restarted, as too much. By a clock set back it began later."""
+    server = older_than_its_counters(started)
+
+    assert (server.model().no_split, drafts(server)) == (None, 1600)
+    assert engine(server).coverage == 1.0
+    assert 500 <= server.temperature("0").window.drafts <= 600, "what it grew since"
+
+
+@pytest.mark.parametrize(
+    "traffic",
+    [
+        {"drafts": 10, "counted": 9},
+        {"drafts": 9, "counted": 10},
+        {"drafts": 0, "counted": 0},
+        {"drafts": 30, "counted": 30, "polls": 25},
+        {"drafts": 1, "counted": 1, "polls": 30},
+    ],
+)
+def test_a_total_that_is_too_high_is_withheld_while_its_growth_does_not_prove_it_right(traffic):
+    server = older_than_its_counters(1.0, **traffic)
+
+    assert server.model().no_split.code in {
+        NoSplitReason.COUNTS_OTHERWISE,
+        NoSplitReason.NOT_COMPARED,
+    }
+    assert engine(server).speculation is None
+
+
+def test_a_total_that_is_too_high_from_the_life_s_start_on_is_never_confirmed_by_its_growth():
+    """The sidecar would have seen vLLM's counters fall."""
+    server = older_than_its_counters(1000.0)
 
     assert server.model().no_split.code is NoSplitReason.COUNTS_OTHERWISE
     assert engine(server).coverage > 2
+
+
+def test_a_neighbour_of_the_same_growth_claims_no_engine_that_has_a_plugin_of_its_own():
+    """As one of two vLLMs behind a load balancer that share a socket."""
+    server = Server(thresholds={"min_requests": 1})
+    neighbour = PluginEnd(server, 1, started=1.0).serve(80, drafts=5000).tick()
+    own = PluginEnd(server, 2, started=1.0).serve(drafts=1000).tick()
+    for _ in range(120):
+        neighbour.serve(80, drafts=10).tick()
+        own.serve(drafts=10).tick()
+        server.poll(own.counted())
+
+    assert (server.model().no_split, drafts(server)) == (None, 2200)
+    assert server.temperature("0.7-1").tally.drafts == 0
+
+
+def test_a_burst_at_a_life_s_first_reports_does_not_keep_it_unknown_for_long():
+    """Its growth is from within the burst on: how much of that vLLM had counted is not known."""
+    server = Server(thresholds={"min_requests": 1})
+    plugin = PluginEnd(server, started=1.0).serve(drafts=5000).tick()
+    for number in range(80):
+        plugin.serve(drafts=100 if number < 8 else 4).tick()
+        server.poll(snap(drafts=plugin.total.drafts - 5000))
+
+    assert (server.model().no_split, drafts(server)) == (None, 6088)
+
+
+def test_a_life_whose_counters_began_anew_while_it_was_not_connected_is_compared_by_its_growth():
+    """It was compared with what vLLM had counted before."""
+    server = Server(thresholds={"min_requests": 1})
+    other, life = PluginEnd(server, 1, engine=1), PluginEnd(server, 2)
+    counted = 0
+    for number in range(60):
+        other.serve(drafts=10).tick()
+        life.serve(drafts=10)
+        counted = 0 if number == 20 else counted + 10
+        if number == 15:
+            life.close()
+        if number == 30:
+            life.connection = 3
+            life.hello()
+        if not 15 <= number < 30:
+            life.tick()
+        server.poll(snap("0", counted), other.counted(), start=None)
+
+    assert server.model().no_split is None
+    assert drafts(server) == 1200
+
+
+def test_growth_that_had_agreed_and_no_longer_does_withdraws_the_confirmation():
+    server = Server(thresholds={"min_requests": 1})
+    plugin = PluginEnd(server, started=1.0).serve(drafts=1000).tick()
+    counted = 0
+    for number in range(200):
+        counted += 10 if number < 60 else 20
+        plugin.serve(drafts=10).tick()
+        server.poll(snap(drafts=counted))
+
+    assert server.model().no_split.code is NoSplitReason.COUNTS_OTHERWISE
+
+
+def test_by_a_clock_set_back_nothing_from_before_the_sidecar_listened_is_growth():
+    """The life's start is in the future, so it was taken for one that the sidecar saw begin."""
+    server = Server(thresholds={"min_requests": 1})
+    plugin = PluginEnd(server, started=server.at + 3600).serve(drafts=1000).tick()
+    served(server, plugin, polls=40)
+    [life] = server.state.plugin.view.lives
+
+    assert drafts(server) == 1400
+    assert (life.began, life.first.total.drafts) == (None, 1010)
+
+
+def test_a_life_that_was_heard_from_its_start_stays_so_when_the_clock_is_set_back(server):
+    plugin = PluginEnd(server)
+    server.poll(snap(drafts=0))
+    server.at = 500.0
+    served(server, plugin)
+
+    assert drafts(server) == 50
+    assert [life.began for life in server.state.plugin.view.lives] == [plugin.started]
 
 
 def test_a_life_that_connects_after_its_counters_began_anew_is_compared_by_its_growth():

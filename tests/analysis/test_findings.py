@@ -7,19 +7,40 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.analysis.advice import Advice, Direction, TokensAdvice
-from sidecar.analysis.engine.cache import CacheWindow
-from sidecar.analysis.findings.catalog import find
-from sidecar.analysis.findings.situation import Situation
+from scripts.findings_registry import REGISTRIES
+from sidecar.analysis.advice import Advice
+from sidecar.analysis.findings.groups import UNDRAFTED_TOKENS
+from sidecar.analysis.findings.registry import RULES
 from sidecar.analysis.speed.withheld import Withheld
-from sidecar.analysis.split.strata import Sums
 from sidecar.analysis.verdict import Verdict
-from sidecar.engine.names import Counter, Gauge
-from sidecar.requests.messages import Configuration, Speculation
+from sidecar.engine.names import Counter
+from sidecar.requests.messages import Configuration
 from sidecar.requests.tables import Table
-from sidecar.settings.baselines import PlainCache
-from sidecar.settings.groups import Thresholds
 from tests.analysis.analysis_tools import PluginEnd, Server, snap
+from tests.analysis.staged_findings import (
+    ALIKE,
+    AT_THE_LIMIT,
+    COLD,
+    EAGLE,
+    FEWER,
+    GREEDY,
+    HOT,
+    LONG,
+    LOWER,
+    MANY,
+    MTP,
+    PROBABILISTIC,
+    STAGED,
+    by_load,
+    cached,
+    codes,
+    examples,
+    found,
+    low,
+    pod,
+    traffic,
+    undrafted,
+)
 from tests.export.reports import (
     difference,
     engine,
@@ -29,164 +50,24 @@ from tests.export.reports import (
     speed,
     speedup,
     temperature,
-    timed_model,
     window,
 )
 
-PROBABILISTIC = Speculation("draft_model", 3, draft_sample_method="probabilistic")
-GREEDY = Speculation(
-    "draft_model", 3, rejection_sample_method="standard", draft_sample_method="greedy"
-)
-COLD, HOT = "0", "0.7-1"
+
+@pytest.mark.parametrize("staged", STAGED, ids=lambda staged: staged.code)
+def test_a_staged_cause_is_found_and_no_other_claims_the_loss(staged):
+    assert [finding.code for finding in staged.findings] == [staged.code]
 
 
-def sums(rate, requests=60):
-    """Requests of 30 draft tokens, which differ by a fifth from their mean."""
-    accepted = [round(30 * rate * (0.8 if number % 2 else 1.2)) for number in range(requests)]
-    return Sums(
-        requests=requests,
-        drafted=30 * requests,
-        accepted=sum(accepted),
-        drafted_squared=900 * requests,
-        accepted_squared=sum(count**2 for count in accepted),
-        product=sum(30 * count for count in accepted),
-    )
+def test_each_kind_of_finding_is_staged():
+    """The tests of its words go through what is staged."""
+    missing = {rule.kind for rule in RULES} - examples().keys()
+    assert missing == set(), "add a row to STAGED in tests/analysis/staged_findings.py"
 
 
-def traffic(cold=0.8, hot=0.4, *, way="plain", requests=60):
-    rates = {(COLD, "greedy"): cold, (HOT, way): hot}
-    return {cell: sums(rate, requests) for cell, rate in rates.items() if rate is not None}
-
-
-def pod(
-    *,
-    speculation=GREEDY,
-    groups=(),
-    engines=None,
-    verdict=Verdict.BREAK_EVEN,
-    rate=0.6,
-    hot=0.7,
-    cold=0.7,
-    **changes,
-):
-    """``hot`` and ``cold`` are the acceptance rates by temperature; None: no such requests."""
-    judged = judgement(
-        verdict, rate, speculation=speculation, has_collapsed=changes.pop("collapsed", False)
-    )
-    engines = (engine(speculation=speculation),) if engines is None else engines
-    rates = {COLD: cold, HOT: hot}
-    return model(
-        *(temperature(label, rate=rate) for label, rate in rates.items() if rate is not None),
-        engines=engines,
-        groups=groups,
-        **{"judgement": judged} | changes,
-    )
-
-
-def codes(report, sampling=None, forbidden=0, min_requests=20):
-    thresholds = Thresholds(min_requests=min_requests)
-    return [finding.code for finding in found(report, sampling or {}, forbidden, thresholds)]
-
-
-def found(report, sampling, forbidden=0, thresholds=None):
-    situation = Situation(
-        model=report,
-        sampling=sampling,
-        forbidden=forbidden,
-        thresholds=thresholds or Thresholds(),
-    )
-    return find(situation)
-
-
-def undrafted(tokens=5000.0, **speculation):
-    quiet = engine(
-        speculation=replace(GREEDY, **speculation), acceptance=None, undrafted_tokens=tokens
-    )
-    return pod(engines=(quiet,), verdict=Verdict.INSUFFICIENT_DATA, rate=None)
-
-
-EAGLE, LONG = Speculation("eagle", 3, draft_layers=1), 4000
-MTP = replace(EAGLE, method="mtp", draft_layers=61)
-AT_THE_LIMIT = {Gauge.WAITING_FOR_CAPACITY: 3.0, Gauge.REQUESTS_RUNNING: 64.0}
-
-
-def cached(
-    prompt=160, *, speculation=EAGLE, hits=0.6, preemptions=0, layers=None, plain=None, **changes
-):
-    """40 requests with prompts of this many tokens; the KV cache has 442,368 in blocks of 16."""
-    cache = CacheWindow(40, 40 * prompt, 4000, 40 * prompt, hits * 40 * prompt, preemptions)
-    known = {"configuration": Configuration(layers=layers, max_num_seqs=64)}
-    one = engine(speculation=speculation, cache=cache, **known | changes)
-    return pod(engines=(one,), speculation=None, plain_cache=PlainCache(capacity_tokens=plain))
-
-
-LOWER, HIGHER, ALIKE = difference(0.3, 0.7), difference(0.7, 0.3), difference(0.68, 0.7)
-FEWER = TokensAdvice(direction=Direction.FEWER, now=3, best=1, best_seconds=0.02, now_seconds=0.03)
-MANY = Advice(tokens=FEWER, can_schedule=True)
-MORE = Advice(tokens=TokensAdvice(direction=Direction.MORE, now=3, acceptance=0.9))
-
-
-def by_load(low_ms, now_ms, verdict):
-    """9 requests run; with one, a token takes ``low_ms`` where plain decoding takes 20 ms."""
-    report = timed_model(temperature(COLD), temperature(HOT))
-    low, *others = report.loads
-    low = replace(low, seconds=low_ms / 1000 * 5000, steps=2000.0, tokens=5000.0)
-    judged = judgement(verdict, 0.6, speculation=GREEDY, by_speedup=True)
-    return replace(report, loads=(low, *others), speed=speed(30.0, now_ms), judgement=judged)
-
-
-def low(by, name, difference=LOWER):
-    """A group that accepts less than the others, and no other."""
-    return (group(by, name, difference=difference),)
-
-
-LOW_ENGINE = engine(index="1", speculation=GREEDY, difference=LOWER)
-SHORT_PROMPTS = group("prompt_tokens", "0-512", difference=HIGHER)
-
-
-@pytest.mark.parametrize(
-    ("code", "report", "sampling"),
-    [
-        ("greedy_drafting", pod(hot=0.4, cold=0.8), traffic()),
-        # The configuration tells, with no request at temperature 0.
-        ("greedy_drafting", pod(hot=0.4, cold=None), {}),
-        ("greedy_drafting", pod(hot=0.4, cold=None), traffic(cold=None, way="filtered")),
-        ("greedy_drafting", pod(hot=0.68, cold=0.9), traffic(0.9, 0.68)),
-        # The number of draft tokens follows from it.
-        ("greedy_drafting", pod(hot=0.4, cold=0.8, advice=MANY), traffic()),
-        ("greedy_drafting", pod(hot=0.4, groups=low("sampling", "filtered")), traffic()),
-        ("too_many_tokens", pod(advice=MANY), {}),
-        ("too_few_tokens", pod(advice=MORE, rate=0.9), {}),
-        ("load", by_load(12.0, 40.0, Verdict.NET_NEGATIVE), {}),
-        ("long_prompts", pod(groups=(SHORT_PROMPTS, *low("prompt_tokens", "8k-32k"))), {}),
-        ("sampling", pod(groups=low("sampling", "penalties")), {}),
-        (
-            "one_engine",
-            pod(engines=(engine(speculation=GREEDY), LOW_ENGINE), groups=low("adapter", "legal")),
-            {},
-        ),
-        ("mismatch", pod(collapsed=True, rate=0.01, advice=MANY), traffic(0.01, 0.01)),
-        ("not_speculating", undrafted(), {}),
-        ("prefix_cache", cached(), {}),
-        (
-            "prefix_cache",
-            cached(
-                speculation=replace(EAGLE, keeps_last_block=False),
-                configuration=Configuration(drops_cache_block=True),
-            ),
-            {},
-        ),
-        ("room", cached(LONG, preemptions=2, layers=4), {}),
-        ("room", cached(LONG, preemptions=2, plain=500_000), {}),
-        (
-            "room",
-            cached(LONG, layers=4, kv_cache_peak=0.95, gauges={Gauge.WAITING_FOR_CAPACITY: 3.0}),
-            {},
-        ),
-    ],
-)
-def test_a_staged_cause_is_found_and_no_other_claims_the_loss(code, report, sampling):
-    assert codes(report, sampling) == [code]
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.table)
+def test_the_tables_of_all_findings_have_the_rows_of_every_module(registry):
+    assert registry.path.read_text() == registry.text(), "run scripts/docs"
 
 
 @pytest.mark.parametrize(
@@ -364,7 +245,7 @@ def test_only_of_structured_output_can_a_grammar_forbid_all_drafts(quiet, found)
     groups = tuple(
         group("output", name, without_drafts=name == quiet) for name in ("free", "structured")
     )
-    assert codes(pod(groups=groups), forbidden=5000) == found
+    assert codes(pod(groups=groups), {}, {UNDRAFTED_TOKENS: 5000}) == found
 
 
 def test_findings_come_by_what_they_cost():

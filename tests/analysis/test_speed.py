@@ -12,8 +12,8 @@ from sidecar.analysis.speed.plain import plain_token, uncovered
 from sidecar.analysis.speed.speedup import (
     ContextSpeed,
     EngineSpeedWindow,
+    LastKnown,
     LoadTotals,
-    Memory,
     SlidingTimes,
     context_label,
 )
@@ -384,6 +384,7 @@ def test_engines_that_left_are_forgotten_and_the_whole_stays():
 
 
 def test_a_speedup_that_is_withheld_holds_for_an_hour_with_its_age():
+    """While it holds, no answer flips for a minute without a reference."""
     model = Model()
     model.run(40, 4, 0.03)
     known = model.speed.whole.speedup
@@ -391,11 +392,12 @@ def test_a_speedup_that_is_withheld_holds_for_an_hour_with_its_age():
     assert (model.speed.whole.speedup, model.speed.whole.withheld) == (None, Withheld.CONTEXT)
     assert model.speed.whole.in_force.ratio == pytest.approx(known.ratio, rel=0.01)
     assert 60 <= model.speed.whole.held.age <= 400
-    memory = Memory()
-    memory.held(known, 0.0)
-    assert memory.held(None, 3600.0).age == 3600
-    assert memory.held(None, 3600.1) is None
-    assert memory.held(None, -1.0) is None  # the clock was set back
+    last = LastKnown()
+    last.remember(known, 0.0)
+
+    assert last.recall(3600.0).age == 3600
+    assert last.recall(3600.1) is None
+    assert last.recall(-1.0) is None  # the clock was set back
 
 
 def test_the_speedup_by_context_is_of_the_contexts_that_there_were():

@@ -8,28 +8,20 @@ import pytest
 
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.endings import EndingChange, EndingsReport, Reference
-from sidecar.analysis.findings.catalog import KINDS
 from sidecar.analysis.findings.endings import EmptyReplies, Looping
 from sidecar.analysis.findings.greedy_drafting import GreedyDrafting
-from sidecar.analysis.findings.groups import (
-    Adapter,
-    ForbiddenDrafts,
-    LongPrompts,
-    Sampling,
-    StructuredOutput,
-)
-from sidecar.analysis.findings.load import Load
-from sidecar.analysis.findings.long_contexts import LongContexts
+from sidecar.analysis.findings.groups import ForbiddenDrafts, StructuredOutput
 from sidecar.analysis.findings.mismatch import Mismatch
-from sidecar.analysis.findings.not_speculating import NotSpeculating
-from sidecar.analysis.findings.number_of_tokens import TooFewTokens, TooManyTokens
-from sidecar.analysis.findings.one_engine import OneEngine
+from sidecar.analysis.findings.number_of_tokens import TooManyTokens
 from sidecar.analysis.findings.prefix_cache import PrefixCache
+from sidecar.analysis.findings.registry import RULES
 from sidecar.analysis.findings.room import Room
 from sidecar.cli import parser
 from sidecar.engine.names import Phase
 from sidecar.requests.messages import Configuration, Speculation
-from sidecar.wording.findings import WORDS, explanations
+from sidecar.wording.findings import explanations
+from sidecar.wording.findings.registry import WORDS
+from tests.analysis.staged_findings import examples
 from tests.export.reports import engine, latency, model, temperature
 
 GREEDY = Speculation("eagle3", 3, rejection_sample_method="standard", draft_sample_method="greedy")
@@ -49,47 +41,15 @@ HOT_AND_COLD = GreedyDrafting(
     cold_rate=0.76,
     error=0.01,
 )
-LESS = {
-    kind: kind(group=group, rate=0.45, others=0.7, error=0.02, loses=True, break_even=0.5)
-    for kind, group in {
-        LongPrompts: "8k-32k",
-        StructuredOutput: "structured",
-        Adapter: "legal",
-        Sampling: "filtered",
-    }.items()
-}
+LESS = {"group": "structured", "rate": 0.45, "others": 0.7, "error": 0.02}
+STRUCTURED = StructuredOutput(**LESS, loses=True, break_even=0.5)
 FEWER = TokensAdvice(direction=Direction.FEWER, now=3, best=1, best_seconds=0.021, now_seconds=0.03)
-MORE = TokensAdvice(direction=Direction.MORE, now=3, acceptance=0.9)
 MORE_LOOPS = EndingChange(
     ending="loop", share=0.38, usual=0.02, error=0.03, requests=120, reference=Reference.PAST
 )
 LOOPING = Looping(share=0.36, requests=130, change=MORE_LOOPS)
-EVERY = LESS | {
-    GreedyDrafting: HOT_AND_COLD,
-    TooManyTokens: TooManyTokens(tokens=MORE),
-    TooFewTokens: TooFewTokens(tokens=MORE),
-    Load: Load(running=9.0, speedup=0.8, error=0.01, fewer="1", speedup_at_fewer=1.5),
-    LongContexts: LongContexts(
-        context="4k-16k",
-        speedup=0.8,
-        error=0.01,
-        shorter="256-1k",
-        speedup_at_shorter=1.3,
-        cost=0.1,
-    ),
-    ForbiddenDrafts: ForbiddenDrafts(acceptance=0.6),
-    OneEngine: OneEngine(engine="1", rate=0.3, others=0.7, error=0.02, loses=True, break_even=None),
-    Mismatch: Mismatch(acceptance=0.01),
-    NotSpeculating: NotSpeculating(engines=("0", "1"), tokens=5000.0),
-    Looping: LOOPING,
-    EmptyReplies: EmptyReplies(
-        share=0.4,
-        requests=120,
-        change=replace(MORE_LOOPS, ending="empty", reference=Reference.BASELINE),
-    ),
-    PrefixCache: PrefixCache(hit_ratio=0.5, hit_ratio_at_most=0.7, block_tokens=16),
-    Room: Room(engines=("0",), less_than_plain=None, share_of_layers=0.2),
-}
+MORE_EMPTY = replace(MORE_LOOPS, ending="empty", reference=Reference.BASELINE)
+CACHED = PrefixCache(hit_ratio=0.5, hit_ratio_at_most=0.7, block_tokens=16)
 
 
 def explained(finding, *, advice=None, **changes):
@@ -154,8 +114,7 @@ OPTIONS = '{"method": "eagle3", "model": "/models/head", "num_speculative_tokens
     [
         (HOT_AND_COLD, {"draft_sample_method": "probabilistic"}),
         (TooManyTokens(tokens=FEWER), {"num_speculative_tokens": 1}),
-        (PrefixCache(hit_ratio=0.5, hit_ratio_at_most=0.7, block_tokens=16),
-         {"disable_eagle_block_drop": True}),
+        (CACHED, {"disable_eagle_block_drop": True}),
     ],
 )  # fmt: skip
 def test_the_whole_configuration_is_ready_to_paste_with_the_one_change(finding, change):
@@ -171,7 +130,7 @@ def test_033_keeps_the_block_again_once_its_option_is_removed():
     """The drop comes back with `disable_lookahead_block_hashes`, which is what to change there."""
     options = '{"method": "eagle", "disable_lookahead_block_hashes": true}'
     how = replace(GREEDY, options=options, keeps_last_block=False)
-    explanation = explained(EVERY[PrefixCache], speculation=how)
+    explanation = explained(CACHED, speculation=how)
 
     assert explanation.remedy.startswith("Remove `disable_lookahead_block_hashes`")
     assert json.loads(explanation.config) == {"method": "eagle"}
@@ -190,7 +149,7 @@ def test_the_command_that_verifies_ends_when_the_pods_are_done():
 
 
 def test_structured_output_says_why_the_grammar_matters_and_where_to_send_it():
-    structured = explained(LESS[StructuredOutput])
+    structured = explained(STRUCTURED)
 
     assert (
         structured.what
@@ -229,28 +188,38 @@ def test_too_many_tokens_by_time():
     assert "[[1, 4, 3], [5, 16, 1]]" in many.remedy
 
 
-def test_every_kind_of_finding_has_an_example_here():
-    """The tests of words go through the examples."""
-    assert EVERY.keys() == set(KINDS), "add an example of it to EVERY"
+@pytest.mark.parametrize(
+    ("kind", "staged"),
+    [pytest.param(kind, staged, id=kind.__name__) for kind, staged in examples().items()],
+)
+def test_every_finding_says_what_to_do_and_what_to_expect(kind, staged):
+    """In whole sentences, with all numbers filled in; a fact says why there is nothing to do."""
+    (finding,) = staged.findings
+    (explanation,) = explanations(replace(staged.report, findings=(finding,)))
+    said = [explanation.what, explanation.expect]
+    if finding.is_advice:
+        said.append(explanation.remedy)
 
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_finding_says_what_to_do_and_what_to_expect(kind):
-    """In whole sentences, with all numbers filled in."""
-    explanation = explained(EVERY[kind], advice=Advice(tokens=MORE))
-    sentences = (explanation.what, explanation.remedy, explanation.expect)
-
-    assert all(text and text[-1] in ".`" and "{" not in text for text in sentences)
-    assert explanation.verify.startswith("`specdec-sidecar ")
+    assert all(text and text[-1] in ".`" and "{" not in text for text in said)
+    assert bool(explanation.remedy) == finding.is_advice
+    assert explanation.verify.startswith("`specdec-sidecar ") == finding.is_advice
     assert explanation.code == kind.code
 
 
-def test_every_finding_has_words_for_the_dashboards():
-    assert [words.kind for words in WORDS] == list(KINDS)
+def test_every_finding_has_words():
+    assert {words.kind for words in WORDS} == {rule.kind for rule in RULES}
+
+
+def test_what_can_be_advised_has_a_remedy_and_a_runbook_for_the_dashboards():
+    advised = {kind for kind, staged in examples().items() if staged.findings[0].is_advice}
+
+    for words in WORDS:
+        assert bool(words.remedy) == bool(words.runbook), words.kind
+        assert words.remedy or words.kind not in advised, words.kind
 
 
 def test_room_says_what_is_known_of_the_drafts_share():
-    by_layers = explained(EVERY[Room])
+    by_layers = explained(Room(engines=("0",), less_than_plain=None, share_of_layers=0.2))
     by_baseline = explained(Room(engines=("0",), less_than_plain=0.25, share_of_layers=None))
 
     assert by_layers.what.startswith("Engine 0 runs out of KV cache: ")
@@ -259,8 +228,8 @@ def test_room_says_what_is_known_of_the_drafts_share():
 
 
 def test_outputs_that_end_badly_are_told_with_what_is_usual():
-    looping = explained(EVERY[Looping])
-    empty = explained(EVERY[EmptyReplies])
+    looping = explained(LOOPING)
+    empty = explained(EmptyReplies(share=0.4, requests=120, change=MORE_EMPTY))
 
     assert looping.what == (
         "38% of the last 120 replies end in a repetition loop; it was 2% on this pod before at the"
@@ -300,7 +269,7 @@ SEEN = "Of the last 120 replies, 43% are empty and 12% end in a repetition loop"
     ],
 )
 def test_what_a_collapse_says_of_the_replies_follows_what_is_measured(endings, said):
-    collapsed = model(temperature("0"), findings=(EVERY[Mismatch],), endings=endings)
+    collapsed = model(temperature("0"), findings=(Mismatch(acceptance=0.01),), endings=endings)
     (explanation,) = explanations(collapsed)
 
     assert f"{said} Send one prompt to this pod and read the reply." in explanation.what

@@ -14,8 +14,6 @@ from sidecar.alerting.conditions import conditions
 from sidecar.alerting.past import Past
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.evidence import Evidence, ModelEvidence, sum_windows
-from sidecar.analysis.findings.catalog import find
-from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.speed.steps import StepCosts
 from sidecar.analysis.verdict import Judge
 from sidecar.commands.sidecar_status import status_lines
@@ -23,7 +21,7 @@ from sidecar.export.page import content
 from sidecar.export.status import status
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.settings.groups import Thresholds
-from tests.analysis.test_findings import sums
+from tests.analysis.staged_findings import found, sums
 from tests.export.reports import (
     difference,
     engine,
@@ -100,7 +98,7 @@ def judged_model(pod):
         speculation=pod.how,
         runs_v2=pod.configuration.model_runner_v2,
     )
-    found = ModelEvidence(
+    evidence = ModelEvidence(
         model_name="demo",
         whole=whole,
         temperatures={
@@ -109,7 +107,7 @@ def judged_model(pod):
         },
     )
     judge = Judge(Thresholds(), 300.0)
-    judge.judge([found], 0.0)
+    judge.judge([evidence], 0.0)
     judged = judge.in_force(0.0, fresh=True)["demo"]
 
     groups = ()
@@ -138,8 +136,7 @@ def judged_model(pod):
     )
     ways = {label: "greedy" if label == "0" else pod.way for label in rates}
     sampling = {(label, ways[label]): sums(rate) for label, rate in rates.items()}
-    situation = Situation(model=tree, sampling=sampling, forbidden=0, thresholds=Thresholds())
-    return replace(tree, findings=find(situation))
+    return replace(tree, findings=found(tree, sampling))
 
 
 def said(pod):

@@ -1,96 +1,60 @@
 """All findings: which there are, and how those on one model go together."""
 
+from collections.abc import Sequence
 from typing import Final
 
-from sidecar.analysis.findings.endings import EmptyReplies, Looping, bad_endings
 from sidecar.analysis.findings.finding import Finding
-from sidecar.analysis.findings.greedy_drafting import GreedyDrafting, greedy_drafting
-from sidecar.analysis.findings.groups import (
-    Adapter,
-    ForbiddenDrafts,
-    LongPrompts,
-    Sampling,
-    StructuredOutput,
-    costliest_group,
-)
-from sidecar.analysis.findings.load import Load, load
-from sidecar.analysis.findings.long_contexts import LongContexts, long_contexts
-from sidecar.analysis.findings.mismatch import Mismatch, mismatch
-from sidecar.analysis.findings.not_speculating import NotSpeculating, not_speculating
-from sidecar.analysis.findings.number_of_tokens import (
-    TooFewTokens,
-    TooManyTokens,
-    number_of_tokens,
-)
-from sidecar.analysis.findings.one_engine import OneEngine, one_engine
-from sidecar.analysis.findings.prefix_cache import PrefixCache, prefix_cache
-from sidecar.analysis.findings.room import Room, room
+from sidecar.analysis.findings.registry import RULES
+from sidecar.analysis.findings.rule import Place
 from sidecar.analysis.findings.situation import Situation
 
-KINDS: Final[tuple[type[Finding], ...]] = (
-    GreedyDrafting,
-    TooManyTokens,
-    TooFewTokens,
-    Load,
-    LongContexts,
-    LongPrompts,
-    StructuredOutput,
-    ForbiddenDrafts,
-    Adapter,
-    Sampling,
-    OneEngine,
-    Mismatch,
-    NotSpeculating,
-    Looping,
-    EmptyReplies,
-    PrefixCache,
-    Room,
-)
-CODES: Final = tuple(dict.fromkeys(kind.code for kind in KINDS))
+_IN_ORDER: Final = [rule for place in Place for rule in RULES if rule.place is place]
+
+CODES: Final = tuple(dict.fromkeys(rule.kind.code for rule in _IN_ORDER))
 """The label values of ``specdec_finding``."""
+COUNTS: Final = tuple(count for rule in RULES for count in rule.counts)
+"""What the rules need of finished requests."""
 
 
 def find(situation: Situation) -> tuple[Finding, ...]:
     """The findings on a model, what to do first first. No two explain the same loss.
 
-    Faults come first: drafts that fit nothing, and outputs that end badly. Then comes how the
-    drafts are sampled, since the number of draft tokens and what to route elsewhere follow from
-    that; then the others by their cost; then those on the cache and on room, which cost no step.
-    Facts without a remedy come last.
+    They come in the order of ``Place``, and by their cost those that compete. Facts without a
+    remedy come last.
     """
-    collapse = mismatch(situation)
-    if collapse is not None:
-        return _known(not_speculating(situation), collapse, *bad_endings(situation))
+    found = _by_place(situation)
+    faults = [*found[Place.NO_DRAFTS], *found[Place.COLLAPSE], *found[Place.OUTPUT]]
+    if found[Place.COLLAPSE]:
+        return tuple(faults)
 
-    greedy = greedy_drafting(situation)
-    # An engine's requests may be those of a group. Draft sampling and filters both explain hot
-    # requests.
-    part = one_engine(situation) or costliest_group(situation, without_sampling=greedy is not None)
+    drafting = found[Place.DRAFTING]
+    parts = _costliest(found[Place.PART])
+    numbers = [number for number in found[Place.NUMBER] if not _follows(number, drafting, parts)]
+    losses = sorted([*parts, *numbers], key=lambda finding: finding.cost, reverse=True)
 
-    number = load(situation) or long_contexts(situation) or number_of_tokens(situation)
-    if number is not None and _follows(number, greedy, part):
-        number = None
-
-    losses = sorted(_known(part, number), key=lambda finding: finding.cost, reverse=True)
-    found = _known(
-        not_speculating(situation),
-        *bad_endings(situation),
-        greedy,
-        *losses,
-        prefix_cache(situation),
-        room(situation),
-    )
-    return tuple(sorted(found, key=lambda finding: not finding.is_advice))
+    told = [*faults, *drafting, *losses, *found[Place.COSTS_NO_STEP]]
+    return tuple(sorted(told, key=lambda finding: not finding.is_advice))
 
 
-def _follows(number: Finding, greedy: GreedyDrafting | None, part: Finding | None) -> bool:
+def _by_place(situation: Situation) -> dict[Place, list[Finding]]:
+    """What each rule finds, without what another one explains."""
+    found = {rule: tuple(rule.gate(situation)) for rule in RULES}
+    by_place: dict[Place, list[Finding]] = {place: [] for place in Place}
+    for rule, findings in found.items():
+        if not any(found[other] for other in rule.unless):
+            by_place[rule.place] += findings
+    return by_place
+
+
+def _costliest(parts: Sequence[Finding]) -> Sequence[Finding]:
+    """The most expensive one, if any; one with something to change comes before one without."""
+    return sorted(parts, key=lambda part: (part.is_advice, part.cost), reverse=True)[:1]
+
+
+def _follows(number: Finding, drafting: Sequence[Finding], parts: Sequence[Finding]) -> bool:
     """Whether the number of draft tokens follows from what lowers the acceptance rate.
 
     That comes first: with it gone, another number is right.
     """
-    costs_more = part is not None and part.is_advice and part.cost >= number.cost
-    return greedy is not None or costs_more
-
-
-def _known(*found: Finding | None) -> tuple[Finding, ...]:
-    return tuple(finding for finding in found if finding is not None)
+    costs_more = any(part.is_advice and part.cost >= number.cost for part in parts)
+    return bool(drafting) or costs_more

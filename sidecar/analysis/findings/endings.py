@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 
 from sidecar.analysis.endings import EndingChange
 from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.rule import Place, Rule
 from sidecar.analysis.findings.situation import Situation
 from sidecar.requests.tables import EMPTY, LOOP, Ending
 
@@ -46,20 +47,35 @@ class EmptyReplies(EndsBadly):
     ending: ClassVar[Ending] = EMPTY
 
 
-def bad_endings(situation: Situation) -> Iterator[EndsBadly]:
-    """The findings on a model that speculates; a fact where nothing can be compared."""
+def looping(situation: Situation) -> Iterator[EndsBadly]:
+    """The finding on repetition loops."""
+    return _ending_badly(Looping, situation)
+
+
+def empty_replies(situation: Situation) -> Iterator[EndsBadly]:
+    """The finding on replies of at most one token."""
+    return _ending_badly(EmptyReplies, situation)
+
+
+def _ending_badly(kind: type[EndsBadly], situation: Situation) -> Iterator[EndsBadly]:
+    """The finding on a model that speculates; a fact where nothing can be compared."""
     endings = situation.model.endings
     if endings is None or situation.model.speed is None:
         return
 
-    for kind in (Looping, EmptyReplies):
-        share = endings.shares.get(kind.ending, 0.0)
-        change = endings.changes.get(kind.ending)
-        found = share >= _MANY if change is None else change.is_clearly_more
-        if found:
-            yield kind(
-                share=share,
-                requests=endings.requests,
-                change=change,
-                is_advice=change is not None,
-            )
+    share = endings.shares.get(kind.ending, 0.0)
+    change = endings.changes.get(kind.ending)
+    found = share >= _MANY if change is None else change.is_clearly_more
+    if found:
+        yield kind(
+            share=share,
+            requests=endings.requests,
+            change=change,
+            is_advice=change is not None,
+        )
+
+
+RULES: Final = (
+    Rule(kind=Looping, gate=looping, place=Place.OUTPUT),
+    Rule(kind=EmptyReplies, gate=empty_replies, place=Place.OUTPUT),
+)

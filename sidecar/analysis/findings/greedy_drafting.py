@@ -4,7 +4,7 @@ It follows from the engine's configuration: requests at temperature 0 are not ne
 bound what there is to gain. docs/why.md has the measurements.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import sqrt
 from typing import ClassVar, Final
@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 from sidecar.analysis.evidence import Acceptance, sum_windows
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.rates import break_even_acceptance, is_below
+from sidecar.analysis.findings.rule import Place, Rule
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.report import TemperatureReport
 from sidecar.analysis.split.strata import Difference, Sums, total
@@ -53,31 +54,31 @@ class GreedyDrafting(Finding):
     error: float | None
 
 
-def greedy_drafting(situation: Situation) -> GreedyDrafting | None:
+def greedy_drafting(situation: Situation) -> Iterator[GreedyDrafting]:
     """The finding, if hot requests accept too little and vLLM could sample their drafts."""
     model = situation.model
     speculation = model.judgement.evidence.speculation
     if speculation is None or not _drafts_by_argmax(speculation):
-        return None
+        return
 
     hot_parts = [part for part in model.temperatures if part.temperature not in {GREEDY, OTHER}]
     hot = sum_windows([_seen(part) for part in hot_parts])
     if hot.rate is None or hot.length is None or not _is_enough(hot, situation):
-        return None
+        return
 
     difference = _below_cold([part.temperature for part in hot_parts], situation)
     is_clearly_lower = difference is not None and difference.is_clearly_lower
     if not is_clearly_lower and not _accepts_little(hot.rate, situation):
-        return None
+        return
 
     is_filtered = _filtered_share(hot_parts, situation) > _MOSTLY_FILTERED
     cold_length = _cold_length(situation) if difference is not None else None
     at_most = cold_length or _length_of_close_draft(hot, is_filtered=is_filtered)
     cost = min(hot.share, 1.0) * (1 - hot.length / max(at_most, hot.length))
     if cost < situation.thresholds.worthwhile:
-        return None
+        return
 
-    return GreedyDrafting(
+    yield GreedyDrafting(
         temperatures=tuple(_with_enough_requests(hot_parts, situation)),
         rate=hot.rate,
         position_rates=hot.position_rates,
@@ -175,3 +176,7 @@ def _with_enough_requests(
 ) -> Iterable[str]:
     least = situation.thresholds.min_requests
     return (part.temperature for part in hot_parts if (_seen(part).requests or 0) >= least)
+
+
+GREEDY_DRAFTING: Final = Rule(kind=GreedyDrafting, gate=greedy_drafting, place=Place.DRAFTING)
+RULES: Final = (GREEDY_DRAFTING,)

@@ -4,21 +4,25 @@ They are ``long_prompts``, ``structured_output``, ``adapter`` and ``sampling``. 
 less and still gains is a fact, unless another draft could gain more.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import ClassVar, Final
 
 from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.greedy_drafting import GREEDY_DRAFTING
+from sidecar.analysis.findings.one_engine import ONE_ENGINE
 from sidecar.analysis.findings.rates import (
     LowerAcceptance,
     break_even_acceptance,
     cost_of,
     is_below,
 )
+from sidecar.analysis.findings.rule import Place, Rule
 from sidecar.analysis.findings.situation import Situation
-from sidecar.analysis.report import ModelReport
+from sidecar.analysis.request_count import RequestCount
 from sidecar.analysis.split.tallies import NO_ADAPTER, GroupReport
+from sidecar.requests.messages import FinishedRequest
 from sidecar.requests.tables import OTHER, Table
 
 _ENOUGH_TOKENS: Final = 1000  # decoded without a draft
@@ -81,22 +85,59 @@ class ForbiddenDrafts(Finding):
     acceptance: float | None
 
 
-def costliest_group(
-    situation: Situation, *, without_sampling: bool
-) -> GroupAcceptsLess | ForbiddenDrafts | None:
-    """The most expensive of the groups that accept less; groups may share requests.
+def long_prompts(situation: Situation) -> Iterator[GroupAcceptsLess]:
+    """The finding on each of the longest ranges of prompts that accept less."""
+    lengths = [
+        group
+        for group in situation.model.groups
+        if group.by == Table.PROMPT_TOKENS and group.difference is not None
+    ]
+    # no longer prompts accept more
+    longest = takewhile(lambda group: group.accepts_less, reversed(lengths[1:]))
+    return _accepting_less(LongPrompts, longest, situation)
 
-    One with something to change comes before one without.
-    """
+
+def structured_output(situation: Situation) -> Iterator[GroupAcceptsLess]:
+    """The finding on structured output; see ``ForbiddenDrafts`` for such without any draft."""
+    structured = [
+        group
+        for group in situation.model.groups
+        if group.by == Table.OUTPUT and group.group == _STRUCTURED
+    ]
+    return _accepting_less(StructuredOutput, structured, situation)
+
+
+def adapter(situation: Situation) -> Iterator[GroupAcceptsLess]:
+    """The finding on each adapter whose name is known."""
+    named = [
+        group
+        for group in situation.model.groups
+        if group.by == Table.ADAPTER and group.group not in {NO_ADAPTER, OTHER}
+    ]
+    return _accepting_less(Adapter, named, situation)
+
+
+def sampling(situation: Situation) -> Iterator[GroupAcceptsLess]:
+    """The findings on filters and on penalties."""
+    shaped = [
+        group
+        for group in situation.model.groups
+        if group.by == Table.SAMPLING and group.group in {"filtered", "penalties"}
+    ]
+    return _accepting_less(Sampling, shaped, situation)
+
+
+def _accepting_less(
+    kind: type[GroupAcceptsLess], groups: Iterable[GroupReport], situation: Situation
+) -> Iterator[GroupAcceptsLess]:
+    """A finding on each of the ``groups`` that accepts clearly less than the others."""
     model = situation.model
     break_even = break_even_acceptance(situation)
-    found: list[GroupAcceptsLess | ForbiddenDrafts] = []
-    for group, kind in _candidates(model):
+    for group in groups:
         difference = group.difference
         if difference is None or not difference.is_clearly_lower:
             continue
-        if without_sampling and kind is Sampling:
-            continue
+
         finding = kind(
             group=group.group,
             rate=difference.rate,
@@ -107,49 +148,53 @@ def costliest_group(
             cost=cost_of(difference, model),
         )
         is_advice = is_advised(finding, situation.thresholds.worthwhile)
-        found.append(replace(finding, is_advice=is_advice))
-
-    forbidden = _forbidden_drafts(situation)
-    if forbidden is not None:
-        found.append(forbidden)
-    return max(found, key=lambda finding: (finding.is_advice, finding.cost), default=None)
+        yield replace(finding, is_advice=is_advice)
 
 
-def _candidates(model: ModelReport) -> Iterator[tuple[GroupReport, type[GroupAcceptsLess]]]:
-    """The groups whose lower acceptance would have a known cause, with the finding on it."""
-    for group in model.groups:
-        match group.by, group.group:
-            case Table.OUTPUT, "structured":
-                yield group, StructuredOutput
-            case Table.SAMPLING, "filtered" | "penalties":
-                yield group, Sampling
-            case Table.ADAPTER, name if name not in {NO_ADAPTER, OTHER}:
-                yield group, Adapter
-
-    lengths = [
-        group
-        for group in model.groups
-        if group.by == Table.PROMPT_TOKENS and group.difference is not None
-    ]
-    # no longer prompts accept more
-    for group in takewhile(lambda group: group.accepts_less, reversed(lengths[1:])):
-        yield group, LongPrompts
+def _undrafted_tokens(request: FinishedRequest) -> int:
+    """What a structured request decoded without any draft; an answer of one token is not meant."""
+    if not request.structured or request.drafts:
+        return 0
+    return max(request.output_tokens - 1, 0)
 
 
-def _forbidden_drafts(situation: Situation) -> ForbiddenDrafts | None:
-    """The finding, if structured output decoded much without a draft.
+UNDRAFTED_TOKENS: Final = RequestCount(_undrafted_tokens)
 
-    Answers of one token are not meant.
-    """
+
+def forbidden_drafts(situation: Situation) -> Iterator[ForbiddenDrafts]:
+    """The finding, if structured output decoded much without a draft."""
     groups = situation.model.groups
     is_undrafted = any(part.without_drafts for part in groups if part.group == _STRUCTURED)
-    tokens = situation.forbidden
+    tokens = situation.counts.get(UNDRAFTED_TOKENS, 0)
     if tokens < _ENOUGH_TOKENS or not is_undrafted:
-        return None
+        return
 
     window = situation.model.judgement.evidence.window
     length = window.length or 1.0
     share = tokens / (tokens + window.drafts * length)
     cost = share * (1 - 1 / length)
     is_advice = cost >= situation.thresholds.worthwhile
-    return ForbiddenDrafts(acceptance=window.rate, cost=cost, is_advice=is_advice)
+    yield ForbiddenDrafts(acceptance=window.rate, cost=cost, is_advice=is_advice)
+
+
+# an engine's requests may be those of a group
+_SAME_REQUESTS: Final = (ONE_ENGINE,)
+RULES: Final = (
+    Rule(kind=StructuredOutput, gate=structured_output, place=Place.PART, unless=_SAME_REQUESTS),
+    Rule(
+        kind=ForbiddenDrafts,
+        gate=forbidden_drafts,
+        place=Place.PART,
+        unless=_SAME_REQUESTS,
+        counts=(UNDRAFTED_TOKENS,),
+    ),
+    Rule(
+        kind=Sampling,
+        gate=sampling,
+        place=Place.PART,
+        # draft sampling and filters both explain hot requests
+        unless=(*_SAME_REQUESTS, GREEDY_DRAFTING),
+    ),
+    Rule(kind=Adapter, gate=adapter, place=Place.PART, unless=_SAME_REQUESTS),
+    Rule(kind=LongPrompts, gate=long_prompts, place=Place.PART, unless=_SAME_REQUESTS),
+)

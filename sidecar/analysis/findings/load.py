@@ -1,10 +1,12 @@
 """``load``: speculation loses at the load of the window, and pays with fewer requests running."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.rule import Place, Rule
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.speed.speedup import LoadReport
 from sidecar.analysis.verdict import Verdict
@@ -28,21 +30,21 @@ class Load(Finding):
     speedup_at_fewer: float
 
 
-def load(situation: Situation) -> Load | None:
+def load(situation: Situation) -> Iterator[Load]:
     """The finding at the lowest load at which speculation clearly pays."""
     model = situation.model
     speed = model.speed
     if speed is None or speed.speedup is None or speed.steps is None:
-        return None
+        return
     if model.judgement.by_speedup is not Verdict.NET_NEGATIVE:
-        return None
+        return
 
     ratio = speed.speedup.ratio
     error = speed.speedup.error
     for lower in model.loads:  # from low to high
         gain = _speedup_below(lower, speed.steps.running)
         if gain is not None and gain * (1 - CONFIDENCE * error / ratio) > 1:
-            return Load(
+            yield Load(
                 running=speed.steps.running,
                 speedup=ratio,
                 error=error,
@@ -50,8 +52,7 @@ def load(situation: Situation) -> Load | None:
                 speedup_at_fewer=gain,
                 cost=1 - ratio,
             )
-
-    return None
+            return
 
 
 def _speedup_below(load: LoadReport, running: float) -> float | None:
@@ -62,3 +63,7 @@ def _speedup_below(load: LoadReport, running: float) -> float | None:
     if not load.plain_seconds or not load.actual_seconds:
         return None
     return load.plain_seconds / load.actual_seconds
+
+
+LOAD: Final = Rule(kind=Load, gate=load, place=Place.NUMBER)
+RULES: Final = (LOAD,)

@@ -1,10 +1,13 @@
 """``long_contexts``: speculation pays with short contexts, and loses with long ones."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.load import LOAD
+from sidecar.analysis.findings.rule import Place, Rule
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.speed.speedup import Speedup
 
@@ -24,21 +27,21 @@ class LongContexts(Finding):
     speedup_at_shorter: float
 
 
-def long_contexts(situation: Situation) -> LongContexts | None:
+def long_contexts(situation: Situation) -> Iterator[LongContexts]:
     """The finding at the longest context, if that clearly loses and a shorter one clearly gains."""
     by_context = list(situation.model.contexts.items())  # from short to long
     if len(by_context) < 2:
-        return None
+        return
 
     longest, losing = by_context[-1]
     if not _clearly_loses(losing, situation):
-        return None
+        return
 
     for shorter, gaining in by_context[:-1]:
         if gaining.ratio - CONFIDENCE * gaining.error > 1:
             tokens = sum(speedup.tokens for _, speedup in by_context)
             cost = losing.tokens / tokens * (1 - losing.ratio)
-            return LongContexts(
+            yield LongContexts(
                 context=longest,
                 speedup=losing.ratio,
                 error=losing.error,
@@ -47,10 +50,15 @@ def long_contexts(situation: Situation) -> LongContexts | None:
                 cost=cost,
                 is_advice=cost >= situation.thresholds.worthwhile,
             )
-
-    return None
+            return
 
 
 def _clearly_loses(speedup: Speedup, situation: Situation) -> bool:
     line = situation.thresholds.speedup_net_negative
     return speedup.ratio + CONFIDENCE * speedup.error < line
+
+
+LONG_CONTEXTS: Final = Rule(
+    kind=LongContexts, gate=long_contexts, place=Place.NUMBER, unless=(LOAD,)
+)
+RULES: Final = (LONG_CONTEXTS,)

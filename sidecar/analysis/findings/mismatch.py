@@ -1,9 +1,11 @@
 """``mismatch``: almost no draft token is accepted, so the draft does not fit its target."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.rule import Place, Rule
 from sidecar.analysis.findings.situation import Situation
 
 
@@ -15,9 +17,11 @@ class Mismatch(Finding):
     acceptance: float | None
 
 
-def mismatch(situation: Situation) -> Mismatch | None:
+def mismatch(situation: Situation) -> Iterator[Mismatch]:
     """The finding, if the verdict says that acceptance has collapsed."""
     judgement = situation.model.judgement
-    if not judgement.has_collapsed:
-        return None
-    return Mismatch(acceptance=judgement.acceptance, cost=1.0)
+    if judgement.has_collapsed:
+        yield Mismatch(acceptance=judgement.acceptance, cost=1.0)
+
+
+RULES: Final = (Rule(kind=Mismatch, gate=mismatch, place=Place.COLLAPSE),)

@@ -1,9 +1,11 @@
 """``not_speculating``: an engine that is configured to draft decodes, and drafts nothing."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.rule import Place, Rule
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.report import EngineReport
 from sidecar.engine.methods import drafts_with_a_model
@@ -21,13 +23,13 @@ class NotSpeculating(Finding):
     tokens: float
 
 
-def not_speculating(situation: Situation) -> NotSpeculating | None:
+def not_speculating(situation: Situation) -> Iterator[NotSpeculating]:
     """The finding on all engines that it is true of."""
     quiet = [engine for engine in situation.model.engines if _should_draft(engine)]
     if not quiet:
-        return None
+        return
 
-    return NotSpeculating(
+    yield NotSpeculating(
         engines=tuple(engine.key.engine for engine in quiet),
         tokens=sum(engine.undrafted_tokens for engine in quiet),
         cost=1.0,
@@ -45,3 +47,6 @@ def _fewest_tokens(speculation: Speculation) -> int:
     """The smallest number of draft tokens at any load."""
     scheduled = [tokens for *_, tokens in speculation.schedule]
     return min([speculation.num_speculative_tokens, *scheduled])
+
+
+RULES: Final = (Rule(kind=NotSpeculating, gate=not_speculating, place=Place.NO_DRAFTS),)

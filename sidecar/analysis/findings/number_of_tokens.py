@@ -1,10 +1,14 @@
 """``too_many_tokens`` and ``too_few_tokens``: another number of draft tokens would be better."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.load import LOAD
+from sidecar.analysis.findings.long_contexts import LONG_CONTEXTS
+from sidecar.analysis.findings.rule import Place, Rule
 from sidecar.analysis.findings.situation import Situation
 
 
@@ -29,17 +33,33 @@ class TooFewTokens(NumberOfTokens):
     code: ClassVar[str] = "too_few_tokens"
 
 
-def number_of_tokens(situation: Situation) -> NumberOfTokens | None:
-    """What the model's advice on the number of tokens amounts to."""
+def too_many_tokens(situation: Situation) -> Iterator[TooManyTokens]:
+    """The model's advice on the number of tokens, if it asks for fewer."""
+    tokens = _advised_tokens(situation)
+    if tokens is not None and tokens.direction is not Direction.MORE:
+        yield TooManyTokens(tokens=tokens, cost=_cost(tokens))
+
+
+def too_few_tokens(situation: Situation) -> Iterator[TooFewTokens]:
+    """The model's advice on the number of tokens, if it asks for more."""
+    tokens = _advised_tokens(situation)
+    if tokens is not None and tokens.direction is Direction.MORE:
+        yield TooFewTokens(tokens=tokens, cost=_cost(tokens))
+
+
+def _advised_tokens(situation: Situation) -> TokensAdvice | None:
     advice = situation.model.advice
-    if advice is None or advice.tokens is None:
-        return None
+    return None if advice is None else advice.tokens
 
-    tokens = advice.tokens
-    cost = 0.0
-    if tokens.best_seconds is not None and tokens.now_seconds is not None:
-        cost = 1 - tokens.best_seconds / tokens.now_seconds
 
-    if tokens.direction is Direction.MORE:
-        return TooFewTokens(tokens=tokens, cost=cost)
-    return TooManyTokens(tokens=tokens, cost=cost)
+def _cost(tokens: TokensAdvice) -> float:
+    if tokens.best_seconds is None or tokens.now_seconds is None:
+        return 0.0
+    return 1 - tokens.best_seconds / tokens.now_seconds
+
+
+_SAME_LOSS: Final = (LOAD, LONG_CONTEXTS)
+RULES: Final = (
+    Rule(kind=TooManyTokens, gate=too_many_tokens, place=Place.NUMBER, unless=_SAME_LOSS),
+    Rule(kind=TooFewTokens, gate=too_few_tokens, place=Place.NUMBER, unless=_SAME_LOSS),
+)

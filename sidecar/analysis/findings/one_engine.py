@@ -1,7 +1,8 @@
 """``one_engine``: one of several engines accepts less than the others."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from sidecar.analysis.findings.rates import (
     LowerAcceptance,
@@ -9,6 +10,7 @@ from sidecar.analysis.findings.rates import (
     cost_of,
     is_below,
 )
+from sidecar.analysis.findings.rule import Place, Rule
 from sidecar.analysis.findings.situation import Situation
 
 
@@ -20,7 +22,7 @@ class OneEngine(LowerAcceptance):
     engine: str
 
 
-def one_engine(situation: Situation) -> OneEngine | None:
+def one_engine(situation: Situation) -> Iterator[OneEngine]:
     """The finding, if it is exactly one engine that accepts less."""
     model = situation.model
     lower = [
@@ -29,11 +31,11 @@ def one_engine(situation: Situation) -> OneEngine | None:
         if engine.difference is not None and engine.difference.is_clearly_lower
     ]
     if len(lower) != 1:
-        return None
+        return
 
     name, difference = lower[0]
     break_even = break_even_acceptance(situation)
-    return OneEngine(
+    yield OneEngine(
         engine=name,
         rate=difference.rate,
         others=difference.others,
@@ -42,3 +44,7 @@ def one_engine(situation: Situation) -> OneEngine | None:
         break_even=break_even,
         cost=cost_of(difference, model),
     )
+
+
+ONE_ENGINE: Final = Rule(kind=OneEngine, gate=one_engine, place=Place.PART)
+RULES: Final = (ONE_ENGINE,)

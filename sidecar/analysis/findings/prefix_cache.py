@@ -1,10 +1,12 @@
 """``prefix_cache``: vLLM computes the last block of each prefix-cache hit again for the draft."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from sidecar.analysis.engine.cache import sum_caches
 from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.rule import Place, Rule
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.report import EngineReport
 from sidecar.engine.methods import drops_last_block
@@ -22,7 +24,7 @@ class PrefixCache(Finding):
     block_tokens: int
 
 
-def prefix_cache(situation: Situation) -> PrefixCache | None:
+def prefix_cache(situation: Situation) -> Iterator[PrefixCache]:
     """The finding, if the dropped blocks are a large part of what requests look up.
 
     How many requests hit is not known: at most all, and no more than blocks were found. A hit of
@@ -32,14 +34,14 @@ def prefix_cache(situation: Situation) -> PrefixCache | None:
     cache = sum_caches(engine.cache for engine in engines)
     ratio = cache.hit_ratio
     if ratio is None or cache.requests < situation.thresholds.min_requests:
-        return None
+        return
 
     last_blocks = sum(engine.cache.requests * engine.kv_cache_block_tokens for engine in engines)
     dropped = min(last_blocks / cache.queries, ratio, 1 - ratio)
     if dropped < _DROPPED:
-        return None
+        return
 
-    return PrefixCache(
+    yield PrefixCache(
         hit_ratio=ratio,
         hit_ratio_at_most=ratio + dropped,
         block_tokens=max(engine.kv_cache_block_tokens for engine in engines),
@@ -60,3 +62,6 @@ def _drops(engine: EngineReport) -> bool:
 
     is_before_032 = speculation.keeps_last_block is None  # it has no option to keep the block
     return is_before_032 and drops_last_block(speculation.method)
+
+
+RULES: Final = (Rule(kind=PrefixCache, gate=prefix_cache, place=Place.COSTS_NO_STEP),)

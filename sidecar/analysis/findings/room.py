@@ -1,9 +1,11 @@
 """``room``: the KV cache is too small for the requests, and the draft takes a part of it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.rule import Place, Rule
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.engine.methods import drafts_with_a_model, is_mtp
@@ -28,21 +30,22 @@ class Room(Finding):
     share_of_layers: float | None
 
 
-def room(situation: Situation) -> Room | None:
+def room(situation: Situation) -> Iterator[Room]:
     """The finding, if requests wait or are preempted and the draft takes a share that matters."""
     model = situation.model
     pressed = tuple(
         engine.key.engine for engine in model.engines if _is_pressed(engine, situation.thresholds)
     )
     if not pressed:
-        return None
+        return
 
     less = _less_than_plain(model)
     share = _share_of_layers(model)
     taken = share if less is None else less
     if taken is None or taken < _TAKEN:
-        return None
-    return Room(engines=pressed, less_than_plain=less, share_of_layers=share)
+        return
+
+    yield Room(engines=pressed, less_than_plain=less, share_of_layers=share)
 
 
 def _is_pressed(engine: EngineReport, thresholds: Thresholds) -> bool:
@@ -96,3 +99,6 @@ def _share_of_layers(model: ModelReport) -> float | None:
     layers = engine.configuration.layers
     drafting = speculation.draft_layers
     return drafting / (layers + drafting) if layers and drafting else None
+
+
+RULES: Final = (Rule(kind=Room, gate=room, place=Place.COSTS_NO_STEP),)

@@ -192,6 +192,14 @@ class Life:
         self.first = Cut() if self.from_start else None
         self.latest = self.first
 
+    def forget_start(self) -> None:
+        """It may have begun before this sidecar listened, and all that it has counted so far."""
+        self.from_start = False
+        if self.reports == 0:
+            self.latest = None
+        self.first = self.latest
+        self.early = len(self.finished)
+
     def end(self) -> None:
         """Its process of vLLM has ended: it is known, but its numbers are not needed any more."""
         self.is_over = True

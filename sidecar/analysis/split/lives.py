@@ -122,7 +122,8 @@ class Lives:
     def _begin(self, hello: Hello) -> Life:
         """A life that is new to this sidecar."""
         from_start = hello.started >= self._since
-        life = Life(hello, Trust(is_new=from_start), from_start=from_start)
+        trust = Trust(is_new=from_start, may_be_older=not from_start)
+        life = Life(hello, trust, from_start=from_start)
         if self._page is not None:
             life.key = self._page.key_of(*life.named)
 
@@ -327,11 +328,11 @@ class Lives:
                 life.end()
 
     def _restart_counters(self, key: EngineKey) -> None:
+        counted = self._counted.get(key, {})
         for life in self._of(key):
-            if life.connections:
-                totals = (life.latest or Cut()).totals
-                life.trust.restart_counters(self._counted.get(key, {}), totals)
-            else:
+            life.trust.restart_counters(counted, (life.latest or Cut()).totals)
+            if not life.connections:  # it may come back, and had counted more than it reported
+                life.trust.outlive_counters()
                 life.is_past = True
                 life.is_before_reset = True
 
@@ -339,6 +340,8 @@ class Lives:
         """Confirms the latest cut of each of an engine's lives if nothing contradicts it."""
         lives = self._of(key)
         for place, life in enumerate(lives):
+            if life.hello.started > at:  # the clock was set back
+                self._forget_start(life)
             if life.latest is None or not life.observes or life.is_past:
                 continue
             if not life.is_consistent:
@@ -349,8 +352,7 @@ class Lives:
 
             earlier = [one for one in lives[:place] if one.has_left]
             later = [one for one in lives[place + 1 :] if one.connections and one.observes]
-            if life.hello.started > at:  # the clock was set back
-                life.trust.forget_origin()
+            others = [one for one in lives if one.connections and one is not life]
             life.trust.began_midway |= bool(earlier)
             polled = PolledLife(
                 at=at,
@@ -359,6 +361,7 @@ class Lives:
                 counted=counted,
                 earlier=sum_totals(one.latest for one in earlier),
                 counting=sum_totals(one.confirmed for one in earlier if one.has_counted),
+                is_alone=not any(one.trust.is_proven for one in others),
                 is_succeeded=bool(later) and not life.connections,
             )
             life.trust.compare(polled, tolerance=1 - self.lowest_coverage)
@@ -370,6 +373,16 @@ class Lives:
                 for one in earlier:
                     one.trust.is_proven = True
                     one.confirmed = one.latest
+
+    def _forget_start(self, life: Life) -> None:
+        """Whether the life began while this sidecar was listening is not known.
+
+        It is of one that had been compared before the clock was set back.
+        """
+        life.trust.forget_origin()
+        if life.from_start and not life.trust.has_begun:
+            life.trust = Trust(is_new=True, may_be_older=True)
+            life.forget_start()
 
     def _settle(self, key: EngineKey) -> None:
         """Notes which lives claim an engine.

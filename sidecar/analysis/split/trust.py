@@ -20,6 +20,10 @@ _REST: Final = 0.02
 # Where vLLM may have counted up to so many times as much as it had at least, a total between the
 # two says nothing.
 _UNSURE: Final = 2.0
+# A life whose totals are too high is confirmed by its growth alone once vLLM has counted so many
+# tokens meanwhile, and it is known to this fraction how many.
+_ENOUGH: Final = 100
+_SURE: Final = 0.1
 
 
 class Compared(StrEnum):
@@ -103,6 +107,19 @@ class _Comparison:
                 return True
         return False
 
+    @property
+    def width(self) -> int:
+        """How far all that vLLM may have counted at its moment is from what it had at least."""
+        return sum(self.most.values()) - sum(self.least.values())
+
+    @property
+    def is_well_known(self) -> bool:
+        """Whether vLLM has counted much, and it is known how much."""
+        return max(self.least.values()) >= _ENOUGH and all(
+            most - least <= _SURE * most
+            for least, most in zip(self.least.values(), self.most.values(), strict=True)
+        )
+
     def is_telling_and_within(self, tolerance: float) -> bool:
         """Whether it agrees, and says anything by that."""
         return self.is_telling(tolerance) and not self.is_outside(tolerance)
@@ -143,8 +160,8 @@ class PolledLife:
 
     These are ``total``, of its latest cut, which came after ``reports`` reports, and ``counted``,
     vLLM's counters. ``earlier`` is what the lives before it had reported, ``counting`` what those
-    of them had that are part of the split. ``is_succeeded``: the life has left, and what vLLM
-    counts may be another one's by now.
+    of them had that are part of the split. ``is_alone``: no other life is confirmed as the
+    engine's. ``is_succeeded``: the life has left, and what vLLM counts may be another one's by now.
     """
 
     at: float
@@ -153,6 +170,7 @@ class PolledLife:
     counted: Totals
     earlier: Totals = field(default_factory=dict)
     counting: Totals = field(default_factory=dict)
+    is_alone: bool = True
     is_succeeded: bool = False
 
 
@@ -167,10 +185,14 @@ class Trust:
     different times, but their growth can be compared.
     """
 
-    def __init__(self, origin: Totals | None = None, *, is_new: bool = False) -> None:
+    def __init__(
+        self, origin: Totals | None = None, *, is_new: bool = False, may_be_older: bool = False
+    ) -> None:
         """``origin`` is what vLLM had counted before the life began; None: nothing that is known.
 
         ``is_new``: it began while this sidecar was listening, so perhaps after vLLM's counters.
+        ``may_be_older``: it began before that, so vLLM may have made its counters anew since
+        without the sidecar's knowledge.
         """
         self.standing = Standing.WAITS
         # whether a cut that says anything has agreed, and none has differed since
@@ -187,8 +209,10 @@ class Trust:
         self.began_midway = any(self._origin.values())
         # whether it may, since all that vLLM has counted has not yet agreed with it
         self._may_be_midway = is_new
+        self._may_be_older = may_be_older
         self._have_counters_restarted = False
         self._idle_at: float | None = None  # the last poll at which nothing had been counted
+        self.has_begun = False  # whether it has been compared at a poll
         self.reports = 0  # as of the last poll
         self._has_agreed = False  # whether the latest cut has agreed at a poll
         self._counted: Totals | None = None  # by vLLM, at the last poll
@@ -246,6 +270,7 @@ class Trust:
 
     def compare(self, life: PolledLife, tolerance: float) -> None:
         """Takes in a good poll. The two totals may differ by the fraction ``tolerance``."""
+        self.has_begun = True
         self._follow_clock(life.at)
         self._take_in(life.reports, life.counted)
         has_counted = any(life.counted.values()) or any(life.total.values())
@@ -259,7 +284,7 @@ class Trust:
 
         cut = self._beside(names, life.total, life.counted)
         self._mark(life.at, cut)
-        standing, told = self._find(cut, tolerance, life.earlier, is_succeeded=life.is_succeeded)
+        standing, told = self._find(cut, tolerance, life)
         if standing is Standing.AGREES and not (self.is_proven or told.is_telling(tolerance)):
             standing = Standing.WAITS
 
@@ -340,43 +365,67 @@ class Trust:
 
         following = self._next_mark
         self._next_mark = None
-        is_due = not self._marks or at - self._marks[-1].at >= _MARK_EVERY
-        if following is not None and is_due and following.total.keys() == cut.total.keys():
-            self._marks.append(_Mark(at, replace(following, most=cut.most)))
+        if following is not None and following.total.keys() == cut.total.keys():
+            self._add_mark(_Mark(at, replace(following, most=cut.most)))
 
         while len(self._marks) > 1 and at - self._marks[1].at >= _SPAN:
             self._marks.popleft()
 
+    def _add_mark(self, mark: _Mark) -> None:
+        """At intervals or, until the life is proven, if it is known far better than the last one.
+
+        A first one that was made in a burst would leave the growth unknown for long.
+        """
+        last = self._marks[-1] if self._marks else None
+        is_due = last is None or (self.is_proven and mark.at - last.at >= _MARK_EVERY)
+        is_better = not self.is_proven and last is not None and mark.cut.width < last.cut.width / 2
+        if is_due or is_better:
+            self._marks.append(mark)
+
     def _note_for_a_mark(self, cut: _Comparison, standing: Standing) -> None:
         is_first = standing is Standing.WAITS and not self._marks
-        if self._least is not None and (standing is Standing.AGREES or is_first):
+        may_be_better = self._may_be_older and not self.is_proven
+        is_wanted = standing is Standing.AGREES or is_first or may_be_better
+        if self._least is not None and is_wanted:
             self._next_mark = cut
 
     def _find(
-        self, cut: _Comparison, tolerance: float, earlier: Totals, *, is_succeeded: bool
+        self, cut: _Comparison, tolerance: float, life: PolledLife
     ) -> tuple[Standing, _Comparison]:
         """How the cut compares, and what tells it: the cut itself, or its growth since a mark."""
         growth = cut.since(self._marks[0].cut) if self._marks else None
         whole = self._as_of_now(cut).less(self._origin)
         self.explains_all = False
+        if whole.is_above(tolerance) and life.is_alone and not life.is_succeeded:
+            self._have_counters_restarted |= self._outlives_counters(cut, tolerance)
         if self._have_counters_restarted:
             return _standing(growth or cut, tolerance, is_known=growth is not None)
         if whole.is_above(tolerance):
             return Standing.DIFFERS, whole
-        if is_succeeded:  # it keeps what it has, but this confirms nothing
+        if life.is_succeeded:  # it keeps what it has, but this confirms nothing
             return (Standing.AGREES if self.is_proven else Standing.WAITS), whole
 
         if whole.is_telling_and_within(tolerance):
             self._may_be_midway = False
-            self.explains_all = self._has_rest(cut, earlier, tolerance)
+            self.explains_all = self._has_rest(cut, life.earlier, tolerance)
         elif self.follows_another:
-            return self._find_midway(cut, growth, earlier, tolerance)
+            return self._find_midway(cut, growth, life.earlier, tolerance)
 
         if whole.is_below(tolerance) or growth is None:
             return _standing(whole, tolerance)
 
         standing, told = _standing(growth, tolerance)
         return standing, told if standing is Standing.DIFFERS else whole
+
+    def _outlives_counters(self, cut: _Comparison, tolerance: float) -> bool:
+        """Whether vLLM's counters seem to be younger than the life, so that its totals are higher.
+
+        Growth that agrees is the only sign of that.
+        """
+        if not self._may_be_older:
+            return False
+        growths = [cut.since(mark.cut) for mark in self._marks]
+        return any(one.is_well_known and not one.is_outside(tolerance) for one in growths)
 
     def _find_midway(
         self, cut: _Comparison, growth: _Comparison | None, earlier: Totals, tolerance: float

@@ -6,32 +6,16 @@
 from collections.abc import Mapping
 from typing import Final
 
+from sidecar.analysis.findings.catalog import CODES
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.report import ModelReport
-from sidecar.wording.findings import cache, endings, faults, number_of_tokens, rates
 from sidecar.wording.findings.explanation import AnyWords, Explanation
+from sidecar.wording.findings.registry import WORDS
 
-WORDS: Final[tuple[AnyWords, ...]] = (
-    rates.GREEDY_DRAFTING,
-    number_of_tokens.TOO_MANY_TOKENS,
-    number_of_tokens.TOO_FEW_TOKENS,
-    number_of_tokens.LOAD,
-    number_of_tokens.LONG_CONTEXTS,
-    rates.LONG_PROMPTS,
-    rates.STRUCTURED_OUTPUT,
-    rates.FORBIDDEN_DRAFTS,
-    rates.ADAPTER,
-    rates.SAMPLING,
-    rates.ONE_ENGINE,
-    faults.MISMATCH,
-    faults.NOT_SPECULATING,
-    endings.LOOPING,
-    endings.EMPTY_REPLIES,
-    cache.PREFIX_CACHE,
-    cache.ROOM,
-)
-"""Those of every kind of finding."""
-
+BY_CODE: Final[Mapping[str, AnyWords]] = {
+    code: next(words for words in WORDS if words.kind.code == code) for code in CODES
+}
+"""By the finding's code, what to do first first; kinds with one code have the same words."""
 _BY_KIND: Final[Mapping[type[Finding], AnyWords]] = {words.kind: words for words in WORDS}
 
 

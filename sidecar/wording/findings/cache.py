@@ -105,3 +105,5 @@ ROOM: Final = Words(
     remedy="more GPU memory, or a smaller draft",
     runbook="SpecDecodeKVCachePressure",
 )
+
+WORDS: Final = (PREFIX_CACHE, ROOM)

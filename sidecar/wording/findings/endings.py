@@ -95,3 +95,5 @@ EMPTY_REPLIES: Final = Words(
     remedy=LOOPING.remedy,
     runbook=_RUNBOOK,
 )
+
+WORDS: Final = (LOOPING, EMPTY_REPLIES)

@@ -51,14 +51,15 @@ class Words(Generic[AnyFinding]):
     """What is said of one kind of finding.
 
     ``explain`` puts a finding on a model into sentences. ``why`` and ``remedy`` are a few words for
-    a cell of a dashboard, ``runbook`` is the alert whose runbook has the remedy's steps.
+    a cell of a dashboard, ``runbook`` is the alert whose runbook has the remedy's steps. A kind
+    that is always a fact has neither remedy nor runbook.
     """
 
     kind: type[AnyFinding]
     explain: Callable[[AnyFinding, ModelReport], Explanation]
     why: str
-    remedy: str
-    runbook: str
+    remedy: str = ""
+    runbook: str = ""
 
 
 AnyWords = Words[Any]

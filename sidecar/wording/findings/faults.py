@@ -92,3 +92,5 @@ NOT_SPECULATING: Final = Words(
     remedy="find why in vLLM's log, restart it",
     runbook="SpecDecodeNotSpeculating",
 )
+
+WORDS: Final = (MISMATCH, NOT_SPECULATING)

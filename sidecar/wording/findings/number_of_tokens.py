@@ -138,3 +138,5 @@ LONG_CONTEXTS: Final = Words(
     remedy="send long contexts to pods without speculation",
     runbook="SpecDecodeSlowerThanPlain",
 )
+
+WORDS: Final = (TOO_MANY_TOKENS, TOO_FEW_TOKENS, LOAD, LONG_CONTEXTS)

@@ -338,3 +338,13 @@ ONE_ENGINE: Final = Words(
     remedy="drain and restart this vLLM",
     runbook="SpecDecodeMixedWorkload",
 )
+
+WORDS: Final = (
+    GREEDY_DRAFTING,
+    LONG_PROMPTS,
+    STRUCTURED_OUTPUT,
+    FORBIDDEN_DRAFTS,
+    ADAPTER,
+    SAMPLING,
+    ONE_ENGINE,
+)

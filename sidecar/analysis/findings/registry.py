@@ -1,0 +1,32 @@
+"""The rules of all findings, from the modules beside this one. Written by scripts/docs."""
+
+from typing import Final
+
+from sidecar.analysis.findings import (
+    endings,
+    greedy_drafting,
+    groups,
+    load,
+    long_contexts,
+    mismatch,
+    not_speculating,
+    number_of_tokens,
+    one_engine,
+    prefix_cache,
+    room,
+)
+from sidecar.analysis.findings.rule import Rule
+
+RULES: Final[tuple[Rule, ...]] = (
+    *endings.RULES,
+    *greedy_drafting.RULES,
+    *groups.RULES,
+    *load.RULES,
+    *long_contexts.RULES,
+    *mismatch.RULES,
+    *not_speculating.RULES,
+    *number_of_tokens.RULES,
+    *one_engine.RULES,
+    *prefix_cache.RULES,
+    *room.RULES,
+)

@@ -451,13 +451,17 @@ def context():
 ENDINGS = "specdec_request_endings_total"
 
 
-def plain(instance, loops, **own):
-    """A pod that does not speculate; ``loops`` of its twenty requests a minute end in one."""
-    pod = Pod(instance, **own).generating(50)
-    for ending, count in (("normal", 20 - loops), ("loop", loops)):
-        labels = {"model_name": pod.model, "temperature": "0", "ending": ending}
+def ending(pod, loops, requests):
+    """So many of the pod's requests a minute end in a loop; the others end as they should."""
+    for how, count in (("normal", requests - loops), ("loop", loops)):
+        labels = {"model_name": pod.model, "temperature": "0", "ending": how}
         pod.plain(ENDINGS, (90, count), grows=True, **labels)
     return pod
+
+
+def plain(instance, loops, **own):
+    """A pod that does not speculate; ``loops`` of its twenty requests a minute end in one."""
+    return ending(Pod(instance, **own).generating(50), loops, 20)
 
 
 @scenes
@@ -491,4 +495,25 @@ def output_worse():
         pod("never", 0),
         plain("plain-too", 8, model="loops-by-itself"),
         pod("as-plain", after(30, 0, 0.4), model="loops-by-itself"),
+    )
+
+    def speculating(instance, loops, requests, **own):
+        return ending(Pod(instance, **own).drafting(8, 0.7), loops, requests)
+
+    yield Scene(
+        "clearly more than on plain pods: by five points, three standard errors, three times odds",
+        "SpecDecodeOutputWorse",
+        at=(8, 45, 70),
+        needs_prometheus=True,
+    ).with_pods(
+        plain("plain", 0),
+        speculating("four-in-a-hundred", 4, 100),
+        speculating("four-of-twenty", 0.4, 2),
+        speculating("sixteen-of-a-hundred", 1.6, 10).fires(0.16, since=45),
+        plain("plain-too", 8, model="loops-by-itself"),
+        speculating("six-in-ten", 60, 100, model="loops-by-itself"),
+        plain("plain-mostly", 0.4, model="loops-seldom"),
+        speculating("six-in-a-hundred", 30, 500, model="loops-seldom"),
+        speculating("ten-of-eighty", 0.96, 8, model="loops-seldom"),
+        speculating("seven-in-ten", 70, 100, model="loops-by-itself").fires(0.7, since=45),
     )

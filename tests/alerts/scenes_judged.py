@@ -512,6 +512,11 @@ def output_worse():
         speculating("sixteen-of-a-hundred", 1.6, 10).fires(0.16, since=45),
         plain("plain-too", 8, model="loops-by-itself"),
         speculating("six-in-ten", 60, 100, model="loops-by-itself"),
+        speculating("half-of-thirty", 1.5, 3).fires(0.5, since=45),
+        # Plain pods are not compared with each other.
+        plain("plain-good", 0, model="loops-on-one"),
+        plain("plain-good-too", 0, model="loops-on-one"),
+        plain("plain-worse", 8, model="loops-on-one"),
         plain("plain-mostly", 0.4, model="loops-seldom"),
         speculating("six-in-a-hundred", 30, 500, model="loops-seldom"),
         speculating("ten-of-eighty", 0.96, 8, model="loops-seldom"),

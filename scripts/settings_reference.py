@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from sidecar.analysis.series import shown_positions
 from sidecar.settings.groups import Settings, groups, variable
 
 # A backslash at the end of a line goes on with the same line of the page.
@@ -99,6 +100,7 @@ def _row(key: str, schema: dict[str, Any], default: object) -> str:
         text = f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
     meaning = " ".join(schema.get("description", "").split())
+    meaning = meaning.replace("{positions}", str(shown_positions(Settings(), engines=8)))
     cells = (f"`{key}`", f"`{variable(key)}`", _value(schema), text, meaning)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 

@@ -2,9 +2,10 @@
 
 60 % of the requests are at temperature 0, 40 % at 1. The same arrivals go to servers that all
 speculate, to none that do, or are split: those at 0 to servers that speculate, those at 1 to
-servers that do not. Steps follow the laws of ``sidecar/demo/step_law.py``, and the acceptance is
-that of docs/measurements/why.md. It prints Markdown tables, and takes about a quarter of an hour of
-one core; ``--part`` and ``--seeds`` make it shorter.
+servers that do not. Drafts have three tokens, unless a row says one. Steps follow the laws of
+``sidecar/demo/step_law.py``, and the acceptance is that of docs/measurements/why.md. It prints
+Markdown tables, and takes about ten minutes of one core; ``--part`` and ``--seeds`` make it
+shorter.
 """
 
 import argparse
@@ -51,8 +52,8 @@ class _Machine:
     requests: int  # of a server, so that it is busy for many times as long as a request takes
     drafts: tuple[_Draft, ...]
 
-    def options(self, draft: _Draft | None) -> SimulatorOptions:
-        """A server that speculates with ``draft``, or does not."""
+    def options(self, draft: _Draft | None, tokens: int = _TOKENS) -> SimulatorOptions:
+        """A server that speculates with so many tokens of ``draft``, or does not."""
         plain = SimulatorOptions(
             num_speculative_tokens=0,
             prefix_hits=0.0,
@@ -65,7 +66,7 @@ class _Machine:
             return plain
         return replace(
             plain,
-            num_speculative_tokens=_TOKENS,
+            num_speculative_tokens=tokens,
             cold_acceptance=chance(draft.cold, _TOKENS),
             hot_acceptance=chance(draft.hot, _TOKENS),
             hot_temperature=1.0,
@@ -95,15 +96,18 @@ _MACHINES: Final = (
 def _arms(machine: _Machine, draft: _Draft) -> Mapping[str, tuple[Pool, ...]]:
     """The ways to use two servers, and five; the first of each number is what others compare to."""
     drafting = machine.options(draft)
+    one_token = machine.options(draft, tokens=1)
     plain = machine.options(None)
     return {
         "2 speculating": (Pool(2, drafting),),
         "1 speculating for T 0, 1 plain": (Pool(1, drafting, _COLD), Pool(1, plain, _HOT)),
+        "2 speculating, 1 token": (Pool(2, one_token),),
         "2 plain": (Pool(2, plain),),
         "5 speculating": (Pool(5, drafting),),
         "2 speculating for T 0, 3 plain": (Pool(2, drafting, _COLD), Pool(3, plain, _HOT)),
         "3 speculating for T 0, 2 plain": (Pool(3, drafting, _COLD), Pool(2, plain, _HOT)),
         "4 speculating for T 0, 1 plain": (Pool(4, drafting, _COLD), Pool(1, plain, _HOT)),
+        "5 speculating, 1 token": (Pool(5, one_token),),
         "5 plain": (Pool(5, plain),),
     }
 
@@ -144,7 +148,7 @@ def _rows(
             _result(serve(pools, _arrivals(machine, rate * servers, servers, seed, arguments)))
             for seed in range(arguments.seeds)
         ]
-        if len(pools) == 1 and pools[0].options.num_speculative_tokens:
+        if len(pools) == 1 and pools[0].options.num_speculative_tokens == _TOKENS:
             compared = results
         print(f"{machine.name}, {draft.name}, {load}: {name}", file=sys.stderr, flush=True)
         yield (load, name, *_cells(results, compared))

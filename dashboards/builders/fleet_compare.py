@@ -60,8 +60,7 @@ def _by_pod() -> timeseries.Panel:
         "Acceptance above break-even, across pods",
         "How the pods' acceptance rates, each minus the pod's own break-even, are distributed.",
         "If the lowest is far below P10, one pod is bad: it is on top of the table of pods. If P10"
-        " is far below P50, temperatures are routed unevenly: take advantage of it, and speculate"
-        " only where it pays.",
+        " is far below P50, some pods get other temperatures: speculate only where it pays.",
         [
             *(Query(f"quantile({share:g}, {_MARGIN})", name) for share, name in _SPREAD),
             Query("vector(0)", "pays above", Style.LIMIT),
@@ -111,9 +110,8 @@ def _slowdown() -> timeseries.Panel:
         "The mean over the pods that speculate divided by that over the pods that do not, at P50"
         f" and at P99; the {_LINES} highest. A pod that drafts little, or that drafted within the"
         " last day, is in neither group.",
-        "Above 1 speculation costs time. If only P99 is, the workload is mixed: route the slower"
-        " temperatures to pods without speculation. First check that both groups have the same load"
-        " and hardware.",
+        "Above 1 speculation costs time. If only P99 is, the workload is mixed: sample the drafts,"
+        " or speculate fewer tokens. First check that both groups have the same load and hardware.",
         [
             Query(first(_LINES, slowdown("0.5")), f"{_MODEL} P50"),
             Query(first(_LINES, slowdown("0.99")), f"{_MODEL} P99"),

@@ -59,9 +59,9 @@ def worst_temperatures() -> table.Panel:
                 " its share of the model's draft tokens."
             ),
             (
-                "Click a temperature for its dashboard. If it loses on many pods, route it to pods"
-                " without speculation. If it loses on one, look at that pod below. A small share"
-                " matters little."
+                "Click a temperature for its dashboard. If it loses on many pods, sample its"
+                " drafts, or speculate fewer tokens. If it loses on one, look at that pod below. A"
+                " small share matters little."
             ),
         ),
         _model_labels(

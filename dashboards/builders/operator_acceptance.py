@@ -251,8 +251,8 @@ def _prompts() -> timeseries.Panel:
     return over_time(
         "Acceptance by prompt length",
         "Accepted / draft tokens of the requests with prompts of that many tokens.",
-        "Drafts fail first on long prompts: if only those are low, route them to pods that do not"
-        " speculate, or use a draft model that was trained on long contexts.",
+        "Drafts fail first on long prompts: if only those are low, use a draft model that was"
+        " trained on long contexts.",
         [Query(_group_rates('by="prompt_tokens"'), "{{group}} tokens"), LIMITS[0]],
         SHARE,
         high=1,
@@ -264,7 +264,7 @@ def _kinds() -> timeseries.Panel:
         f"Acceptance by output, sampling and adapter, lowest {_FEW}",
         "Accepted / draft tokens of requests with free-form and with structured output, by how they"
         " sample and, if plugin.adapters is on, of each LoRA adapter.",
-        "An adapter far below the rest needs its own draft model, or pods that do not speculate.",
+        "An adapter far below the rest needs its own draft model.",
         [
             Query(
                 first(_FEW, _group_rates('by!~"prompt_tokens|ending"'), lowest=True),
@@ -299,8 +299,8 @@ def _endings() -> timeseries.Panel:
 
     return over_time(
         "Replies that end badly, by temperature",
-        "The share of the finished requests whose output ends in a repetition loop (loop), or stops"
-        " with at most one token (empty).",
+        "The share of the finished requests whose output repeats itself until it is cut off (loop),"
+        " or stops with at most one token (empty).",
         "If a line rises and stays up, send a pod a prompt and read the reply. Some models loop at"
         " temperature 0 by themselves: compare with pods that do not speculate. Empty: vLLM has not"
         " loaded the plug-in, or is too old to show its outputs.",
@@ -319,9 +319,9 @@ def _by_ending() -> timeseries.Panel:
     return over_time(
         "Acceptance by how replies end",
         "Accepted / draft tokens of the requests that finished, by how their output ends.",
-        "Loops are easy to draft. If they hold a large share of the draft tokens, which the panel"
-        " above with the largest groups shows, the acceptance rate flatters: normal is the rate"
-        " without them.",
+        "Text that repeats itself is easy to draft. If loops hold a large share of the draft"
+        " tokens, which the panel above with the largest groups shows, the acceptance rate looks"
+        " better than it is: normal is the rate without them.",
         [Query(_group_rates('by="ending"'), "{{group}}"), LIMITS[0]],
         SHARE,
         high=1,

@@ -110,8 +110,8 @@ def _pays() -> stat.Panel:
         " it pays, except at some temperature. unknown: nothing is known now of a pod that had a"
         " verdict within the last hour and should be there.",
         "On NO, read the findings and the alerts below. If it pays at no temperature, start vLLM"
-        " without --speculative-config. If it fails to pay only at some, lower"
-        " num_speculative_tokens, or route those elsewhere.",
+        " without --speculative-config. If it fails to pay only at some, sample the drafts or lower"
+        " num_speculative_tokens.",
         Query(_counted(code, POD, _ENGINES), "{{some}} of {{all}} pods"),
         values=_PAYS,
         empty="no pod that speculates",

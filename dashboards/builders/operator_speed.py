@@ -112,8 +112,8 @@ def _by_temperature(what: str, histogram: str, phase: str) -> timeseries.Panel:
         "The mean of the finished requests of each temperature, as seen by vLLM's scheduler; thick:"
         " the quantiles of all requests on the worst pod, by vLLM's own histograms.",
         "If a temperature takes longer and has a low acceptance rate, speculation slows it down:"
-        " route it to pods that do not speculate. If its acceptance rate is good, its prompts or"
-        " responses are longer, or the load is higher.",
+        " sample its drafts, or speculate fewer tokens. If its acceptance rate is good, its prompts"
+        " or responses are longer, or the load is higher.",
         [
             Query(f"{total_seconds} / ({requests} > 0)", TEMPERATURE),
             *(

@@ -17,9 +17,9 @@ from sidecar.alerting.past import Past
 from sidecar.analysis.findings.endings import EndsBadly
 from sidecar.analysis.findings.finding import advised
 from sidecar.analysis.findings.not_speculating import NotSpeculating
+from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.limits import LIMITS
 from sidecar.analysis.report import ModelReport, Report
-from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.errors import BadStatus, Interrupted, TimedOut, Unreachable
 from sidecar.requests.tables import EMPTY, LOOP
 from sidecar.settings.groups import Thresholds

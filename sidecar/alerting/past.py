@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.report import ModelReport, Report
-from sidecar.analysis.verdict import Judgement, Verdict
 
 _DAY: Final = 86_400.0  # seconds for which a rate that was not low counts
 # A method that nothing names and that drafts so many tokens at once drafts none of them singly.

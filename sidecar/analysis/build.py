@@ -19,6 +19,7 @@ from sidecar.analysis.evidence import (
 from sidecar.analysis.facts import EngineFacts, ModelFacts
 from sidecar.analysis.findings.catalog import find
 from sidecar.analysis.findings.situation import Situation
+from sidecar.analysis.judgement import Judgement, ModelJudgement
 from sidecar.analysis.limits import breaches, limited_values
 from sidecar.analysis.model_state import ENGINE
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
@@ -26,7 +27,6 @@ from sidecar.analysis.speed.model_speed import costs_by_load
 from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import group_reports
-from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.analysis.windows.recent import Ordered
 from sidecar.requests.tables import ENDINGS, LOOP, Table
 from sidecar.settings.groups import Thresholds

@@ -11,7 +11,7 @@ from typing import Final
 
 from sidecar.analysis.engine.latency import gap_growth
 from sidecar.analysis.facts import EngineFacts, ModelFacts
-from sidecar.analysis.verdict import Judgement
+from sidecar.analysis.judgement import Judgement
 from sidecar.engine.names import Phase
 from sidecar.settings.groups import Thresholds
 

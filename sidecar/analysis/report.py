@@ -21,11 +21,11 @@ from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.speed.speedup import EngineSpeed, Held, LoadReport, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
-from sidecar.analysis.verdict import Judgement
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.requests.messages import Configuration, Speculation

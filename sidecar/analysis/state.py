@@ -14,6 +14,7 @@ from sidecar.analysis.engine.health import HealthWatch, vitals
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.facts import ModelFacts, gather
 from sidecar.analysis.findings.catalog import COUNTS
+from sidecar.analysis.judgement import ModelJudgement
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import ModelReport, OwnReport, Report
 from sidecar.analysis.series import shown_positions
@@ -22,7 +23,7 @@ from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.split.life import NO_STEPS
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.view import LivesView
-from sidecar.analysis.verdict import Judge, ModelJudgement
+from sidecar.analysis.verdict import Judge
 from sidecar.engine import merge
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.snapshot import PageSnapshot

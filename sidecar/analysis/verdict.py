@@ -1,18 +1,18 @@
-"""Whether speculation pays, for a model as a whole, its temperatures and its engines.
+"""Judges whether speculation pays, for a model as a whole, its temperatures and its engines.
 
 Only this module judges. The page, the report, the JSON, the metrics, the pod's alerts and the
-direct push read a ``Judgement`` and decide nothing. What the direct push compares beside it has a
-row in ``limits.py``.
+direct push read a ``Judgement`` (``judgement.py``) and decide nothing. What the direct push
+compares beside it has a row in ``limits.py``.
 """
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.advice import Advice, Direction, advise
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance, Evidence, ModelEvidence
+from sidecar.analysis.judgement import Gate, Judgement, ModelJudgement, Verdict
 from sidecar.settings.groups import Thresholds
 
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
@@ -20,97 +20,8 @@ MARGIN: Final = 0.02  # a verdict rises once the value is this far above a thres
 _KEPT: Final = 0.5
 _COLLAPSED: Final = 0.05  # acceptance rate below which almost nothing is accepted
 IN_FORCE_SECONDS: Final = 60.0  # that judgements stay so while polls fail
-
-
-class Verdict(StrEnum):
-    """The effect of speculation on the time that generation takes."""
-
-    NET_POSITIVE = "net_positive"
-    BREAK_EVEN = "break_even"
-    NET_NEGATIVE = "net_negative"
-    INSUFFICIENT_DATA = "insufficient_data"
-
-
 _RISING: Final = (Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE)
-
-
-class Basis(StrEnum):
-    """What a verdict is based on."""
-
-    SPEEDUP = "speedup"  # plain time per token / actual, if plain decoding was measured
-    ACCEPTANCE = "acceptance"  # the rule of thumb, if nothing better is known
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """A setting in ``thresholds`` that requires more traffic than there is, and its value."""
-
-    threshold: str
-    value: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """The verdict on one model, temperature or engine, with its evidence.
-
-    ``is_known`` is False if nothing was judged, for example after polls have failed for long.
-    ``judged`` is the window that was judged, None below the gates; ``gate`` is the first of those
-    that keeps it from being judged. ``by_acceptance`` is the verdict by the rule of thumb,
-    ``by_speedup`` the measured one, None if no speedup is known. ``held_below`` is the threshold
-    that the value has crossed again, if only the margin keeps the verdict from rising. ``is_low``:
-    the acceptance rate is below its threshold or, if it decides, not yet clearly above it again.
-    ``has_collapsed``, of a model as a whole: a fault keeps drafts from being accepted.
-    ``wanted_tokens``: the acceptance rate is past the threshold for fewer or more draft tokens, or
-    was and is not yet clearly back; None between the two.
-    """
-
-    evidence: Evidence = field(default_factory=Evidence)
-    is_known: bool = False
-    judged: Acceptance | None = None
-    gate: Gate | None = None
-    by_acceptance: Verdict = Verdict.INSUFFICIENT_DATA
-    by_speedup: Verdict | None = None
-    held_below: float | None = None
-    is_low: bool = False
-    has_collapsed: bool = False
-    wanted_tokens: Direction | None = None
-
-    @property
-    def leans(self) -> bool:
-        """Whether a speedup is known, but its interval reaches across a threshold."""
-        return self.by_speedup is Verdict.INSUFFICIENT_DATA
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict in force: by speedup if it is known."""
-        return self.by_acceptance if self.by_speedup is None else self.by_speedup
-
-    @property
-    def basis(self) -> Basis:
-        """What ``verdict`` is based on."""
-        if self.by_speedup is not None or not self.evidence.is_ruled:
-            return Basis.SPEEDUP
-        return Basis.ACCEPTANCE
-
-    @property
-    def acceptance(self) -> float | None:
-        """Accepted / drafted over the window that was judged, 0 to 1; None below the gates."""
-        return None if self.judged is None else self.judged.rate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelJudgement:
-    """All judgements on one model; ``temperatures`` and ``engines`` have those of its evidence.
-
-    ``advice`` is on the number of draft tokens; None below the gates. ``limited`` has the values of
-    the same poll that ``limits.py`` compares with their thresholds, by alert.
-    """
-
-    whole: Judgement = field(default_factory=Judgement)
-    advice: Advice | None = None
-    limited: Mapping[str, float] = field(default_factory=dict)
-    temperatures: Mapping[str, Judgement] = field(default_factory=dict)
-    engines: Mapping[str, Judgement] = field(default_factory=dict)
+_NO_JUDGEMENT: Final = Judgement()
 
 
 class Judge:
@@ -201,9 +112,6 @@ class Judge:
             temperatures=temperatures,
             engines=engines,
         )
-
-
-_NO_JUDGEMENT: Final = Judgement()
 
 
 def judge(

@@ -9,11 +9,12 @@ from pathlib import Path
 from sidecar.app import running
 from sidecar.commands.arguments import add_duration
 from sidecar.commands.waiting import stop_on_signals, stopped
-from sidecar.demo.scheduler import SimulatorOptions
+from sidecar.demo.scheduler import LOOP_BEGINS, SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import COLD_HOT_COLD, HOT, Traffic, TrafficOptions
+from sidecar.requests.plugin import LOOP_TOKENS
 from sidecar.settings import Settings
-from sidecar.settings.baselines import PlainStepTimes
+from sidecar.settings.baselines import PlainEndings, PlainStepTimes
 from sidecar.settings.groups import Plugin
 
 HELP = "run the sidecar on a simulated vLLM with traffic, to try it out"
@@ -21,9 +22,15 @@ _CYCLE = 300.0  # seconds from cold to hot and back
 _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
 _CONTEXTS = (500.0, 50_000.0)  # tokens, for which the plain steps hold
 _PREFILL_TOKENS = 1000.0  # of the step whose time tells what prefill costs
+_MEASURED = 10_000  # requests a temperature, of which a baseline would know how they end
 # Drafting costs time here, so cold traffic gains from it and hot traffic loses; so does structured
-# output.
-_GAINING = SimulatorOptions(draft_seconds_per_token=0.006, structured_acceptance=0.83)
+# output. Some replies end badly, as they would without speculation.
+_GAINING = SimulatorOptions(
+    draft_seconds_per_token=0.006,
+    structured_acceptance=0.83,
+    loop_share=0.15,
+    empty_share=0.01,
+)
 _FIXED = replace(
     _GAINING, draft_sample_method="probabilistic", hot_acceptance=_GAINING.cold_acceptance
 )
@@ -91,8 +98,12 @@ async def _run(
         socket = Path(folder) / "plugin.sock"
         async with SimulatedVllm(options, plugin_socket=socket) as vllm:
             traffic = Traffic(vllm, traffic_options)
-            steps = {options.model_name: _plain_steps(options)}
-            watching = {"vllm_url": vllm.url, "plugin": Plugin(socket=socket), "plain_steps": steps}
+            watching = {
+                "vllm_url": vllm.url,
+                "plugin": Plugin(socket=socket),
+                "plain_steps": {options.model_name: _plain_steps(options)},
+                "plain_endings": {options.model_name: _plain_endings(options, traffic_options)},
+            }
             async with running(settings.model_copy(update=watching)) as address:
                 print(
                     _WHERE.format(address=address.local, vllm=vllm.url, course=course), flush=True
@@ -128,3 +139,23 @@ def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
         prefill_seconds=(prefill_seconds,) * len(loads),
         prefill_errors=((0.0,),) * len(loads),
     )
+
+
+def _plain_endings(options: SimulatorOptions, traffic: TrafficOptions) -> dict[float, PlainEndings]:
+    """How the replies of the simulated vLLM without speculation would end, by temperature.
+
+    Calculated from its options, as if many requests had been measured. An output shows its loop
+    once that is long enough.
+    """
+    lengths = range(traffic.min_tokens, traffic.max_tokens + 1)
+    long_enough = sum(length >= LOOP_BEGINS + LOOP_TOKENS for length in lengths)
+    looping = options.loop_share * long_enough / len(lengths)
+
+    empty = round(_MEASURED * options.empty_share)
+    others = _MEASURED - empty
+    temperatures = {temperature for mix in traffic.mixes for temperature in mix}
+    found = {}
+    for temperature in temperatures:
+        loops = 0 if temperature else round(others * looping)
+        found[temperature] = PlainEndings(normal=others - loops, loop=loops, empty=empty)
+    return found

@@ -208,9 +208,9 @@ async def _greedy(
 ) -> tuple[GreedyComparison, GreedyComparison]:
     requests = options.requests
     print(f"greedy outputs of {len(requests.prompts)} prompts", file=sys.stderr)
+    asked = (requests.prompts, requests.max_tokens, options.concurrency)
     replies, plain = await asyncio.gather(
-        greedy_replies(tested, requests.prompts, requests.max_tokens, options.concurrency),
-        greedy_replies(reference, requests.prompts, requests.max_tokens, options.concurrency),
+        greedy_replies(tested, *asked), greedy_replies(reference, *asked, with_likely=True)
     )
 
     # Verification runs the model in other shapes than decoding; so does another batch size.

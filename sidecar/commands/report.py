@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sidecar.analysis.checklist.checklist import Readiness
-from sidecar.analysis.verdict import Verdict
+from sidecar.analysis.judgement import Verdict
 from sidecar.commands.acceptance_profile import model_profiles, profile_lines, profiles_json
 from sidecar.commands.arguments import (
     add_sidecar_user,

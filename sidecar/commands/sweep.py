@@ -16,7 +16,8 @@ from itertools import pairwise
 from typing import Any, Final, Literal
 
 from sidecar.analysis.evidence import Evidence
-from sidecar.analysis.verdict import Judgement, Verdict, judge
+from sidecar.analysis.judgement import Judgement, Verdict
+from sidecar.analysis.verdict import judge
 from sidecar.commands.arguments import (
     base_url,
     duration,

@@ -10,8 +10,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
 from types import SimpleNamespace
+from typing import Final
 
 from sidecar.demo.step_law import LinearLaw, StepLaw, StepWork
+
+LOOP_BEGINS: Final = 24
+"""Tokens of an output that loops before it begins to repeat itself."""
+_LOOP_PERIOD: Final = 8
+# A loop is easy to draft: 98 % of its draft tokens are accepted.
+_LOOP_ACCEPTANCE: Final = 0.99
+_END: Final = -1  # the token that ends an output
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,9 @@ class SimulatorOptions:
     # What the plug-in reads; hot_acceptance does not follow from it.
     draft_sample_method: str = "greedy"
     structured_acceptance: float = 1.0  # factor on that probability for structured output
+    # Share of the requests at temperature 0 whose outputs repeat themselves until they are cut off.
+    loop_share: float = 0.0
+    empty_share: float = 0.0  # share of all requests whose outputs end with their first token
     # Share of requests that find ``cached_share`` of their prompt in the prefix cache (0-1).
     prefix_hits: float = 0.25
     cached_share: float = 0.5
@@ -55,6 +66,7 @@ class RequestStatus(StrEnum):
     """
 
     RUNNING = ""  # or waiting
+    FINISHED_STOPPED = "stop"
     FINISHED_LENGTH_CAPPED = "length"
     FINISHED_ABORTED = "abort"
 
@@ -84,13 +96,25 @@ class Request:
     status: RequestStatus = RequestStatus.RUNNING
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache
     num_computed_tokens: int = 0  # tokens whose keys and values are in the KV cache
-    num_output_tokens: int = 0
+    output_token_ids: list[int] = field(default_factory=list)
+    is_empty: bool = False
+    loops: bool = False
     arrived: float = 0.0
     scheduled: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0
     # [j]: verification steps that accepted j tokens
     lengths: list[int] = field(default_factory=list)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Generated tokens, the one that ends the output included."""
+        return len(self.output_token_ids)
+
+    @property
+    def is_looping(self) -> bool:
+        """Whether the next token repeats earlier ones."""
+        return self.loops and self.num_output_tokens >= LOOP_BEGINS
 
     @property
     def num_tokens(self) -> int:
@@ -106,6 +130,25 @@ class Request:
     def time_per_output_token(self) -> float:
         """Seconds per token after the first; 0 for a request of one token, as in vLLM."""
         return (self.last_token - self.first_token) / max(self.num_output_tokens - 1, 1)
+
+    def append_output_token_ids(self, token_ids: list[int]) -> None:
+        """Adds generated tokens."""
+        self.output_token_ids += token_ids
+
+    def next_tokens(self, number: int) -> list[int]:
+        """So many tokens that continue the output.
+
+        Each is its own place in the output, so that none occurs twice unless the output loops.
+        """
+        if self.is_empty:
+            return [_END]
+        begun = self.num_output_tokens
+        return [self._token(place) for place in range(begun, begun + number)]
+
+    def _token(self, place: int) -> int:
+        if self.loops and place >= LOOP_BEGINS:
+            return LOOP_BEGINS + place % _LOOP_PERIOD
+        return place
 
 
 @dataclass(slots=True)
@@ -204,8 +247,18 @@ class Scheduler:
         """Queues a request."""
         request.arrived = self.now
         request.lengths = [0] * (self.num_spec_tokens + 1)
+        self._choose_ending(request)
         self.requests[request.request_id] = request
         self.waiting.append(request)
+
+    def _choose_ending(self, request: Request) -> None:
+        """Decides whether an output is empty or loops, as the model does with or without drafts."""
+        options = self._options
+        # A source of its own: how likely an ending is changes nothing else of a seeded run.
+        chance = Random(request.request_id)
+        request.is_empty = chance.random() < options.empty_share
+        is_greedy = not request.sampling_params.temperature
+        request.loops = is_greedy and chance.random() < options.loop_share
 
     def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
         """Ends requests from outside, such as when their clients disconnect.
@@ -292,25 +345,37 @@ class Scheduler:
 
         The result is like vLLM's ``ModelRunnerOutput``.
         """
-        sampled = []
+        sampled: list[list[int]] = []
         for request_id in output.num_scheduled_tokens:
             request = self.requests.get(request_id)
-            accepted = 0
-            if request is not None and request.is_prefilling:
-                ends = request.num_computed_tokens + output.num_scheduled_tokens[request_id]
-                sampled.append([0] if ends >= request.num_prompt_tokens else [])
+            if request is None:  # aborted since
+                sampled.append([])
                 continue
+            if request.is_prefilling:
+                ends = request.num_computed_tokens + output.num_scheduled_tokens[request_id]
+                is_last_part = ends >= request.num_prompt_tokens
+                sampled.append(request.next_tokens(1) if is_last_part else [])
+                continue
+
             drafted = len(output.scheduled_spec_decode_tokens.get(request_id, ()))
-            if request is not None and drafted:
-                chance = acceptance(request.sampling_params.temperature, self._options)
-                if request.use_structured_output:
-                    chance *= self._options.structured_acceptance
-                while accepted < drafted and request.random.random() < chance:
-                    accepted += 1
-            sampled.append([0] * (1 + accepted))
+            accepted = self._accepted(request, drafted)
+            sampled.append(request.next_tokens(1 + accepted))
 
         order = {request_id: index for index, request_id in enumerate(output.num_scheduled_tokens)}
         return SimpleNamespace(req_id_to_index=order, sampled_token_ids=sampled)
+
+    def _accepted(self, request: Request, drafted: int) -> int:
+        """How many of the draft tokens are accepted: those before the first that is not."""
+        chance = acceptance(request.sampling_params.temperature, self._options)
+        if request.use_structured_output:
+            chance *= self._options.structured_acceptance
+        if request.is_looping:
+            chance = max(chance, _LOOP_ACCEPTANCE)
+
+        accepted = 0
+        while accepted < drafted and request.random.random() < chance:
+            accepted += 1
+        return accepted
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: SimpleNamespace
@@ -374,10 +439,11 @@ class Scheduler:
             report.inter_token_seconds.append(self.now - request.last_token)
 
         request.last_token = self.now
-        request.num_output_tokens += len(tokens)
+        request.append_output_token_ids(tokens)
         report.generation_tokens += len(tokens)
-        if request.num_output_tokens >= request.max_tokens:
-            self._end(request, RequestStatus.FINISHED_LENGTH_CAPPED)
+        status = _status(request, tokens)
+        if status is not RequestStatus.RUNNING:
+            self._end(request, status)
             report.finished.append(request)
 
         report.outputs.append(NewTokens(request.request_id, tokens, request.status or None))
@@ -386,6 +452,15 @@ class Scheduler:
         (self.running if request in self.running else self.waiting).remove(request)
         request.status = status
         self._free_request(request)
+
+
+def _status(request: Request, tokens: list[int]) -> RequestStatus:
+    """A request's status after it got these tokens; vLLM, too, looks for the end first."""
+    if _END in tokens:
+        return RequestStatus.FINISHED_STOPPED
+    if request.num_output_tokens >= request.max_tokens:
+        return RequestStatus.FINISHED_LENGTH_CAPPED
+    return RequestStatus.RUNNING
 
 
 def acceptance(temperature: float, options: SimulatorOptions) -> float:

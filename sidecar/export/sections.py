@@ -10,15 +10,16 @@ from html import escape
 from sidecar.analysis.engine.latency import Latency, gap_growth
 from sidecar.analysis.evidence import NO_DRAFTS
 from sidecar.analysis.findings.finding import advised
+from sidecar.analysis.judgement import Basis, Judgement
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
-from sidecar.analysis.verdict import Basis, Judgement
 from sidecar.engine.names import Gauge, Phase
 from sidecar.requests.tables import EMPTY, LOOP
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import TONES, effect, leaning_effect, per_step, times_as_fast
 from sidecar.wording.findings import explanations
+from sidecar.wording.findings.endings import REPEAT
 from sidecar.wording.findings.explanation import Explanation
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
@@ -165,11 +166,11 @@ def _outputs(model: ModelReport) -> str:
     ended = ""
     if (endings := model.endings) is not None:
         ended = (
-            f"Of the last {endings.requests:,} replies, {percent(endings.shares[LOOP])} end in a"
-            f" repetition loop and {percent(endings.shares[EMPTY])} are empty. "
+            f"Of the last {endings.requests:,} replies, {percent(endings.shares[LOOP])} {REPEAT}"
+            f" and {percent(endings.shares[EMPTY])} are empty. "
         )
-    link = f'<a href="{FIDELITY}">Is the text still the target\'s?</a>'
-    return f'<div class="facts">{ended}Acceptance says nothing about the text. {link}</div>'
+    link = f'<a href="{FIDELITY}">Is it still what the model says without speculation?</a>'
+    return f'<div class="facts">{ended}Speed says nothing about the text. {link}</div>'
 
 
 def _why(model: ModelReport) -> str:

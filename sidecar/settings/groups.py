@@ -93,7 +93,7 @@ class Limits(Group):
     """models whose requests have their own label values; further ones become `other`"""
     positions: int = Field(32, ge=1, le=64)
     """draft positions with their own label values; with several engines fewer, so that a pod stays
-    within its number of series: 3 with 8 engines; further ones become `other`"""
+    within its number of series: {positions} with 8 engines; further ones become `other`"""
     passthrough_series: int = Field(1000, ge=1, le=100_000)
     """vLLM's own series exported if `reexport` is on; without metrics that are malformed or have a
     label of more than 512 characters"""

@@ -11,12 +11,12 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.not_speculating import NotSpeculating
+from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import PluginReport
-from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Gauge
 from sidecar.errors import Unreachable
 from sidecar.wording.checklist import conclusion

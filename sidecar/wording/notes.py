@@ -11,8 +11,9 @@ from sidecar.analysis.findings.greedy_drafting import GreedyDrafting
 from sidecar.analysis.findings.load import Load
 from sidecar.analysis.findings.mismatch import Mismatch
 from sidecar.analysis.findings.number_of_tokens import NumberOfTokens
+from sidecar.analysis.judgement import Basis, Judgement, Verdict
 from sidecar.analysis.report import ModelReport
-from sidecar.analysis.verdict import MARGIN, Basis, Judgement, Verdict
+from sidecar.analysis.verdict import MARGIN
 from sidecar.engine.methods import given_up
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.numbers import duration, percent
@@ -86,16 +87,18 @@ _GIVEN_UP: Final = (
 )
 _NO_CONFIGURATION: Final = Configuration()
 _RECEIVES_KV_CACHE: Final = frozenset({"kv_consumer", "kv_both"})
-# vLLM cannot turn speculation off for single requests; the runbook
-# SpecDecodeAcceptanceLowAtTemperature.md says more.
-_LOSING: Final = "Route this traffic to pods that do not speculate."
-_OR_FEWER: Final = "Speculate fewer tokens, or route this traffic to pods that do not speculate."
+# vLLM cannot turn speculation off for single requests, and other pods for those of one temperature
+# seldom pay (docs/measurements/routing.md).
+_FEWER: Final = "Speculate fewer tokens."
+_OFF: Final = "Turn speculation off."
+_FEWER_OR_OFF: Final = "Speculate fewer tokens, or turn speculation off."
+_OFF_IF_ALL_LOSE: Final = "If the model as a whole loses, turn speculation off."
 
 
 def model_notes(model: ModelReport) -> list[str]:
     """What to know about a model as a whole, and to do, most important first."""
     judgement = model.judgement
-    note = judgement_note(judgement, is_explained=bool(advised(model.findings)))
+    note = judgement_note(judgement, is_explained=bool(advised(model.findings)), is_whole=True)
 
     # these say so themselves, or change what the schedule follows from
     told = NumberOfTokens | Load | GreedyDrafting | Mismatch
@@ -119,11 +122,18 @@ def loops_sentence(evidence: Evidence) -> str:
     if loops is None:
         return ""
 
-    without = "" if loops.without is None else f": {percent(loops.without)} without them"
+    rate = percent(loops.rate)
+    share = percent(loops.share)
+    if loops.without is None:
+        return (
+            f"{share} of the draft tokens of finished requests are of replies that repeat"
+            f" themselves. Such loops are easy to draft ({rate} accepted), so the acceptance rate"
+            " says little about other text."
+        )
     return (
-        f"{percent(loops.whole)} of the draft tokens of finished requests were accepted, of which"
-        f" repetition loops {percent(loops.rate)} at {percent(loops.share)} of the draft"
-        f" tokens{without}. Loops are easy to draft, so they flatter the acceptance rate."
+        f"Without replies that repeat themselves, the acceptance rate is {percent(loops.without)}"
+        f" rather than {percent(loops.whole)}: such loops are easy to draft ({rate} accepted), and"
+        f" hold {share} of the draft tokens of finished requests."
     )
 
 
@@ -153,17 +163,20 @@ def is_plain(model: ModelReport) -> bool:
     )
 
 
-def judgement_note(judgement: Judgement, *, is_explained: bool = False) -> str:
+def judgement_note(
+    judgement: Judgement, *, is_explained: bool = False, is_whole: bool = False
+) -> str:
     """What a verdict is of, and what keeps it from being reached or from rising.
 
-    Where it is net negative, also what to do, unless ``is_explained``: findings say that. Empty if
-    there is nothing to say.
+    Where it is net negative, also what to do, unless ``is_explained``: findings say that.
+    ``is_whole``: it is on the model as a whole, not on a temperature. Empty if there is nothing to
+    say.
     """
     if (gate := judgement.gate) is not None:
         return f"No verdict: below thresholds.{gate.threshold} ({gate.value:g})."
 
     loses = judgement.verdict is Verdict.NET_NEGATIVE and not is_explained
-    remedy = _remedy(judgement) if loses else ""
+    remedy = _remedy(judgement, is_whole=is_whole) if loses else ""
     return " ".join(filter(None, (_hour(judgement), _held(judgement), remedy)))
 
 
@@ -193,12 +206,14 @@ def _held(judgement: Judgement) -> str:
     )
 
 
-def _remedy(judgement: Judgement) -> str:
+def _remedy(judgement: Judgement, *, is_whole: bool) -> str:
     evidence = judgement.evidence
     judged = judgement.judged
     varies = not evidence.is_ruled or evidence.has_schedule
     is_one_token = judged is not None and len(judged.position_rates) == 1
-    return _LOSING if varies or is_one_token else _OR_FEWER
+    if varies or is_one_token:
+        return _OFF if is_whole else _OFF_IF_ALL_LOSE
+    return _FEWER_OR_OFF if is_whole else _FEWER
 
 
 def schedule_sentence(advice: Advice) -> str:

@@ -6,9 +6,9 @@ from typing import Final
 from sidecar.analysis.engine.cache import sum_caches
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance
+from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.split.tallies import GroupReport
-from sidecar.analysis.verdict import Judgement
 from sidecar.engine.names import Phase
 from sidecar.requests.tables import GROUPED
 from sidecar.settings.baselines import PlainCache
@@ -37,15 +37,15 @@ UNDER_OTHER_TRAFFIC: Final = (
 )
 
 Cells = Sequence[str]
-Table = tuple[Cells, Sequence[Cells]]  # the header, and the rows
+TextTable = tuple[Cells, Sequence[Cells]]  # the header, and the rows
 
 
-def tables(model: ModelReport) -> list[Table]:
+def tables(model: ModelReport) -> list[TextTable]:
     """The header and the rows of each table that has any."""
     with_traffic = [
         part for part in model.temperatures if part.window.requests or part.window.draft_tokens
     ]
-    all_tables: list[Table] = [
+    all_tables: list[TextTable] = [
         (_TEMPERATURES, [_temperature(part) for part in with_traffic]),
         (LOWER, lower_rows(model)),
         (_ENGINES, [_engine(engine) for engine in model.engines]),

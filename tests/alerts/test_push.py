@@ -11,7 +11,7 @@ from aiohttp import web
 from structlog.testing import CapturingLogger
 
 from sidecar.alerting.push import Push
-from sidecar.analysis.verdict import Verdict
+from sidecar.analysis.judgement import Verdict
 from sidecar.log import StateLog
 from sidecar.settings import load_settings
 from tests.export import reports

@@ -8,9 +8,9 @@ from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.findings.catalog import find
 from sidecar.analysis.findings.groups import UNDRAFTED_TOKENS
 from sidecar.analysis.findings.situation import Situation
+from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.split.strata import Sums
-from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Gauge
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.settings.baselines import PlainCache

@@ -17,8 +17,9 @@ from sidecar.analysis.advice import (
     tokens_advice,
 )
 from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.speed.steps import StepCosts
-from sidecar.analysis.verdict import Judgement, judge
+from sidecar.analysis.verdict import judge
 from sidecar.requests.messages import Speculation
 from sidecar.settings.groups import Thresholds
 from tests.analysis.analysis_tools import evidence, window

@@ -11,8 +11,8 @@ from scripts.findings_registry import REGISTRIES
 from sidecar.analysis.advice import Advice
 from sidecar.analysis.findings.groups import UNDRAFTED_TOKENS
 from sidecar.analysis.findings.registry import RULES
+from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.speed.withheld import Withheld
-from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Counter
 from sidecar.requests.messages import Configuration
 from sidecar.requests.tables import Table

@@ -5,8 +5,8 @@ Windows are of live totals; distributions and quantiles are of finished requests
 
 import pytest
 
+from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.temperature_state import request_numbers
-from sidecar.analysis.verdict import Verdict
 from sidecar.requests.tables import Table
 from sidecar.requests.tally import Outcome
 from sidecar.settings import Settings

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.series import shown_positions
-from sidecar.analysis.verdict import Verdict
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.engine.names import Counter

@@ -9,8 +9,8 @@ import pytest
 
 from sidecar.analysis.advice import Advice
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.judgement import Basis, Verdict
 from sidecar.analysis.speed.withheld import Withheld
-from sidecar.analysis.verdict import Basis, Verdict
 from sidecar.engine.names import Counter
 from sidecar.requests.messages import Speculation
 from sidecar.settings.baselines import PlainStepTimes

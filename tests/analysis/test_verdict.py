@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence, ModelEvidence, sum_windows
-from sidecar.analysis.verdict import Basis, Gate, Judge, Judgement, Verdict, judge
+from sidecar.analysis.judgement import Basis, Gate, Judgement, Verdict
+from sidecar.analysis.verdict import Judge, judge
 from sidecar.requests.messages import Speculation
 from sidecar.settings.groups import Thresholds
 from tests.analysis.analysis_tools import evidence, window

@@ -40,8 +40,8 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program):
         return None
 
     async with program("demo", "--losing", **arguments) as process:
-        counted_by = {by for by, declared in GROUPED.items() if declared.sums_to_total}
-        losing = ("observing", "net_negative", 1, counted_by - {Table.ADAPTER}, True)
+        groups = {*GROUPED} - {Table.ADAPTER}
+        losing = ("observing", "net_negative", 1, groups, True)
         await until(state, losing, seconds=60, pause=0.2)
         drafted = sum(tally["draft_tokens"] for tally in drafting)
         assert sum(tally["accepted_tokens"] for tally in drafting) < 0.5 * drafted
@@ -60,7 +60,10 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program):
 async def test_the_demo_tells_milliseconds_and_finds_greedy_drafting_until_it_is_fixed(
     program, option, is_found
 ):
-    """Its baseline covers its traffic, so the first sentence is the time that is saved."""
+    """Its baseline covers its traffic, so the first sentence is the time that is saved.
+
+    Some replies loop, as many as the baseline has.
+    """
     address = f"127.0.0.1:{free_port()}"
     arguments = {
         "SPECDEC_LISTEN": address,
@@ -85,8 +88,18 @@ async def test_the_demo_tells_milliseconds_and_finds_greedy_drafting_until_it_is
         text = (await Page(f"http://{address}").status())["answer"]["text"]
         return text.startswith("Per token, speculation saves ")
 
+    async def bad_endings():
+        """The findings on how replies end, once some end in a loop."""
+        status = await Page(f"http://{address}").status()
+        (model,) = status["models"]
+        if not (model["endings"] and model["endings"]["shares"]["loop"]):
+            return None
+        codes = {finding["code"] for finding in model["explanations"]}
+        return codes & {"looping", "empty_replies"}
+
     async with program("demo", *option, **arguments) as process:
         await until(found, is_found, seconds=60, pause=0.2)
         await until(saves, seconds=60, pause=0.2)
+        await until(bad_endings, set(), seconds=60, pause=0.2)
         process.send_signal(signal.SIGINT)
         await process.communicate()

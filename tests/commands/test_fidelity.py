@@ -244,12 +244,20 @@ async def test_the_exit_code_says_whether_two_servers_differ(
 
 async def test_what_is_asked_of_the_servers(finished, served, tmp_path):
     seen = []
+    of_reference = []
     more = ("--extra-body", '{"top_k": 20}', "--tokens", "5", "--temperature", "0.7")
-    await fidelity(finished, served, tmp_path, serving(seen=seen), serving(), *more)
+    servers = serving(seen=seen), serving(seen=of_reference)
+    await fidelity(finished, served, tmp_path, *servers, *more)
 
     greedy_ones = [body for body in seen if body["temperature"] == 0]
+    greedy_of_reference = [body for body in of_reference if body["temperature"] == 0]
     sampled = [body for body in seen if body["temperature"] == 0.7]
-    assert {(body["max_tokens"], body["logprobs"]) for body in greedy_ones} == {(8, 20)}
+    assert {body["max_tokens"] for body in greedy_ones} == {8}
+    # Only the reference's preferences count; the tested server answers as in production.
+    assert not any("logprobs" in body for body in greedy_ones)
+    # The control, which asks the reference once more, needs none either.
+    asked = {(body["max_tokens"], body.get("logprobs")) for body in greedy_of_reference}
+    assert asked == {(8, 20), (8, None)}
     # Positions up to K + 2, and one more that is not compared.
     assert {body["max_tokens"] for body in sampled} == {8}
     assert sum(body["n"] for body in sampled) == 2 * 600

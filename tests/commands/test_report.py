@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.verdict import Gate, Verdict
+from sidecar.analysis.judgement import Gate, Verdict
 from sidecar.errors import BadStatus
 from sidecar.export.status import status
 from sidecar.wording.notes import LIMITATIONS
@@ -58,7 +58,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     text = await reported(tree)
     over = (
         "The acceptance rate is of the last 50 min, since the last 5 min had too little traffic."
-        " Speculate fewer tokens, or route this traffic to pods that do not speculate."
+        " Speculate fewer tokens."
     )
     rows = {
         line.split()[0]: line.split()
@@ -136,7 +136,7 @@ async def test_why_it_loses_and_what_to_change(reported):
     )
     after = lines[lines.index(why) + 1 :]
     assert after[0].startswith(
-        "  Route these requests to pods that do not speculate, or that draft with n-gram"
+        "  Try n-gram or suffix decoding, which repeats keys and punctuation. Only if that does"
     )
     assert after[1].startswith("  To verify: `specdec-sidecar sweep --url http://CHANGED:8000")
 

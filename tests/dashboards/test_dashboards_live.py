@@ -31,14 +31,6 @@ EMPTY = {
     ("vLLM restarts in the last hour", "{{who}}"): "no vLLM has restarted",
     ("What vLLM does not export", ""): "the simulated vLLM exports everything",
     (
-        "Replies that end badly, by temperature",
-        "{{ending}}, T {{temperature}}",
-    ): "the simulated vLLM shows no output tokens, so nobody knows how replies end",
-    (
-        "Acceptance by how replies end",
-        "{{group}}",
-    ): "the same",
-    (
         "Errors per second",
         "settings {{outcome}}",
     ): "settings are reloaded only where there is a file to watch",
@@ -99,7 +91,11 @@ async def sidecar(folder, speculative_tokens):
     # Steps so long that the time per output token leaves vLLM's first bucket, in which no gap is
     # known.
     simulated = SimulatorOptions(
-        speed=4.0, step_seconds=0.08, num_speculative_tokens=speculative_tokens
+        speed=4.0,
+        step_seconds=0.08,
+        num_speculative_tokens=speculative_tokens,
+        loop_share=0.5,
+        empty_share=0.05,
     )
     async with SimulatedVllm(
         simulated, plugin_socket=socket if speculative_tokens else None

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from sidecar.demo.scheduler import (
+    LOOP_BEGINS,
     Request,
     RequestStatus,
     SamplingParams,
@@ -15,6 +16,7 @@ from sidecar.demo.scheduler import (
     SimulatorOptions,
     acceptance,
 )
+from sidecar.requests.plugin import LOOP_TOKENS, ending_of, is_loop
 
 
 def scheduler_with(*requests, **options):
@@ -133,6 +135,48 @@ def test_without_speculation_each_step_gives_one_token():
     assert [(report.generation_tokens, report.speculation) for report in run(scheduler)] == [
         (1, None)
     ] * 10
+
+
+def test_no_token_occurs_twice_unless_the_output_loops():
+    scheduler, (request,) = scheduler_with({"max_tokens": 500})
+    run(scheduler)
+
+    assert len(set(request.output_token_ids)) == request.num_output_tokens == 500
+
+
+def test_outputs_at_temperature_0_loop_if_the_options_say_so_and_loops_are_easy_to_draft():
+    given = ({"max_tokens": 3000, "temperature": temperature} for temperature in (0.0, 0.7))
+    scheduler, (greedy, sampled) = scheduler_with(*given, loop_share=1.0, cold_acceptance=0.7)
+    run(scheduler)
+
+    assert greedy.status is RequestStatus.FINISHED_LENGTH_CAPPED
+    assert ending_of(greedy, "length") == "loop"
+    assert ending_of(sampled, "length") == "normal"
+    assert rate(greedy) == pytest.approx(0.98, abs=0.01)
+    assert rate(sampled) < 0.5
+
+
+def test_an_output_that_is_too_short_shows_no_loop():
+    scheduler, (short, long) = scheduler_with(
+        {"max_tokens": LOOP_BEGINS + LOOP_TOKENS - 1},
+        {"max_tokens": LOOP_BEGINS + LOOP_TOKENS},
+        loop_share=1.0,
+    )
+    run(scheduler)
+
+    assert not is_loop(short.output_token_ids)
+    assert is_loop(long.output_token_ids)
+
+
+def test_an_empty_output_ends_with_its_first_token():
+    scheduler, (request,) = scheduler_with({"temperature": 0.7}, empty_share=1.0)
+    (report,) = run(scheduler)
+
+    assert request.status is RequestStatus.FINISHED_STOPPED
+    assert ending_of(request, "stopped") == "empty"
+    assert (report.generation_tokens, report.speculation) == (1, None)
+    assert report.finished == [request]
+    assert request.lengths == [0, 0, 0, 0]
 
 
 def test_an_abort_ends_waiting_and_running_requests():

@@ -10,6 +10,7 @@ from sidecar.analysis.engine.latency import QUANTILES, Latency
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence
 from sidecar.analysis.findings.groups import StructuredOutput
+from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.report import EngineReport, ModelReport, OwnReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
 from sidecar.analysis.speed.steps import Steps
@@ -24,7 +25,6 @@ from sidecar.analysis.split.plugin_state import (
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.temperature_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGES, TTFT_EDGES
-from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.export.declaration import Shown

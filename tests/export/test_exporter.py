@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.verdict import Verdict
+from sidecar.analysis.judgement import Verdict
 from sidecar.export.exporter import Families, chosen, compressed, families
 from tests.export import reports
 

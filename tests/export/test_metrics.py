@@ -18,13 +18,13 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.health import Ailment, HealthReport
 from sidecar.analysis.findings.catalog import CODES
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
+from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.series import OF_A_GROUP, PLANNED, PROMISED
 from sidecar.analysis.speed.speedup import CONTEXT_LABELS, LoadReport
 from sidecar.analysis.speed.steps import LOAD_LABELS
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.tallies import MOST_ADAPTERS
 from sidecar.analysis.state import State
-from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.engine.names import Counter, Gauge, Phase

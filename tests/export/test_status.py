@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.report import Report
-from sidecar.analysis.verdict import Verdict
 from sidecar.errors import TimedOut
 from sidecar.export.status import as_json, status
 from tests.export import reports

@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
-from sidecar.analysis.verdict import Verdict
+from sidecar.analysis.judgement import Verdict
 from sidecar.engine.plan import EngineKey
 from sidecar.export.web import Kept, make_web
 from sidecar.shipped import shipped
@@ -108,7 +108,7 @@ async def test_every_runbook_is_served_as_it_is(site):
 
 async def test_the_page_links_to_what_is_promised_of_the_text(site):
     """The verdict is on the speed."""
-    href = re.search(r'<a href="([^"]+)">Is the text still the target', (await site.get("/"))[2])
+    href = re.search(r'<a href="([^"]+)">Is it still what the model', (await site.get("/"))[2])
     status, headers, text = await site.get(urljoin("/", href[1]))
 
     assert (status, headers["Content-Type"]) == (200, "text/plain; charset=utf-8")

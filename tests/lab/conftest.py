@@ -9,9 +9,10 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -41,11 +42,16 @@ class Lab:
     ``arguments`` are those of lab/serve.
 
     With a ``folder`` it loads the plug-in, found ``copies`` times, each time with ``fault`` at the
-    end of its text; ``socket`` is where a sidecar must listen.
+    end of its text; ``socket`` is where a sidecar must listen. ``environment`` has more variables.
     """
 
     def __init__(
-        self, *arguments: str, folder: Path | None = None, copies: int = 1, fault: str = ""
+        self,
+        *arguments: str,
+        folder: Path | None = None,
+        copies: int = 1,
+        fault: str = "",
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         installed()  # or it says how to install it
         port = str(free_port())
@@ -59,7 +65,7 @@ class Lab:
             "--port",
             port,
         ]
-        self._environment = dict(os.environ)
+        self._environment = {**os.environ, **environment}
         if folder is not None:
             self.socket = folder / "run" / "plugin.sock"
             plugins = [folder / f"plugin-{number}" for number in range(copies)]

@@ -28,16 +28,16 @@ SCHEMA = {
     "properties": {"a": {"type": "string", "maxLength": 60}},
     "required": ["a"],
 }
-_NOISY = """
+_CHANGED = """
 import shutil, sys, torch
 from safetensors.torch import load_file, save_file
-source, folder, noise = *sys.argv[1:3], float(sys.argv[3])
+source, folder, noise, factor = *sys.argv[1:3], float(sys.argv[3]), float(sys.argv[4])
 shutil.copytree(source, folder)
 weights = load_file(f"{folder}/model.safetensors")
 head = weights["lm_head.weight"]
 torch.manual_seed(3)
 change = noise * head.float().std() * torch.randn(head.shape)
-weights["lm_head.weight"] = head + change.to(head.dtype)
+weights["lm_head.weight"] = (factor * (head + change)).to(head.dtype)
 save_file(weights, f"{folder}/model.safetensors", {"format": "pt"})
 """
 
@@ -98,21 +98,25 @@ STAGES = {
 }
 
 
+def changed_model(model, folder, *, noise=0.0, factor=1.0):
+    """A copy of one of the lab's models in ``folder`` with other output weights.
+
+    ``noise`` is a standard deviation as a share of the weights' own. With a ``factor`` above 1 the
+    likeliest token is even likelier.
+    """
+    source = installed().model(model)
+    copy = folder / model
+    numbers = map(str, (noise, factor))
+    command = [installed().venv / "bin/python", "-c", _CHANGED, source, copy, *numbers]
+    subprocess.run(command, check=True)
+    return copy
+
+
 def arguments(stage, folder):
     """Those of lab/serve."""
     models, speculative = installed().model(""), dict(stage.speculative)
     if stage.noise is not None:
-        draft = folder / "draft"
-        command = [
-            installed().venv / "bin/python",
-            "-c",
-            _NOISY,
-            models / "draft",
-            draft,
-            str(stage.noise),
-        ]
-        subprocess.run(command, check=True)
-        speculative["model"] = str(draft)
+        speculative["model"] = str(changed_model("draft", folder, noise=stage.noise))
     options = [option.format(models=models) for option in stage.options]
     return [stage.method, "--speculative", json.dumps(speculative), *options]
 

@@ -4,10 +4,20 @@ from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 
-from sidecar.demo.scheduler import Request, SchedulerOutput, SimulatorOptions
+from sidecar.demo.scheduler import Request as SimulatedRequest
 from sidecar.demo.scheduler import Scheduler as SimulatedScheduler
+from sidecar.demo.scheduler import SchedulerOutput, SimulatorOptions
 
 DEPTH = 3
+
+
+class Request(SimulatedRequest):
+    """Its output tokens are those that it is given, whatever the steps give it; these count."""
+
+    num_output_tokens = 0
+
+    def append_output_token_ids(self, token_ids):
+        self.num_output_tokens += len(token_ids)
 
 
 def request(
@@ -29,7 +39,9 @@ def request(
         use_structured_output=structured,
         lora_request=None if adapter is None else SimpleNamespace(lora_name=adapter),
     )  # fmt: skip
-    if output is not None:
+    if output is None:
+        del made.output_token_ids  # as of a vLLM that does not show them
+    else:
         made.output_token_ids = output
     return made
 

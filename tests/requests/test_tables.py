@@ -1,5 +1,7 @@
 """The declaration of the tables that tally requests, and what has to be as it says."""
 
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -7,8 +9,16 @@ from pydantic import TypeAdapter
 
 from scripts.plugin_reference import plugin_reference
 from sidecar.requests import plugin
-from sidecar.requests.messages import FinishedRequest
+from sidecar.requests.messages import (
+    Configuration,
+    FinishedRequest,
+    Hello,
+    ReportEnd,
+    Speculation,
+    StepTally,
+)
 from sidecar.requests.tables import GROUPED, TABLES, Table
+from sidecar.requests.tally import Tally
 from tests.requests.scheduler_double import request
 
 DOCS = Path(__file__).parents[2] / "docs" / "plugin.md"
@@ -31,6 +41,16 @@ def test_the_page_of_the_plugin_has_the_tables_that_are_declared():
     page = DOCS.read_text(encoding="utf-8")
 
     assert plugin_reference(page) == page, "`scripts/docs` updates docs/plugin.md"
+
+
+@pytest.mark.parametrize(
+    "sent", [Hello, Speculation, Configuration, FinishedRequest, Tally, StepTally, ReportEnd]
+)
+def test_the_page_of_the_plugin_names_every_field_that_is_sent(sent):
+    """It says that nothing else leaves vLLM's process."""
+    named = set(re.findall(r"`(\w+)`", DOCS.read_text(encoding="utf-8")))
+
+    assert {field.name for field in fields(sent)} <= named
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Evidence, Loops
 from sidecar.analysis.findings.not_speculating import NotSpeculating
+from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.speed.withheld import Withheld
-from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Gauge
 from sidecar.errors import Unreachable
 from sidecar.requests.messages import Speculation

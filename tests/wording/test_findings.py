@@ -148,7 +148,7 @@ def test_the_command_that_verifies_ends_when_the_pods_are_done():
     assert seconds < known.duration < 2 * seconds
 
 
-def test_structured_output_says_why_the_grammar_matters_and_where_to_send_it():
+def test_structured_output_says_why_the_grammar_matters_and_what_knows_more_of_it():
     structured = explained(STRUCTURED)
 
     assert (
@@ -156,9 +156,8 @@ def test_structured_output_says_why_the_grammar_matters_and_where_to_send_it():
         == "Requests with structured output accept 45% of their draft tokens, 25 ± 4 points less"
         " than the 70% of those without it at the same temperatures."
     )
-    assert structured.remedy.startswith(
-        "Route these requests to pods that do not speculate, or that draft with n-gram"
-    )
+    assert structured.remedy.startswith("Try n-gram or suffix decoding, which repeats keys")
+    assert structured.remedy.endswith("route these requests to pods that do not speculate.")
     assert structured.expect.endswith("and vLLM drops the draft tokens that the grammar forbids.")
 
 
@@ -232,12 +231,12 @@ def test_outputs_that_end_badly_are_told_with_what_is_usual():
     empty = explained(EmptyReplies(share=0.4, requests=120, change=MORE_EMPTY))
 
     assert looping.what == (
-        "38% of the last 120 replies end in a repetition loop; it was 2% on this pod before at the"
-        " same temperatures."
+        "38% of the last 120 replies repeat themselves until they are cut off. At the same"
+        " temperatures it was 2% on this pod before."
     )
     assert empty.what == (
-        "38% of the last 120 replies are empty (at most one token); it was 2% without speculation"
-        " (baseline) at the same temperatures."
+        "38% of the last 120 replies are empty (at most one token). At the same temperatures it was"
+        " 2% without speculation (baseline)."
     )
     assert looping.remedy.startswith("Send one prompt to this pod and read the reply.")
 
@@ -245,13 +244,13 @@ def test_outputs_that_end_badly_are_told_with_what_is_usual():
 def test_loops_with_nothing_to_compare_with_are_a_fact():
     fact = explained(replace(LOOPING, change=None, is_advice=False))
 
-    assert fact.what == "36% of the last 130 replies end in a repetition loop."
+    assert fact.what == "36% of the last 130 replies repeat themselves until they are cut off."
     assert (fact.remedy, fact.verify) == ("", "")
-    assert fact.expect.startswith("Nothing tells yet whether that is usual")
+    assert fact.expect.startswith("Whether that is usual is not known yet")
 
 
 SHARES = {"normal": 0.45, "loop": 0.12, "empty": 0.43}
-SEEN = "Of the last 120 replies, 43% are empty and 12% end in a repetition loop"
+SEEN = "Of the last 120 replies, 43% are empty and 12% repeat themselves until they are cut off"
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ DFLASH = replace(DRAFT, method="dflash", num_speculative_tokens=15)
 STRUCTURED = ("output", "structured")
 PROBABILISTIC = '"draft_sample_method": "probabilistic"'
 ROUTE = "do not speculate"
+FEWER = "Speculate fewer tokens"
 ON_V2 = Configuration(model_runner_v2=True, block_size=16)
 SHARED_PROMPTS = CacheWindow(40, 40 * 160, 4000, 40 * 160, 0.6 * 40 * 160, 0)
 
@@ -162,10 +163,10 @@ SITUATIONS = [
      "what requests at temperature 0 accept bounds the gain"),
     ("hot with top-k 20", Pod({HOT: 0.44}, DRAFT, way="filtered"),
      "greedy_drafting", "44% became 67%", ROUTE, "it shrinks the gain: 0.444 became 0.669"),
-    ("hot, drafts are sampled", Pod({HOT: 0.45}, SAMPLED), None, ROUTE, PROBABILISTIC,
+    ("hot, drafts are sampled", Pod({HOT: 0.45}, SAMPLED), None, FEWER, PROBABILISTIC,
      "the option is set, so the draft is weak"),
     ("hot, block verification", Pod({HOT: 0.45}, replace(DRAFT, rejection_sample_method="block")),
-     None, ROUTE, PROBABILISTIC, "V1 takes the option with the standard sampler alone"),
+     None, FEWER, PROBABILISTIC, "V1 takes the option with the standard sampler alone"),
     ("DFlash v1", Pod({HOT: 0.12}, DFLASH, tokens=15), None, "Measure a baseline", PROBABILISTIC,
      "it pays at 12 %; sampling took it from 2.96 to 1.16 tokens a step (z-lab/dflash 169)"),
     ("DFlash2", Pod({HOT: 0.3}, replace(DFLASH, draft_architectures=("DFlash2Model",)), tokens=15),
@@ -202,7 +203,7 @@ SITUATIONS = [
     ("adaptive", Pod({HOT: 0.17}, replace(DRAFT, adaptive_verification=True)), None,
      "only a measured speedup decides", PROBABILISTIC,
      "vLLM counts tokens that it did not verify (52992)"),
-    ("weak draft", Pod({"0": 0.45}, DRAFT), None, ROUTE, PROBABILISTIC,
+    ("weak draft", Pod({"0": 0.45}, DRAFT), None, FEWER, PROBABILISTIC,
      "at temperature 0, sampling is the same"),
     ("collapsed", Pod({"0": 0.01, HOT: 0.01}, DRAFT), "mismatch", "replies may be wrong",
      PROBABILISTIC, "empty and garbled replies came with it (spark-vllm-docker 358)"),

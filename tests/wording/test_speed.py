@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.speed.speedup import Held
 from sidecar.analysis.speed.withheld import Withheld
-from sidecar.analysis.verdict import Verdict
 from sidecar.cli import parser
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer

@@ -8,8 +8,8 @@ from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.rule import Place, Rule
 from sidecar.analysis.findings.situation import Situation
+from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.speed.speedup import LoadReport
-from sidecar.analysis.verdict import Verdict
 
 _ENOUGH_STEPS: Final = 1000  # at a load
 

@@ -11,33 +11,33 @@ _PARTS: Final = 60  # the window's start is accurate to a sixtieth of its length
 # The longest span of a window with an outage, in window lengths; polls may be one length apart.
 _LONGEST: Final = 1.5
 
-Counts = TypeVar("Counts")
+Total = TypeVar("Total")
 
 
-class Reading(NamedTuple, Generic[Counts]):
+class Reading(NamedTuple, Generic[Total]):
     """The totals at one moment; ``at`` is in seconds, by the window's clock."""
 
     at: float
-    totals: Counts
+    totals: Total
 
 
-class GrowthWindow(Generic[Counts]):
+class GrowthWindow(Generic[Total]):
     """Keeps a bounded number of readings of totals.
 
     The latest, and about sixty from the window's start on, however many polls fall into it.
     """
 
-    def __init__(self, seconds: float, subtract: Callable[[Counts, Counts], Counts]) -> None:
+    def __init__(self, seconds: float, subtract: Callable[[Total, Total], Total]) -> None:
         """``seconds`` is the length of the window, by the clock that gives ``at``.
 
         ``subtract`` gives the growth from its second argument to its first.
         """
         self._seconds = seconds
         self._subtract = subtract
-        self._kept: deque[Reading[Counts]] = deque()
-        self._latest: Reading[Counts] | None = None
+        self._kept: deque[Reading[Total]] = deque()
+        self._latest: Reading[Total] | None = None
 
-    def append(self, at: float, totals: Counts) -> None:
+    def append(self, at: float, totals: Total) -> None:
         """Adds a reading; if the clock was set back, the window starts again with it.
 
         The window spans an outage as long as it does not exceed ``_LONGEST``; beyond that, it
@@ -75,13 +75,13 @@ class GrowthWindow(Generic[Counts]):
         return self._latest.at - self._kept[0].at
 
     @property
-    def growth(self) -> Counts | None:
+    def growth(self) -> Total | None:
         """The growth over the window that ends at the last reading; None if there is none."""
         if self._latest is None:
             return None
         return self._subtract(self._latest.totals, self._kept[0].totals)
 
-    def readings(self) -> list[Reading[Counts]]:
+    def readings(self) -> list[Reading[Total]]:
         """The kept readings: about sixty, including the latest."""
         if self._latest is None or self._latest is self._kept[-1]:
             return list(self._kept)

@@ -24,7 +24,7 @@ _AT_ONCE: Final = 16  # outputs of one request
 
 @dataclass(frozen=True, slots=True)
 class GreedyReply:
-    """An output, and at each position the log-probability of the likeliest tokens."""
+    """An output, and at each position the log-probability of the likeliest tokens, if asked for."""
 
     tokens: Tokens
     likely: tuple[Mapping[int, float], ...] = ()
@@ -57,7 +57,12 @@ class _Reply(BaseModel):
 
 
 async def greedy_replies(
-    client: Client, prompts: Sequence[str], max_tokens: int, concurrency: int
+    client: Client,
+    prompts: Sequence[str],
+    max_tokens: int,
+    concurrency: int,
+    *,
+    with_likely: bool = False,
 ) -> list[GreedyReply]:
     """The greedy outputs of all prompts.
 
@@ -65,11 +70,13 @@ async def greedy_replies(
         MeasurementError: a request fails, or its reply has no token ids or log-probabilities.
     """
     chat = {"logprobs": True, "top_logprobs": _LIKELY}
-    wanted = chat if client.is_chat else {"logprobs": _LIKELY}
-    fields = {"temperature": 0.0, "max_tokens": max_tokens, "return_tokens_as_token_ids": True}
+    likely = chat if client.is_chat else {"logprobs": _LIKELY}
+    fields: dict[str, Any] = {"temperature": 0.0, "max_tokens": max_tokens}
+    if with_likely:
+        fields |= {**likely, "return_tokens_as_token_ids": True}
 
     async def ask(prompt: str) -> GreedyReply:
-        (choice,) = await _ask(client, prompt, {**fields, **wanted})
+        (choice,) = await _ask(client, prompt, fields)
         return GreedyReply(_tokens(choice, max_tokens), tuple(_likely(client, choice)))
 
     return await _in_flight(concurrency, ask, prompts)

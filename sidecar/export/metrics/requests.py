@@ -5,8 +5,8 @@ from typing import Final, Protocol
 
 from sidecar.analysis.findings.catalog import CODES
 from sidecar.analysis.findings.finding import advised
+from sidecar.analysis.judgement import Basis, Judgement, Verdict
 from sidecar.analysis.report import ModelReport
-from sidecar.analysis.verdict import Basis, Judgement, Verdict
 from sidecar.export.declaration import GROUP, MODEL, SINGLE_ENGINE, TEMPERATURE, ByLabel, Value
 
 

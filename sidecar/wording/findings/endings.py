@@ -11,6 +11,7 @@ from sidecar.wording.numbers import percent
 
 READ_A_REPLY: Final = "Send one prompt to this pod and read the reply."
 _RUNBOOK: Final = "SpecDecodeOutputWorse"
+REPEAT: Final = "repeat themselves until they are cut off"
 _REFERENCES: Final = {
     Reference.BASELINE: "without speculation (baseline)",
     Reference.PAST: "on this pod before",
@@ -20,17 +21,20 @@ _REMEDY: Final = (
     " --speculative-config until the command below finds no difference."
 )
 _EXPECT: Final = (
-    "Speculation does not change what a model says, so this is a fault of the draft, of vLLM or of"
-    " the target, or other traffic, such as one prompt that is sent again and again."
+    "Speculation must not change what a model says. So the draft, vLLM or the model has a fault, or"
+    " the traffic has changed, as when one prompt is sent again and again."
 )
-_FLATTERS: Final = " Loops are easy to draft, so that speed and acceptance rate flatter them."
+_FLATTERS: Final = (
+    " Text that repeats itself is easy to predict, so speed and acceptance rate look better than"
+    " they are."
+)
 _VERIFY: Final = (
     "`specdec-sidecar fidelity --url http://THIS:8000 --against http://WITHOUT_SPECULATION:8000`"
     " compares the outputs of two servers of the same model."
 )
 _FACT: Final = (
-    "Nothing tells yet whether that is usual: some models repeat themselves at temperature 0"
-    " without speculation, too. Later this pod's own past does, and a baseline does"
+    "Whether that is usual is not known yet: some models repeat themselves at temperature 0"
+    " without speculation, too. It will be once this pod has served for longer, or with a baseline"
     " (`specdec-sidecar baseline --plugin-socket PATH`)."
 )
 
@@ -43,17 +47,14 @@ def replies_sentence(model: ModelReport) -> str:
 
     empty = percent(endings.shares[EMPTY])
     loops = percent(endings.shares[LOOP])
-    seen = (
-        f"Of the last {endings.requests:,} replies, {empty} are empty and {loops} end in a"
-        " repetition loop"
-    )
+    seen = f"Of the last {endings.requests:,} replies, {empty} are empty and {loops} {REPEAT}"
     if endings.is_worse:
         return f"The replies have changed for the worse as well. {seen}. {READ_A_REPLY}"
     return f"{seen}; the others may be wrong as well. {READ_A_REPLY}"
 
 
 def _looping(finding: Looping, _model: ModelReport) -> Explanation:
-    return _explained(finding, "end in a repetition loop", _EXPECT + _FLATTERS)
+    return _explained(finding, REPEAT, _EXPECT + _FLATTERS)
 
 
 def _empty_replies(finding: EmptyReplies, _model: ModelReport) -> Explanation:
@@ -67,17 +68,17 @@ def _explained(finding: EndsBadly, how: str, expect: str) -> Explanation:
 
     return Explanation(
         code=finding.code,
-        what=f"{_compared(finding.change, how)} at the same temperatures.",
+        what=_share_and_usual(finding.change, how),
         remedy=_REMEDY,
         expect=expect,
         verify=_VERIFY,
     )
 
 
-def _compared(change: EndingChange, how: str) -> str:
+def _share_and_usual(change: EndingChange, how: str) -> str:
     return (
-        f"{percent(change.share)} of the last {change.requests:,} replies {how}; it was"
-        f" {percent(change.usual)} {_REFERENCES[change.reference]}"
+        f"{percent(change.share)} of the last {change.requests:,} replies {how}. At the same"
+        f" temperatures it was {percent(change.usual)} {_REFERENCES[change.reference]}."
     )
 
 

@@ -125,7 +125,10 @@ def _long_contexts(finding: LongContexts, model: ModelReport) -> Explanation:
     return Explanation(
         code=finding.code,
         what=what,
-        remedy="Route requests with such contexts to pods that do not speculate.",
+        remedy=(
+            "Speculate fewer tokens. Only if that does not help, route requests with such contexts"
+            " to pods that do not speculate."
+        ),
         expect=expect,
         verify=verification(model),
     )
@@ -135,7 +138,7 @@ LONG_CONTEXTS: Final = Words(
     kind=LongContexts,
     explain=_long_contexts,
     why="pays only with shorter contexts",
-    remedy="send long contexts to pods without speculation",
+    remedy="speculate fewer tokens",
     runbook="SpecDecodeSlowerThanPlain",
 )
 

@@ -29,7 +29,7 @@ _LOGIT_BYTES: Final = 4  # of a draft that samples: vLLM keeps its logits until 
 _RUNBOOK_OF_A_PART: Final = "SpecDecodeAcceptanceP10Low"
 
 
-def _compared(finding: LowerAcceptance) -> str:
+def _rates(finding: LowerAcceptance) -> str:
     """Both acceptance rates and their difference; the sentence goes on with whose they are."""
     points = 100 * (finding.others - finding.rate)
     interval = 100 * CONFIDENCE * finding.error
@@ -148,6 +148,13 @@ GREEDY_DRAFTING: Final = Words(
 )
 
 
+# docs/measurements/routing.md: it pays only close to what the servers can do.
+_AT_LAST: Final = (
+    "Only if that does not help and the load is high, route these requests to pods that do not"
+    " speculate"
+)
+
+
 def _long_prompts(finding: LongPrompts, model: ModelReport) -> Explanation:
     tokens = speculation_of(model).draft_max_model_len
     longest = f" ({tokens:,} tokens)" if tokens else ""
@@ -156,7 +163,7 @@ def _long_prompts(finding: LongPrompts, model: ModelReport) -> Explanation:
         finding,
         model,
         what=(
-            f"Requests with prompts of {finding.group} tokens accept {_compared(finding)} with"
+            f"Requests with prompts of {finding.group} tokens accept {_rates(finding)} with"
             " other prompt lengths at the same temperatures."
         ),
         change=f"Use a draft that was trained on such lengths{longest}",
@@ -173,11 +180,11 @@ def _advice_or_fact(
     expect: str,
     body: str = "",
 ) -> Explanation:
-    """The remedy is a ``change`` and, only if the group loses, also to send it elsewhere."""
+    """The remedy is a ``change`` and, only if the group loses, at last to send it elsewhere."""
     if not finding.is_advice:
         return Explanation.fact(finding.code, what, _without_advice(finding))
 
-    route = ", or route these requests to pods that do not speculate" if finding.loses else ""
+    route = f". {_AT_LAST}" if finding.loses else ""
     return Explanation(
         code=finding.code,
         what=what,
@@ -191,15 +198,12 @@ LONG_PROMPTS: Final = Words(
     kind=LongPrompts,
     explain=_long_prompts,
     why="long prompts accept less",
-    remedy="a draft trained on them, or pods without speculation",
+    remedy="a draft trained on them",
     runbook=_RUNBOOK_OF_A_PART,
 )
 
 
-_ROUTE_STRUCTURED: Final = (
-    "Route these requests to pods that do not speculate, or that draft with n-gram or suffix"
-    " decoding, which repeats keys and punctuation."
-)
+_REPEAT: Final = f"Try n-gram or suffix decoding, which repeats keys and punctuation. {_AT_LAST}."
 _GRAMMAR: Final = (
     "The drafter does not know the grammar, and vLLM drops the draft tokens that the grammar"
     " forbids."
@@ -209,7 +213,7 @@ _STRUCTURED_BODY: Final = '{"response_format": {"type": "json_object"}}'
 
 def _structured_output(finding: StructuredOutput, model: ModelReport) -> Explanation:
     what = (
-        f"Requests with structured output accept {_compared(finding)} without it at the same"
+        f"Requests with structured output accept {_rates(finding)} without it at the same"
         " temperatures."
     )
     if not finding.is_advice:
@@ -236,7 +240,7 @@ def _structured(what: str, model: ModelReport) -> Explanation:
     return Explanation(
         code=StructuredOutput.code,
         what=what,
-        remedy=_ROUTE_STRUCTURED,
+        remedy=_REPEAT,
         expect=_GRAMMAR,
         verify=verification(model, body=_STRUCTURED_BODY),
     )
@@ -246,7 +250,7 @@ STRUCTURED_OUTPUT: Final = Words(
     kind=StructuredOutput,
     explain=_structured_output,
     why="structured output loses",
-    remedy="pods without speculation, or with n-gram drafts",
+    remedy="try n-gram or suffix decoding",
     runbook=_RUNBOOK_OF_A_PART,
 )
 FORBIDDEN_DRAFTS: Final = Words(
@@ -263,7 +267,7 @@ def _adapter(finding: Adapter, model: ModelReport) -> Explanation:
         finding,
         model,
         what=(
-            f"Requests with adapter {finding.group} accept {_compared(finding)} without it at the"
+            f"Requests with adapter {finding.group} accept {_rates(finding)} without it at the"
             " same temperatures."
         ),
         change="Train a draft for this adapter",
@@ -275,7 +279,7 @@ ADAPTER: Final = Words(
     kind=Adapter,
     explain=_adapter,
     why="an adapter's requests accept less",
-    remedy="a draft for it, or pods without speculation",
+    remedy="a draft for it",
     runbook=_RUNBOOK_OF_A_PART,
 )
 
@@ -292,7 +296,7 @@ def _sampling(finding: Sampling, model: ModelReport) -> Explanation:
         finding,
         model,
         what=(
-            f"Requests with {parameters} accept {_compared(finding)} without them at the same"
+            f"Requests with {parameters} accept {_rates(finding)} without them at the same"
             " temperatures."
         ),
         change="Ask the clients whether they need these parameters",
@@ -307,7 +311,7 @@ SAMPLING: Final = Words(
     kind=Sampling,
     explain=_sampling,
     why="top-k, top-p or penalties accept less",
-    remedy="drop them, or pods without speculation",
+    remedy="drop them where clients do not need them",
     runbook=_RUNBOOK_OF_A_PART,
 )
 
@@ -316,7 +320,7 @@ def _one_engine(finding: OneEngine, _model: ModelReport) -> Explanation:
     return Explanation(
         code=finding.code,
         what=(
-            f"Requests on engine {finding.engine} accept {_compared(finding)} on the other engines"
+            f"Requests on engine {finding.engine} accept {_rates(finding)} on the other engines"
             " at the same temperatures and prompt lengths."
         ),
         remedy=(

@@ -10,8 +10,8 @@ from aiohttp.test_utils import TestServer
 from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.engine.latency import QUANTILES, Latency
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
+from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.speed.withheld import Withheld
-from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus
 from sidecar.export.web import make_web

@@ -14,9 +14,9 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.findings.groups import Adapter
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
+from sidecar.analysis.judgement import Gate, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
-from sidecar.analysis.verdict import Gate, Verdict
 from sidecar.engine.names import Phase
 from sidecar.errors import Unreachable
 from sidecar.export.page import content
@@ -110,8 +110,8 @@ def test_a_finding_says_why_speculation_loses_what_to_do_and_how_to_verify_it():
         " 25 ± 4" in shown
     )
     assert (
-        "at the same temperatures. Route these requests to pods that do not speculate, or that"
-        " draft" in shown
+        "at the same temperatures. Try n-gram or suffix decoding, which repeats keys and"
+        " punctuation. Only if that does not help and the load is high, route these" in shown
     )
     assert "To verify: specdec-sidecar sweep --url http://CHANGED:8000 --against" in shown
     assert "Why" not in text(reports.model(reports.temperature("0")))
@@ -125,7 +125,7 @@ def test_a_fact_has_no_remedy_and_leaves_the_general_one_in_place():
 
     assert "Nothing to change: these requests still gain, since speculation breaks even" in shown
     assert "To verify" not in shown
-    assert "or route this traffic to pods that do not speculate" in shown
+    assert "Speculate fewer tokens, or turn speculation off." in shown
 
 
 def test_the_whole_configuration_with_the_change_has_a_button_that_copies_it():
@@ -157,13 +157,10 @@ def test_the_subtitle_says_how_drafts_are_sampled(sampling, said):
 def test_a_finding_takes_the_place_of_the_general_remedy():
     lost = {"judgement": reports.judgement(Verdict.NET_NEGATIVE, 0.3)}
     hot = reports.temperature("1+", Verdict.NET_NEGATIVE, 0.3)
-    assert (
-        text(reports.model(hot, **lost)).count("route this traffic to pods that do not speculate")
-        == 2
-    )
-    assert "route this traffic" not in text(
-        reports.model(hot, findings=(reports.STRUCTURED,), **lost)
-    )
+
+    assert text(reports.model(hot, **lost)).count("Speculate fewer tokens") == 2
+    explained = text(reports.model(hot, findings=(reports.STRUCTURED,), **lost))
+    assert "Speculate fewer tokens" not in explained
 
 
 def test_groups_that_accept_less_are_listed_with_share_and_error():
@@ -320,8 +317,9 @@ def test_the_verdict_says_how_replies_end_and_that_acceptance_does_not_tell_of_t
     unknown = text(model(temperature("0")))
 
     assert (
-        "Of the last 1,200 replies, 38% end in a repetition loop and 12% are empty. Acceptance says"
-        " nothing about the text. Is the text still the target's?" in page
+        "Of the last 1,200 replies, 38% repeat themselves until they are cut off and 12% are empty."
+        " Speed says nothing about the text. Is it still what the model says without speculation?"
+        in page
     )
-    assert "Acceptance says nothing about the text." in unknown
+    assert "Speed says nothing about the text." in unknown
     assert "replies" not in unknown

@@ -1,0 +1,99 @@
+"""What a judgement says: whether speculation pays, by which value, and on what evidence.
+
+``verdict.py`` makes them; all that shows or pushes something reads them, and decides nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sidecar.analysis.advice import Advice, Direction
+from sidecar.analysis.evidence import Acceptance, Evidence
+
+
+class Verdict(StrEnum):
+    """The effect of speculation on the time that generation takes."""
+
+    NET_POSITIVE = "net_positive"
+    BREAK_EVEN = "break_even"
+    NET_NEGATIVE = "net_negative"
+    INSUFFICIENT_DATA = "insufficient_data"
+
+
+class Basis(StrEnum):
+    """What a verdict is based on."""
+
+    SPEEDUP = "speedup"  # plain time per token / actual, if plain decoding was measured
+    ACCEPTANCE = "acceptance"  # the rule of thumb, if nothing better is known
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A setting in ``thresholds`` that requires more traffic than there is, and its value."""
+
+    threshold: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The verdict on one model, temperature or engine, with its evidence.
+
+    ``is_known`` is False if nothing was judged, for example after polls have failed for long.
+    ``judged`` is the window that was judged, None below the gates; ``gate`` is the first of those
+    that keeps it from being judged. ``by_acceptance`` is the verdict by the rule of thumb,
+    ``by_speedup`` the measured one, None if no speedup is known. ``held_below`` is the threshold
+    that the value has crossed again, if only the margin keeps the verdict from rising. ``is_low``:
+    the acceptance rate is below its threshold or, if it decides, not yet clearly above it again.
+    ``has_collapsed``, of a model as a whole: a fault keeps drafts from being accepted.
+    ``wanted_tokens``: the acceptance rate is past the threshold for fewer or more draft tokens, or
+    was and is not yet clearly back; None between the two.
+    """
+
+    evidence: Evidence = field(default_factory=Evidence)
+    is_known: bool = False
+    judged: Acceptance | None = None
+    gate: Gate | None = None
+    by_acceptance: Verdict = Verdict.INSUFFICIENT_DATA
+    by_speedup: Verdict | None = None
+    held_below: float | None = None
+    is_low: bool = False
+    has_collapsed: bool = False
+    wanted_tokens: Direction | None = None
+
+    @property
+    def leans(self) -> bool:
+        """Whether a speedup is known, but its interval reaches across a threshold."""
+        return self.by_speedup is Verdict.INSUFFICIENT_DATA
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict in force: by speedup if it is known."""
+        return self.by_acceptance if self.by_speedup is None else self.by_speedup
+
+    @property
+    def basis(self) -> Basis:
+        """What ``verdict`` is based on."""
+        if self.by_speedup is not None or not self.evidence.is_ruled:
+            return Basis.SPEEDUP
+        return Basis.ACCEPTANCE
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted / drafted over the window that was judged, 0 to 1; None below the gates."""
+        return None if self.judged is None else self.judged.rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelJudgement:
+    """All judgements on one model; ``temperatures`` and ``engines`` have those of its evidence.
+
+    ``advice`` is on the number of draft tokens; None below the gates. ``limited`` has the values of
+    the same poll that ``limits.py`` compares with their thresholds, by alert.
+    """
+
+    whole: Judgement = field(default_factory=Judgement)
+    advice: Advice | None = None
+    limited: Mapping[str, float] = field(default_factory=dict)
+    temperatures: Mapping[str, Judgement] = field(default_factory=dict)
+    engines: Mapping[str, Judgement] = field(default_factory=dict)

@@ -1,0 +1,230 @@
+"""What ``fidelity`` says of a real vLLM: ``python -m tests.lab.fidelity_table FILE [CASE ...]``.
+
+It needs ``make lab`` to have run.
+
+For each case it serves a model, compares its outputs with the reference's as the command does, and
+prints a row of the table in docs/measurements/fidelity.md. It ends with 1 if a verdict is another
+one than it must be; a case whose verdict is None only measures.
+
+A reference is asked once: its outputs are kept in FILE, so that one server runs at a time, and the
+cases can be run one by one.
+"""
+
+import asyncio
+import pickle
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from json import dumps
+from pathlib import Path
+from string import ascii_lowercase
+
+from sidecar.commands.fidelity import Fidelity
+from sidecar.commands.load.client import Client
+from sidecar.commands.load.workload import BUILT_IN, RequestOptions
+from sidecar.commands.outputs.greedy import compare_greedy
+from sidecar.commands.outputs.replies import greedy_replies, sampled_replies
+from sidecar.commands.outputs.sampled import compare_sampled
+from tests.lab.conftest import Lab
+from tests.lab.stages import changed_model
+
+DIFFERENCE = 0.05  # the command's defaults
+DRAFT_TOKENS = 3
+CONCURRENCY = 16
+
+SAME = "no_difference_found"
+DIFFERENT = "different"
+SAMPLED_DRAFTS = {"draft_sample_method": "probabilistic"}
+SYNTHETIC = {
+    "rejection_sample_method": "synthetic",
+    "synthetic_acceptance_rates": [0.9, 0.8, 0.7],
+}
+# The lab's models look at the last token alone: each prompt ends in another one.
+GREEDY = tuple(
+    f"{prompt} {letter}" for prompt, letter in zip(BUILT_IN, ascii_lowercase, strict=False)
+)
+GREEDY_TOKENS = 64
+# Their next token is nearly certain, so that most samples share their beginnings.
+CERTAIN = ("Repeat: drive", "Repeat:verifies", "Repeat:speculative", "Repeat: token")
+STRUCTURED = {"structured_outputs": {"regex": "[a-z ]+"}}
+NOISES = (0.02, 0.05, 0.1, 0.2, 0.4)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What both servers are asked."""
+
+    greedy: tuple[str, ...] = GREEDY
+    sampled: tuple[str, ...] = CERTAIN
+    samples: int = 500
+    extra_body: Mapping = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Case:
+    """The server that is tested, and the verdict that it must give."""
+
+    verdict: str | None
+    method: str
+    speculative: Mapping = field(default_factory=dict)
+    reference: tuple[str, ...] = ("off",)
+    noise: float | None = None  # on the target's output weights, as a share of their spread
+    environment: Mapping = field(default_factory=dict)
+    asked: Asked = field(default_factory=Asked)
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Those of one server; ``alone``: greedy, one request at a time."""
+
+    greedy: list
+    sampled: list
+    alone: list = field(default_factory=list)
+
+
+def structured(verdict, samples):
+    """Sampled drafts with structured output, which vLLM 0.32 biases slightly."""
+    asked = Asked((), CERTAIN[:1], samples, STRUCTURED)
+    return Case(verdict, "draft_model", SAMPLED_DRAFTS, asked=asked)
+
+
+CASES = {
+    "plain": Case(SAME, "off", times=10),
+    "draft_model": Case(SAME, "draft_model"),
+    "draft_model, sampled drafts": Case(SAME, "draft_model", SAMPLED_DRAFTS),
+    "eagle3": Case(SAME, "eagle3"),
+    "eagle3, sampled drafts": Case(SAME, "eagle3", SAMPLED_DRAFTS),
+    "ngram": Case(SAME, "ngram"),
+    "mtp": Case(SAME, "mtp", reference=("off", "--target", "target-mtp")),
+    "synthetic acceptance": Case(DIFFERENT, "draft_model", SYNTHETIC),
+    "CPU build with its own sampler": Case(
+        DIFFERENT, "draft_model", environment={"VLLM_PLUGINS": "none"}
+    ),
+    "structured, sampled drafts, 500": structured(None, 500),
+    "structured, sampled drafts, 2,000": structured(DIFFERENT, 2000),
+    **{f"noise of {noise:.0%}": Case(None, "off", noise=noise) for noise in NOISES},
+}
+
+
+def tested_server(case, folder):
+    arguments = [case.method]
+    if case.speculative:
+        arguments += ["--speculative", dumps(case.speculative)]
+    if case.noise is not None:
+        arguments += ["--target", str(changed_model("target", folder, noise=case.noise))]
+    return Lab(*arguments, environment=case.environment)
+
+
+async def outputs(server, asked, *, is_reference):
+    options = RequestOptions(
+        prompts=(*asked.greedy, *asked.sampled), endpoint="completions", extra_body=asked.extra_body
+    )
+    async with Client(server.url, options) as client:
+        await client.connect(asked.sampled[0])
+        greedy = await greedy_replies(
+            client, asked.greedy, GREEDY_TOKENS, CONCURRENCY, with_likely=is_reference
+        )
+        alone = []
+        if is_reference:
+            alone = await greedy_replies(client, asked.greedy, GREEDY_TOKENS, 1)
+        sampled = await sampled_replies(
+            client,
+            asked.sampled,
+            {"temperature": 1.0},
+            samples=asked.samples,
+            max_tokens=DRAFT_TOKENS + 2,
+            concurrency=CONCURRENCY,
+        )
+    return Outputs(greedy, sampled, alone)
+
+
+def compared(case, tested, reference):
+    greedy = None
+    control = None
+    if case.asked.greedy:
+        greedy = compare_greedy(tested.greedy, reference.greedy)
+        control = compare_greedy(reference.alone, reference.greedy)
+    sampled = compare_sampled(tested.sampled, reference.sampled)
+    return Fidelity(greedy=greedy, control=control, sampled=sampled, temperature=1.0)
+
+
+def greedy_column(compared_greedy):
+    """How many prompts are the same, and by how much the others differ at most, in nat."""
+    if compared_greedy is None:
+        return ""
+    differing = (*compared_greedy.partings, *compared_greedy.ties)
+    same = compared_greedy.prompts - len(differing) - len(compared_greedy.unclear)
+    gaps = [parting.gap for parting in differing if parting.gap is not None]
+    largest = f", up to {max(gaps):.2f} nat" if gaps else ""
+    return f"{same} of {compared_greedy.prompts}{largest}"
+
+
+def row(name, case, fidelity, seconds):
+    sampled = fidelity.sampled
+    chance = "< 0.001" if sampled.p < 0.001 else f"{sampled.p:.3f}"
+    noticeable = "" if sampled.noticeable is None else f"{100 * sampled.noticeable:.1f}"
+    columns = (
+        *(name, greedy_column(fidelity.greedy), greedy_column(fidelity.control)),
+        *(f"{len(case.asked.sampled)} x {sampled.samples:,}", chance, len(sampled.places)),
+        *(noticeable, fidelity.verdict(DIFFERENCE), f"{seconds:.0f}"),
+    )
+    return f"| {' | '.join(map(str, columns))} |"
+
+
+async def asked_once(case, file):
+    """The outputs of the case's reference, from ``file`` if it has them."""
+    kept = pickle.loads(file.read_bytes()) if file.exists() else {}
+    key = repr((case.reference, case.asked))
+    if key not in kept:
+        server = Lab(*case.reference)
+        try:
+            await server.start()
+            kept[key] = await outputs(server, case.asked, is_reference=True)
+        finally:
+            server.kill()
+        file.write_bytes(pickle.dumps(kept))
+    return kept[key]
+
+
+async def measure(name, case, reference):
+    """Prints a row each time; returns the verdicts."""
+    verdicts = set()
+    with tempfile.TemporaryDirectory() as folder:
+        server = tested_server(case, Path(folder))
+        try:
+            await server.start()
+            for _ in range(case.times):
+                begun = time.monotonic()
+                tested = await outputs(server, case.asked, is_reference=False)
+                fidelity = compared(case, tested, reference)
+                verdicts.add(fidelity.verdict(DIFFERENCE))
+                print(row(name, case, fidelity, time.monotonic() - begun), flush=True)
+        finally:
+            server.kill()
+    return verdicts
+
+
+async def main(file, *names):
+    """Returns the cases that have another verdict than they must have."""
+    header = (
+        *("case", "greedy: the same for", "reference alone: the same for", "samples"),
+        *("p", "places", "noticeable, points", "verdict", "seconds"),
+    )
+    print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}", flush=True)
+
+    wrong = []
+    for name in names or CASES:
+        case = CASES[name]
+        reference = await asked_once(case, Path(file))
+        verdicts = await measure(name, case, reference)
+        if case.verdict is not None and verdicts != {case.verdict}:
+            wrong.append(name)
+    return wrong
+
+
+if __name__ == "__main__":
+    if wrong := asyncio.run(main(*sys.argv[1:])):
+        sys.exit(f"other verdicts than they must have: {', '.join(wrong)}")

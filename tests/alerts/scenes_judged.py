@@ -451,10 +451,10 @@ def context():
 ENDINGS = "specdec_request_endings_total"
 
 
-def ending(pod, loops, requests):
+def ending(pod, loops, requests, temperature="0"):
     """So many of the pod's requests a minute end in a loop; the others end as they should."""
     for how, count in (("normal", requests - loops), ("loop", loops)):
-        labels = {"model_name": pod.model, "temperature": "0", "ending": how}
+        labels = {"model_name": pod.model, "temperature": temperature, "ending": how}
         pod.plain(ENDINGS, (90, count), grows=True, **labels)
     return pod
 
@@ -506,13 +506,17 @@ def output_worse():
         at=(8, 45, 70),
         needs_prometheus=True,
     ).with_pods(
-        plain("plain", 0),
+        ending(plain("plain", 0), 0, 20, "0.7-1"),
         speculating("four-in-a-hundred", 4, 100),
         speculating("four-of-twenty", 0.4, 2),
         speculating("sixteen-of-a-hundred", 1.6, 10).fires(0.16, since=45),
         plain("plain-too", 8, model="loops-by-itself"),
         speculating("six-in-ten", 60, 100, model="loops-by-itself"),
         speculating("half-of-thirty", 1.5, 3).fires(0.5, since=45),
+        ending(speculating("nine-in-a-hundred", 0.9, 10), 0.9, 10, "0.7-1").fires(0.09, since=45),
+        ending(speculating("at-one-temperature", 0, 10), 6, 10, "0.7-1").fires(0.3, since=45),
+        ending(plain("plain-at-two", 4, model="loops-at-two"), 4, 20, "0.7-1"),
+        ending(speculating("at-two", 35, 100, model="loops-at-two"), 35, 100, "0.7-1"),
         # Plain pods are not compared with each other.
         plain("plain-good", 0, model="loops-on-one"),
         plain("plain-good-too", 0, model="loops-on-one"),

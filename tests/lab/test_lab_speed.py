@@ -30,8 +30,8 @@ async def baseline(plain, file):
     measured = await measure(
         plain.url,
         load_settings(None, {}),
-        150,
-        (1, AT_ONCE, 4),
+        180,
+        (AT_ONCE, 2 * AT_ONCE),
         OPTIONS,
         contexts=(20, 600),
         socket=plain.socket,
@@ -95,7 +95,7 @@ async def test_hot_prompts_sent_twice_keep_the_milliseconds(lab, tmp_path):
         page = await ours()
 
     known = [number for number, model in enumerate(seen) if model["speed"]["speedup"]]
-    assert known, {model["speed"]["withheld"] for model in seen}
+    assert known, (seen[-1]["speed"], file.read_text())
     since = seen[known[0] :]
 
     assert known[0] < first

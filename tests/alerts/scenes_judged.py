@@ -524,5 +524,6 @@ def output_worse():
         plain("plain-mostly", 0.4, model="loops-seldom"),
         speculating("six-in-a-hundred", 30, 500, model="loops-seldom"),
         speculating("ten-of-eighty", 0.96, 8, model="loops-seldom"),
+        ending(speculating("elsewhere", 0, 10, model="loops-seldom"), 6, 10, "0.7-1"),
         speculating("seven-in-ten", 70, 100, model="loops-by-itself").fires(0.7, since=45),
     )

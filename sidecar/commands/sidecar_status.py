@@ -15,6 +15,7 @@ from sidecar.engine.fetch import Fetcher
 from sidecar.errors import NotAnExposition
 from sidecar.settings import Settings
 from sidecar.wording.numbers import aligned, markdown, ratio
+from sidecar.wording.tables import LEGEND
 
 _Json = Mapping[str, Any]
 _Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]
@@ -82,10 +83,8 @@ def status_lines(status: _Json, origin: str, *, is_markdown: bool = False) -> It
     yield f"{layout.heading}Does speculation pay? {status['answer']['text']}"
     yield ""
     yield from (why, plugin) if plugin not in why else (why,)
-    yield (
-        f"specdec-sidecar {status['version']}, {origin}; "
-        "times in milliseconds; ± is the 95 % confidence interval"
-    )
+    yield f"specdec-sidecar {status['version']}, {origin}; times in milliseconds"
+    yield LEGEND
 
     for problem in status["own"]["invalid_settings"]:
         yield f"{item}invalid setting: {problem}"

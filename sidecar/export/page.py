@@ -15,6 +15,7 @@ from sidecar.wording.notes import hints
 from sidecar.wording.numbers import counted
 from sidecar.wording.plugin import plugin_sentence
 from sidecar.wording.speed import baseline_sentence
+from sidecar.wording.tables import LEGEND
 
 # The page loads nothing from elsewhere, and only the sidecar's own script can run in it.
 SECURITY_POLICY = (
@@ -93,7 +94,7 @@ def content(shown: Shown) -> str:
             if model.plain_steps is not None:
                 made = baseline_sentence(model.plain_steps, report.at)
                 parts.append(f'<p class="facts">{escape(model.model_name)}: {escape(made)}</p>')
-        parts.append('<p class="facts">± is the 95 % confidence interval.</p>')
+        parts.append(f'<p class="facts">{escape(LEGEND)}</p>')
         parts.append(hints_section(report))
 
     return "".join(parts)

@@ -124,7 +124,7 @@ def _latencies(
         )
         for phase, measured in latencies.items()
     ]
-    table = text_table(("", "P50", "P95", "P99", "P99 - P50"), rows)
+    table = _table(("", "P50", "P95", "P99", "P99 - P50"), rows)
     return table or '<p class="facts">No requests in the window.</p>'
 
 
@@ -314,7 +314,7 @@ def _gain(bucket: TemperatureReport) -> str:
 
 def _lower(model: ModelReport) -> str:
     """The groups that accept clearly less than the model's other requests; may be empty."""
-    table = text_table(("", *LOWER[1:]), lower_rows(model))
+    table = _table(("", *LOWER[1:]), lower_rows(model))
     return table and f"<h3>Requests with a lower acceptance rate</h3>{table}"
 
 
@@ -339,13 +339,13 @@ def _speed(model: ModelReport) -> str:
         )
         for load in model.loads
     ]
-    table = text_table(("requests running", "with speculation", "without (baseline)"), rows)
+    table = _table(("requests running", "with speculation", "without (baseline)"), rows)
     return f'<h2>{escape(model.model_name)}: time per token</h2>{table}<p class="facts">{least}</p>'
 
 
 def _contexts(model: ModelReport) -> str:
     """Speedup by the tokens that requests hold; empty where it is not known."""
-    table = text_table(("", *CONTEXTS[1:]), context_rows(model))
+    table = _table(("", *CONTEXTS[1:]), context_rows(model))
     title = f"<h2>{escape(model.model_name)}: speedup by context, tokens</h2>"
     note = "Over the last hour, by the mean context of the requests that decode."
     return table and f'{title}{table}<p class="facts">{note}</p>'
@@ -357,12 +357,12 @@ def _time(seconds: float | None, unknown: str) -> str:
 
 def _prices(model: ModelReport) -> str:
     """What speculation takes and gives besides; empty without a baseline."""
-    table = text_table(("", *PRICES[1:]), price_rows(model))
+    table = _table(("", *PRICES[1:]), price_rows(model))
     note = f'<p class="facts">{marked(UNDER_OTHER_TRAFFIC)}</p>'
     return table and f"<h2>{escape(model.model_name)}: the price</h2>{table}{note}"
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose rows begin with what they are about; empty without rows."""
     lines = [_row("td", header), *(_row("td class=number", row) for row in rows)]
     return f"<table>{''.join(lines)}</table>" if rows else ""

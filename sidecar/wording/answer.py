@@ -20,7 +20,8 @@ from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.engine.names import Gauge
 from sidecar.errors import Unreachable
 from sidecar.wording.checklist import conclusion
-from sidecar.wording.findings.endings import replies_sentence
+from sidecar.wording.findings.endings import READ_A_REPLY, worse_sentence
+from sidecar.wording.findings.faults import collapse_sentence
 from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import LIMITATIONS, is_plain
 from sidecar.wording.numbers import counted, latency, percent
@@ -38,10 +39,6 @@ TONES: Final = {
 _WORST_FIRST: Final = tuple(TONES.values())
 _ALMOST_ALL: Final = 0.95
 _SETTLED: Final = 60.0  # seconds of traffic after which the answer does not wait for the speedup
-_COLLAPSED: Final = (
-    "High temperatures alone do not cause this. {} Restart vLLM; check that the draft matches its"
-    " target."
-)
 _ON_AVERAGE: Final = {
     Verdict.NET_NEGATIVE: "does not pay",
     Verdict.BREAK_EVEN: "roughly breaks even",
@@ -139,12 +136,19 @@ def _without_drafts(report: Report) -> Answer:
 
 def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     if model.judgement.has_collapsed:
-        return Answer(
-            "Almost no draft tokens are accepted.",
-            "bad",
-            _COLLAPSED.format(replies_sentence(model)),
-        )
+        text = "Almost no draft tokens are accepted, and replies may be wrong."
+        return Answer(text, "bad", collapse_sentence(model))
 
+    found = _of_speed(model, plugin)
+    if model.endings is not None and model.endings.is_worse:
+        why = f"{READ_A_REPLY} As for the speed: {found.text} {found.why}"
+        return Answer(worse_sentence(model.endings), "bad", why)
+
+    return found
+
+
+def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
+    """Whether speculation pays, which says nothing about the replies."""
     if _is_settling(model):
         why = "The time per token is known after about half a minute of traffic."
         return Answer("Not enough traffic for a verdict yet.", "mute", why)
@@ -218,9 +222,10 @@ def _by_temperature(split: Split, drafted: str) -> Answer:
     if losing:
         # All of one window, whichever each was judged over.
         share = percent(sum(bucket.window.share for bucket in losing))
+        have = "have" if len(losing) > 1 else "has"
         text = (
-            f"Speculation does not pay at {_temperatures(losing)} ({share} of the draft"
-            f" tokens){drafted}."
+            f"Speculation does not pay at {_temperatures(losing)}, which {have} {share} of the"
+            f" draft tokens{drafted}."
         )
         return Answer(text, "bad", listed)
 

@@ -193,12 +193,13 @@ def _prompts(checklist: Checklist) -> str:
     return tokens and f"{tokens}; {percent(traffic.long_prompts)} above {LONG_PROMPT:,}"
 
 
-def _share(part: Callable[[Traffic], float]) -> Callable[[Checklist], str]:
+def _share(part: Callable[[Traffic], float | None]) -> Callable[[Checklist], str]:
     """Shows a share of the requests."""
 
     def shown(checklist: Checklist) -> str:
         traffic = _traffic(checklist)
-        return f"{percent(part(traffic))} of the requests" if traffic.requests else ""
+        share = part(traffic)
+        return "" if share is None or not traffic.requests else f"{percent(share)} of the requests"
 
     return shown
 

@@ -89,9 +89,12 @@ _NO_CONFIGURATION: Final = Configuration()
 _RECEIVES_KV_CACHE: Final = frozenset({"kv_consumer", "kv_both"})
 # vLLM cannot turn speculation off for single requests, and other pods for those of one temperature
 # seldom pay (docs/measurements/routing.md).
-_FEWER: Final = "Speculate fewer tokens."
-_OFF: Final = "Turn speculation off."
-_FEWER_OR_OFF: Final = "Speculate fewer tokens, or turn speculation off."
+_FEWER: Final = "Speculate fewer tokens (num_speculative_tokens)."
+_OFF: Final = "Turn speculation off (remove --speculative-config)."
+_FEWER_OR_OFF: Final = (
+    "Speculate fewer tokens (num_speculative_tokens), or turn speculation off (remove"
+    " --speculative-config)."
+)
 _OFF_IF_ALL_LOSE: Final = "If the model as a whole loses, turn speculation off."
 
 

@@ -15,6 +15,10 @@ from sidecar.settings.baselines import PlainCache
 from sidecar.wording.numbers import count, counted, latency, milliseconds, percent, ratio, share
 from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
 
+LEGEND: Final = (
+    "Acceptance rate: the share of the draft tokens, which speculation proposes, that the model"
+    " accepts. T: the temperature at which requests sample. ± is the 95 % confidence interval."
+)
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 _TEMPERATURES: Final = (
     *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90"),

@@ -33,6 +33,14 @@ FOR, AGAINST = Stance.FOR, Stance.AGAINST
 BETWEEN, UNKNOWN = Stance.UNDECIDED, Stance.UNKNOWN
 
 
+NOTHING = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+
+
+def plain_request(temperature=0, **changes):
+    """A finished request of a model that does not speculate."""
+    return finished(temperature, **(NOTHING | changes))
+
+
 def judged(traffic=GOOD, *loads):
     return checklist(traffic, loads or (LIGHT,), LEAST)
 
@@ -72,6 +80,7 @@ def test_traffic_that_suits_speculation_is_worth_a_try():
         (Condition.STRUCTURED, {"structured": 0.7}, AGAINST),
         (Condition.SAMPLING, {"shaped": 0.3}, BETWEEN),
         (Condition.SAMPLING, {"shaped": 0.7}, AGAINST),
+        (Condition.SAMPLING, {"shaped": None}, UNKNOWN),
         (Condition.PARAMETERS, {"rejected": {"min_p": 0.01}}, AGAINST),
     ],
 )
@@ -174,18 +183,19 @@ def test_the_traffic_and_the_load_decide_what_to_try_first(
 
 
 def test_requests_are_counted_by_what_they_are_like():
-    """Each property at its edge, and none of a request that failed."""
+    """Each property at its edge, and none of a request that failed or drafted."""
     window = TrafficWindow()
     window.mark(1000.0)
     bound = {"arrival": 10.0, "first_token": 20.0, "last_token": 30.0}
     window.add(
         1001.0,
         [
-            finished(50, prompt_tokens=8192),
-            finished(51, prompt_tokens=8193, structured=True, sampling="filtered"),
-            finished(80, sampling="penalties", parameters=("min_p", "logprobs"), **bound),
-            finished(81, arrival=None, output_tokens=1),
-            finished(0, outcome=Outcome.ERROR),
+            plain_request(50, prompt_tokens=8192),
+            plain_request(51, prompt_tokens=8193, structured=True, sampling="filtered"),
+            plain_request(80, sampling="penalties", parameters=("min_p", "logprobs"), **bound),
+            plain_request(81, arrival=None, output_tokens=1),
+            plain_request(0, outcome=Outcome.ERROR),
+            finished(0),
         ],
     )
     window.mark(1060.0)
@@ -200,19 +210,22 @@ def test_requests_are_counted_by_what_they_are_like():
     assert traffic.output_tokens[0] == 31
     assert window.traffic(4).first_token is None
 
+    window.add(1061.0, [plain_request(0, sampling=None)])
+    assert window.traffic(1).shaped is None
+
 
 def test_requests_are_forgotten_after_an_hour():
     """And at once if the clock was set back: nobody knows how old they are then."""
     window = TrafficWindow()
     window.mark(1000.0)
-    window.add(1000.0, [finished()])
+    window.add(1000.0, [plain_request()])
     window.mark(1000.0 + HOUR)
     assert window.traffic(1).requests == 1
 
     window.mark(1000.0 + 2 * HOUR)
     assert window.traffic(1) == Traffic(seconds=HOUR)
 
-    window.add(1000.0 + 2 * HOUR, [finished()])
+    window.add(1000.0 + 2 * HOUR, [plain_request()])
     window.mark(500.0)
     assert window.traffic(1) == Traffic(seconds=0.0)
 
@@ -236,9 +249,6 @@ def test_an_engine_is_as_loaded_as_its_busy_polls_say():
     assert load.queued == pytest.approx(1 / 3)
     assert load.kv_cache_high == pytest.approx(0.5)
     assert PolledLoadWindow().load == PolledLoad()
-
-
-NOTHING = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
 
 
 def plain(tokens):

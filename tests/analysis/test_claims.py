@@ -493,6 +493,39 @@ def test_a_life_whose_counters_began_anew_while_it_was_not_connected_is_compared
     assert drafts(server) == 1200
 
 
+def test_a_life_that_lags_while_its_counters_begin_anew_is_compared_by_its_growth():
+    """Its latest report was as small as vLLM's new counts, so it was said to be as new as these."""
+    server = Server(thresholds={"min_requests": 1})
+    other, life = PluginEnd(server, 1, engine=1), PluginEnd(server, 2)
+    counted = 0
+    for number in range(120):
+        other.serve(drafts=10).tick()
+        life.serve(drafts=10)
+        counted = 10 if number == 20 else counted + 10
+        if not 2 <= number < 25:
+            life.tick()
+        server.poll(snap("0", counted), other.counted(), start=None)
+
+    assert (server.model().no_split, drafts(server)) == (None, 2400)
+
+
+def test_counters_that_begin_anew_and_grow_past_their_old_values_at_once_leave_no_life_in_doubt():
+    """One page showed lower ones, and the next one higher ones than ever."""
+    server = Server(thresholds={"min_requests": 1})
+    life = PluginEnd(server).serve(drafts=200)
+    server.poll(snap(drafts=200))
+    server.poll(snap(drafts=1))
+    assert server.state.last_error is not None
+
+    life.serve(drafts=210)
+    for number in range(80):
+        life.tick()
+        server.poll(snap(drafts=210 + 10 * number))
+        life.serve(drafts=10)
+
+    assert (server.model().no_split, drafts(server)) == (None, 1200)
+
+
 def test_growth_that_had_agreed_and_no_longer_does_withdraws_the_confirmation():
     server = Server(thresholds={"min_requests": 1})
     plugin = PluginEnd(server, started=1.0).serve(drafts=1000).tick()

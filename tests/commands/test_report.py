@@ -58,7 +58,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     text = await reported(tree)
     over = (
         "The acceptance rate is of the last 50 min, since the last 5 min had too little traffic."
-        " Speculate fewer tokens."
+        " Speculate fewer tokens (num_speculative_tokens)."
     )
     rows = {
         line.split()[0]: line.split()

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from sidecar.analysis.endings import EndingChange, EndingsReport, Reference
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Evidence, Loops
 from sidecar.analysis.findings.not_speculating import NotSpeculating
@@ -35,6 +36,7 @@ EVEN = Verdict.BREAK_EVEN
 BAD = Verdict.NET_NEGATIVE
 NONE = Verdict.INSUFFICIENT_DATA
 WINS = "Speculation pays at every temperature with enough traffic"
+LOSES = "Speculation does not pay at"
 
 
 def text_and_tone(*models):
@@ -106,10 +108,9 @@ def test_just_after_the_start_it_waits_for_the_time_that_will_decide(seconds, ba
         ([("0", GOOD, 0.8, 0.6), ("0.7-1", EVEN, 0.6, 0.4)],
          ("Speculation roughly breaks even at temperature 0.7-1.", "even")),
         ([("0", GOOD, 0.8, 0.62), ("0.7-1", BAD, 0.4, 0.2), ("1+", BAD, 0.3, 0.18)],
-         ("Speculation does not pay at temperatures 0.7-1 and 1+ (38% of the draft tokens).",
-          "bad")),
+         (f"{LOSES} temperatures 0.7-1 and 1+, which have 38% of the draft tokens.", "bad")),
         ([("1+", BAD, 0.3, 1.0)],
-         ("Speculation does not pay at temperature 1+ (100% of the draft tokens).", "bad")),
+         (f"{LOSES} temperature 1+, which has 100% of the draft tokens.", "bad")),
     ],
 )  # fmt: skip
 def test_by_acceptance_it_names_the_temperatures_that_lose(temperatures, expected):
@@ -142,7 +143,7 @@ def test_a_share_is_of_one_window_whichever_each_temperature_was_judged_over():
     """One was judged over five minutes, the other over an hour."""
     over_an_hour = temperature("1+", BAD, 0.3, 0.13, judgement=judgement(BAD, 0.3, share=0.9))
     assert text_and_tone(model(temperature("0.7-1", BAD, 0.3, 0.87), over_an_hour)) == (
-        "Speculation does not pay at temperatures 0.7-1 and 1+ (100% of the draft tokens).", "bad"
+        f"{LOSES} temperatures 0.7-1 and 1+, which have 100% of the draft tokens.", "bad"
     )  # fmt: skip
 
 
@@ -228,8 +229,53 @@ def test_a_collapse_is_told_from_hot_traffic():
     collapsed = model(
         temperature("0", BAD, 0.01), judgement=judgement(BAD, 0.01, has_collapsed=True)
     )
-    assert text_and_tone(collapsed) == ("Almost no draft tokens are accepted.", "bad")
-    assert why(collapsed).endswith("Restart vLLM; check that the draft matches its target.")
+    text = "Almost no draft tokens are accepted, and replies may be wrong."
+    assert text_and_tone(collapsed) == (text, "bad")
+    assert why(collapsed).endswith(
+        "Restart vLLM; check that the draft matches its target. High temperatures alone do not"
+        " cause this."
+    )
+
+
+def test_n_gram_drafts_that_are_never_accepted_need_no_restart():
+    """Its finding says to draft with a model or not at all, and no restart changes the text."""
+    judged = judgement(BAD, 0.01, has_collapsed=True)
+    pods_engine = engine(speculation=Speculation("ngram", 3))
+    said = why(model(temperature("0", BAD, 0.01), engines=(pods_engine,), judgement=judged))
+
+    assert said.endswith("draft with a model, or remove --speculative-config.")
+    assert "Restart" not in said
+
+
+def worse(ending, share=0.4):
+    """More replies than on this pod before end so."""
+    change = EndingChange(
+        ending=ending, share=share, usual=0.02, error=0.03, requests=120, reference=Reference.PAST
+    )
+    shares = {"normal": 1 - share, "loop": 0.0, "empty": 0.0, ending: share}
+    return EndingsReport(requests=120, shares=shares, changes={ending: change})
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        ("loop", "More replies than usual repeat themselves until they are cut off."),
+        ("empty", "More replies than usual are empty (at most one token)."),
+    ],
+)
+def test_broken_replies_come_before_a_speed_that_they_flatter(ending, said):
+    broken = model(temperature("0", GOOD, 0.8), endings=worse(ending))
+
+    assert text_and_tone(broken) == (said, "bad")
+    assert why(broken).startswith(
+        f"Send one prompt to this pod and read the reply. As for the speed: {WINS}."
+    )
+
+
+def test_replies_that_end_as_usual_leave_the_answer_to_the_speed():
+    usual = model(temperature("0", GOOD, 0.8), endings=worse("loop", share=0.03))
+
+    assert text_and_tone(usual) == (f"{WINS}.", "good")
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 import json
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from scripts.findings_reference import runbook_page, why_page
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.endings import EndingChange, EndingsReport, Reference
 from sidecar.analysis.findings.endings import EmptyReplies, Looping
@@ -24,6 +26,7 @@ from sidecar.wording.findings.registry import WORDS
 from tests.analysis.staged_findings import examples
 from tests.export.reports import engine, latency, model, temperature
 
+ROOT = Path(__file__).parents[2]
 GREEDY = Speculation("eagle3", 3, rejection_sample_method="standard", draft_sample_method="greedy")
 V1 = Configuration(
     model_runner_v2=False, async_scheduling=False, max_num_seqs=256, vocabulary=128_256
@@ -206,7 +209,9 @@ def test_every_finding_says_what_to_do_and_what_to_expect(kind, staged):
 
 
 def test_every_finding_has_words():
-    assert {words.kind for words in WORDS} == {rule.kind for rule in RULES}
+    wordless = {rule.kind for rule in RULES} - {words.kind for words in WORDS}
+
+    assert wordless == set(), "declare WORDS in a module of sidecar/wording/findings/"
 
 
 def test_what_can_be_advised_has_a_remedy_and_a_runbook_for_the_dashboards():
@@ -215,6 +220,27 @@ def test_what_can_be_advised_has_a_remedy_and_a_runbook_for_the_dashboards():
     for words in WORDS:
         assert bool(words.remedy) == bool(words.runbook), words.kind
         assert words.remedy or words.kind not in advised, words.kind
+
+
+RUNBOOKS = sorted((ROOT / "alerts" / "runbooks").glob("*.md"))
+
+
+def test_the_table_of_findings_and_the_lists_in_the_runbooks_have_their_words():
+    why = (ROOT / "docs" / "why.md").read_text()
+
+    assert why_page(why) == why, "run scripts/docs"
+    for path in RUNBOOKS:
+        page = path.read_text()
+        assert runbook_page(page, path.stem) == page, f"{path.name}: run scripts/docs"
+
+
+def test_a_runbook_to_which_no_finding_leads_any_more_loses_its_list():
+    section = "- Add pods.\n\n"
+    page = (
+        f"{section}These findings lead here:\n\n- `gone`: x. Remedy: y.\n\n## When to ignore it\n"
+    )
+
+    assert runbook_page(page, "SpecDecodeStopped") == f"{section}## When to ignore it\n"
 
 
 def test_room_says_what_is_known_of_the_drafts_share():
@@ -256,7 +282,7 @@ SEEN = "Of the last 120 replies, 43% are empty and 12% repeat themselves until t
 @pytest.mark.parametrize(
     ("endings", "said"),
     [
-        (None, "The replies may be wrong as well: the fault can be in the target."),
+        (None, "The replies may be wrong as well: the fault can be in the target model."),
         (
             EndingsReport(requests=120, shares=SHARES),
             f"{SEEN}; the others may be wrong as well.",

@@ -27,8 +27,12 @@ NEGATIVE, EVEN, POSITIVE = Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET
 NONE = Verdict.INSUFFICIENT_DATA
 OFF = "If the model as a whole loses, turn speculation off."
 HOUR = "The acceptance rate is of the last 5 min, since the last 5 min had too little traffic."
-SPECULATE_FEWER = "Speculate fewer tokens."
-FEWER_OR_OFF = "Speculate fewer tokens, or turn speculation off."
+TURN_OFF = "Turn speculation off (remove --speculative-config)."
+SPECULATE_FEWER = "Speculate fewer tokens (num_speculative_tokens)."
+FEWER_OR_OFF = (
+    "Speculate fewer tokens (num_speculative_tokens), or turn speculation off (remove"
+    " --speculative-config)."
+)
 BACK_ABOVE = "2 standard errors is back above"
 SCHEDULED = Speculation("eagle3", 3, per_batch_size=True)
 ADAPTIVE = Speculation("eagle3", 3, adaptive_verification=True)
@@ -110,7 +114,7 @@ def test_a_temperature_that_loses_is_to_draft_less_and_speculation_is_for_the_mo
     ("lost", "remedy"),
     [
         (judgement(NEGATIVE, 0.45), FEWER_OR_OFF),
-        (judgement(NEGATIVE, 0.2, speculation=SCHEDULED), "Turn speculation off."),
+        (judgement(NEGATIVE, 0.2, speculation=SCHEDULED), TURN_OFF),
     ],
 )
 def test_a_model_that_loses_as_a_whole_may_do_without_speculation(lost, remedy):

@@ -33,6 +33,7 @@ class Trait(StrEnum):
     LONG_PROMPT = "long_prompt"
     STRUCTURED = "structured"
     SHAPED = "shaped"  # top-k, top-p, min-p or penalties
+    UNTOLD = "untold"  # how its tokens are chosen is not known
     TIMED = "timed"  # its times are known
     FIRST_TOKEN = "first_token"  # noqa: S105 - it spent at least half of its time before it
 
@@ -42,8 +43,9 @@ class Traffic:
     """The requests that finished in the last ``seconds``, an hour at most, without failed ones.
 
     Shares are of ``requests``, 0 to 1, but for ``first_token``, which is of those whose times are
-    known; None if too few are. ``rejected`` is by parameter (``REJECTED``), without those that none
-    used. Quantiles are P50 and P95; None without requests.
+    known; None if too few are. ``shaped`` is None if the plug-in cannot tell it of all requests.
+    ``rejected`` is by parameter (``REJECTED``), without those that none used. Quantiles are P50 and
+    P95; None without requests.
     """
 
     requests: int = 0
@@ -52,7 +54,7 @@ class Traffic:
     hot: float = 0.0
     long_prompts: float = 0.0
     structured: float = 0.0
-    shaped: float = 0.0
+    shaped: float | None = 0.0
     first_token: float | None = None
     rejected: Mapping[str, float] = field(default_factory=dict)
     temperature: float | None = None  # the median
@@ -72,8 +74,11 @@ class TrafficWindow:
         self._at = 0.0
 
     def add(self, at: float, requests: Sequence[FinishedRequest]) -> None:
-        """Adds requests that finished before ``at``, a poll's time."""
-        counted = [one for one in requests if one.outcome is not Outcome.ERROR]
+        """Adds requests that finished before ``at``, a poll's time.
+
+        Those with drafts are of a model that speculates, which has no checklist.
+        """
+        counted = [one for one in requests if not one.drafts and one.outcome is not Outcome.ERROR]
         if not counted:
             return
 
@@ -110,7 +115,7 @@ class TrafficWindow:
             hot=counts.get(Trait.HOT, 0) / total,
             long_prompts=counts.get(Trait.LONG_PROMPT, 0) / total,
             structured=counts.get(Trait.STRUCTURED, 0) / total,
-            shaped=counts.get(Trait.SHAPED, 0) / total,
+            shaped=None if Trait.UNTOLD in counts else counts.get(Trait.SHAPED, 0) / total,
             first_token=bound / timed if timed >= least else None,
             rejected={name: counts[name] / total for name in REJECTED if name in counts},
             temperature=None if median is None else median / 100,
@@ -129,6 +134,7 @@ def _names(request: FinishedRequest) -> list[str]:
         Trait.LONG_PROMPT: request.prompt_tokens > LONG_PROMPT,
         Trait.STRUCTURED: request.structured,
         Trait.SHAPED: request.sampling in _SHAPED,
+        Trait.UNTOLD: request.sampling is None,
         Trait.TIMED: share is not None,
         Trait.FIRST_TOKEN: share is not None and share >= _HALF,
     }

@@ -259,9 +259,16 @@ class Lives:
             known = self._reset_after
             self._reset_after = {key: known[key] for key in known if key in on_page}
 
-    def missed(self) -> None:
-        """A poll has failed: only which plug-ins are connected may be another."""
+    def missed(self, *, have_counters_fallen: bool = False) -> None:
+        """A poll has failed: only which plug-ins are connected may be another.
+
+        Where ``have_counters_fallen``, the next page may have more than before: then nobody will
+        know whether vLLM has made them anew.
+        """
         self._seen = self._look()
+        if have_counters_fallen:
+            for life in self._lives.values():
+                life.trust.doubt_counters()
 
     def _find_engines(self, page: PageSnapshot) -> None:
         """Finds the engine of each life on the page; one that was confirmed stays what it was.

@@ -249,7 +249,8 @@ class Trust:
     def restart_counters(self, counted: Totals, total: Totals) -> None:
         """VLLM's counters have started again at 0 while the life went on.
 
-        If the life has counted no more than vLLM since then, it began with them.
+        If the life has counted no more than vLLM since then, it may have begun with them, or its
+        latest cut may be an old one.
         """
         self._marks.clear()
         self._next_mark = None
@@ -260,9 +261,14 @@ class Trust:
         self._origin = {}
         self.began_midway = False
         self._may_be_midway = False
+        self._may_be_older = True
         self._have_counters_restarted = any(
             number > counted.get(name, number) for name, number in total.items()
         )
+
+    def doubt_counters(self) -> None:
+        """VLLM's counters may have started again at 0 while the life went on."""
+        self._may_be_older = True
 
     def outlive_counters(self) -> None:
         """The life is older than vLLM's counters; what it had counted before them is unknown."""

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from sidecar.analysis.endings import EndingChange, Reference
+from sidecar.analysis.endings import EndingChange, EndingsReport, Reference
 from sidecar.analysis.findings.endings import EmptyReplies, EndsBadly, Looping
 from sidecar.analysis.report import ModelReport
 from sidecar.requests.tables import EMPTY, LOOP
@@ -10,15 +10,16 @@ from sidecar.wording.findings.explanation import Explanation, Words
 from sidecar.wording.numbers import percent
 
 READ_A_REPLY: Final = "Send one prompt to this pod and read the reply."
-_RUNBOOK: Final = "SpecDecodeOutputWorse"
 REPEAT: Final = "repeat themselves until they are cut off"
+_HOW: Final = {LOOP: REPEAT, EMPTY: "are empty (at most one token)"}
+_RUNBOOK: Final = "SpecDecodeOutputWorse"
 _REFERENCES: Final = {
     Reference.BASELINE: "without speculation (baseline)",
     Reference.PAST: "on this pod before",
 }
 _REMEDY: Final = (
     f"{READ_A_REPLY} If it is wrong, restart vLLM. If that does not help, remove"
-    " --speculative-config until the command below finds no difference."
+    " --speculative-config until `specdec-sidecar fidelity` finds no difference."
 )
 _EXPECT: Final = (
     "Speculation must not change what a model says. So the draft, vLLM or the model has a fault, or"
@@ -43,7 +44,10 @@ def replies_sentence(model: ModelReport) -> str:
     """What is known of a pod's replies, and how to look at one."""
     endings = model.endings
     if endings is None:
-        return f"The replies may be wrong as well: the fault can be in the target. {READ_A_REPLY}"
+        return (
+            "The replies may be wrong as well: the fault can be in the target model."
+            f" {READ_A_REPLY}"
+        )
 
     empty = percent(endings.shares[EMPTY])
     loops = percent(endings.shares[LOOP])
@@ -53,15 +57,22 @@ def replies_sentence(model: ModelReport) -> str:
     return f"{seen}; the others may be wrong as well. {READ_A_REPLY}"
 
 
+def worse_sentence(endings: EndingsReport) -> str:
+    """How more replies than usual end; ``endings`` is worse."""
+    worse = [_HOW[one.ending] for one in endings.changes.values() if one.is_clearly_more]
+    return f"More replies than usual {', or '.join(worse)}."
+
+
 def _looping(finding: Looping, _model: ModelReport) -> Explanation:
-    return _explained(finding, REPEAT, _EXPECT + _FLATTERS)
+    return _explained(finding, _EXPECT + _FLATTERS)
 
 
 def _empty_replies(finding: EmptyReplies, _model: ModelReport) -> Explanation:
-    return _explained(finding, "are empty (at most one token)", _EXPECT)
+    return _explained(finding, _EXPECT)
 
 
-def _explained(finding: EndsBadly, how: str, expect: str) -> Explanation:
+def _explained(finding: EndsBadly, expect: str) -> Explanation:
+    how = _HOW[finding.ending]
     if finding.change is None:
         what = f"{percent(finding.share)} of the last {finding.requests:,} replies {how}."
         return Explanation.fact(finding.code, what, _FACT)

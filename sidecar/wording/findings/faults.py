@@ -7,7 +7,7 @@ from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.report import ModelReport
 from sidecar.engine.methods import drafts_with_a_model
 from sidecar.requests.messages import Configuration, Speculation
-from sidecar.wording.findings.endings import replies_sentence
+from sidecar.wording.findings.endings import READ_A_REPLY, replies_sentence
 from sidecar.wording.findings.explanation import (
     Explanation,
     Words,
@@ -15,6 +15,21 @@ from sidecar.wording.findings.explanation import (
     speculation_of,
 )
 from sidecar.wording.numbers import percent
+
+_RESTART: Final = (
+    "Restart vLLM; check that the draft matches its target. High temperatures alone do not cause"
+    " this."
+)
+_NOTHING_REPEATS: Final = (
+    "Nothing in such text helps to guess what follows: draft with a model, or remove"
+    " --speculative-config."
+)
+
+
+def collapse_sentence(model: ModelReport) -> str:
+    """What to do first where almost no draft token is accepted."""
+    has_model = drafts_with_a_model(speculation_of(model).method)
+    return f"{READ_A_REPLY} {_RESTART if has_model else _NOTHING_REPEATS}"
 
 
 def _mismatch(finding: Mismatch, model: ModelReport) -> Explanation:
@@ -38,10 +53,7 @@ def _mismatch(finding: Mismatch, model: ModelReport) -> Explanation:
 
 def _match(configuration: Configuration, speculation: Speculation) -> str:
     if not drafts_with_a_model(speculation.method):
-        return (
-            "Nothing in such text helps to guess what follows: draft with a model, or remove"
-            " --speculative-config."
-        )
+        return _NOTHING_REPEATS
 
     target = configuration.quantization or "none"
     draft = speculation.draft_quantization or "none"

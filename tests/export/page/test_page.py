@@ -79,7 +79,7 @@ BY_TOKEN = reports.speed(withheld=Withheld.ITL_PER_TOKEN)
 STATES = (  # what the page says, and the name of its picture
     (
         mixed(),
-        "Speculation does not pay at temperature 0.7-1 (38% of the draft tokens).",
+        "Speculation does not pay at temperature 0.7-1, which has 38% of the draft tokens.",
         "failing",
     ),
     (without_plugin(), "No plug-in has connected yet", "no-plugin"),
@@ -88,7 +88,11 @@ STATES = (  # what the page says, and the name of its picture
         "The acceptance rate does not tell whether speculation pays here",
         "adaptive",
     ),
-    (greedy(BAD, 0.01, has_collapsed=True), "Almost no draft tokens are accepted.", "collapsed"),
+    (
+        greedy(BAD, 0.01, has_collapsed=True),
+        "Almost no draft tokens are accepted, and replies may be wrong.",
+        "collapsed",
+    ),
     (
         greedy(GOOD, 0.82, LOSSY),
         "part of the acceptance rate comes at the cost of quality",

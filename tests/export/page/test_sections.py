@@ -84,7 +84,7 @@ def test_a_model_that_does_not_speculate_has_a_checklist():
     page = text(tree)
 
     assert page.count("By 40 requests in 10 min, speculation may pay or not.") == 1
-    assert "demo: would speculation suit it? says this pod speaks for it" in page
+    assert "demo: would speculation suit it? condition says this pod speaks for it" in page
     assert "temperatures against median 0; 0% up to 0.5, 100% above 0.8" in page
     assert "To try first eagle3 A head that was trained for this model" in page
     assert '\'{"method": "eagle3", "model": "YOUR-EAGLE3-HEAD",' in page
@@ -125,7 +125,7 @@ def test_a_fact_has_no_remedy_and_leaves_the_general_one_in_place():
 
     assert "Nothing to change: these requests still gain, since speculation breaks even" in shown
     assert "To verify" not in shown
-    assert "Speculate fewer tokens, or turn speculation off." in shown
+    assert "Speculate fewer tokens (num_speculative_tokens), or turn speculation off" in shown
 
 
 def test_the_whole_configuration_with_the_change_has_a_button_that_copies_it():

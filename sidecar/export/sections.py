@@ -124,6 +124,7 @@ def _latencies(
         )
         for phase, measured in latencies.items()
     ]
+
     table = _table(("", "P50", "P95", "P99", "P99 - P50"), rows)
     return table or '<p class="facts">No requests in the window.</p>'
 

@@ -49,6 +49,7 @@ def tables(model: ModelReport) -> list[TextTable]:
     with_traffic = [
         part for part in model.temperatures if part.window.requests or part.window.draft_tokens
     ]
+
     all_tables: list[TextTable] = [
         (_TEMPERATURES, [_temperature(part) for part in with_traffic]),
         (LOWER, lower_rows(model)),
@@ -56,6 +57,7 @@ def tables(model: ModelReport) -> list[TextTable]:
         (PRICES, price_rows(model)),
         (CONTEXTS, context_rows(model)),
     ]
+
     return [(header, rows) for header, rows in all_tables if rows]
 
 
@@ -66,6 +68,7 @@ def seen(judgement: Judgement) -> Acceptance:
 
 def _temperature(part: TemperatureReport) -> Cells:
     times = (*part.ttft_quantiles.values(), *part.tpot_quantiles.values())
+
     return (
         part.temperature,
         part.judgement.verdict,

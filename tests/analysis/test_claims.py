@@ -371,6 +371,19 @@ def test_a_stranger_s_few_drafts_are_not_what_vllm_is_ahead_by(server):
     assert (server.model().no_split, drafts(server)) == (None, 600)
 
 
+def test_a_stranger_s_few_drafts_are_not_counted_beside_those_of_an_engine_core_that_ended(server):
+    """Both together were within the tolerance of what vLLM had counted before the next core."""
+    stranger = PluginEnd(server, 3, started=1.0).serve(80, drafts=7).tick()
+    server.poll(snap(drafts=0))
+    old = PluginEnd(server, 1)
+    served(server, old, polls=20, drafts=50)
+    stranger.close()
+    ends_and_another_begins(server, old, counted=1000)
+
+    assert (server.model().no_split, drafts(server)) == (None, 1600)
+    assert engine(server).coverage == 1.0
+
+
 def test_an_engine_core_that_came_and_went_while_a_restart_was_in_doubt_is_in_the_sum():
     """It was taken for one of the vLLM before: on a page without a start time two polls tell."""
     server = Server(thresholds={"min_requests": 1})

@@ -366,6 +366,7 @@ class Lives:
                 total=life.latest.totals,
                 counted=counted,
                 earlier=sum_totals(one.latest for one in earlier),
+                known=sum_totals(one.latest for one in earlier if one.has_counted),
                 counting=sum_totals(one.confirmed for one in earlier if one.has_counted),
                 is_alone=not any(one.trust.is_proven for one in others),
                 is_succeeded=any(one.observes for one in others) and not life.connections,

@@ -142,9 +142,10 @@ async def test_a_hanging_engine_is_stalled_and_one_that_pauses_sleeps_or_is_idle
 async def test_an_idle_rank_beside_a_busy_one_is_no_stall(lab, folder):
     """Data parallelism: all requests go to rank 0, and rank 1 stands still for long.
 
-    vLLM's page has no gauges of a rank that has not run anything yet.
+    By default vLLM starts an API server for each rank, whose common page tells nothing of a stall.
     """
-    vllm = lab("draft_model", "--data-parallel-size", "2", folder=folder)
+    options = ("--data-parallel-size", "2", "--api-server-count", "1")
+    vllm = lab("draft_model", *options, folder=folder)
     await vllm.start()
     async with (
         sidecar(vllm, **SETTINGS) as ours,

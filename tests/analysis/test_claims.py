@@ -384,6 +384,32 @@ def test_a_stranger_s_few_drafts_are_not_counted_beside_those_of_an_engine_core_
     assert engine(server).coverage == 1.0
 
 
+def test_an_engine_core_that_ended_before_it_drafted_is_no_rival_of_the_one_before_it(server):
+    """Both had left, and both were confirmed: the split was withheld until vLLM restarted."""
+
+    def poll(drafts, tokens):
+        counters = snap(drafts=drafts).counters | {Counter.GENERATION_TOKENS: float(tokens)}
+        server.poll(snap(counters=counters))
+
+    old = PluginEnd(server, 1)
+    for _ in range(5):
+        old.serve(drafts=10).generate(10).tick()
+        poll(old.total.drafts, old.generated)
+    old.close()
+
+    short = PluginEnd(server, 2, started=server.at + 0.1).tick()
+    short.generate(7).tick().close()
+    for _ in range(3):
+        poll(50, 57)
+
+    new = PluginEnd(server, 3, started=server.at + 0.1)
+    for _ in range(30):
+        new.serve(drafts=10).generate(10).tick()
+        poll(50 + new.total.drafts, 57 + new.generated)
+
+    assert (server.model().no_split, drafts(server)) == (None, 350)
+
+
 def test_an_engine_core_that_came_and_went_while_a_restart_was_in_doubt_is_in_the_sum():
     """It was taken for one of the vLLM before: on a page without a start time two polls tell."""
     server = Server(thresholds={"min_requests": 1})

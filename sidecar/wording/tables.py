@@ -51,6 +51,7 @@ def tables(model: ModelReport) -> list[TextTable]:
     with_traffic = [
         part for part in model.temperatures if part.window.requests or part.window.draft_tokens
     ]
+
     all_tables: list[TextTable] = [
         (_TEMPERATURES, [_temperature(part) for part in with_traffic]),
         (LOWER, lower_rows(model)),
@@ -58,6 +59,7 @@ def tables(model: ModelReport) -> list[TextTable]:
         (PRICES, price_rows(model)),
         (CONTEXTS, context_rows(model)),
     ]
+
     return [(header, rows) for header, rows in all_tables if rows]
 
 
@@ -68,6 +70,7 @@ def seen(judgement: Judgement) -> Acceptance:
 
 def _temperature(part: TemperatureReport) -> Cells:
     times = (*part.ttft_quantiles.values(), *part.tpot_quantiles.values())
+
     return (
         part.temperature,
         part.judgement.verdict,

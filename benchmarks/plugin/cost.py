@@ -258,11 +258,11 @@ def _finished_in_turns(other: Any, path: str) -> tuple[float, float]:
 
 
 def _frees(scheduler: Any) -> float:
-    """Microseconds that the end of a request takes."""
-    start = time.perf_counter()
+    """Microseconds that the end of a request takes, by the thread's own time."""
+    start = time.thread_time()
     for request in list(scheduler.requests.values()):
         scheduler._free_request(request)  # noqa: SLF001 - vLLM's name
-    return 1e6 * (time.perf_counter() - start) / REQUESTS
+    return 1e6 * (time.thread_time() - start) / REQUESTS
 
 
 def _import() -> Row:

@@ -218,9 +218,7 @@ def main(model, *options):
         expected = (REQUESTS, *engine.counted)
         receiver.until(lambda: receiver.only.finished()[0], REQUESTS)
         life = receiver.only
-        sums = {
-            name: life.sums(name) for name in ("temperature", "prompt_tokens", "output", "adapter")
-        }
+        sums = {name: life.sums(name) for name in specdec_plugin.Key._fields}
         equal = set(sums.values()) == {expected} and life.totals() == expected[1:]
         equal = equal and not receiver.fallen and not receiver.torn and not engine.differences
         cls = " ".join(

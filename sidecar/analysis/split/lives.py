@@ -259,9 +259,16 @@ class Lives:
             known = self._reset_after
             self._reset_after = {key: known[key] for key in known if key in on_page}
 
-    def missed(self) -> None:
-        """A poll has failed: only which plug-ins are connected may be another."""
+    def missed(self, *, have_counters_fallen: bool = False) -> None:
+        """A poll has failed: only which plug-ins are connected may be another.
+
+        Where ``have_counters_fallen``, the next page may have more than before: then nobody will
+        know whether vLLM has made them anew.
+        """
         self._seen = self._look()
+        if have_counters_fallen:
+            for life in self._lives.values():
+                life.trust.doubt_counters()
 
     def _find_engines(self, page: PageSnapshot) -> None:
         """Finds the engine of each life on the page; one that was confirmed stays what it was.
@@ -351,7 +358,6 @@ class Lives:
                 life.latest_at = at
 
             earlier = [one for one in lives[:place] if one.has_left]
-            later = [one for one in lives[place + 1 :] if one.connections and one.observes]
             others = [one for one in lives if one.connections and one is not life]
             life.trust.began_midway |= bool(earlier)
             polled = PolledLife(
@@ -360,9 +366,10 @@ class Lives:
                 total=life.latest.totals,
                 counted=counted,
                 earlier=sum_totals(one.latest for one in earlier),
+                known=sum_totals(one.latest for one in earlier if one.has_counted),
                 counting=sum_totals(one.confirmed for one in earlier if one.has_counted),
                 is_alone=not any(one.trust.is_proven for one in others),
-                is_succeeded=bool(later) and not life.connections,
+                is_succeeded=any(one.observes for one in others) and not life.connections,
             )
             life.trust.compare(polled, tolerance=1 - self.lowest_coverage)
 

@@ -1,0 +1,42 @@
+"""How replies end, end to end: from a vLLM whose replies loop to the page and ``/metrics``."""
+
+import json
+
+import pytest
+
+from sidecar.demo.scheduler import SimulatorOptions
+from tests.app.app_tools import work
+from tests.demo.http_vllm import HttpVllm
+
+LONG = {"min_tokens": 100, "max_tokens": 120}  # long enough for a loop to show
+REQUESTS = 60
+
+
+def looping(samples):
+    """1 if loops are found to be more than usual; None where that is not the finding."""
+    return samples.value("specdec_finding", finding="looping")
+
+
+@pytest.mark.parametrize(("usual", "found"), [(1, True), (50, False)])
+async def test_replies_that_loop_are_found_unless_they_do_without_speculation(
+    usual, found, sidecar, socket_path
+):
+    """Half of the replies at temperature 0 loop; ``usual`` of 100 did in the baseline."""
+    options = SimulatorOptions(speed=50.0, loop_share=0.5)
+    baseline = json.dumps({"demo": {"0": {"normal": 100 - usual, "loop": usual}}})
+    async with (
+        HttpVllm(options, plugin_socket=socket_path) as vllm,
+        sidecar(vllm.url, plain_endings=baseline) as page,
+    ):
+        await work(vllm, REQUESTS, **LONG)
+        samples = await page.until(
+            lambda samples: samples.sum("specdec_request_endings_total"), REQUESTS
+        )
+        (model,) = (await page.status())["models"]
+        text = (await page.get("/")).body.decode()
+
+    loops = samples.value("specdec_request_endings_total", ending="loop", temperature="0")
+    assert 10 <= loops <= 50
+    assert model["endings"]["changes"]["loop"]["reference"] == "baseline"
+    assert bool(looping(samples)) == found
+    assert ("of the last 60 replies repeat themselves until they are cut off" in text) == found

@@ -358,7 +358,6 @@ class Lives:
                 life.latest_at = at
 
             earlier = [one for one in lives[:place] if one.has_left]
-            later = [one for one in lives[place + 1 :] if one.connections and one.observes]
             others = [one for one in lives if one.connections and one is not life]
             life.trust.began_midway |= bool(earlier)
             polled = PolledLife(
@@ -367,9 +366,10 @@ class Lives:
                 total=life.latest.totals,
                 counted=counted,
                 earlier=sum_totals(one.latest for one in earlier),
+                known=sum_totals(one.latest for one in earlier if one.has_counted),
                 counting=sum_totals(one.confirmed for one in earlier if one.has_counted),
                 is_alone=not any(one.trust.is_proven for one in others),
-                is_succeeded=bool(later) and not life.connections,
+                is_succeeded=any(one.observes for one in others) and not life.connections,
             )
             life.trust.compare(polled, tolerance=1 - self.lowest_coverage)
 

@@ -97,15 +97,15 @@ class _Comparison:
     def is_telling(self, tolerance: float) -> bool:
         """Whether it says anything that it agrees.
 
-        vLLM must have counted something, and it must be known how much, or the cut must have as
-        much as vLLM has by now.
+        VLLM must have counted something, and of each number it must be known how much it is, or the
+        cut must have as much as vLLM has by now.
         """
-        for name, most in self.most.items():
-            is_known = most <= _UNSURE * self.least[name]
-            is_all = self.total[name] >= (1 - tolerance) * most
-            if most > 0 and (is_known or is_all):
-                return True
-        return False
+        counted = [name for name, most in self.most.items() if most > 0]
+        return bool(counted) and all(
+            self.most[name] <= _UNSURE * self.least[name]
+            or self.total[name] >= (1 - tolerance) * self.most[name]
+            for name in counted
+        )
 
     @property
     def width(self) -> int:
@@ -159,9 +159,10 @@ class PolledLife:
     """What a good poll at ``at`` gives to compare of a life.
 
     These are ``total``, of its latest cut, which came after ``reports`` reports, and ``counted``,
-    vLLM's counters. ``earlier`` is what the lives before it had reported, ``counting`` what those
-    of them had that are part of the split. ``is_alone``: no other life is confirmed as the
-    engine's. ``is_succeeded``: the life has left, and what vLLM counts may be another one's by now.
+    vLLM's counters. ``earlier`` is what the lives before it had reported, ``known`` what those of
+    them had that are part of the split, and ``counting`` how much of that is. ``is_alone``: no
+    other life is confirmed as the engine's. ``is_succeeded``: the life has left, and what vLLM
+    counts may be another one's by now.
     """
 
     at: float
@@ -169,6 +170,7 @@ class PolledLife:
     total: Totals
     counted: Totals
     earlier: Totals = field(default_factory=dict)
+    known: Totals = field(default_factory=dict)
     counting: Totals = field(default_factory=dict)
     is_alone: bool = True
     is_succeeded: bool = False
@@ -413,9 +415,9 @@ class Trust:
 
         if whole.is_telling_and_within(tolerance):
             self._may_be_midway = False
-            self.explains_all = self._has_rest(cut, life.earlier, tolerance)
+            self.explains_all = self._has_rest(cut, life, tolerance)
         elif self.follows_another:
-            return self._find_midway(cut, growth, life.earlier, tolerance)
+            return self._find_midway(cut, growth, life, tolerance)
 
         if whole.is_below(tolerance) or growth is None:
             return _standing(whole, tolerance)
@@ -434,33 +436,35 @@ class Trust:
         return any(one.is_well_known and not one.is_outside(tolerance) for one in growths)
 
     def _find_midway(
-        self, cut: _Comparison, growth: _Comparison | None, earlier: Totals, tolerance: float
+        self, cut: _Comparison, growth: _Comparison | None, life: PolledLife, tolerance: float
     ) -> tuple[Standing, _Comparison]:
         """The same where vLLM's counters have what earlier lives counted.
 
         These may have counted more than they reported. Where they have not, all is explained.
         """
-        rest = self._as_of_now(cut).less(earlier)
+        rest = self._as_of_now(cut).less(life.earlier)
         if rest.is_telling_and_within(tolerance):
-            self.explains_all = self._has_rest(cut, earlier, tolerance)
+            self.explains_all = self._has_rest(cut, life, tolerance)
             return Standing.AGREES, rest
         return _standing(growth or cut, tolerance, is_known=growth is not None)
 
-    def _has_rest(self, cut: _Comparison, earlier: Totals, tolerance: float) -> bool:
-        """Whether ``earlier`` is all that vLLM has counted beyond the cut, and nothing else can be.
+    def _has_rest(self, cut: _Comparison, life: PolledLife, tolerance: float) -> bool:
+        """Whether earlier lives have all that vLLM has counted beyond the cut; nothing else can.
 
-        A few drafts of a stranger are not taken for those that vLLM's API server is ahead by.
+        A few drafts of a stranger are not taken for those that vLLM's API server is ahead by, nor
+        do they pass as few beside what known lives have.
         """
         if self._least is None:
             return False
         for name, total in cut.total.items():
-            before = earlier.get(name, 0)
-            slack = min(tolerance, _REST) * before
+            before = life.earlier.get(name, 0)
+            unknown = before - life.known.get(name, 0)
+            slack = min(tolerance, _REST) * (unknown or before)
             least = cut.least[name] - total
             most = cut.most[name] - total
             if most - least > slack or not least - slack <= before <= most + slack:
                 return False
-        return any(earlier.get(name, 0) for name in cut.total)
+        return any(life.earlier.get(name, 0) for name in cut.total)
 
     def _as_of_now(self, cut: _Comparison) -> _Comparison:
         """The cut beside what vLLM has counted by now, if it should have as much.

@@ -42,14 +42,19 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
     """A model with the sentences on it and on its temperatures."""
     no_split = [] if model.no_split is None else [no_split_sentence(model.no_split, report.plugin)]
     made = [] if model.plain_steps is None else [baseline_sentence(model.plain_steps, report.at)]
+
     temperatures = [
         {
             **as_json(item),
-            "note": judgement_note(item.judgement, is_explained=bool(advised(model.findings))),
+            "note": judgement_note(
+                item.judgement, model.judgement, is_explained=bool(advised(model.findings))
+            ),
         }
         for item in model.temperatures
     ]
+
     says = None if model.checklist is None else checklist_text(model.checklist)
+
     return {
         **as_json(model),
         "checklist_text": as_json(says),
@@ -82,6 +87,7 @@ def as_json(value: Any) -> Any:
         case _:
             kind: type = type(value)
             converted = {name: as_json(getattr(value, name)) for name in _names(kind)}
+
     return converted
 
 

@@ -173,6 +173,7 @@ def wrappers_of(
             num_invalid_spec_tokens,
             request_id,
         )
+
         observer = self._specdec
         if observer is not None:
             try:
@@ -367,8 +368,10 @@ class Growth:
         """In the terms of vLLM's counters; accepted tokens may be negative up to vLLM 0.15."""
         drafts = sum(self.by_drafted)
         draft_tokens = sum(tokens * number for tokens, number in enumerate(self.by_drafted))
+
         accepted = sum(tokens * number for tokens, number in enumerate(self.by_accepted[:-1]))
         accepted_tokens = accepted - self.by_accepted[-1] + self.postponed
+
         return Tally(
             drafts=drafts,
             draft_tokens=draft_tokens,
@@ -503,10 +506,12 @@ class Record:
         self.sampling_params = request.sampling_params
         self.key = key
         self.growth = growth
+
         self.drafts = 0
         self.draft_tokens = 0
         self.accepted_tokens = 0
         self.owed = 0
+
         self.first_token_at = 0.0  # Unix seconds
         self.has_ended = False
         # From 0.20 it has the number of cached tokens, and vLLM drops it at the first token.
@@ -713,9 +718,11 @@ class Counting:
             tokens = request.num_output_tokens
             if tokens or record.has_ended:
                 del self.starting[request_id]
+
             if tokens:
                 record.first_token_at = record.first_token_at or self.now
                 first_tokens.append(tokens)
+
         return first_tokens
 
     def count_step(self, scheduler_output: Any, decodes: int, tokens: int) -> None:
@@ -747,6 +754,7 @@ class Counting:
         self.context_epoch = self.epoch
         every = -(-len(outputs) // MAX_SAMPLED) or 1
         decoding = [requests.get(output.request_id) for output in outputs[::every]]
+
         contexts = [
             request.num_prompt_tokens + request.num_output_tokens
             for request in decoding
@@ -1236,9 +1244,11 @@ class Observer(Counting):
         self.reason = reason
         if self.socket is None and self.process == os.getpid():
             self.connect()
+
         tables = self.named_tables()
         self.told = (state, tables)
         hello = {**self.hello, "state": state, "reason": reason[:200], "tables": tables}
+
         if self.send("hello", encode(hello)):
             every = [(table, key) for table in tables for key in self.tables[table]]
             self.unsent = dict.fromkeys(every)
@@ -1267,6 +1277,7 @@ class Observer(Counting):
         """
         if self.socket is None:
             return False
+
         # A name may be no valid Unicode.
         packet = f'{{"v":{FORMAT},"{kind}":{message}}}'.encode(errors="replace")
         try:
@@ -1370,12 +1381,15 @@ def speculation(speculative: Any) -> dict[str, Any] | None:
     """How the engine drafts, after vLLM's own validation; None if it does not."""
     if not speculative:
         return None
+
     schedule = getattr(speculative, "num_speculative_tokens_per_batch_size", None) or []
     draft_tokens = speculative.num_speculative_tokens or 0
     draft = getattr(speculative, "draft_model_config", None)
+
     architectures = None
     with suppress(Exception):  # a property may raise
         architectures = [str(name)[:256] for name in draft.architectures[:8]]
+
     return {
         "method": setting(speculative, "method"),
         "num_speculative_tokens": min(draft_tokens, 1024),
@@ -1401,11 +1415,13 @@ def options(speculative: Any) -> str | None:
         for field in dataclasses.fields(speculative):
             value = getattr(speculative, field.name)
             default = getattr(field.default, "default", field.default)  # of pydantic's FieldInfo
+
             is_plain = isinstance(value, (bool, int, float, str, list))
             is_filled_in = value == 0 and default is None
             is_secret = field.name.endswith(SECRET)
             if is_plain and value != default and not is_filled_in and not is_secret:
                 found[field.name] = value
+
         text = encode(found)
         return text if found and len(text) <= MAX_OPTIONS else None
     return None

@@ -66,11 +66,14 @@ class PluginReceiver:
         self._faults = StateLog(log)
         self._max_connections = max_connections
         self._retry = retry
+
         self._numbers = count(1)
         self._packets = count(1)
         self._listener: socket.socket | None = None
+
         # The number of each connection's last packet; 0: none yet.
         self._last_packet: dict[socket.socket, int] = {}
+
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
         self._owed = 0.0  # seconds of rest

@@ -64,9 +64,11 @@ class Tally:
         accepted_at = tuple(
             starmap(act, zip_longest(self.accepted_at, other.accepted_at, fillvalue=0))
         )
+
         numbers: dict[str, Any] = {
             name: act(getattr(self, name), getattr(other, name)) for name in _NUMBERS
         }
+
         return Tally(**numbers, drafted_at=drafted_at, accepted_at=accepted_at)
 
     def has_fallen(self, before: "Tally") -> bool:

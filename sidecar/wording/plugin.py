@@ -120,6 +120,7 @@ def plugin_sentence(report: PluginReport) -> str:
             sentence = "The plug-in is connected; vLLM has not drafted for any request yet."
         case PluginState.OBSERVING:
             sentence = _observing(report)
+
     return sentence
 
 

@@ -17,7 +17,9 @@ from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
 
 LEGEND: Final = (
     "Acceptance rate: the share of the draft tokens, which speculation proposes, that the model"
-    " accepts. T: the temperature at which requests sample. ± is the 95 % confidence interval."
+    " accepts. T: the temperature at which requests sample; a range includes its upper end. By"
+    " bucket: interpolated in the buckets of vLLM's histograms, so only roughly. ± is the 95 %"
+    " confidence interval."
 )
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 _TEMPERATURES: Final = (
@@ -49,6 +51,7 @@ def tables(model: ModelReport) -> list[TextTable]:
     with_traffic = [
         part for part in model.temperatures if part.window.requests or part.window.draft_tokens
     ]
+
     all_tables: list[TextTable] = [
         (_TEMPERATURES, [_temperature(part) for part in with_traffic]),
         (LOWER, lower_rows(model)),
@@ -56,6 +59,7 @@ def tables(model: ModelReport) -> list[TextTable]:
         (PRICES, price_rows(model)),
         (CONTEXTS, context_rows(model)),
     ]
+
     return [(header, rows) for header, rows in all_tables if rows]
 
 
@@ -66,6 +70,7 @@ def seen(judgement: Judgement) -> Acceptance:
 
 def _temperature(part: TemperatureReport) -> Cells:
     times = (*part.ttft_quantiles.values(), *part.tpot_quantiles.values())
+
     return (
         part.temperature,
         part.judgement.verdict,

@@ -451,13 +451,17 @@ def context():
 ENDINGS = "specdec_request_endings_total"
 
 
-def plain(instance, loops, **own):
-    """A pod that does not speculate; ``loops`` of its twenty requests a minute end in one."""
-    pod = Pod(instance, **own).generating(50)
-    for ending, count in (("normal", 20 - loops), ("loop", loops)):
-        labels = {"model_name": pod.model, "temperature": "0", "ending": ending}
+def ending(pod, loops, requests, temperature="0"):
+    """So many of the pod's requests a minute end in a loop; the others end as they should."""
+    for how, count in (("normal", requests - loops), ("loop", loops)):
+        labels = {"model_name": pod.model, "temperature": temperature, "ending": how}
         pod.plain(ENDINGS, (90, count), grows=True, **labels)
     return pod
+
+
+def plain(instance, loops, **own):
+    """A pod that does not speculate; ``loops`` of its twenty requests a minute end in one."""
+    return ending(Pod(instance, **own).generating(50), loops, 20)
 
 
 @scenes
@@ -468,9 +472,12 @@ def output_worse():
     yield Scene(
         "more replies repeat themselves than on this pod before",
         "SpecDecodeOutputWorse",
-        at=(40, 55, 70),
+        at=(40, 50, 55, 70, 80, 95),
     ).with_pods(
         pod("loops", after(40, 0, 0.4)).fires(0.4, since=55),
+        pod("heals", plan((40, 0), (31, 0.4), (40, 0)))
+        .fires(0.4, since=55, until=70)
+        .fires(0.26, since=80, until=80),
         pod("always", 0.4),  # nothing to compare with
         pod("never", 0),
         pod("hardly", after(40, 0.2, 0.4)),
@@ -488,4 +495,35 @@ def output_worse():
         pod("never", 0),
         plain("plain-too", 8, model="loops-by-itself"),
         pod("as-plain", after(30, 0, 0.4), model="loops-by-itself"),
+    )
+
+    def speculating(instance, loops, requests, **own):
+        return ending(Pod(instance, **own).drafting(8, 0.7), loops, requests)
+
+    yield Scene(
+        "clearly more than on plain pods: by five points, three standard errors, three times odds",
+        "SpecDecodeOutputWorse",
+        at=(8, 45, 70),
+        needs_prometheus=True,
+    ).with_pods(
+        ending(plain("plain", 0), 0, 20, "0.7-1"),
+        speculating("four-in-a-hundred", 4, 100),
+        speculating("four-of-twenty", 0.4, 2),
+        speculating("sixteen-of-a-hundred", 1.6, 10).fires(0.16, since=45),
+        plain("plain-too", 8, model="loops-by-itself"),
+        speculating("six-in-ten", 60, 100, model="loops-by-itself"),
+        speculating("half-of-thirty", 1.5, 3).fires(0.5, since=45),
+        ending(speculating("nine-in-a-hundred", 0.9, 10), 0.9, 10, "0.7-1").fires(0.09, since=45),
+        ending(speculating("at-one-temperature", 0, 10), 6, 10, "0.7-1").fires(0.3, since=45),
+        ending(plain("plain-at-two", 4, model="loops-at-two"), 4, 20, "0.7-1"),
+        ending(speculating("at-two", 35, 100, model="loops-at-two"), 35, 100, "0.7-1"),
+        # Plain pods are not compared with each other.
+        plain("plain-good", 0, model="loops-on-one"),
+        plain("plain-good-too", 0, model="loops-on-one"),
+        plain("plain-worse", 8, model="loops-on-one"),
+        plain("plain-mostly", 0.4, model="loops-seldom"),
+        speculating("six-in-a-hundred", 30, 500, model="loops-seldom"),
+        speculating("ten-of-eighty", 0.96, 8, model="loops-seldom"),
+        ending(speculating("elsewhere", 0, 10, model="loops-seldom"), 6, 10, "0.7-1"),
+        speculating("seven-in-ten", 70, 100, model="loops-by-itself").fires(0.7, since=45),
     )

@@ -371,6 +371,45 @@ def test_a_stranger_s_few_drafts_are_not_what_vllm_is_ahead_by(server):
     assert (server.model().no_split, drafts(server)) == (None, 600)
 
 
+def test_a_stranger_s_few_drafts_are_not_counted_beside_those_of_an_engine_core_that_ended(server):
+    """Both together were within the tolerance of what vLLM had counted before the next core."""
+    stranger = PluginEnd(server, 3, started=1.0).serve(80, drafts=7).tick()
+    server.poll(snap(drafts=0))
+    old = PluginEnd(server, 1)
+    served(server, old, polls=20, drafts=50)
+    stranger.close()
+    ends_and_another_begins(server, old, counted=1000)
+
+    assert (server.model().no_split, drafts(server)) == (None, 1600)
+    assert engine(server).coverage == 1.0
+
+
+def test_an_engine_core_that_ended_before_it_drafted_is_no_rival_of_the_one_before_it(server):
+    """Both had left, and both were confirmed: the split was withheld until vLLM restarted."""
+
+    def poll(drafts, tokens):
+        counters = snap(drafts=drafts).counters | {Counter.GENERATION_TOKENS: float(tokens)}
+        server.poll(snap(counters=counters))
+
+    old = PluginEnd(server, 1)
+    for _ in range(5):
+        old.serve(drafts=10).generate(10).tick()
+        poll(old.total.drafts, old.generated)
+    old.close()
+
+    short = PluginEnd(server, 2, started=server.at + 0.1).tick()
+    short.generate(7).tick().close()
+    for _ in range(3):
+        poll(50, 57)
+
+    new = PluginEnd(server, 3, started=server.at + 0.1)
+    for _ in range(30):
+        new.serve(drafts=10).generate(10).tick()
+        poll(50 + new.total.drafts, 57 + new.generated)
+
+    assert (server.model().no_split, drafts(server)) == (None, 350)
+
+
 def test_an_engine_core_that_came_and_went_while_a_restart_was_in_doubt_is_in_the_sum():
     """It was taken for one of the vLLM before: on a page without a start time two polls tell."""
     server = Server(thresholds={"min_requests": 1})
@@ -493,6 +532,66 @@ def test_a_life_whose_counters_began_anew_while_it_was_not_connected_is_compared
     assert drafts(server) == 1200
 
 
+def test_a_life_that_lags_while_its_counters_begin_anew_is_compared_by_its_growth():
+    """Its latest report was as small as vLLM's new counts, so it was said to be as new as these."""
+    server = Server(thresholds={"min_requests": 1})
+    other, life = PluginEnd(server, 1, engine=1), PluginEnd(server, 2)
+    counted = 0
+    for number in range(120):
+        other.serve(drafts=10).tick()
+        life.serve(drafts=10)
+        counted = 10 if number == 20 else counted + 10
+        if not 2 <= number < 25:
+            life.tick()
+        server.poll(snap("0", counted), other.counted(), start=None)
+
+    assert (server.model().no_split, drafts(server)) == (None, 2400)
+
+
+def test_counters_that_begin_anew_and_grow_past_their_old_values_at_once_leave_no_life_in_doubt():
+    """One page showed lower ones, and the next one higher ones than ever."""
+    server = Server(thresholds={"min_requests": 1})
+    life = PluginEnd(server).serve(drafts=200)
+    server.poll(snap(drafts=200))
+    server.poll(snap(drafts=1))
+    assert server.state.last_error is not None
+
+    life.serve(drafts=210)
+    for number in range(80):
+        life.tick()
+        server.poll(snap(drafts=210 + 10 * number))
+        life.serve(drafts=10)
+
+    assert (server.model().no_split, drafts(server)) == (None, 1200)
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_an_engine_core_that_follows_one_whose_counters_began_anew_takes_its_place(returns):
+    """VLLM's counters have an unknown part of what the earlier one had counted."""
+    server = Server(thresholds={"min_requests": 1})
+    other, old = PluginEnd(server, 1, engine=1), PluginEnd(server, 2)
+    new = None
+    counted = 0
+    for number in range(120):
+        counted = 0 if number == 20 else counted + 10
+        if returns and number == 18:
+            old.close()
+        if returns and number == 25:
+            old.connection = 4
+            old.hello()
+        if number == 40:
+            old.close()
+            new = PluginEnd(server, 3, started=server.at + 0.1)
+        for plugin in (other, new or old):
+            plugin.serve(drafts=10)
+            if not (returns and plugin is old and 18 <= number < 25):
+                plugin.tick()
+        server.poll(snap("0", counted), other.counted(), start=None)
+
+    assert (server.model().no_split, drafts(server)) == (None, 2400)
+    assert engine(server).coverage == 1.0
+
+
 def test_growth_that_had_agreed_and_no_longer_does_withdraws_the_confirmation():
     server = Server(thresholds={"min_requests": 1})
     plugin = PluginEnd(server, started=1.0).serve(drafts=1000).tick()
@@ -541,6 +640,24 @@ def test_a_life_that_connects_after_its_counters_began_anew_is_compared_by_its_g
 
     assert (server.model().no_split, engine(server).coverage) == (None, 1.0)
     assert server.temperature("0").window.drafts >= 400
+
+
+def test_a_stranger_that_has_left_is_not_confirmed_once_vllm_has_accepted_as_many_tokens():
+    """By then the engine had drafted twice as often as the stranger."""
+    server = Server(thresholds={"min_requests": 1})
+    own = PluginEnd(server, 1, started=1.0)
+    stranger = PluginEnd(server, 2)
+    for number in range(300):
+        own.serve(drafts=4, accepted=4).tick()
+        if number == 40:
+            stranger.serve(80, drafts=1).tick()
+            stranger.serve(80, drafts=399).tick()
+        if number == 41:
+            stranger.close()
+        server.poll(snap(drafts=own.total.drafts, accepted=own.total.accepted_tokens))
+
+    assert (server.model().no_split, drafts(server)) == (None, 1200)
+    assert server.temperature("0.7-1").tally.drafts == 0
 
 
 def test_a_life_that_drafted_nothing_before_it_left_is_confirmed_by_no_other_s_drafts(server):

@@ -56,6 +56,18 @@ def test_a_step_that_prefills_may_cost_something_whatever_it_prefills():
     assert (law.step, law.token) == pytest.approx((0.002, 3e-5), rel=0.05)
 
 
+def test_attention_that_seems_to_cost_less_than_nothing_leaves_the_step_its_cost():
+    """Noise may make one term negative; what the steps cost otherwise stays in the law."""
+
+    def noisy(load, tokens, context):
+        return leaving_a_graph(load, tokens, context) - 1e-10 * tokens * context
+
+    law = prefill_law(steps(noisy))
+
+    assert law.attention == 0
+    assert law.step == pytest.approx(0.002, rel=0.1)
+
+
 def test_one_length_of_prompts_gives_a_time_for_each_token():
     law = prefill_law(steps(cpu, sizes=(800,), loads=(4.0,)))
     assert (law.hidden, law.step, law.attention) == (0, 0, 0)

@@ -14,6 +14,7 @@ from tests.analysis.analysis_tools import PluginEnd, Pod, Server, finished, snap
 
 
 def test_each_temperature_is_judged_by_its_own_live_acceptance():
+    """A mean over both would show a healthy pod whose hot half loses."""
     pod = Pod()
     pod.serve((0, 10, 25), (80, 10, 6), polls=10)
     cold, hot = pod.temperature("0"), pod.temperature("0.7-1")
@@ -27,6 +28,7 @@ def test_each_temperature_is_judged_by_its_own_live_acceptance():
 
 
 def test_drafts_that_have_left_the_window_count_no_longer():
+    """The counter keeps them."""
     pod = Pod(latency_window=60)
     pod.serve((80, 10, 25), polls=60)
     pod.serve((80, 10, 6), polls=70)
@@ -42,6 +44,7 @@ def test_the_plugin_s_position_rates_are_those_of_the_whole_model():
 
 
 def test_a_temperature_past_the_plugin_s_own_is_other():
+    """A plug-in of version 2 sums temperatures beyond its limit of rows."""
     pod = Pod()
     pod.serve(("other", 10, 15))
     row = pod.model().temperatures[-1]
@@ -49,6 +52,7 @@ def test_a_temperature_past_the_plugin_s_own_is_other():
 
 
 def test_a_model_that_left_the_page_is_judged_no_longer_and_its_split_stays_for_a_while():
+    """Its counters may return with it, but no verdict speaks for a model that is gone."""
     pod = Pod(history=60.0, latency_window=30.0, limits={"models": 2})
     pod.serve((0, 10, 25), polls=20)
     pod.poll(snap(model="n"))
@@ -61,6 +65,7 @@ def test_a_model_that_left_the_page_is_judged_no_longer_and_its_split_stays_for_
 
 
 def test_a_finished_request_has_rates_and_times():
+    """Acceptance, length, time to first token, time per output token and duration."""
     assert request_numbers(finished()) == pytest.approx((20 / 30, 3.0, 0.5, 2.0 / 30, 2.5))
 
 
@@ -77,11 +82,13 @@ def test_a_finished_request_has_rates_and_times():
     ],
 )
 def test_a_number_that_is_not_known_is_absent_rather_than_0(changes, absent):
+    """A 0 would pull down every quantile."""
     numbers = request_numbers(finished(**changes))._asdict()
     assert {name for name, value in numbers.items() if value is None} == absent
 
 
 def test_distributions_and_quantiles_are_of_finished_requests():
+    """Distributions are since the start, quantiles of the window."""
     pod = Pod()
     for accepted in range(31):
         pod.plugin.finish(
@@ -143,6 +150,7 @@ def test_quantiles_are_over_the_whole_window_at_any_rate():
 
 
 def test_the_p10_of_a_small_pod_is_over_the_last_requests_of_an_hour():
+    """As many of them as ``min_requests``; fewer are no percentile."""
     pod = Pod()
     for _ in range(4):
         pod.plugin.finish(accepted_tokens=3)
@@ -157,6 +165,7 @@ def test_the_p10_of_a_small_pod_is_over_the_last_requests_of_an_hour():
 
 
 def test_while_polls_fail_no_window_is_shown_as_if_it_were_of_now():
+    """The counters stay as they were."""
     pod = Pod()
     for _ in range(60):
         pod.plugin.finish(80)
@@ -175,6 +184,7 @@ def test_while_polls_fail_no_window_is_shown_as_if_it_were_of_now():
 
 
 def test_requests_that_finish_while_polls_fail_are_counted():
+    """Once a poll has confirmed the report that they came with."""
     pod = Pod()
     pod.serve((0, 10, 15))
     pod.plugin.finish()
@@ -185,6 +195,7 @@ def test_requests_that_finish_while_polls_fail_are_counted():
 
 
 def test_a_clock_set_back_empties_the_windows_of_finished_requests():
+    """What is in them would otherwise stay for an hour longer."""
     pod = Pod(thresholds={"min_requests": 1})
     pod.plugin.finish(accepted_tokens=3)
     pod.serve((0, 10, 15))

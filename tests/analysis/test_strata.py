@@ -35,12 +35,14 @@ def test_a_group_that_is_only_hotter_accepts_no_less():
 
 
 def test_a_group_that_accepts_less_at_each_temperature_is_clearly_lower():
+    """The one that accepts more is not named."""
     found = compared((COLD, "a", 0.5), (HOT, "a", 0.2), (COLD, "b", 0.8), (HOT, "b", 0.5))
     assert found["a"].value == pytest.approx(-0.3, abs=0.05)
     assert (found["a"].is_clearly_lower, found["b"].is_clearly_lower) == (True, False)
 
 
 def test_the_error_is_how_far_repeated_traffic_scatters():
+    """So twice the error covers what chance does."""
     cells = ((COLD, "a", 0.6), (COLD, "b", 0.6), (HOT, "a", 0.4), (HOT, "b", 0.4))
     runs = [compared(*cells, seed=seed)["a"] for seed in range(200)]
     assert stdev(run.value for run in runs) == pytest.approx(runs[0].error, rel=0.2)
@@ -48,6 +50,7 @@ def test_the_error_is_how_far_repeated_traffic_scatters():
 
 
 def test_of_many_equal_groups_hardly_any_differs_by_chance():
+    """Many groups are compared at every poll."""
     flagged = 0
     for seed in range(40):
         groups = compared(*((COLD, str(number), 0.5) for number in range(20)), seed=seed)
@@ -63,6 +66,7 @@ def test_of_many_equal_groups_hardly_any_differs_by_chance():
     ],
 )
 def test_what_cannot_be_compared_has_no_difference(cells):
+    """It is absent, not 0."""
     assert compared(*cells) == {}
 
 
@@ -90,10 +94,12 @@ def counted(**numbers):
     ],
 )
 def test_few_requests_have_no_difference(numbers, groups):
+    """Each side of a comparison needs enough of them."""
     assert counted(**numbers) == groups
 
 
 def test_the_sums_of_several_requests_are_those_of_each_together():
+    """They are added at once where they are in the same cells."""
     each = [Sums.of([drafted], [accepted]) for drafted, accepted in ((9, 3), (12, 12), (6, 0))]
     assert Sums.of([9, 12, 6], [3, 12, 0]) == total(each) == Sums(3, 27, 15, 261, 153, 171)
     assert total(each) - each[0] == Sums.of([12, 6], [12, 0])

@@ -34,6 +34,7 @@ def drafted(drafts, draft_tokens, accepted_tokens, *by_position):
     ],
 )
 def test_rates_and_lengths_are_of_the_whole_window(window, rate, length, position_rates):
+    """Not means of shorter parts: many drafts weigh more than few."""
     assert (window.rate, window.length, window.position_rates) == (rate, length, position_rates)
 
 
@@ -50,6 +51,7 @@ def test_position_rates_are_right_under_a_number_of_draft_tokens_that_varies():
 
 
 def test_several_windows_are_summed_not_averaged():
+    """An engine with little traffic counts little; a number that one lacks is unknown of all."""
     good = Acceptance(seconds=300, requests=9, drafts=1, draft_tokens=100, accepted_tokens=90)
     bad = Acceptance(seconds=200, requests=1, drafts=1, draft_tokens=300, accepted_tokens=30)
     both = sum_windows(
@@ -63,6 +65,7 @@ def test_several_windows_are_summed_not_averaged():
 
 
 def test_positions_that_only_some_of_the_windows_have_are_unknown_for_all():
+    """vLLM's counts have no draft tokens by position, so their sum has none either."""
     known = Acceptance(
         drafts=10, draft_tokens=20, accepted_per_position=(8, 4), drafted_per_position=(10, 10)
     )
@@ -105,6 +108,7 @@ def verdicts(*evidences):
     ],
 )
 def test_the_first_verdict_goes_by_the_thresholds(rate, expected):
+    """The margin is for verdicts that there were before."""
     assert verdicts(evidence(rate)) == [expected]
 
 
@@ -120,6 +124,7 @@ def test_the_first_verdict_goes_by_the_thresholds(rate, expected):
     ],
 )
 def test_a_verdict_falls_at_a_threshold_and_rises_beyond_a_margin(rates, expected):
+    """A loss is told at once, and its end only once it is certain."""
     assert verdicts(*map(evidence, rates)) == expected
 
 
@@ -133,6 +138,7 @@ def test_a_verdict_falls_at_a_threshold_and_rises_beyond_a_margin(rates, expecte
     ],
 )
 def test_a_verdict_that_only_the_margin_keeps_names_its_threshold(low, back, threshold):
+    """Else the page would show a rate above the threshold beside a verdict below it."""
     before, after = judge_each(low, back)
     assert (before.held_below, after.held_below) == (None, threshold)
     assert after.verdict is before.verdict
@@ -152,6 +158,7 @@ def test_a_verdict_that_only_the_margin_keeps_names_its_threshold(low, back, thr
     ],
 )
 def test_too_little_traffic_gives_no_verdict_and_no_rate_but_the_gate(little, gate):
+    """The page says which setting requires more traffic."""
     judgement = judge(evidence(0.3, **little), THRESHOLDS, SECONDS)
 
     assert (judgement.verdict, judgement.judged, judgement.acceptance, judgement.gate) == (
@@ -163,6 +170,7 @@ def test_too_little_traffic_gives_no_verdict_and_no_rate_but_the_gate(little, ga
 
 
 def test_a_verdict_holds_while_the_traffic_hovers_around_the_gate():
+    """What was judged needs only half of it, so that the verdict does not come and go."""
     hovering = (evidence(0.3, requests=count) for count in (20, 19, 10, 9, 19, 20))
 
     assert verdicts(*hovering) == [NEGATIVE, NEGATIVE, NEGATIVE, NONE, NONE, NEGATIVE]
@@ -176,6 +184,7 @@ def in_an_hour(recent, **hour):
 
 
 def test_a_small_pod_is_judged_over_an_hour_by_as_many_drafts_and_requests():
+    """The hour lowers the pace that is needed, not the evidence."""
     assert judge(in_an_hour(19), THRESHOLDS, SECONDS).acceptance == pytest.approx(0.6)
     assert judge(in_an_hour(5, requests=19), THRESHOLDS, SECONDS).acceptance is None
     assert judge(in_an_hour(5, drafts=99.0), THRESHOLDS, SECONDS).acceptance is None
@@ -185,6 +194,7 @@ def test_a_small_pod_is_judged_over_an_hour_by_as_many_drafts_and_requests():
 
 
 def test_the_choice_between_five_minutes_and_an_hour_does_not_flap():
+    """Else the acceptance rate would jump between those of two windows."""
     judgements = judge_each(*map(in_an_hour, (19, 20, 19, 10, 9, 19, 20)))
 
     assert [round(judgement.acceptance, 1) for judgement in judgements] == [
@@ -214,6 +224,7 @@ def test_the_choice_between_five_minutes_and_an_hour_does_not_flap():
     ],
 )
 def test_a_known_speedup_decides_unless_its_error_reaches_across_a_line(speedup, expected):
+    """Time is what matters; the rule of thumb is kept beside it."""
     judgement = judge(evidence(0.3, speedup=speedup), THRESHOLDS, SECONDS)
 
     assert (judgement.verdict, judgement.basis, judgement.by_acceptance) == (
@@ -224,6 +235,7 @@ def test_a_known_speedup_decides_unless_its_error_reaches_across_a_line(speedup,
 
 
 def test_a_speedup_at_a_line_does_not_flap():
+    """It has the same margin as the acceptance rate."""
     hovering = (evidence(0.3, speedup=(speedup,)) for speedup in (0.98, 0.96, 0.985, 0.96, 0.99))
 
     assert verdicts(*hovering) == [EVEN, NEGATIVE, NEGATIVE, NEGATIVE, EVEN]
@@ -246,6 +258,7 @@ def test_a_speedup_at_a_line_does_not_flap():
 def test_the_rule_of_thumb_is_for_models_that_draft_token_by_token_and_verify_all(
     speculation, is_ruled
 ):
+    """With other methods a low acceptance rate may cost nothing, so only time decides."""
     for rate, expected in ((0.2, NEGATIVE), (0.9, POSITIVE)):
         judgement = judge(evidence(rate, speculation=speculation), THRESHOLDS, SECONDS)
         assert judgement.verdict is judgement.by_acceptance is (expected if is_ruled else NONE)
@@ -276,6 +289,7 @@ def test_the_rule_of_thumb_is_for_models_that_draft_token_by_token_and_verify_al
 def test_a_low_rate_is_low_until_it_is_clearly_above_the_threshold_where_it_decides(
     current, is_low
 ):
+    """Where the speedup decides, the rate alone is compared, without a margin."""
     assert judge_each(evidence(0.4), current)[-1].is_low is is_low
 
 
@@ -298,6 +312,7 @@ def judged(judge_, *models):
 
 
 def test_verdicts_are_remembered_by_model_and_temperature_while_there_is_evidence():
+    """One that comes back is judged anew, as nobody knows what it did meanwhile."""
     judge_ = Judge(THRESHOLDS, SECONDS)
     judged(judge_, model(0.49, hot=0.51), model(0.51, "n", hot=0.49))
     m, n = judged(judge_, model(0.51, hot=0.51), model(0.51, "n", hot=0.51)).values()
@@ -309,6 +324,7 @@ def test_verdicts_are_remembered_by_model_and_temperature_while_there_is_evidenc
 
 
 def test_new_thresholds_make_every_verdict_anew():
+    """A verdict by the old ones must not hold back one by the new."""
     judge_ = Judge(THRESHOLDS, SECONDS)
     judged(judge_, model(0.49))
     judge_.apply(Thresholds(acceptance_more_tokens=0.9))
@@ -317,6 +333,7 @@ def test_new_thresholds_make_every_verdict_anew():
 
 
 def test_each_engine_is_judged_by_time_where_it_is_known_and_remembered():
+    """Engines of one model may differ in what is known of them."""
     judge_, pays = Judge(THRESHOLDS, SECONDS), evidence(0.45, speedup=(1.3,))
     slow = evidence(0.7, speedup=(0.9,))
     engines = judged(judge_, model(pays, engines={"0": pays, "1": slow, "2": 0.49}))["m"].engines
@@ -337,6 +354,7 @@ def test_each_engine_is_judged_by_time_where_it_is_known_and_remembered():
     ],
 )
 def test_drafts_that_are_accepted_nowhere_have_collapsed(whole, temperatures, has_collapsed):
+    """A draft that fits at any temperature, or adapts its length, is not broken."""
     collapsed = evidence(**{"rate": 0.01, "accepted_per_position": (10.0, 0.0)} | whole)
     judgement = judged(Judge(THRESHOLDS, SECONDS), model(collapsed, **temperatures))["m"].whole
 

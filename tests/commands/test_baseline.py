@@ -133,6 +133,8 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
     # Clients that began in step with each other would stay so, and nobody would decode while they
     # prefill.
     assert {10, 20, 30} <= set(lengths)
+    # Each client's prompt is in the cache before it is repeated: three rounds, short and long.
+    assert lengths.count(1) >= 3 * 2 * (1 + 4)
     written = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).measured
     steps, cache = written.plain_steps["demo"], written.plain_cache["demo"]
     assert all(0 < seconds < 5 for seconds in steps.first_token_seconds)

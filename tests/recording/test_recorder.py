@@ -43,6 +43,7 @@ WITHOUT_ADAPTER = replace(
 def test_messages_are_passed_on_and_read_back_as_they_were_except_for_adapters(
     tmp_path, monkeypatch
 ):
+    """A recording is sent to others, and names of adapters are often those of tenants."""
     monkeypatch.setattr(module, "time", SimpleNamespace(time=count(1001.0).__next__))
     messages = (PACKET.hello, PACKET.report, Dropped("malformed"), Unreadable(7), None)
     passed_on = []
@@ -94,6 +95,7 @@ def test_a_disk_that_fails_and_a_full_recording_leave_what_was_written(
 
 
 def test_messages_that_wait_for_the_next_poll_are_bounded(tmp_path, monkeypatch):
+    """Polls may fail for hours while requests go on."""
     monkeypatch.setattr(module, "_MOST_WAITING", 4000)
     with recorder(tmp_path) as recording:
         recording.plugin(REQUEST)
@@ -107,6 +109,7 @@ POLLS = [{"start": at - 0.5, "end": at + 0.5, "text": PAGE} for at in (99, 100, 
 
 
 def test_a_poll_has_its_middle_time_and_an_unusable_page_is_a_failed_poll(tmp_path):
+    """As when it was recorded."""
     write(tmp_path, "scrapes", [POLLS[0], {"start": 100.0, "end": 100.25, "text": "<html>"}])
     first, second = read_scrapes(tmp_path)
     assert (first.at, first.duration, second.at) == (99, 1, 100.125)
@@ -127,12 +130,14 @@ def test_a_poll_has_its_middle_time_and_an_unusable_page_is_a_failed_poll(tmp_pa
     ],
 )
 def test_the_error_names_a_damaged_line(tmp_path, name, line):
+    """So that it can be found and removed."""
     write(tmp_path, name, [line])
     with pytest.raises(InputError, match=rf"{name}\.jsonl\.gz, line 1: not a "):
         list(read_scrapes(tmp_path) if name == "scrapes" else read_plugin(tmp_path))
 
 
 def test_a_damaged_file_a_missing_one_and_one_without_a_poll_are_errors(tmp_path):
+    """Each with a message, never half a replay."""
     with pytest.raises(InputError, match=r"no recording \(scrapes\.jsonl\.gz is missing\)"):
         list(read_scrapes(tmp_path))
     write(tmp_path, "scrapes", [])

@@ -97,8 +97,9 @@ def _fitted(found: Sequence[MixedSteps], hidden: float, names: Sequence[str]) ->
     ]
 
     values = least_squares(rows, names)
-    if values.get(_ATTENTION, 0.0) < 0 or values.get(_STEP, 0.0) < 0:
-        return _fitted(found, hidden, (_TOKEN,)) if len(names) > 1 else None
+    possible = tuple(name for name in names if name == _TOKEN or values.get(name, 0.0) >= 0)
+    if len(possible) < len(names):
+        return _fitted(found, hidden, possible)  # nothing takes less time than none
     if values.get(_TOKEN, 0.0) <= 0:
         return None
 

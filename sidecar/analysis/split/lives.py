@@ -115,6 +115,7 @@ class Lives:
             life.trust = Trust()
 
         life.is_past = False
+        life.is_before_reset = False
         self._end(connection)
         life.connections.add(connection)
         self._connected[connection] = life
@@ -133,7 +134,7 @@ class Lives:
 
         reset_after = self._reset_after.get(life.key)
         if reset_after is not None and hello.started <= reset_after:
-            life.trust.outlive_counters()
+            life.trust.compare_growth_only()
         return life
 
     def _report(self, life: Life, part: ReportPart) -> None:
@@ -259,9 +260,16 @@ class Lives:
             known = self._reset_after
             self._reset_after = {key: known[key] for key in known if key in on_page}
 
-    def missed(self) -> None:
-        """A poll has failed: only which plug-ins are connected may be another."""
+    def missed(self, *, have_counters_fallen: bool = False) -> None:
+        """A poll has failed: only which plug-ins are connected may be another.
+
+        Where ``have_counters_fallen``, the next page may have more than before: then nobody will
+        know whether vLLM has made them anew.
+        """
         self._seen = self._look()
+        if have_counters_fallen:
+            for life in self._lives.values():
+                life.trust.doubt_counters()
 
     def _find_engines(self, page: PageSnapshot) -> None:
         """Finds the engine of each life on the page; one that was confirmed stays what it was.
@@ -330,9 +338,10 @@ class Lives:
     def _restart_counters(self, key: EngineKey) -> None:
         counted = self._counted.get(key, {})
         for life in self._of(key):
+            life.spans_reset = True
             life.trust.restart_counters(counted, (life.latest or Cut()).totals)
             if not life.connections:  # it may come back, and had counted more than it reported
-                life.trust.outlive_counters()
+                life.trust.compare_growth_only()
                 life.is_past = True
                 life.is_before_reset = True
 
@@ -350,19 +359,22 @@ class Lives:
             if life.reports != life.trust.reports:
                 life.latest_at = at
 
-            earlier = [one for one in lives[:place] if one.has_left]
-            later = [one for one in lives[place + 1 :] if one.connections and one.observes]
+            left = [one for one in lives[:place] if one.has_left]
+            earlier = [one for one in left if not one.spans_reset]
             others = [one for one in lives if one.connections and one is not life]
-            life.trust.began_midway |= bool(earlier)
+            life.trust.began_midway |= bool(left)
+            if len(earlier) < len(left):
+                life.trust.compare_growth_only()
             polled = PolledLife(
                 at=at,
                 reports=life.reports,
                 total=life.latest.totals,
                 counted=counted,
                 earlier=sum_totals(one.latest for one in earlier),
+                known=sum_totals(one.latest for one in earlier if one.has_counted),
                 counting=sum_totals(one.confirmed for one in earlier if one.has_counted),
                 is_alone=not any(one.trust.is_proven for one in others),
-                is_succeeded=bool(later) and not life.connections,
+                is_succeeded=any(one.observes for one in others) and not life.connections,
             )
             life.trust.compare(polled, tolerance=1 - self.lowest_coverage)
 

@@ -97,15 +97,15 @@ class _Comparison:
     def is_telling(self, tolerance: float) -> bool:
         """Whether it says anything that it agrees.
 
-        vLLM must have counted something, and it must be known how much, or the cut must have as
-        much as vLLM has by now.
+        VLLM must have counted something, and of each number it must be known how much it is, or the
+        cut must have as much as vLLM has by now.
         """
-        for name, most in self.most.items():
-            is_known = most <= _UNSURE * self.least[name]
-            is_all = self.total[name] >= (1 - tolerance) * most
-            if most > 0 and (is_known or is_all):
-                return True
-        return False
+        counted = [name for name, most in self.most.items() if most > 0]
+        return bool(counted) and all(
+            self.most[name] <= _UNSURE * self.least[name]
+            or self.total[name] >= (1 - tolerance) * self.most[name]
+            for name in counted
+        )
 
     @property
     def width(self) -> int:
@@ -159,9 +159,10 @@ class PolledLife:
     """What a good poll at ``at`` gives to compare of a life.
 
     These are ``total``, of its latest cut, which came after ``reports`` reports, and ``counted``,
-    vLLM's counters. ``earlier`` is what the lives before it had reported, ``counting`` what those
-    of them had that are part of the split. ``is_alone``: no other life is confirmed as the
-    engine's. ``is_succeeded``: the life has left, and what vLLM counts may be another one's by now.
+    vLLM's counters. ``earlier`` is what the lives before it had reported, ``known`` what those of
+    them had that are part of the split, and ``counting`` how much of that is. ``is_alone``: no
+    other life is confirmed as the engine's. ``is_succeeded``: the life has left, and what vLLM
+    counts may be another one's by now.
     """
 
     at: float
@@ -169,6 +170,7 @@ class PolledLife:
     total: Totals
     counted: Totals
     earlier: Totals = field(default_factory=dict)
+    known: Totals = field(default_factory=dict)
     counting: Totals = field(default_factory=dict)
     is_alone: bool = True
     is_succeeded: bool = False
@@ -210,7 +212,7 @@ class Trust:
         # whether it may, since all that vLLM has counted has not yet agreed with it
         self._may_be_midway = is_new
         self._may_be_older = may_be_older
-        self._have_counters_restarted = False
+        self._only_growth_tells = False
         self._idle_at: float | None = None  # the last poll at which nothing had been counted
         self.has_begun = False  # whether it has been compared at a poll
         self.reports = 0  # as of the last poll
@@ -249,7 +251,8 @@ class Trust:
     def restart_counters(self, counted: Totals, total: Totals) -> None:
         """VLLM's counters have started again at 0 while the life went on.
 
-        If the life has counted no more than vLLM since then, it began with them.
+        If the life has counted no more than vLLM since then, it may have begun with them, or its
+        latest cut may be an old one.
         """
         self._marks.clear()
         self._next_mark = None
@@ -260,13 +263,21 @@ class Trust:
         self._origin = {}
         self.began_midway = False
         self._may_be_midway = False
-        self._have_counters_restarted = any(
+        self._may_be_older = True
+        self._only_growth_tells = any(
             number > counted.get(name, number) for name, number in total.items()
         )
 
-    def outlive_counters(self) -> None:
-        """The life is older than vLLM's counters; what it had counted before them is unknown."""
-        self._have_counters_restarted = True
+    def doubt_counters(self) -> None:
+        """VLLM's counters may have started again at 0 while the life went on."""
+        self._may_be_older = True
+
+    def compare_growth_only(self) -> None:
+        """The life's totals are not of the time of vLLM's counters.
+
+        It is older than these, or they have an unknown part of what a life before it had counted.
+        """
+        self._only_growth_tells = True
 
     def compare(self, life: PolledLife, tolerance: float) -> None:
         """Takes in a good poll. The two totals may differ by the fraction ``tolerance``."""
@@ -397,8 +408,8 @@ class Trust:
         whole = self._as_of_now(cut).less(self._origin)
         self.explains_all = False
         if whole.is_above(tolerance) and life.is_alone and not life.is_succeeded:
-            self._have_counters_restarted |= self._outlives_counters(cut, tolerance)
-        if self._have_counters_restarted:
+            self._only_growth_tells |= self._seems_older(cut, tolerance)
+        if self._only_growth_tells:
             return _standing(growth or cut, tolerance, is_known=growth is not None)
         if whole.is_above(tolerance):
             return Standing.DIFFERS, whole
@@ -407,9 +418,9 @@ class Trust:
 
         if whole.is_telling_and_within(tolerance):
             self._may_be_midway = False
-            self.explains_all = self._has_rest(cut, life.earlier, tolerance)
+            self.explains_all = self._has_rest(cut, life, tolerance)
         elif self.follows_another:
-            return self._find_midway(cut, growth, life.earlier, tolerance)
+            return self._find_midway(cut, growth, life, tolerance)
 
         if whole.is_below(tolerance) or growth is None:
             return _standing(whole, tolerance)
@@ -417,7 +428,7 @@ class Trust:
         standing, told = _standing(growth, tolerance)
         return standing, told if standing is Standing.DIFFERS else whole
 
-    def _outlives_counters(self, cut: _Comparison, tolerance: float) -> bool:
+    def _seems_older(self, cut: _Comparison, tolerance: float) -> bool:
         """Whether vLLM's counters seem to be younger than the life, so that its totals are higher.
 
         Growth that agrees is the only sign of that.
@@ -428,33 +439,35 @@ class Trust:
         return any(one.is_well_known and not one.is_outside(tolerance) for one in growths)
 
     def _find_midway(
-        self, cut: _Comparison, growth: _Comparison | None, earlier: Totals, tolerance: float
+        self, cut: _Comparison, growth: _Comparison | None, life: PolledLife, tolerance: float
     ) -> tuple[Standing, _Comparison]:
         """The same where vLLM's counters have what earlier lives counted.
 
         These may have counted more than they reported. Where they have not, all is explained.
         """
-        rest = self._as_of_now(cut).less(earlier)
+        rest = self._as_of_now(cut).less(life.earlier)
         if rest.is_telling_and_within(tolerance):
-            self.explains_all = self._has_rest(cut, earlier, tolerance)
+            self.explains_all = self._has_rest(cut, life, tolerance)
             return Standing.AGREES, rest
         return _standing(growth or cut, tolerance, is_known=growth is not None)
 
-    def _has_rest(self, cut: _Comparison, earlier: Totals, tolerance: float) -> bool:
-        """Whether ``earlier`` is all that vLLM has counted beyond the cut, and nothing else can be.
+    def _has_rest(self, cut: _Comparison, life: PolledLife, tolerance: float) -> bool:
+        """Whether earlier lives have all that vLLM has counted beyond the cut; nothing else can.
 
-        A few drafts of a stranger are not taken for those that vLLM's API server is ahead by.
+        A few drafts of a stranger are not taken for those that vLLM's API server is ahead by, nor
+        do they pass as few beside what known lives have.
         """
         if self._least is None:
             return False
         for name, total in cut.total.items():
-            before = earlier.get(name, 0)
-            slack = min(tolerance, _REST) * before
+            before = life.earlier.get(name, 0)
+            unknown = before - life.known.get(name, 0)
+            slack = min(tolerance, _REST) * (unknown or before)
             least = cut.least[name] - total
             most = cut.most[name] - total
             if most - least > slack or not least - slack <= before <= most + slack:
                 return False
-        return any(earlier.get(name, 0) for name in cut.total)
+        return any(life.earlier.get(name, 0) for name in cut.total)
 
     def _as_of_now(self, cut: _Comparison) -> _Comparison:
         """The cut beside what vLLM has counted by now, if it should have as much.
@@ -470,9 +483,9 @@ class Trust:
         """How much of vLLM's count the split has, with what lives before this one contribute.
 
         An engine core that ended before it could send its last counts is missing there, however
-        well the next one agrees. What the counters had before they started again is not known.
+        well the next one agrees. Where only growth tells, it is not known how much that is.
         """
-        if self._have_counters_restarted:
+        if self._only_growth_tells:
             return told.ratio
         return self._as_of_now(cut).plus(counting).ratio
 

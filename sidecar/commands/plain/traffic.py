@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from math import ceil, sqrt
@@ -23,6 +24,8 @@ _TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperatu
 _AFTER_FAILURE: Final = 0.5  # seconds
 # Of a slot, before it is measured: all clients prefill at its beginning.
 _SETTLING: Final = 0.2
+# Slots that the first prefill of repeated prompts may take, besides the slot itself.
+_WARMING_UP: Final = 5
 # The default of the long prompts, in tokens and in lengths of the prompts given.
 _LONG_TOKENS: Final = 2048
 _TIMES_AS_LONG: Final = 8
@@ -92,7 +95,9 @@ class Traffic:
         self._prompts = Prompts(options.prompts)
 
     async def run(self, seconds: float, loads: Sequence[int], contexts: Sequence[int]) -> None:
-        """Takes ``seconds``, shared equally; ``contexts`` are lengths of prompts in tokens.
+        """Takes ``seconds``, shared equally, and what it takes to fill the prefix cache.
+
+        ``contexts`` are lengths of prompts in tokens.
 
         Without ``contexts``, the prompts are sent as they are, and made long.
 
@@ -170,6 +175,9 @@ class Traffic:
         return []
 
     async def _stage(self, stage: Stage, seconds: float) -> None:
+        if stage.is_warm:
+            await self._fill_cache(stage, _WARMING_UP * seconds)
+
         clients = [asyncio.create_task(self._ask(stage, place)) for place in range(stage.at_once)]
         try:
             await asyncio.sleep(_SETTLING * seconds)
@@ -181,6 +189,18 @@ class Traffic:
             for task in clients:  # what they have decoded so far is already counted
                 task.cancel()
             await asyncio.gather(*clients, return_exceptions=True)
+
+    async def _fill_cache(self, stage: Stage, seconds: float) -> None:
+        """Sends each client's prompt once, for so long at most.
+
+        Prefill may take longer than a slot, which would then pass before anything is decoded.
+        """
+        asked = (
+            self._client.ask(self._prompts.warm(place, stage.length), _TEMPERATURE, max_tokens=1)
+            for place in range(stage.at_once)
+        )
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*asked), seconds)
 
     async def _poll_for(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()

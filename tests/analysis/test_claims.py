@@ -565,6 +565,33 @@ def test_counters_that_begin_anew_and_grow_past_their_old_values_at_once_leave_n
     assert (server.model().no_split, drafts(server)) == (None, 1200)
 
 
+@pytest.mark.parametrize("returns", [False, True])
+def test_an_engine_core_that_follows_one_whose_counters_began_anew_takes_its_place(returns):
+    """VLLM's counters have an unknown part of what the earlier one had counted."""
+    server = Server(thresholds={"min_requests": 1})
+    other, old = PluginEnd(server, 1, engine=1), PluginEnd(server, 2)
+    new = None
+    counted = 0
+    for number in range(120):
+        counted = 0 if number == 20 else counted + 10
+        if returns and number == 18:
+            old.close()
+        if returns and number == 25:
+            old.connection = 4
+            old.hello()
+        if number == 40:
+            old.close()
+            new = PluginEnd(server, 3, started=server.at + 0.1)
+        for plugin in (other, new or old):
+            plugin.serve(drafts=10)
+            if not (returns and plugin is old and 18 <= number < 25):
+                plugin.tick()
+        server.poll(snap("0", counted), other.counted(), start=None)
+
+    assert (server.model().no_split, drafts(server)) == (None, 2400)
+    assert engine(server).coverage == 1.0
+
+
 def test_growth_that_had_agreed_and_no_longer_does_withdraws_the_confirmation():
     server = Server(thresholds={"min_requests": 1})
     plugin = PluginEnd(server, started=1.0).serve(drafts=1000).tick()

@@ -212,7 +212,7 @@ class Trust:
         # whether it may, since all that vLLM has counted has not yet agreed with it
         self._may_be_midway = is_new
         self._may_be_older = may_be_older
-        self._have_counters_restarted = False
+        self._only_growth_tells = False
         self._idle_at: float | None = None  # the last poll at which nothing had been counted
         self.has_begun = False  # whether it has been compared at a poll
         self.reports = 0  # as of the last poll
@@ -264,7 +264,7 @@ class Trust:
         self.began_midway = False
         self._may_be_midway = False
         self._may_be_older = True
-        self._have_counters_restarted = any(
+        self._only_growth_tells = any(
             number > counted.get(name, number) for name, number in total.items()
         )
 
@@ -272,9 +272,12 @@ class Trust:
         """VLLM's counters may have started again at 0 while the life went on."""
         self._may_be_older = True
 
-    def outlive_counters(self) -> None:
-        """The life is older than vLLM's counters; what it had counted before them is unknown."""
-        self._have_counters_restarted = True
+    def compare_growth_only(self) -> None:
+        """The life's totals are not of the time of vLLM's counters.
+
+        It is older than these, or they have an unknown part of what a life before it had counted.
+        """
+        self._only_growth_tells = True
 
     def compare(self, life: PolledLife, tolerance: float) -> None:
         """Takes in a good poll. The two totals may differ by the fraction ``tolerance``."""
@@ -405,8 +408,8 @@ class Trust:
         whole = self._as_of_now(cut).less(self._origin)
         self.explains_all = False
         if whole.is_above(tolerance) and life.is_alone and not life.is_succeeded:
-            self._have_counters_restarted |= self._outlives_counters(cut, tolerance)
-        if self._have_counters_restarted:
+            self._only_growth_tells |= self._seems_older(cut, tolerance)
+        if self._only_growth_tells:
             return _standing(growth or cut, tolerance, is_known=growth is not None)
         if whole.is_above(tolerance):
             return Standing.DIFFERS, whole
@@ -425,7 +428,7 @@ class Trust:
         standing, told = _standing(growth, tolerance)
         return standing, told if standing is Standing.DIFFERS else whole
 
-    def _outlives_counters(self, cut: _Comparison, tolerance: float) -> bool:
+    def _seems_older(self, cut: _Comparison, tolerance: float) -> bool:
         """Whether vLLM's counters seem to be younger than the life, so that its totals are higher.
 
         Growth that agrees is the only sign of that.
@@ -480,9 +483,9 @@ class Trust:
         """How much of vLLM's count the split has, with what lives before this one contribute.
 
         An engine core that ended before it could send its last counts is missing there, however
-        well the next one agrees. What the counters had before they started again is not known.
+        well the next one agrees. Where only growth tells, it is not known how much that is.
         """
-        if self._have_counters_restarted:
+        if self._only_growth_tells:
             return told.ratio
         return self._as_of_now(cut).plus(counting).ratio
 

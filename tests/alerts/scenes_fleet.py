@@ -44,6 +44,7 @@ def across_pods():
             across("late", until=40),
             across("thumb", until=115),
             across("slower", "critical", until=115),
+            across("both", "critical", until=115),
         ],
         reads=(LOW, COLLAPSED, SLOWER),
     ).with_pods(
@@ -62,6 +63,9 @@ def across_pods():
         *replaced("thumb", 0.3, namespace="thumb"),
         Pod("paying", namespace="thumb").drafting(5, 0.3).timed(1.6),
         *[pod.timed(0.8) for pod in replaced("slower", 0.7, namespace="slower")],
+        # One cause has one alert.
+        *replaced("unmeasured", 0.3, namespace="both"),
+        *[pod.timed(0.8) for pod in replaced("measured", 0.7, namespace="both")],
         # One that hovers is not replaced, and has a page of its own.
         Pod("hovers", namespace="hovers").drafting(5, plan(*[(6, 0.46), (3, 0.6)] * 15)),
     )

@@ -163,13 +163,6 @@ def _placeholders(model: ModelReport) -> Iterator[str]:
         )
 
 
-def is_plain(model: ModelReport) -> bool:
-    """Whether vLLM serves the model without speculation."""
-    return bool(model.engines) and all(
-        Limitation.NO_SPECULATION in engine.limitations for engine in model.engines
-    )
-
-
 def judgement_note(
     judgement: Judgement, whole: Judgement | None = None, *, is_explained: bool = False
 ) -> str:

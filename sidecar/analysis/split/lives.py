@@ -455,7 +455,12 @@ class Lives:
             elif life.confirmed is not None and life.latest is life.confirmed:
                 early, recent = life.take_finished()
                 if early or recent:
-                    yield FinishedRequests(key=life.key, early=tuple(early), recent=tuple(recent))
+                    yield FinishedRequests(
+                        key=life.key,
+                        is_plain=life.hello.speculation is None,
+                        early=tuple(early),
+                        recent=tuple(recent),
+                    )
             elif not life.connections:  # its report will not be completed
                 reason = UNCONFIRMED if life.confirmed is None else LOST
                 self._dropped[reason] += life.abandon_requests()

@@ -53,15 +53,24 @@ class Registry:
         if path.stem == _NAME:
             return False
         statements = ast.parse(path.read_text(encoding="utf-8")).body
-        declared = [node.target for node in statements if isinstance(node, ast.AnnAssign)]
-        return any(isinstance(name, ast.Name) and name.id == self.table for name in declared)
+        return any(self.table in _assigned(statement) for statement in statements)
+
+
+def _assigned(statement: ast.stmt) -> list[str]:
+    """The names that a statement assigns, with or without a type."""
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 REGISTRIES: Final = (
     Registry(
         package="sidecar.analysis.findings",
         table="RULES",
-        element="Rule",
+        element="FindingRule",
         source="rule",
         holds="The rules of all findings",
     ),

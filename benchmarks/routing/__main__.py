@@ -10,7 +10,7 @@ shorter.
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import fmean, stdev
@@ -93,23 +93,58 @@ _MACHINES: Final = (
 )
 
 
-def _arms(machine: _Machine, draft: _Draft) -> Mapping[str, tuple[Pool, ...]]:
-    """The ways to use two servers, and five; the first of each number is what others compare to."""
+@dataclass(frozen=True, slots=True)
+class _Arm:
+    """A way to use the servers."""
+
+    name: str
+    pools: tuple[Pool, ...]
+
+    @property
+    def servers(self) -> int:
+        """The number of servers in all pools."""
+        return sum(pool.servers for pool in self.pools)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fleet:
+    """So many servers: what the others are compared with, and these."""
+
+    baseline: _Arm
+    others: tuple[_Arm, ...]
+
+
+def _fleets(machine: _Machine, draft: _Draft) -> tuple[_Fleet, ...]:
+    """Two servers, and five."""
     drafting = machine.options(draft)
     one_token = machine.options(draft, tokens=1)
     plain = machine.options(None)
-    return {
-        "2 speculating": (Pool(2, drafting),),
-        "1 speculating for T 0, 1 plain": (Pool(1, drafting, _COLD), Pool(1, plain, _HOT)),
-        "2 speculating, 1 token": (Pool(2, one_token),),
-        "2 plain": (Pool(2, plain),),
-        "5 speculating": (Pool(5, drafting),),
-        "2 speculating for T 0, 3 plain": (Pool(2, drafting, _COLD), Pool(3, plain, _HOT)),
-        "3 speculating for T 0, 2 plain": (Pool(3, drafting, _COLD), Pool(2, plain, _HOT)),
-        "4 speculating for T 0, 1 plain": (Pool(4, drafting, _COLD), Pool(1, plain, _HOT)),
-        "5 speculating, 1 token": (Pool(5, one_token),),
-        "5 plain": (Pool(5, plain),),
-    }
+
+    def split(speculating: int, others: int) -> _Arm:
+        return _Arm(
+            f"{speculating} speculating for T 0, {others} plain",
+            (Pool(speculating, drafting, _COLD), Pool(others, plain, _HOT)),
+        )
+
+    two = _Fleet(
+        baseline=_Arm("2 speculating", (Pool(2, drafting),)),
+        others=(
+            split(1, 1),
+            _Arm("2 speculating, 1 token", (Pool(2, one_token),)),
+            _Arm("2 plain", (Pool(2, plain),)),
+        ),
+    )
+    five = _Fleet(
+        baseline=_Arm("5 speculating", (Pool(5, drafting),)),
+        others=(
+            split(2, 3),
+            split(3, 2),
+            split(4, 1),
+            _Arm("5 speculating, 1 token", (Pool(5, one_token),)),
+            _Arm("5 plain", (Pool(5, plain),)),
+        ),
+    )
+    return two, five
 
 
 def main() -> int:
@@ -124,6 +159,7 @@ def main() -> int:
     for machine in _MACHINES:
         arrivals = machine.mix.arrivals(1.0, machine.requests, seed=0)
         rate = capacity(machine.options(machine.drafts[0]), arrivals)
+        runs = _Runs(machine, arguments.part, arguments.seeds)
         print(f"\n{machine.name}: a server that speculates can do {rate:.3g} requests a second")
         for draft in machine.drafts:
             accepted = f"{draft.cold:.0%} accepted at T 0, {draft.hot:.0%} at T 1"
@@ -131,34 +167,21 @@ def main() -> int:
             rows = [
                 row
                 for load, share in _LOADS.items()
-                for row in _rows(machine, draft, load, share * rate, arguments)
+                for fleet in _fleets(machine, draft)
+                for row in _rows(runs, fleet, load, share * rate)
             ]
             print("\n".join(markdown(_HEADER, rows)), flush=True)
     return 0
 
 
-def _rows(
-    machine: _Machine, draft: _Draft, load: str, rate: float, arguments: argparse.Namespace
-) -> Iterator[Sequence[str]]:
+def _rows(runs: "_Runs", fleet: _Fleet, load: str, rate: float) -> Iterator[Sequence[str]]:
     """A row for each way to use the servers, at ``rate`` requests a second for each server."""
-    compared: list[_Result] = []
-    for name, pools in _arms(machine, draft).items():
-        servers = sum(pool.servers for pool in pools)
-        results = [
-            _result(serve(pools, _arrivals(machine, rate * servers, servers, seed, arguments)))
-            for seed in range(arguments.seeds)
-        ]
-        if len(pools) == 1 and pools[0].options.num_speculative_tokens == _TOKENS:
-            compared = results
-        print(f"{machine.name}, {draft.name}, {load}: {name}", file=sys.stderr, flush=True)
-        yield (load, name, *_cells(results, compared))
+    baseline = runs.of(fleet.baseline, rate)
+    yield (load, fleet.baseline.name, *_cells(baseline, change=""))
 
-
-def _arrivals(
-    machine: _Machine, rate: float, servers: int, seed: int, arguments: argparse.Namespace
-) -> list[Arrival]:
-    requests = round(arguments.part * machine.requests) * servers
-    return machine.mix.arrivals(rate, requests, seed)
+    for arm in fleet.others:
+        results = runs.of(arm, rate)
+        yield (load, arm.name, *_cells(results, change=_change(results, baseline)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +195,30 @@ class _Result:
     first_median: float
     first_high: float
     tokens_per_second: float
+
+
+class _Runs:
+    """Runs each way to use a machine's servers once; those without drafts are in every table."""
+
+    def __init__(self, machine: _Machine, part: float, seeds: int) -> None:
+        """``part`` is that of the usual number of requests; ``seeds`` are of the arrivals."""
+        self._machine = machine
+        self._requests = round(part * machine.requests)  # of a server
+        self._seeds = range(seeds)
+        self._known: dict[tuple[tuple[Pool, ...], float], Sequence[_Result]] = {}
+
+    def of(self, arm: _Arm, rate: float) -> Sequence[_Result]:
+        """A result for each seed, at ``rate`` requests a second for each server."""
+        key = (arm.pools, rate)
+        if key not in self._known:
+            print(f"{self._machine.name}: {arm.name}", file=sys.stderr, flush=True)
+            self._known[key] = [
+                _result(serve(arm.pools, self._arrivals(arm, rate, seed))) for seed in self._seeds
+            ]
+        return self._known[key]
+
+    def _arrivals(self, arm: _Arm, rate: float, seed: int) -> list[Arrival]:
+        return self._machine.mix.arrivals(rate * arm.servers, self._requests * arm.servers, seed)
 
 
 def _result(served: Served) -> _Result:
@@ -192,20 +239,20 @@ def _quantile(values: Sequence[float], share: float) -> float:
     return quantile(values, share) or 0.0
 
 
-def _cells(results: Sequence[_Result], compared: Sequence[_Result]) -> Iterator[str]:
+def _cells(results: Sequence[_Result], *, change: str) -> Iterator[str]:
     yield f"{fmean(one.cold for one in results):.1f}"
     yield f"{fmean(one.hot for one in results):.1f}"
     yield f"{fmean(one.median for one in results):.1f}"
     yield f"{fmean(one.high for one in results):.1f}"
-    yield "" if results is compared else _change(results, compared)
+    yield change
     yield f"{fmean(one.first_median for one in results):,.0f}"
     yield f"{fmean(one.first_high for one in results):,.0f}"
     yield f"{fmean(one.tokens_per_second for one in results):,.0f}"
 
 
-def _change(results: Sequence[_Result], compared: Sequence[_Result]) -> str:
+def _change(results: Sequence[_Result], baseline: Sequence[_Result]) -> str:
     """Of P99 of the time per token, with two standard errors over the arrivals."""
-    changes = [now.high / before.high - 1 for now, before in zip(results, compared, strict=True)]
+    changes = [now.high / before.high - 1 for now, before in zip(results, baseline, strict=True)]
     if len(changes) == 1:
         return f"{changes[0]:+.0%}"
     error = stdev(changes) / sqrt(len(changes))

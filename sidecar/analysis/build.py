@@ -194,7 +194,9 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
 
 def _checklist(facts: ModelFacts, thresholds: Thresholds) -> Checklist:
     loads = [engine.state.polled_load.load for engine in facts.present]
-    return checklist(facts.traffic, loads, thresholds.min_requests)
+    hellos = [engine.plugin.confirmed for engine in facts.present]
+    hello = next(filter(None, hellos), None)  # the engines are configured alike
+    return checklist(facts.traffic, loads, thresholds.min_requests, hello)
 
 
 def _engine_report(facts: ModelFacts, engine: EngineFacts, judged: ModelJudgement) -> EngineReport:

@@ -66,7 +66,8 @@ class ModelFacts:
     # by table, or between engines, and group
     differences: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
     acceptance_p10: float | None = None  # of single requests
-    traffic: Traffic | None = None  # of the last hour; None if it speculates
+    # of the last hour; None if it speculates, or has no split
+    traffic: Traffic | None = None
     endings: EndingsReport | None = None  # None if too few requests of the window are known
 
     @property

@@ -25,7 +25,7 @@ from sidecar.analysis.split.tallies import (
     TemperatureBuckets,
     sum_by_label,
 )
-from sidecar.analysis.split.view import CountedLife
+from sidecar.analysis.split.view import CountedLife, FinishedRequests
 from sidecar.analysis.temperature_state import TemperatureState, request_numbers
 from sidecar.analysis.windows.growth import HOUR
 from sidecar.analysis.windows.recent import Ordered, Recent, acceptance_bin
@@ -113,7 +113,6 @@ class ModelState:
             again.speed.temperature(label).saved = self.speed.temperature(label).saved
             again.speed.temperature(label).lost = self.speed.temperature(label).lost
         again.endings = self.endings.begin_again()
-        again.traffic = self.traffic
         return again
 
     def _usual_endings(
@@ -185,19 +184,13 @@ class ModelState:
             self.tallies[label].mark(self._marked)
         return self.tallies[label]
 
-    def take_finished(
-        self,
-        at: float,
-        engine: str,
-        early: Iterable[FinishedRequest],
-        recent: Iterable[FinishedRequest],
-    ) -> None:
+    def take_finished(self, at: float, requests: FinishedRequests) -> None:
         """Takes in an engine's requests that finished since the last poll.
 
-        Comes after the same poll's ``speed.polled``. ``early`` ones finished before this sidecar
-        listened, at any time: they are in no window, as in no tally's.
+        Comes after the same poll's ``speed.polled``. Those that are early are in no window, as in
+        no tally's.
         """
-        for label, ended in self._by_temperature(early).items():
+        for label, ended in self._by_temperature(requests.early).items():
             numbers = [request_numbers(request) for request in ended]
             self.temperatures[label].observe(at, numbers, are_recent=False)
             self.temperatures[label].count_endings(ended)
@@ -205,7 +198,7 @@ class ModelState:
         if self._latest and at < self._latest[-1].at:  # the clock was set back
             self._latest.clear()
 
-        by_temperature = self._by_temperature(recent)
+        by_temperature = self._by_temperature(requests.recent)
         for label, ended in by_temperature.items():
             numbers = [request_numbers(request) for request in ended]
             self.temperatures[label].observe(at, numbers, are_recent=True)
@@ -214,9 +207,10 @@ class ModelState:
             self._acceptances.add(at, acceptances)
             self._latest.extend(_Latest(at, acceptance) for acceptance in acceptances)
             self.endings.finished(at, label, ended)
-            self._compare(at, engine, label, ended)
+            self._compare(at, requests.key.engine, label, ended)
             self._count(at, ended)
-            self.traffic.add(at, ended)
+            if requests.is_plain:
+                self.traffic.add(at, ended)
 
         self.speed.finished(by_temperature)
 

@@ -142,7 +142,8 @@ class ModelReport:
     plain_steps: PlainStepTimes | None = None
     # by phase and quantile
     plain_latencies: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
-    checklist: Checklist | None = None  # None if it speculates
+    # None if it speculates, or if that is not known now
+    checklist: Checklist | None = None
     endings: EndingsReport | None = None  # of the window's finished requests
     findings: tuple[Finding, ...] = ()  # why speculation loses, what to change first first
     # by alert, the values that are past their limits, as of the last good poll: see ``limits.py``

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.build import evidence, model_report
+from sidecar.analysis.checklist.traffic import TrafficWindow
 from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.engine.health import HealthWatch, vitals
@@ -240,6 +241,7 @@ class State:
             model.speed.forget_all_but(self._engines.states.keys())
             if has_restarted:  # it may speculate in another way
                 model.speed.loads = LoadTotals()
+                model.traffic = TrafficWindow()
 
     def _take_lives(self, at: float, lives: LivesView) -> None:
         for model in self._models.values():
@@ -251,7 +253,7 @@ class State:
             if model is None:  # past ``limits.models``
                 self.plugin.leave_out(requests)
             else:
-                model.take_finished(at, requests.key.engine, requests.early, requests.recent)
+                model.take_finished(at, requests)
 
     def _take_steps(self, start: float, at: float, lives: LivesView) -> None:
         """Takes in what each engine decoded since the last poll.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from sidecar.analysis.distributions import ACCEPTANCE_EDGES, Histogram
-from sidecar.analysis.windows.recent import Recent, acceptance_bin, duration_bin
+from sidecar.analysis.windows.recent import Recent, acceptance_bin, relative_bin
 from sidecar.requests.messages import FinishedRequest
 from sidecar.requests.tables import ENDINGS, Ending
 from sidecar.requests.tally import Outcome
@@ -65,8 +65,8 @@ class TemperatureState:
         self.durations = Histogram(DURATION_EDGES)
         self.endings: dict[Ending, int] = dict.fromkeys(ENDINGS, 0)
         self.recent_acceptances = Recent(window, acceptance_bin)
-        self.recent_ttft = Recent(window, duration_bin)
-        self.recent_tpot = Recent(window, duration_bin)
+        self.recent_ttft = Recent(window, relative_bin)
+        self.recent_tpot = Recent(window, relative_bin)
 
     def go_on_from(self, before: "TemperatureState") -> None:
         """Takes over what is exported as a counter, but not what is recent."""

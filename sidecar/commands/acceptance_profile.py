@@ -156,7 +156,7 @@ def profile_lines(model: ModelProfile, *, is_markdown: bool = False) -> Iterator
         " vLLM applies one list to all requests, whatever their temperature."
     )
     if model.options is None:
-        yield "No plug-in reports this vLLM's --speculative-config; add the following to your own."
+        yield "This vLLM's own --speculative-config is not known here; add the following to it."
 
     for profile in model.profiles:
         yield ""

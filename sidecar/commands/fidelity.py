@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Final, Literal
 
 from sidecar.commands.arguments import base_url, duration, number_up_to, share_of_one, whole
@@ -208,13 +209,14 @@ async def _greedy(
 ) -> tuple[GreedyComparison, GreedyComparison]:
     requests = options.requests
     print(f"greedy outputs of {len(requests.prompts)} prompts", file=sys.stderr)
-    asked = (requests.prompts, requests.max_tokens, options.concurrency)
+    ask = partial(greedy_replies, prompts=requests.prompts, max_tokens=requests.max_tokens)
     replies, plain = await asyncio.gather(
-        greedy_replies(tested, *asked), greedy_replies(reference, *asked, with_likely=True)
+        ask(tested, concurrency=options.concurrency),
+        ask(reference, concurrency=options.concurrency, with_likely=True),
     )
 
     # Verification runs the model in other shapes than decoding; so does another batch size.
-    alone = await greedy_replies(reference, requests.prompts, requests.max_tokens, 1)
+    alone = await ask(reference, concurrency=1)
     return (
         compare_greedy(replies, plain, options.near_tie),
         compare_greedy(alone, plain, options.near_tie),

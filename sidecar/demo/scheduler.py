@@ -59,6 +59,20 @@ class SimulatorOptions:
     law: StepLaw | None = None  # if given, it replaces these durations
 
 
+@dataclass(frozen=True, slots=True)
+class SpeculativeConfig:
+    """Those of vLLM's options that occur here.
+
+    The defaults are vLLM's: the plug-in reports what differs from them as what was set.
+    """
+
+    method: str | None = None
+    model: str | None = None
+    num_speculative_tokens: int | None = None
+    draft_sample_method: str = "greedy"
+    rejection_sample_method: str = "standard"
+
+
 class RequestStatus(StrEnum):
     """The states of vLLM's requests that occur here.
 
@@ -214,11 +228,11 @@ class Scheduler:
     def __init__(self, options: SimulatorOptions) -> None:
         self._options = options
         self.num_spec_tokens = options.num_speculative_tokens
-        speculation = SimpleNamespace(
+        speculation = SpeculativeConfig(
             method="draft_model",
+            model="demo-draft",
             num_speculative_tokens=self.num_spec_tokens,
             draft_sample_method=options.draft_sample_method,
-            rejection_sample_method="standard",
         )
         self.vllm_config = SimpleNamespace(
             model_config=SimpleNamespace(served_model_name=options.model_name),

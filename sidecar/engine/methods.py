@@ -5,6 +5,7 @@ options, and that comes first: such tables age. A method that is not listed is t
 drafts token by token with a model, as most are.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -19,6 +20,9 @@ _SAMPLES_DRAFTS: Final = frozenset({"draft_model", "eagle", "eagle3"})
 _DFLASH2: Final = "DFlash2"
 REJECTED: Final = ("min_p", "logit_bias")
 """Sampling parameters that vLLM from 0.14 on answers with status 400 while it speculates."""
+_REJECTS_FROM: Final = (0, 14)
+_SAMPLES_FROM: Final = (0, 22)
+_OBSERVED_FROM: Final = (0, 9)  # no plug-in is loaded before
 # With MTP: what vLLM 0.33 keeps a schedule for on model runner V1. Others assert a fixed K, or
 # ignore the schedule.
 _WITH_SCHEDULE: Final = frozenset({"draft_model", "eagle", "eagle3", "dflash", "ngram"})
@@ -56,6 +60,29 @@ def can_sample_drafts(
     if method == "dflash":
         return any(_DFLASH2 in name for name in architectures)
     return method in _SAMPLES_DRAFTS or is_mtp(method)
+
+
+def rejects_parameters(vllm: str | None) -> bool:
+    """Whether this version rejects ``REJECTED`` while it speculates; unknown ones do."""
+    return _is_from(_REJECTS_FROM, vllm)
+
+
+def offers_sampled_drafts(vllm: str | None) -> bool:
+    """Whether this version has the option ``draft_sample_method``; unknown ones do."""
+    return _is_from(_SAMPLES_FROM, vllm)
+
+
+def _is_from(release: tuple[int, int], vllm: str | None) -> bool:
+    """Whether a version is at least ``release``, or unknown.
+
+    A build from source without tags calls itself 0.1.dev1, which says nothing of its age.
+    """
+    numbers = re.match(r"v?(\d+)\.(\d+)", vllm or "")
+    if numbers is None:
+        return True
+
+    known = (int(numbers[1]), int(numbers[2]))
+    return known >= release or known < _OBSERVED_FROM
 
 
 def drops_last_block(method: str | None) -> bool:

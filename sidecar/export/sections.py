@@ -252,9 +252,7 @@ def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
 def _split(model: ModelReport, thresholds: Thresholds) -> str:
     """The temperatures, with a legend."""
     shown = [one for one in model.temperatures if one.window.draft_tokens]
-    rows = "".join(
-        _bucket(one, thresholds, is_explained=bool(advised(model.findings))) for one in shown
-    )
+    rows = "".join(_bucket(one, model, thresholds) for one in shown)
     if not rows:
         return '<p class="facts">No drafts in the window.</p>'
 
@@ -277,7 +275,7 @@ def _no_split(no_split: NoSplit, plugin: PluginReport, said: str) -> str:
     return "" if sentence in said else f'<p class="facts">{marked(sentence)}</p>'
 
 
-def _bucket(bucket: TemperatureReport, thresholds: Thresholds, *, is_explained: bool) -> str:
+def _bucket(bucket: TemperatureReport, model: ModelReport, thresholds: Thresholds) -> str:
     judged = bucket.judgement
     low = thresholds.acceptance_net_negative
     limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
@@ -285,7 +283,7 @@ def _bucket(bucket: TemperatureReport, thresholds: Thresholds, *, is_explained: 
     p10 = bucket.acceptance_quantiles[0.1]
     share = percent(bucket.window.share)
     requests = counted(bucket.window.requests or 0, "request")
-    note = judgement_note(judged, is_explained=is_explained)
+    note = judgement_note(judged, model.judgement, is_explained=bool(advised(model.findings)))
     advice = f'<div class="advice">{escape(note)}</div>' if note else ""
 
     return (

@@ -46,7 +46,9 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
     temperatures = [
         {
             **as_json(item),
-            "note": judgement_note(item.judgement, is_explained=bool(advised(model.findings))),
+            "note": judgement_note(
+                item.judgement, model.judgement, is_explained=bool(advised(model.findings))
+            ),
         }
         for item in model.temperatures
     ]

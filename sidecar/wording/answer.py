@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from sidecar.analysis.checklist.checklist import Checklist
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.findings.finding import Finding
@@ -23,7 +24,7 @@ from sidecar.wording.checklist import conclusion
 from sidecar.wording.findings.endings import READ_A_REPLY, worse_sentence
 from sidecar.wording.findings.faults import collapse_sentence
 from sidecar.wording.health import stalled_sentence
-from sidecar.wording.notes import LIMITATIONS, is_plain
+from sidecar.wording.notes import LIMITATIONS
 from sidecar.wording.numbers import counted, latency, percent
 from sidecar.wording.plugin import headless_sentence, no_split_sentence
 from sidecar.wording.speed import held_sentence, plus_minus, why_withheld
@@ -70,8 +71,9 @@ def answer(report: Report) -> Answer:
         return Answer("vLLM's engine hangs.", "bad", stalled_sentence(report.health))
 
     drafting = [model for model in report.models if model.judgement.evidence.window.draft_tokens]
-    if report.models and all(map(is_plain, report.models)):
-        return Answer("This vLLM does not speculate.", "mute", _why_plain(report))
+    checklists = [model.checklist for model in report.models if model.checklist is not None]
+    if checklists and len(checklists) == len(report.models):
+        return Answer("This vLLM does not speculate.", "mute", _why_plain(checklists))
 
     if not drafting:
         return _without_drafts(report)
@@ -93,10 +95,14 @@ def _why_unread(report: Report) -> str:
     return why
 
 
-def _why_plain(report: Report) -> str:
-    """That no model speculates, and whether it would suit the first one that is known."""
-    suits = [conclusion(model.checklist) for model in report.models if model.checklist is not None]
-    return " ".join((LIMITATIONS[Limitation.NO_SPECULATION], *suits[:1]))
+def _why_plain(checklists: Sequence[Checklist]) -> str:
+    """That no model speculates, and whether it would suit the first one whose requests are known.
+
+    If none are, that of the first one says so.
+    """
+    known = [checklist for checklist in checklists if checklist.traffic is not None]
+    first, *_ = known or checklists
+    return f"{LIMITATIONS[Limitation.NO_SPECULATION]} {conclusion(first)}"
 
 
 def _without_drafts(report: Report) -> Answer:

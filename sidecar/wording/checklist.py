@@ -7,16 +7,15 @@ from typing import Final
 
 from sidecar.analysis.checklist.candidates import Candidate, Reason
 from sidecar.analysis.checklist.checklist import (
-    LIMITS,
-    MOST,
+    THUMBS,
     Checklist,
     Condition,
     Line,
     Readiness,
     Stance,
 )
-from sidecar.analysis.checklist.traffic import COOL, HOT, LONG_PROMPT, Traffic
-from sidecar.engine.methods import REJECTED
+from sidecar.analysis.checklist.traffic import COOL, HOT, LONG_PROMPT, MOST, Traffic
+from sidecar.engine.methods import REJECTED, rejects_parameters
 from sidecar.wording.findings.explanation import as_option
 from sidecar.wording.numbers import counted, duration, percent
 
@@ -28,7 +27,7 @@ SAYS: Final = {
     Stance.UNKNOWN: "not known",
 }
 _MEASURE: Final = (
-    "These limits are rules of thumb. Only a measurement decides: `specdec-sidecar sweep --against`"
+    "The limits are rules of thumb. Only a measurement decides: `specdec-sidecar sweep --against`"
     " (docs/measure.md)."
 )
 _NONE: Final = "-"
@@ -85,17 +84,29 @@ def conclusion(checklist: Checklist) -> str:
         reasons = "; ".join(_against(line, checklist) for line in blocking) or reasons
         return f"{seen}, leave speculation off for now: {reasons}."
 
+    return " ".join((f"{seen}, {_open(checklist, reasons)}", *_price(checklist), _MEASURE))
+
+
+def _open(checklist: Checklist, reasons: str) -> str:
+    """That speculation is worth a try, or may pay or not."""
     if checklist.verdict is Readiness.TRY:
-        return f"{seen}, speculation is worth a try: nothing speaks against it. {_MEASURE}"
+        return "speculation is worth a try: most lines speak for it, and none against it."
     if reasons:
-        return f"{seen}, speculation may pay or not. Against it: {reasons}. {_MEASURE}"
-    return f"{seen}, speculation may pay or not: most lines are between the limits. {_MEASURE}"
+        return f"speculation may pay or not. Against it: {reasons}."
+    return "speculation may pay or not: not enough lines speak for it."
+
+
+def _price(checklist: Checklist) -> Iterator[str]:
+    """Which requests will fail, where they are too few to decide."""
+    if checklist.stance(Condition.PARAMETERS) is Stance.UNDECIDED:
+        yield f"But {_rejected(checklist)}."
 
 
 def _row(line: Line, checklist: Checklist) -> tuple[str, ...]:
+    """Without a number where nothing is said of it."""
     words = _WORDS[line.condition]
-    seen = words.seen(checklist)
-    return (words.name, SAYS[line.stance], seen or _NONE, words.pays, words.loses)
+    seen = _NONE if line.stance is Stance.UNKNOWN else words.seen(checklist)
+    return (words.name, SAYS[line.stance], seen, words.pays, words.loses)
 
 
 def _against(line: Line, checklist: Checklist) -> str:
@@ -131,6 +142,8 @@ def _why(candidate: Candidate, checklist: Checklist) -> Iterator[str]:
     if candidate.samples_drafts and checklist.traffic is not None:
         hot = percent(checklist.traffic.hot)
         yield f"Its drafts are sampled (vLLM 0.22 and later), since {hot} are above {HOT}."
+    if candidate.has_model and checklist.stance(Condition.LOAD) is Stance.UNKNOWN:
+        yield "The load is not known yet: draft fewer tokens if it is high."
     if candidate.gives_up:
         yield f"vLLM gives up {' and '.join(candidate.gives_up)} for it."
     if not candidate.is_ruled:
@@ -141,7 +154,7 @@ def _why(candidate: Candidate, checklist: Checklist) -> Iterator[str]:
 class _Words:
     """A condition: its name, what speaks for and against speculation, and this pod's number.
 
-    ``seen`` is a cell of the table, empty where the number is not known, ``against`` a clause.
+    ``seen`` is a cell of the table, where the number is known, ``against`` a clause.
     """
 
     name: str
@@ -156,18 +169,14 @@ def _traffic(checklist: Checklist) -> Traffic:
 
 
 def _tokens(values: tuple[float, float] | None) -> str:
-    if values is None:
-        return ""
-    median, high = values
+    median, high = values or (0.0, 0.0)
     return f"P50 {median:,.0f}, P95 {high:,.0f} tokens"
 
 
 def _temperatures(checklist: Checklist) -> str:
     traffic = _traffic(checklist)
-    if traffic.temperature is None:
-        return ""
     return (
-        f"median {traffic.temperature:g}; {percent(traffic.cool)} up to {COOL},"
+        f"median {traffic.temperature or 0:g}; {percent(traffic.cool)} up to {COOL},"
         f" {percent(traffic.hot)} above {HOT}"
     )
 
@@ -183,47 +192,49 @@ def _short_outputs(checklist: Checklist) -> str:
 
 
 def _first_tokens(checklist: Checklist) -> str:
-    share = _traffic(checklist).first_token
-    return "" if share is None else f"{percent(share)} of the requests"
+    return f"{percent(_traffic(checklist).first_token)} of the requests"
 
 
 def _prompts(checklist: Checklist) -> str:
     traffic = _traffic(checklist)
     tokens = _tokens(traffic.prompt_tokens)
-    return tokens and f"{tokens}; {percent(traffic.long_prompts)} above {LONG_PROMPT:,}"
+    return f"{tokens}; {percent(traffic.long_prompts)} above {LONG_PROMPT:,}"
 
 
 def _share(part: Callable[[Traffic], float | None]) -> Callable[[Checklist], str]:
     """Shows a share of the requests."""
 
     def shown(checklist: Checklist) -> str:
-        traffic = _traffic(checklist)
-        share = part(traffic)
-        return "" if share is None or not traffic.requests else f"{percent(share)} of the requests"
+        return f"{percent(part(_traffic(checklist)))} of the requests"
 
     return shown
 
 
 def _parameters(checklist: Checklist) -> str:
+    if not rejects_parameters(checklist.vllm):
+        return f"vLLM {checklist.vllm} rejects none"
+
     traffic = _traffic(checklist)
-    used = [f"{name} in {percent(share)}" for name, share in traffic.rejected.items()]
-    none = "none" if traffic.requests else ""
-    return " and ".join(used) or none
+    used = [f"{name} in {_used(share, traffic)}" for name, share in traffic.rejected.items()]
+    return " and ".join(used) or "none"
 
 
 def _rejected(checklist: Checklist) -> str:
-    used = [
-        f"{name} ({percent(share)} of the requests)"
-        for name, share in _traffic(checklist).rejected.items()
-    ]
+    traffic = _traffic(checklist)
+    used = [f"{name} ({_used(share, traffic)})" for name, share in traffic.rejected.items()]
     return f"vLLM rejects {' and '.join(used)} with status 400 while it speculates"
+
+
+def _used(share: float, traffic: Traffic) -> str:
+    """How many of the requests, also if that is less than a percent."""
+    if share < _PARAMETERS.loses:
+        return counted(round(share * traffic.requests), "request")
+    return f"{percent(share)} of the requests"
 
 
 def _load(checklist: Checklist) -> str:
     load = checklist.load
-    if load.running is None or load.most is None:
-        return ""
-    return f"{load.running:.1f} running on average, {load.most:.0f} at most"
+    return f"{load.running or 0:.1f} running on average, {load.most or 0:.0f} at most"
 
 
 def _heavy_load(checklist: Checklist) -> str:
@@ -231,30 +242,29 @@ def _heavy_load(checklist: Checklist) -> str:
 
 
 def _queue(checklist: Checklist) -> str:
-    return "" if checklist.load.queued is None else percent(checklist.load.queued)
+    return percent(checklist.load.queued)
 
 
 def _queued(checklist: Checklist) -> str:
-    return f"requests wait at {percent(checklist.load.queued)} of the polls"
+    return f"requests wait at {percent(checklist.load.queued)} of the busy polls"
 
 
 def _kv_cache(checklist: Checklist) -> str:
-    high = checklist.load.kv_cache_high
-    return "" if high is None else percent(high)
+    return percent(checklist.load.kv_cache_high)
 
 
 def _full_cache(checklist: Checklist) -> str:
-    return f"the KV cache is at times more than {percent(checklist.load.kv_cache_high)} full"
+    return f"the KV cache is {percent(checklist.load.kv_cache_high)} full (P95 of busy polls)"
 
 
 def _at_most(condition: Condition) -> str:
     """What speaks for speculation where less is better, as a share."""
-    return f"at most {LIMITS[condition].pays:.0%}"
+    return f"at most {THUMBS[condition].pays:.0%}"
 
 
 def _from(condition: Condition) -> str:
     """What speaks against it there."""
-    return f"{LIMITS[condition].loses:.0%} or more"
+    return f"{THUMBS[condition].loses:.0%} or more"
 
 
 def _hot(checklist: Checklist) -> str:
@@ -279,8 +289,9 @@ def _shaped(checklist: Checklist) -> str:
     return f"{share} of the requests use top-k, top-p, min-p or penalties"
 
 
-_OUTPUTS: Final = LIMITS[Condition.OUTPUTS]
-_LOAD: Final = LIMITS[Condition.LOAD]
+_OUTPUTS: Final = THUMBS[Condition.OUTPUTS]
+_LOAD: Final = THUMBS[Condition.LOAD]
+_PARAMETERS: Final = THUMBS[Condition.PARAMETERS]
 _WORDS: Final = {
     Condition.TEMPERATURES: _Words(
         name="temperatures",
@@ -327,7 +338,7 @@ _WORDS: Final = {
     Condition.PARAMETERS: _Words(
         name=" and ".join(REJECTED),
         pays="none",
-        loses="any: status 400 while vLLM speculates",
+        loses=f"{_PARAMETERS.loses:.0%} or more: status 400 while vLLM speculates",
         seen=_parameters,
         against=_rejected,
     ),
@@ -339,14 +350,14 @@ _WORDS: Final = {
         against=_heavy_load,
     ),
     Condition.QUEUE: _Words(
-        name="polls at which requests wait",
+        name="busy polls at which requests wait",
         pays=_at_most(Condition.QUEUE),
         loses=_from(Condition.QUEUE),
         seen=_queue,
         against=_queued,
     ),
     Condition.KV_CACHE: _Words(
-        name="KV cache used, at 95% of the polls",
+        name="KV cache used, P95 of busy polls",
         pays=_at_most(Condition.KV_CACHE),
         loses=_from(Condition.KV_CACHE),
         seen=_kv_cache,

@@ -96,12 +96,16 @@ _FEWER_OR_OFF: Final = (
     " --speculative-config)."
 )
 _OFF_IF_ALL_LOSE: Final = "If the model as a whole loses, turn speculation off."
+_OTHERS_GAIN: Final = (
+    "The model as a whole gains: fewer draft tokens (num_speculative_tokens) would help these"
+    " requests, at the expense of those that gain."
+)
 
 
 def model_notes(model: ModelReport) -> list[str]:
     """What to know about a model as a whole, and to do, most important first."""
     judgement = model.judgement
-    note = judgement_note(judgement, is_explained=bool(advised(model.findings)), is_whole=True)
+    note = judgement_note(judgement, is_explained=bool(advised(model.findings)))
 
     # these say so themselves, or change what the schedule follows from
     told = NumberOfTokens | Load | GreedyDrafting | Mismatch
@@ -159,27 +163,20 @@ def _placeholders(model: ModelReport) -> Iterator[str]:
         )
 
 
-def is_plain(model: ModelReport) -> bool:
-    """Whether vLLM serves the model without speculation."""
-    return bool(model.engines) and all(
-        Limitation.NO_SPECULATION in engine.limitations for engine in model.engines
-    )
-
-
 def judgement_note(
-    judgement: Judgement, *, is_explained: bool = False, is_whole: bool = False
+    judgement: Judgement, whole: Judgement | None = None, *, is_explained: bool = False
 ) -> str:
     """What a verdict is of, and what keeps it from being reached or from rising.
 
-    Where it is net negative, also what to do, unless ``is_explained``: findings say that.
-    ``is_whole``: it is on the model as a whole, not on a temperature. Empty if there is nothing to
-    say.
+    ``whole`` is the judgement on the model, where this one is on a temperature. Where it is net
+    negative, also what to do, unless ``is_explained``: findings say that. Empty if there is nothing
+    to say.
     """
     if (gate := judgement.gate) is not None:
         return f"No verdict: below thresholds.{gate.threshold} ({gate.value:g})."
 
     loses = judgement.verdict is Verdict.NET_NEGATIVE and not is_explained
-    remedy = _remedy(judgement, is_whole=is_whole) if loses else ""
+    remedy = _remedy(judgement, whole) if loses else ""
     return " ".join(filter(None, (_hour(judgement), _held(judgement), remedy)))
 
 
@@ -209,14 +206,18 @@ def _held(judgement: Judgement) -> str:
     )
 
 
-def _remedy(judgement: Judgement, *, is_whole: bool) -> str:
+def _remedy(judgement: Judgement, whole: Judgement | None) -> str:
     evidence = judgement.evidence
     judged = judgement.judged
     varies = not evidence.is_ruled or evidence.has_schedule
     is_one_token = judged is not None and len(judged.position_rates) == 1
-    if varies or is_one_token:
-        return _OFF if is_whole else _OFF_IF_ALL_LOSE
-    return _FEWER_OR_OFF if is_whole else _FEWER
+    can_draft_fewer = not varies and not is_one_token
+
+    if whole is None:
+        return _FEWER_OR_OFF if can_draft_fewer else _OFF
+    if not can_draft_fewer:
+        return _OFF_IF_ALL_LOSE
+    return _OTHERS_GAIN if whole.verdict is Verdict.NET_POSITIVE else _FEWER
 
 
 def schedule_sentence(advice: Advice) -> str:

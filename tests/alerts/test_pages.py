@@ -62,6 +62,29 @@ def test_the_links_and_settings_of_a_runbook_exist(page):
         assert name in NOT_SETTINGS.union(map(variable, keys())), name
 
 
+def test_the_readme_shows_a_notification_as_it_is_sent():
+    """Someone who decides by it whether to be paged sees the alert's own words."""
+    page = " ".join((RULES / "README.md").read_text().split())
+    critical = next(
+        alert
+        for alert in ALERTS
+        if alert.name == "SpecDecodeAcceptanceLow" and alert.labels["severity"] == "critical"
+    )
+    values = {
+        "{{ $labels.model_name }}": "qwen3-8b",
+        "{{ $labels.instance }}": "10.4.7.21:9911",
+        "{{ $value | humanizePercentage }}": "39.6%",
+    }
+    summary = critical.summary
+    description = critical.description
+    for template, value in values.items():
+        summary = summary.replace(template, value)
+        description = description.replace(template, value)
+
+    assert f"[1] {summary}, namespace llm" in page
+    assert " ".join(description.split()) in page
+
+
 @pytest.mark.servers
 def test_the_queries_of_runbooks_are_valid(tmp_path):
     """As rules, since promtool has no other way to parse an expression without a server."""

@@ -15,6 +15,7 @@ from sidecar.analysis.checklist.traffic import Traffic, TrafficWindow
 from sidecar.analysis.engine.polled_load import PolledLoad, PolledLoadWindow
 from sidecar.analysis.windows.growth import HOUR
 from sidecar.engine.names import Counter, Gauge
+from sidecar.requests.messages import Configuration, Hello, HelloState
 from sidecar.requests.tally import Outcome
 from tests.analysis.analysis_tools import PluginEnd, Server, finished, snap
 
@@ -31,6 +32,9 @@ GOOD = Traffic(
 LIGHT = PolledLoad(busy_polls=600, running=2.0, most=6.0, queued=0.0, kv_cache_high=0.2)
 FOR, AGAINST = Stance.FOR, Stance.AGAINST
 BETWEEN, UNKNOWN = Stance.UNDECIDED, Stance.UNKNOWN
+# Of ten lines, these leave five between the limits, and five speak for speculation.
+HALF_BETWEEN = replace(GOOD, cool=0.5, hot=0.1, long_prompts=0.2, structured=0.29, shaped=0.3)
+UNDECIDED_LOAD = {"running": 20.0}
 
 
 NOTHING = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
@@ -39,6 +43,20 @@ NOTHING = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
 def plain_request(temperature=0, **changes):
     """A finished request of a model that does not speculate."""
     return finished(temperature, **(NOTHING | changes))
+
+
+def hello(vllm="0.32.0", **configuration):
+    """What the plug-in in a vLLM that does not speculate says of itself."""
+    return Hello(
+        plugin="0.1.0",
+        vllm=vllm,
+        model="m",
+        engine=0,
+        start="1",
+        started=1000.0,
+        state=HelloState.OBSERVING,
+        configuration=Configuration(**configuration),
+    )
 
 
 def judged(traffic=GOOD, *loads):
@@ -81,7 +99,8 @@ def test_traffic_that_suits_speculation_is_worth_a_try():
         (Condition.SAMPLING, {"shaped": 0.3}, BETWEEN),
         (Condition.SAMPLING, {"shaped": 0.7}, AGAINST),
         (Condition.SAMPLING, {"shaped": None}, UNKNOWN),
-        (Condition.PARAMETERS, {"rejected": {"min_p": 0.01}}, AGAINST),
+        (Condition.PARAMETERS, {"rejected": {"min_p": 0.00001}}, BETWEEN),
+        (Condition.PARAMETERS, {"rejected": {"min_p": 0.001, "logit_bias": 0.01}}, AGAINST),
     ],
 )
 def test_a_line_follows_from_the_requests_alone(condition, change, stance):
@@ -113,6 +132,15 @@ def test_a_line_follows_from_the_engine_alone(condition, change, stance):
 
     assert known.pop(condition) is stance
     assert set(known.values()) == {FOR}
+
+
+def test_an_engine_that_was_seldom_busy_says_nothing():
+    """One poll of one of two engines is no queue and no full cache."""
+    once = PolledLoad(busy_polls=1, running=100.0, most=100.0, queued=1.0, kv_cache_high=1.0)
+
+    result = judged(GOOD, LIGHT, once)
+    assert result.load == LIGHT
+    assert set(stances(result).values()) == {FOR}
 
 
 def test_too_few_requests_or_polls_say_nothing():
@@ -154,6 +182,7 @@ def test_what_speaks_against_it_leaves_it_open_until_it_is_the_majority():
     five = replace(hot, output_tokens=(5.0, 9.0), long_prompts=1.0, structured=1.0, shaped=1.0)
 
     assert judged(hot).verdict is Readiness.UNDECIDED
+    assert judged(HALF_BETWEEN, replace(LIGHT, **UNDECIDED_LOAD)).verdict is Readiness.UNDECIDED
     assert judged(five).verdict is Readiness.UNDECIDED
     assert judged(replace(five, first_token=None)).verdict is Readiness.LEAVE_OFF
 
@@ -168,6 +197,8 @@ def test_what_speaks_against_it_leaves_it_open_until_it_is_the_majority():
         ({"structured": 0.3}, 2.0, ["suffix", "eagle3"], 3, False),
         ({"long_prompts": 0.3}, 2.0, ["suffix", "eagle3"], 3, False),
         ({"structured": 1.0, "cool": 0.0, "hot": 0.6}, 2.0, ["eagle3", "draft_model"], 3, True),
+        ({}, 8.0, ["eagle3", "draft_model"], 3, False),
+        ({}, 32.0, ["eagle3", "draft_model"], 1, False),
     ],
 )
 def test_the_traffic_and_the_load_decide_what_to_try_first(
@@ -182,8 +213,41 @@ def test_the_traffic_and_the_load_decide_what_to_try_first(
     assert [one.samples_drafts for one in heads] == [are_sampled]
 
 
+@pytest.mark.parametrize(
+    ("vllm", "are_sampled", "rejects"),
+    [
+        ("0.13.0", False, False),
+        ("0.14.1", False, True),
+        ("0.21.0", False, True),
+        ("0.22.0", True, True),
+        ("0.32.1rc2.dev3+cpu", True, True),
+        ("1.0.0", True, True),
+        ("0.1.dev1+g1234567", True, True),  # built from source: of unknown age
+        (None, True, True),
+    ],
+)
+def test_an_option_is_advised_where_this_vllm_has_it(vllm, are_sampled, rejects):
+    """And a parameter speaks against speculation where this vLLM would reject it."""
+    hot = replace(GOOD, cool=0.5, hot=0.5)
+    used = replace(GOOD, rejected={"min_p": 0.5})
+    head, _ = checklist(hot, [LIGHT], LEAST, hello(vllm)).candidates
+    verdict = checklist(used, [LIGHT], LEAST, hello(vllm)).verdict
+
+    assert head.samples_drafts is are_sampled
+    assert verdict is (Readiness.LEAVE_OFF if rejects else Readiness.TRY)
+
+
+def test_only_what_the_engine_has_is_given_up():
+    """Such as on a CPU, where vLLM has no model runner V2."""
+    repeating = replace(GOOD, structured=0.5)
+    here = hello(async_scheduling=True, model_runner_v2=False)
+    suffix, _ = checklist(repeating, [LIGHT], LEAST, here).candidates
+
+    assert suffix.gives_up == ("async scheduling",)
+
+
 def test_requests_are_counted_by_what_they_are_like():
-    """Each property at its edge, and none of a request that failed or drafted."""
+    """Each property at its edge, and none of a request that failed."""
     window = TrafficWindow()
     window.mark(1000.0)
     bound = {"arrival": 10.0, "first_token": 20.0, "last_token": 30.0}
@@ -195,7 +259,6 @@ def test_requests_are_counted_by_what_they_are_like():
             plain_request(80, sampling="penalties", parameters=("min_p", "logprobs"), **bound),
             plain_request(81, arrival=None, output_tokens=1),
             plain_request(0, outcome=Outcome.ERROR),
-            finished(0),
         ],
     )
     window.mark(1060.0)
@@ -231,14 +294,18 @@ def test_requests_are_forgotten_after_an_hour():
 
 
 def test_an_engine_is_as_loaded_as_its_busy_polls_say():
-    """Idle polls are no load; only waiting for capacity is a queue, where vLLM tells."""
+    """Idle polls are no load; only waiting for capacity is a queue, where vLLM tells.
+
+    A cache that is empty at idle polls is no less full at the busy ones.
+    """
     window = PolledLoadWindow()
     running = Gauge.REQUESTS_RUNNING
     polls = [
         {running: 0.0, Gauge.KV_CACHE_USAGE: 0.0},
         {running: 2.0, Gauge.REQUESTS_WAITING: 1.0, Gauge.WAITING_FOR_CAPACITY: 0.0},
         {running: 4.0, Gauge.REQUESTS_WAITING: 1.0},
-        {running: 6.0, Gauge.KV_CACHE_USAGE: 0.5},
+        {running: 6.0, Gauge.KV_CACHE_USAGE: 0.99},
+        *[{running: 0.0, Gauge.KV_CACHE_USAGE: 0.0}] * 100,
         {Gauge.KV_CACHE_USAGE: 0.5},
     ]
     for at, gauges in enumerate(polls):
@@ -247,7 +314,7 @@ def test_an_engine_is_as_loaded_as_its_busy_polls_say():
     load = window.load
     assert (load.busy_polls, load.running, load.most) == (3, 4.0, 6.0)
     assert load.queued == pytest.approx(1 / 3)
-    assert load.kv_cache_high == pytest.approx(0.5)
+    assert load.kv_cache_high == pytest.approx(0.99)
     assert PolledLoadWindow().load == PolledLoad()
 
 
@@ -272,6 +339,46 @@ def test_a_model_that_does_not_speculate_has_a_checklist():
     assert [line.condition for line in known.lines_that(AGAINST)] == [Condition.TEMPERATURES]
     assert known.load.running == 1.0
     assert server.report(later=60).models[0].checklist is None
+
+
+def test_nothing_is_left_of_the_time_before_a_restart():
+    """Neither requests without drafts of a vLLM that speculated, nor its load."""
+    server = Server(thresholds={"min_requests": 4})
+    drafting = PluginEnd(server)
+    server.poll(snap(drafts=0))
+    for _ in range(LEAST_POLLS):
+        drafting.finish(output_tokens=1, **NOTHING)
+        drafting.finish()
+        server.poll(drafting.counted(usage=0.99))
+
+    drafting.close()
+    server.at += 1.0
+    restarted = server.at
+    plugin = PluginEnd(server, connection=2, start="plain", speculation=None)
+    plugin.generated = 0
+    server.poll(plain(0), start=restarted)
+    for _ in range(LEAST_POLLS):
+        plugin.finish(output_tokens=200, **NOTHING)
+        server.poll(plain(plugin.generated), start=restarted)
+
+    known = server.model().checklist
+    assert known.traffic.requests == LEAST_POLLS
+    assert known.traffic.output_tokens[0] == 200
+    assert known.traffic.seconds == LEAST_POLLS
+    assert known.load.kv_cache_high == 0.5
+
+
+def test_the_vllm_that_the_plug_in_is_in_decides_what_it_may_be_given():
+    """The version is that of the life whose numbers count."""
+    server = Server(thresholds={"min_requests": 4})
+    plugin = PluginEnd(server, speculation=None)
+    plugin.generated = 0
+    server.poll(plain(0))
+    for _ in range(4):
+        plugin.finish(100, **NOTHING)
+        server.poll(plain(plugin.generated))
+
+    assert server.model().checklist.vllm == "0.32.0"
 
 
 def test_without_a_plug_in_only_the_engine_is_known():

@@ -385,6 +385,32 @@ def test_a_stranger_s_few_drafts_are_not_counted_beside_those_of_an_engine_core_
     assert engine(server).coverage == 1.0
 
 
+def test_an_engine_core_that_ended_before_it_drafted_is_no_rival_of_the_one_before_it(server):
+    """Both had left, and both were confirmed: the split was withheld until vLLM restarted."""
+
+    def poll(drafts, tokens):
+        counters = snap(drafts=drafts).counters | {Counter.GENERATION_TOKENS: float(tokens)}
+        server.poll(snap(counters=counters))
+
+    old = PluginEnd(server, 1)
+    for _ in range(5):
+        old.serve(drafts=10).generate(10).tick()
+        poll(old.total.drafts, old.generated)
+    old.close()
+
+    short = PluginEnd(server, 2, started=server.at + 0.1).tick()
+    short.generate(7).tick().close()
+    for _ in range(3):
+        poll(50, 57)
+
+    new = PluginEnd(server, 3, started=server.at + 0.1)
+    for _ in range(30):
+        new.serve(drafts=10).generate(10).tick()
+        poll(50 + new.total.drafts, 57 + new.generated)
+
+    assert (server.model().no_split, drafts(server)) == (None, 350)
+
+
 def test_an_engine_core_that_came_and_went_while_a_restart_was_in_doubt_is_in_the_sum():
     """It was taken for one of the vLLM before: on a page without a start time two polls tell."""
     server = Server(thresholds={"min_requests": 1})
@@ -622,6 +648,59 @@ def test_counters_that_begin_anew_and_grow_past_their_old_values_at_once_leave_n
         life.serve(drafts=10)
 
     assert (server.model().no_split, drafts(server)) == (None, 1200)
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_an_engine_core_that_follows_one_whose_counters_began_anew_takes_its_place(returns):
+    """VLLM's counters have an unknown part of what the earlier one had counted."""
+    server = Server(thresholds={"min_requests": 1})
+    other, old = PluginEnd(server, 1, engine=1), PluginEnd(server, 2)
+    new = None
+    counted = 0
+    for number in range(120):
+        counted = 0 if number == 20 else counted + 10
+        if returns and number == 18:
+            old.close()
+        if returns and number == 25:
+            old.connection = 4
+            old.hello()
+        if number == 40:
+            old.close()
+            new = PluginEnd(server, 3, started=server.at + 0.1)
+        for plugin in (other, new or old):
+            plugin.serve(drafts=10)
+            if not (returns and plugin is old and 18 <= number < 25):
+                plugin.tick()
+        server.poll(snap("0", counted), other.counted(), start=None)
+
+    assert (server.model().no_split, drafts(server)) == (None, 2400)
+    assert engine(server).coverage == 1.0
+
+
+def test_what_a_vllm_before_had_counted_is_no_origin_where_nothing_told_of_its_restart():
+    """Its page has no start time, and the new one had counted more when it was first read."""
+    server = Server(thresholds={"min_requests": 1})
+    server.poll(snap(drafts=37), start=None)
+    new = PluginEnd(server, started=server.at + 0.1).serve(drafts=90)
+    for _ in range(60):
+        new.serve(drafts=10).tick()
+        server.poll(new.counted(), start=None)
+
+    assert (server.model().no_split, drafts(server)) == (None, 690)
+
+
+def test_counters_made_anew_that_look_like_a_restart_of_vllm_leave_no_life_in_doubt():
+    """The page has no start time and no other engine that would go on."""
+    server = Server(thresholds={"min_requests": 1})
+    life = PluginEnd(server, started=1.0).serve(drafts=1000).tick()
+    busy = 0
+    for number in range(220):
+        if number % 44 < 40:
+            busy += 1
+            life.serve(drafts=10).tick()
+        server.poll(snap(drafts=90 + 10 * busy if number < 5 else 10 * (busy - 5)), start=None)
+
+    assert (server.model().no_split, drafts(server)) == (None, 3000)
 
 
 def test_growth_that_had_agreed_and_no_longer_does_withdraws_the_confirmation():

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.windows.recent import (
     ACCEPTANCE_BIN,
-    DURATION_BIN,
+    RELATIVE_BIN,
     Recent,
     acceptance_bin,
-    duration_bin,
+    relative_bin,
 )
 from sidecar.analysis.windows.sums import SlidingSums
 
@@ -43,8 +43,8 @@ def test_an_acceptance_quantile_is_within_one_bin_of_the_exact_one(values):
 def test_a_duration_quantile_is_within_one_bin_of_the_exact_one(values):
     """Whatever the values: 2 % at most."""
     for share in SHARES:
-        ratio = quantile(ordered(values, duration_bin), share) / quantile(sorted(values), share)
-        assert 1 / DURATION_BIN - 1e-9 <= ratio <= DURATION_BIN + 1e-9
+        ratio = quantile(ordered(values, relative_bin), share) / quantile(sorted(values), share)
+        assert 1 / RELATIVE_BIN - 1e-9 <= ratio <= RELATIVE_BIN + 1e-9
 
 
 @given(st.dictionaries(st.integers(0, 199), st.integers(1, 50), min_size=1))
@@ -66,14 +66,14 @@ def test_edges_and_values_beyond_them_have_a_bin():
     """So no observation is lost, and bins rise with their values."""
     assert [acceptance_bin(rate) for rate in (0, 0.0049, 0.3, 1)] == [0, 0, 60, 200]
     assert (
-        duration_bin(0)
-        == duration_bin(1e-9)
-        < duration_bin(1e-3)
-        < duration_bin(1e7)
-        == duration_bin(1e6)
+        relative_bin(0)
+        == relative_bin(1e-9)
+        < relative_bin(1e-3)
+        < relative_bin(1e7)
+        == relative_bin(1e6)
     )
     assert all(
-        duration_bin(low) <= duration_bin(high)
+        relative_bin(low) <= relative_bin(high)
         for low, high in pairwise(n / 7 for n in range(1, 1000))
     )
 
@@ -100,7 +100,7 @@ def test_memory_does_not_grow_with_the_rate():
     """Five times as many values a second take about the same memory."""
 
     def size(rate):
-        recent = Recent(WINDOW, duration_bin)
+        recent = Recent(WINDOW, relative_bin)
         for place in range(400 * rate):
             recent.add(place / rate, [0.01 + place % 997 / 997])
         return len(pickle.dumps(recent))

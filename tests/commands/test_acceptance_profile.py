@@ -199,7 +199,7 @@ async def test_without_a_plugin_it_has_vllms_own_counts_of_all_temperatures(prof
         "rejection_sample_method": "synthetic",
         "synthetic_acceptance_rates": [0.7, 0.4, 0.1],
     }
-    assert "add the following to your own" in out
+    assert "add the following to it" in out
 
 
 def with_depths(*depths):

@@ -58,7 +58,8 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     text = await reported(tree)
     over = (
         "The acceptance rate is of the last 50 min, since the last 5 min had too little traffic."
-        " Speculate fewer tokens (num_speculative_tokens)."
+        " The model as a whole gains: fewer draft tokens (num_speculative_tokens) would help these"
+        " requests, at the expense of those that gain."
     )
     rows = {
         line.split()[0]: line.split()

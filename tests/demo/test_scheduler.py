@@ -3,6 +3,7 @@
 ``tests/lab`` compares it with vLLM's own.
 """
 
+import json
 from random import Random
 
 import pytest
@@ -16,7 +17,7 @@ from sidecar.demo.scheduler import (
     SimulatorOptions,
     acceptance,
 )
-from sidecar.requests.plugin import LOOP_TOKENS, ending_of, is_loop
+from sidecar.requests.plugin import LOOP_TOKENS, ending_of, is_loop, options
 
 
 def scheduler_with(*requests, **options):
@@ -194,3 +195,14 @@ def test_an_abort_ends_waiting_and_running_requests():
         0,
     )
     assert step(scheduler) is None
+
+
+def test_the_plugin_can_tell_the_whole_speculative_config():
+    """So that the demo shows the line to paste, as a real vLLM does."""
+    greedy, _ = scheduler_with()
+    sampled, _ = scheduler_with(draft_sample_method="probabilistic")
+    told = json.loads(options(greedy.vllm_config.speculative_config))
+    told_sampled = json.loads(options(sampled.vllm_config.speculative_config))
+
+    assert told == {"method": "draft_model", "model": "demo-draft", "num_speculative_tokens": 3}
+    assert told_sampled == told | {"draft_sample_method": "probabilistic"}

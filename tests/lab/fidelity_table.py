@@ -7,11 +7,12 @@ prints a row of the table in docs/measurements/fidelity.md. It ends with 1 if a 
 one than it must be; a case whose verdict is None only measures.
 
 A reference is asked once: its outputs are kept in FILE, so that one server runs at a time, and the
-cases can be run one by one.
+cases can be run one by one. Of what is tested, fewer outputs are sampled.
 """
 
 import asyncio
 import pickle
+import shutil
 import sys
 import tempfile
 import time
@@ -27,11 +28,11 @@ from sidecar.commands.load.workload import BUILT_IN, RequestOptions
 from sidecar.commands.outputs.greedy import compare_greedy
 from sidecar.commands.outputs.replies import greedy_replies, sampled_replies
 from sidecar.commands.outputs.sampled import compare_sampled
+from sidecar.errors import MeasurementError
 from tests.lab.conftest import Lab
 from tests.lab.stages import changed_model
 
-DIFFERENCE = 0.05  # the command's defaults
-DRAFT_TOKENS = 3
+DRAFT_TOKENS = 3  # this and what follows are the command's defaults
 CONCURRENCY = 16
 
 SAME = "no_difference_found"
@@ -72,7 +73,10 @@ class Case:
     reference: tuple[str, ...] = ("off",)
     noise: float | None = None  # on the target's output weights, as a share of their spread
     environment: Mapping = field(default_factory=dict)
+    plugin: Path | None = None  # a module that vLLM loads by its function `register`
     asked: Asked = field(default_factory=Asked)
+    samples: int = 300  # of each prompt, by the server that is tested
+    difference: float = 0.08  # what so few can show
     times: int = 1
 
 
@@ -88,23 +92,28 @@ class Outputs:
 def structured(verdict, samples):
     """Sampled drafts with structured output, which vLLM 0.32 biases slightly."""
     asked = Asked((), CERTAIN[:1], samples, STRUCTURED)
-    return Case(verdict, "draft_model", SAMPLED_DRAFTS, asked=asked)
+    return Case(verdict, "draft_model", SAMPLED_DRAFTS, asked=asked, samples=samples)
 
 
 CASES = {
-    "plain": Case(SAME, "off", times=10),
+    "plain": Case(SAME, "off", samples=60, difference=0.15, times=10),
     "draft_model": Case(SAME, "draft_model"),
     "draft_model, sampled drafts": Case(SAME, "draft_model", SAMPLED_DRAFTS),
     "eagle3": Case(SAME, "eagle3"),
     "eagle3, sampled drafts": Case(SAME, "eagle3", SAMPLED_DRAFTS),
     "ngram": Case(SAME, "ngram"),
     "mtp": Case(SAME, "mtp", reference=("off", "--target", "target-mtp")),
-    "synthetic acceptance": Case(DIFFERENT, "draft_model", SYNTHETIC),
+    "synthetic acceptance": Case(
+        DIFFERENT,
+        "draft_model",
+        SYNTHETIC,
+        plugin=Path(__file__).parent / "synthetic_acceptance.py",
+    ),
     "CPU build with its own sampler": Case(
         DIFFERENT, "draft_model", environment={"VLLM_PLUGINS": "none"}
     ),
     "structured, sampled drafts, 500": structured(None, 500),
-    "structured, sampled drafts, 2,000": structured(DIFFERENT, 2000),
+    "structured, sampled drafts, 1,500": structured(DIFFERENT, 1500),
     **{f"noise of {noise:.0%}": Case(None, "off", noise=noise) for noise in NOISES},
 }
 
@@ -115,10 +124,25 @@ def tested_server(case, folder):
         arguments += ["--speculative", dumps(case.speculative)]
     if case.noise is not None:
         arguments += ["--target", str(changed_model("target", folder, noise=case.noise))]
-    return Lab(*arguments, environment=case.environment)
+    environment = dict(case.environment)
+    if case.plugin is not None:
+        environment["PYTHONPATH"] = str(folder)
+        install(case.plugin, folder)
+    return Lab(*arguments, environment=environment)
 
 
-async def outputs(server, asked, *, is_reference):
+def install(plugin, folder):
+    """Puts a module where vLLM finds it as a plug-in, if the folder is on its path."""
+    name = plugin.stem
+    shutil.copy(plugin, folder)
+    package = folder / f"{name}-0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n")
+    entry = f"[vllm.general_plugins]\n{name} = {name}:register\n"
+    (package / "entry_points.txt").write_text(entry)
+
+
+async def outputs(server, asked, samples, *, is_reference=False):
     options = RequestOptions(
         prompts=(*asked.greedy, *asked.sampled), endpoint="completions", extra_body=asked.extra_body
     )
@@ -134,7 +158,7 @@ async def outputs(server, asked, *, is_reference):
             client,
             asked.sampled,
             {"temperature": 1.0},
-            samples=asked.samples,
+            samples=samples,
             max_tokens=DRAFT_TOKENS + 2,
             concurrency=CONCURRENCY,
         )
@@ -164,29 +188,37 @@ def greedy_column(compared_greedy):
 
 def row(name, case, fidelity, seconds):
     sampled = fidelity.sampled
+    samples = f"{len(case.asked.sampled)} x {case.samples:,} and {case.asked.samples:,}"
     chance = "< 0.001" if sampled.p < 0.001 else f"{sampled.p:.3f}"
     noticeable = "" if sampled.noticeable is None else f"{100 * sampled.noticeable:.1f}"
     columns = (
         *(name, greedy_column(fidelity.greedy), greedy_column(fidelity.control)),
-        *(f"{len(case.asked.sampled)} x {sampled.samples:,}", chance, len(sampled.places)),
-        *(noticeable, fidelity.verdict(DIFFERENCE), f"{seconds:.0f}"),
+        *(samples, chance, len(sampled.places)),
+        *(noticeable, fidelity.verdict(case.difference), f"{seconds:.0f}"),
     )
     return f"| {' | '.join(map(str, columns))} |"
 
 
-async def asked_once(case, file):
-    """The outputs of the case's reference, from ``file`` if it has them."""
+async def asked_once(cases, file):
+    """The outputs of each case's reference, by its key; from ``file`` if it has them."""
     kept = pickle.loads(file.read_bytes()) if file.exists() else {}
-    key = repr((case.reference, case.asked))
-    if key not in kept:
-        server = Lab(*case.reference)
+    missing = {key_of(case): case for case in cases if key_of(case) not in kept}
+    for served in {case.reference for case in missing.values()}:
+        server = Lab(*served)
         try:
             await server.start()
-            kept[key] = await outputs(server, case.asked, is_reference=True)
+            for key, case in missing.items():
+                if case.reference == served:
+                    asked = case.asked
+                    kept[key] = await outputs(server, asked, asked.samples, is_reference=True)
+                    file.write_bytes(pickle.dumps(kept))
         finally:
             server.kill()
-        file.write_bytes(pickle.dumps(kept))
-    return kept[key]
+    return kept
+
+
+def key_of(case):
+    return repr((case.reference, case.asked))
 
 
 async def measure(name, case, reference):
@@ -198,9 +230,9 @@ async def measure(name, case, reference):
             await server.start()
             for _ in range(case.times):
                 begun = time.monotonic()
-                tested = await outputs(server, case.asked, is_reference=False)
+                tested = await outputs(server, case.asked, case.samples)
                 fidelity = compared(case, tested, reference)
-                verdicts.add(fidelity.verdict(DIFFERENCE))
+                verdicts.add(fidelity.verdict(case.difference))
                 print(row(name, case, fidelity, time.monotonic() - begun), flush=True)
         finally:
             server.kill()
@@ -215,11 +247,15 @@ async def main(file, *names):
     )
     print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}", flush=True)
 
+    cases = {name: CASES[name] for name in names or CASES}
+    references = await asked_once(cases.values(), Path(file))
     wrong = []
-    for name in names or CASES:
-        case = CASES[name]
-        reference = await asked_once(case, Path(file))
-        verdicts = await measure(name, case, reference)
+    for name, case in cases.items():
+        try:
+            verdicts = await measure(name, case, references[key_of(case)])
+        except MeasurementError as error:
+            verdicts = {"failed"}
+            print(f"| {name} | {error} |", flush=True)
         if case.verdict is not None and verdicts != {case.verdict}:
             wrong.append(name)
     return wrong

@@ -22,6 +22,8 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 
+VOCABULARY = 326  # tokens of the lab's models
+
 
 def test_a_loop_is_what_vllm_s_own_detection_calls_one(tmp_path):
     write_plugin(tmp_path)
@@ -110,7 +112,7 @@ async def test_the_lab_s_loops_at_temperature_0_are_counted(observed):
 async def test_a_reply_that_stops_at_once_is_empty(observed):
     """As in the simulated vLLM, the token that ends it counts, and nothing was drafted."""
     await observed.start()
-    end = {"logit_bias": {"1": 100}, "temperature": 0.7, "max_tokens": 50}
+    end = {"stop_token_ids": [*range(VOCABULARY)], "temperature": 0.7, "max_tokens": 50}
     async with sidecar(observed) as ours:
         _, before = await settled(observed, ours)
         theirs_before = await idle(observed.url)
@@ -183,7 +185,7 @@ async def test_a_server_made_to_loop_is_named_and_the_model_s_own_loops_are_not(
     plain = lab("off", folder=folder / "plain")
     await plain.start()
     async with traffic(plain.url):
-        watching = ("--duration", "90s", "--plugin-socket", plain.socket, "--out", baseline)
+        watching = ("--duration", "60s", "--plugin-socket", plain.socket, "--out", baseline)
         code, _, err = await finished("baseline", "--url", plain.url, *map(str, watching))
     plain.kill()
     assert code == 0, err

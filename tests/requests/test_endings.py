@@ -61,6 +61,7 @@ def outputs():
 
 
 def test_a_loop_is_what_vllm_s_own_detection_calls_one():
+    """On thousands of random outputs that repeat themselves, or nearly do."""
     said = {True: 0, False: 0}
     for tokens in outputs():
         expected = is_loop(tokens)
@@ -164,6 +165,7 @@ SHORT = {"one token was asked for", "a short answer that is cut off", "a rule of
 
 @pytest.mark.parametrize("situation", SILENT)
 def test_usual_outputs_are_no_loops(situation):
+    """Tables, code and lists repeat much, but not until they are cut off."""
     text, outcome = SILENT[situation]
     tokens = tokens_of(text)
 
@@ -182,4 +184,5 @@ def test_usual_outputs_are_no_loops(situation):
     ],
 )
 def test_an_output_that_repeats_itself_until_it_is_cut_off_is_a_loop(text, outcome):
+    """Whether the limit of tokens or the client cuts it off."""
     assert ending(tokens_of(text), outcome) == "loop"

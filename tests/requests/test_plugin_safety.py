@@ -55,6 +55,7 @@ def life(scheduler, requests=6):
 def test_the_first_fault_disables_the_plugin_and_vllm_goes_on(
     base, part, nth, *, plain, installed, monkeypatch, caplog
 ):
+    """Wherever it happens, and without the error's text, which may name a request."""
     own, calls = getattr(plugin.Observer, part), []
 
     def failing(self, *args, **kwargs):
@@ -84,6 +85,8 @@ def test_the_first_fault_disables_the_plugin_and_vllm_goes_on(
 
 @pytest.mark.parametrize("part", ["before_step", "count", "after_step", "end"])
 def test_a_fault_that_cannot_even_be_logged_does_not_reach_vllm(part, installed, monkeypatch):
+    """A log handler of vLLM's may raise, too."""
+
     def failing(*_):
         raise RuntimeError("a fault of ours, then of the log")
 
@@ -100,6 +103,8 @@ def test_a_fault_that_cannot_even_be_logged_does_not_reach_vllm(part, installed,
     "method", ["__init__", "make_spec_decoding_stats", "update_from_output", "_free_request"]
 )
 def test_vllms_own_exceptions_pass(base, method):
+    """The engine core handles them; the plug-in has no part in it."""
+
     def broken(*_, **__):
         raise ZeroDivisionError(method)
 
@@ -112,6 +117,7 @@ def test_vllms_own_exceptions_pass(base, method):
 
 
 def test_arguments_that_a_call_omits_have_vllms_own_defaults(socket_path):
+    """Another caller of vLLM's methods may rely on them."""
     cls = fresh(Scheduler)
     cls.make_spec_decoding_stats.__defaults__ = (1, {"a": 2}, "a")
     cls.update_from_output.__defaults__ = (SimpleNamespace(req_id_to_index={}),)
@@ -126,6 +132,7 @@ def test_arguments_that_a_call_omits_have_vllms_own_defaults(socket_path):
 
 
 def test_arguments_and_results_are_passed_on_as_they_are(installed):
+    """vLLM's connectors use what its methods return."""
     stats = installed()().make_spec_decoding_stats(None, 3, 1, None, "nobody")
     assert stats == fresh(Scheduler)().make_spec_decoding_stats(None, 3, 1, None, "nobody")
     scheduler = installed()()
@@ -136,6 +143,7 @@ def test_arguments_and_results_are_passed_on_as_they_are(installed):
 
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
 def test_an_unknown_signature_is_refused_and_nothing_is_wrapped(method, plain, socket_path):
+    """A later vLLM may mean something else by the same name."""
     cls = fresh(Scheduler)
     own = getattr(cls, method)
 
@@ -153,6 +161,7 @@ def test_an_unknown_signature_is_refused_and_nothing_is_wrapped(method, plain, s
 
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
 def test_a_missing_method_is_named_in_the_refusal(method, plain, socket_path):
+    """The page shows it to whoever has to ask for support of that vLLM."""
     construct = lambda self: vars(self).update(vars(Scheduler()))  # noqa: E731 - a constructor
     others = {name: getattr(Scheduler, name) for name in plugin.KNOWN if name != method}
     cls = type("Scheduler", (), {"__init__": construct, **others})
@@ -176,6 +185,7 @@ def custom(base, method, *, calls_vllms, **config):
 def test_a_subclass_whose_method_calls_vllms_is_observed_once_a_step_with_drafts_shows_it(
     method, plain, installed
 ):
+    """Until then it may as well have a copy of its own, which nobody counts."""
     scheduler = custom(installed(), method, calls_vllms=True)
     plain.until(lambda: plain.only.state, "checking")
     assert plain.only.hello["reason"] == f"Custom has its own {method}"
@@ -232,6 +242,7 @@ def test_what_is_kept_while_a_class_is_checked_does_not_grow_with_its_requests(i
 def test_a_subclass_with_a_copy_of_a_method_is_refused_with_the_reason(
     method, plain, installed, caplog
 ):
+    """Its requests would be missing from the totals."""
     scheduler, own = custom(installed(), method, calls_vllms=False), fresh(Scheduler)()
     for each in (scheduler, own):
         each.add_request(request("a", max_tokens=4))
@@ -249,6 +260,7 @@ def test_a_subclass_with_a_copy_of_a_method_is_refused_with_the_reason(
 def test_without_speculation_the_first_end_shows_whether_a_subclass_calls_vllms_method(
     method, calls_vllms, state, plain, installed
 ):
+    """There are no drafts to show it."""
     scheduler = custom(installed(), method, calls_vllms=calls_vllms, depth=0)
     scheduler.add_request(request("a", max_tokens=2))
     for _ in range(2):
@@ -259,6 +271,8 @@ def test_without_speculation_the_first_end_shows_whether_a_subclass_calls_vllms_
 
 
 def test_a_subclass_that_overrides_nothing_wrapped_is_observed(plain, installed):
+    """As vLLM's own AsyncScheduler is."""
+
     class Async(installed()):
         def __init__(self):
             super().__init__()
@@ -285,6 +299,7 @@ def test_nothing_grows_with_the_number_of_requests(installed):
 
 @pytest.mark.parametrize("process", ["worker", "model inspection"])
 def test_a_process_without_a_scheduler_imports_nothing(process, monkeypatch, caplog):
+    """An import of vLLM's scheduler would slow the start of every worker."""
     if process == "worker":
         monkeypatch.setitem(sys.modules, "vllm.v1.worker.worker_base", SimpleNamespace())
     else:
@@ -296,12 +311,14 @@ def test_a_process_without_a_scheduler_imports_nothing(process, monkeypatch, cap
 
 
 def test_register_never_raises(monkeypatch, caplog):
+    """vLLM would not start."""
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())
     plugin.register()
     assert "cannot observe this vLLM" in caplog.text
 
 
 def test_register_wraps_vllms_scheduler(monkeypatch):
+    """Once, however often vLLM loads its plug-ins."""
     cls = fresh(Scheduler)
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0", __path__=[]))
     for name in ("vllm.v1", "vllm.v1.core", "vllm.v1.core.sched"):
@@ -314,6 +331,7 @@ def test_register_wraps_vllms_scheduler(monkeypatch):
 
 
 def test_the_file_needs_only_the_standard_library():
+    """It runs in images of which nothing else is known, from Python 3.9 on."""
     text = Path(plugin.__file__).read_text()
 
     assert __version__ == plugin.VERSION

@@ -17,6 +17,7 @@ from tests.requests.packets import FINISHED, HELLO, REPORT, finishing, packet
 
 
 async def test_a_packets_parts_are_delivered_in_order(receiver, sink, connect, eventually):
+    """A report means nothing before the hello that says whose it is."""
     connect().send(packet(report={**REPORT, **finishing(FINISHED, FINISHED)}, hello=HELLO))
     await eventually(lambda: len(sink.calls) == 2)
     assert sink.calls == [(Hello, 1), (ReportPart, 1)]
@@ -33,6 +34,7 @@ async def test_a_packets_parts_are_delivered_in_order(receiver, sink, connect, e
 async def test_a_malformed_packet_ends_its_connection_alone(
     refused, receiver, sink, connect, eventually
 ):
+    """Other engines' plug-ins are not to suffer from it."""
     good, bad = connect(), connect()
     for connection in (good, bad):
         connection.send(packet(hello=HELLO, report=finishing(FINISHED)))
@@ -45,6 +47,7 @@ async def test_a_malformed_packet_ends_its_connection_alone(
 
 
 async def test_a_first_packet_without_a_hello_is_malformed(receiver, sink, connect, eventually):
+    """Nobody knows whose report it would be."""
     connect().send(packet(report=REPORT))
     await eventually(lambda: sink.drops)
     assert sink.drops == {"malformed": 1}
@@ -52,6 +55,7 @@ async def test_a_first_packet_without_a_hello_is_malformed(receiver, sink, conne
 
 
 async def test_a_packet_of_the_largest_size_is_read(receiver, sink, connect, eventually):
+    """It is 65,536 bytes; the plug-in sends up to 60,000 in one."""
     text = packet(hello=HELLO)
     connect().send(text + b" " * (65_536 - len(text)))
     await eventually(lambda: sink.hellos)
@@ -61,6 +65,7 @@ async def test_a_packet_of_the_largest_size_is_read(receiver, sink, connect, eve
 async def test_a_sender_of_another_version_is_reported_until_it_leaves(
     receiver, sink, connect, eventually
 ):
+    """The page says to regenerate the plug-in as long as it is there."""
     connection = connect()
     connection.send(b'{"v": 4, "hello": {"plugin": "1.4"}}')
     await eventually(lambda: sink.calls)
@@ -73,6 +78,7 @@ async def test_a_sender_of_another_version_is_reported_until_it_leaves(
 async def test_stopping_disconnects_without_reporting_an_end_and_leaves_no_task(
     receiving, sink, connect, eventually
 ):
+    """The engines have not left: the sidecar has."""
     before = asyncio.all_tasks()
     async with receiving():
         connection = connect()
@@ -88,6 +94,7 @@ async def test_stopping_disconnects_without_reporting_an_end_and_leaves_no_task(
 async def test_a_connection_over_the_bound_replaces_the_longest_silent_one(
     receiving, sink, connect, eventually
 ):
+    """An engine that reports is never the one that has to go."""
     async with receiving(max_connections=2):
         first, second = connect(), connect()
         for number, connection in enumerate((first, second, first), 1):
@@ -103,6 +110,7 @@ async def test_a_connection_over_the_bound_replaces_the_longest_silent_one(
 
 
 async def test_a_replaced_connection_is_not_read_to_its_end(receiving, sink, connect, eventually):
+    """Its packets would come after those of the one that took its place."""
     async with receiving(max_connections=1):
         first, second = connect(), connect()
         for _ in range(20):
@@ -113,6 +121,7 @@ async def test_a_replaced_connection_is_not_read_to_its_end(receiving, sink, con
 
 
 async def test_silent_connections_keep_no_engine_out(receiving, sink, connect, eventually):
+    """Any process on the machine may open them."""
     async with receiving(max_connections=4):
         silent = [connect() for _ in range(16)]
         engine = connect()
@@ -147,6 +156,7 @@ async def test_a_flood_does_not_starve_the_event_loop(receiver, sink, connect, e
 async def test_without_descriptors_engines_wait_and_are_accepted_later(
     receiver, sink, connect, eventually
 ):
+    """One line in the log, not one for each try."""
     engines = [connect() for _ in range(3)]
     with descriptors(free=0), capture_logs() as logs:
         await eventually(lambda: sink.drops["no_descriptors"] >= 2)
@@ -157,12 +167,14 @@ async def test_without_descriptors_engines_wait_and_are_accepted_later(
 
 
 async def test_any_user_of_the_shared_volume_may_connect(receiver, socket_path):
+    """vLLM's container often runs as another user."""
     assert stat.S_IMODE(socket_path.stat().st_mode) == 0o666
 
 
 async def test_a_live_sidecars_socket_is_left_alone_until_it_ends(
     receiving, sink, connect, socket_path, eventually
 ):
+    """As when a sidecar is replaced while the old one still ends."""
     first, second = receiving(), receiving(retry=0.01)
     await first.__aenter__()
     inode = socket_path.stat().st_ino
@@ -179,6 +191,7 @@ async def test_a_live_sidecars_socket_is_left_alone_until_it_ends(
 
 
 async def test_a_file_at_the_sockets_path_is_left_alone(receiving, socket_path):
+    """A wrong setting must not delete a user's file."""
     socket_path.write_text("precious")
     async with receiving() as receiver:
         assert receiver.problem == os.strerror(errno.EADDRINUSE)
@@ -188,6 +201,7 @@ async def test_a_file_at_the_sockets_path_is_left_alone(receiving, socket_path):
 async def test_a_folder_that_cannot_be_made_is_logged_once_and_retried(
     receiving, folder, sink, eventually, monkeypatch
 ):
+    """A volume may be mounted late."""
     (folder / "file").write_text("")
     tries, listening = [], receiver_module._listening
     monkeypatch.setattr(

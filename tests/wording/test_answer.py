@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.endings import EndingChange, EndingsReport, Reference
-from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Evidence, Loops
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.judgement import Verdict
@@ -15,6 +14,8 @@ from sidecar.errors import Unreachable
 from sidecar.requests.messages import Speculation
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
+from tests.analysis.test_checklist import GOOD as SUITS
+from tests.analysis.test_checklist import LIGHT
 from tests.export.reports import (
     NEVER_CONNECTED,
     OBSERVING,
@@ -22,6 +23,7 @@ from tests.export.reports import (
     engine,
     judgement,
     model,
+    plain_model,
     report,
     speed,
     temperature,
@@ -71,10 +73,7 @@ def test_nothing_is_drafted():
     broken = model(
         judgement=judgement(NONE), findings=(NotSpeculating(engines=("0",), tokens=5000.0),)
     )
-    plain = model(
-        judgement=judgement(NONE),
-        engines=(engine(limitations=frozenset({Limitation.NO_SPECULATION})),),
-    )
+    plain = plain_model()
     assert text_and_tone(idle) == text_and_tone() == ("vLLM is idle.", "mute")
     assert text_and_tone(idle, plain) == ("vLLM decodes without drafts.", "mute")
     assert text_and_tone(running) == ("vLLM decodes without drafts.", "mute")
@@ -83,6 +82,16 @@ def test_nothing_is_drafted():
     assert text_and_tone(broken) == ("vLLM is configured to speculate and does not.", "bad")
     assert text_and_tone(plain) == ("This vLLM does not speculate.", "mute")
     assert "without --speculative-config" in why(plain)
+
+
+def test_of_several_models_that_do_not_speculate_one_whose_requests_are_known_is_judged():
+    """The first of them, wherever the plug-in is missing beside another."""
+    unknown = plain_model(name="first")
+    known = plain_model(replace(SUITS, requests=41), LIGHT, name="second")
+    other = plain_model(replace(SUITS, requests=42), LIGHT, name="third")
+
+    assert "By 41 requests in 10 min, speculation is worth a try" in why(unknown, known, other)
+    assert "that takes what a plug-in reports of its requests." in why(unknown)
 
 
 @pytest.mark.parametrize(

@@ -6,27 +6,70 @@ from dataclasses import replace
 
 import pytest
 
+from sidecar.analysis.checklist.checklist import checklist
 from sidecar.wording.checklist import HEADER, checklist_text, conclusion
-from tests.analysis.test_checklist import GOOD, LEAST, LIGHT, judged
+from tests.analysis.test_checklist import (
+    GOOD,
+    HALF_BETWEEN,
+    LEAST,
+    LIGHT,
+    UNDECIDED_LOAD,
+    hello,
+    judged,
+)
 
 HOT = replace(GOOD, cool=0.25, hot=0.75, temperature=1.0)
+MEASURE = (
+    "The limits are rules of thumb. Only a measurement decides: `specdec-sidecar sweep --against`"
+    " (docs/measure.md)."
+)
+WORTH_A_TRY = (
+    "By 40 requests in 10 min, speculation is worth a try: most lines speak for it, and none"
+    " against it."
+)
 
 
 @pytest.mark.parametrize(
     ("traffic", "load", "sentence"),
     [
-        (None, {}, "Whether speculation would suit it is not known: that takes what a"),
-        (replace(GOOD, requests=LEAST - 1), {}, "Not enough requests yet to say whether"),
-        (GOOD, {}, "By 40 requests in 10 min, speculation is worth a try: nothing speaks against"),
+        (
+            None,
+            {},
+            (
+                "Whether speculation would suit it is not known: that takes what a plug-in reports"
+                " of its requests."
+            ),
+        ),
+        (
+            replace(GOOD, requests=LEAST - 1),
+            {},
+            (f"Not enough requests yet to say whether speculation would suit them: 19 of {LEAST}."),
+        ),
+        (GOOD, {}, f"{WORTH_A_TRY} {MEASURE}"),
         (
             HOT,
             {},
             (
                 "By 40 requests in 10 min, speculation may pay or not. Against it: 75% of the"
-                " requests are above T 0.8. These limits are rules of thumb. Only a measurement"
+                f" requests are above T 0.8. {MEASURE}"
             ),
         ),
-        (replace(GOOD, cool=0.5, hot=0.1), {"running": 20.0}, "By 40 requests in 10 min, specul"),
+        (
+            HALF_BETWEEN,
+            UNDECIDED_LOAD,
+            (
+                "By 40 requests in 10 min, speculation may pay or not: not enough lines speak for"
+                f" it. {MEASURE}"
+            ),
+        ),
+        (
+            replace(GOOD, requests=103, rejected={"min_p": 1 / 103}),
+            {},
+            (
+                f"{WORTH_A_TRY.replace('40', '103')} But vLLM rejects min_p (1 request) with"
+                f" status 400 while it speculates. {MEASURE}"
+            ),
+        ),
         (
             replace(HOT, rejected={"min_p": 0.25, "logit_bias": 0.5}),
             {},
@@ -36,12 +79,50 @@ HOT = replace(GOOD, cool=0.25, hot=0.75, temperature=1.0)
                 " speculates."
             ),
         ),
-        (GOOD, {"queued": 0.4}, "By 40 requests in 10 min, leave speculation off for now: requ"),
+        (
+            GOOD,
+            {"queued": 0.4},
+            (
+                "By 40 requests in 10 min, leave speculation off for now: requests wait at 40% of"
+                " the busy polls."
+            ),
+        ),
+        (
+            GOOD,
+            {"kv_cache_high": 0.95},
+            (
+                "By 40 requests in 10 min, leave speculation off for now: the KV cache is 95% full"
+                " (P95 of busy polls)."
+            ),
+        ),
     ],
 )
 def test_the_conclusion_names_what_decides(traffic, load, sentence):
     """A reason that blocks hides the others, which do not matter until it is gone."""
-    assert conclusion(judged(traffic, replace(LIGHT, **load))).startswith(sentence)
+    assert conclusion(judged(traffic, replace(LIGHT, **load))) == sentence
+
+
+def test_a_few_requests_with_a_parameter_that_vllm_rejects_are_counted():
+    """In percent they would be 0%, as if there were none."""
+    rare = replace(GOOD, requests=1000, rejected={"min_p": 0.003})
+    rows = {row[0]: row[1:] for row in checklist_text(judged(rare)).rows}
+
+    assert rows["min_p and logit_bias"] == (
+        "between",
+        "min_p in 3 requests",
+        "none",
+        "1% or more: status 400 while vLLM speculates",
+    )
+
+
+def test_an_old_vllm_rejects_no_parameter():
+    """It serves them without drafts; the numbers of what it would reject are of no use."""
+    used = replace(GOOD, rejected={"min_p": 0.25})
+    text = checklist_text(checklist(used, [LIGHT], LEAST, hello("0.13.0")))
+    rows = {row[0]: row[1:] for row in text.rows}
+
+    assert rows["min_p and logit_bias"][:2] == ("for", "vLLM 0.13.0 rejects none")
+    assert text.conclusion == f"{WORTH_A_TRY} {MEASURE}"
 
 
 def test_each_line_has_this_pods_number_and_the_limits():
@@ -73,15 +154,16 @@ def test_each_line_has_this_pods_number_and_the_limits():
     )
 
 
-def test_a_number_that_is_not_known_is_a_dash():
-    """Without a plug-in, nothing is said of requests."""
-    text = checklist_text(judged(None))
+@pytest.mark.parametrize("traffic", [None, replace(GOOD, requests=LEAST - 1)])
+def test_a_number_that_is_not_known_is_a_dash(traffic):
+    """Without a plug-in, and with too few requests, nothing is said of them."""
+    text = checklist_text(judged(traffic))
 
     assert {row[2] for row in text.rows if row[1] == "not known"} == {"-"}
     assert [row[0] for row in text.rows if row[1] != "not known"] == [
         "load of the busiest engine",
-        "polls at which requests wait",
-        "KV cache used, at 95% of the polls",
+        "busy polls at which requests wait",
+        "KV cache used, P95 of busy polls",
     ]
     assert all(len(row) == len(HEADER) for row in text.rows)
     assert text.candidates == ()
@@ -89,7 +171,9 @@ def test_a_number_that_is_not_known_is_a_dash():
 
 def test_what_to_try_is_a_whole_option_with_its_price():
     """Of traffic that repeats much, and of hot traffic, whose drafts are to be sampled."""
-    suffix, head = checklist_text(judged(replace(GOOD, structured=0.5))).candidates
+    known = hello(async_scheduling=True, model_runner_v2=True)
+    repeating = replace(GOOD, structured=0.5)
+    suffix, head = checklist_text(checklist(repeating, [LIGHT], LEAST, known)).candidates
     sampled, _ = checklist_text(judged(HOT)).candidates
 
     option, config = shlex.split(suffix.option)
@@ -100,3 +184,14 @@ def test_what_to_try_is_a_whole_option_with_its_price():
     assert "gives up" not in head.why
     assert json.loads(shlex.split(sampled.option)[1])["draft_sample_method"] == "probabilistic"
     assert "since 75% are above 0.8" in sampled.why
+    assert "The load is not known" not in sampled.why
+
+
+def test_draft_tokens_that_do_not_follow_from_the_load_say_so():
+    """One busy poll of 100 requests is no load; a suffix tree needs none."""
+    quiet = replace(LIGHT, busy_polls=1, running=100.0)
+    suffix, head = checklist_text(judged(replace(GOOD, structured=0.5), quiet)).candidates
+
+    assert json.loads(shlex.split(head.option)[1])["num_speculative_tokens"] == 3
+    assert head.why.endswith("The load is not known yet: draft fewer tokens if it is high.")
+    assert "The load is not known" not in suffix.why

@@ -86,7 +86,8 @@ def test_a_verdict_that_only_the_margin_keeps_says_when_it_rises(
     verdict, by_speedup, threshold, sentence
 ):
     remedy = f" {SPECULATE_FEWER}" if verdict is NEGATIVE else ""
-    note = judgement_note(judgement(verdict, 0.6, by_speedup=by_speedup, held_below=threshold))
+    held = judgement(verdict, 0.6, by_speedup=by_speedup, held_below=threshold)
+    note = judgement_note(held, judgement(NEGATIVE, 0.45))
     assert note == f"The {sentence} so that it does not flap.{remedy}"
 
 
@@ -107,7 +108,16 @@ def test_a_temperature_that_loses_is_to_draft_less_and_speculation_is_for_the_mo
     lost, remedy
 ):
     """Other pods for it alone seldom pay (docs/measurements/routing.md)."""
-    assert judgement_note(lost) == remedy
+    assert judgement_note(lost, judgement(NEGATIVE, 0.45)) == remedy
+
+
+def test_a_temperature_that_loses_in_a_model_that_gains_is_told_what_fewer_tokens_cost():
+    """They slow down the others (docs/measurements/routing.md)."""
+    lost = judgement(NEGATIVE, 0.7, by_speedup=True)
+    note = judgement_note(lost, judgement(POSITIVE, 0.8, by_speedup=True))
+
+    assert note.startswith("The model as a whole gains: fewer draft tokens")
+    assert SPECULATE_FEWER not in note
 
 
 @pytest.mark.parametrize(
@@ -118,7 +128,7 @@ def test_a_temperature_that_loses_is_to_draft_less_and_speculation_is_for_the_mo
     ],
 )
 def test_a_model_that_loses_as_a_whole_may_do_without_speculation(lost, remedy):
-    assert judgement_note(lost, is_whole=True) == remedy
+    assert judgement_note(lost) == remedy
 
 
 def test_findings_take_the_place_of_the_general_remedy_and_a_schedule_is_advised_without_one():

@@ -5,9 +5,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sidecar.analysis.checklist.traffic import Traffic
-from sidecar.analysis.engine.polled_load import PolledLoad
-from sidecar.engine.methods import can_sample_drafts, drafts_by_token, given_up
+from sidecar.analysis.checklist.traffic import MOST, Traffic
+from sidecar.engine.methods import (
+    can_sample_drafts,
+    drafts_by_token,
+    drafts_with_a_model,
+    given_up,
+    offers_sampled_drafts,
+)
+from sidecar.requests.messages import Configuration, Hello
 
 HEAD_MODEL: Final = "YOUR-EAGLE3-HEAD"
 DRAFT_MODEL: Final = "YOUR-DRAFT-MODEL"
@@ -16,11 +22,7 @@ _DRAFT: Final = "draft_model"
 _SUFFIX: Final = "suffix"
 _SUFFIX_TOKENS: Final = 12  # as in docs/measurements/speedup.md
 _SAMPLES: Final = 0.3  # share of hot requests from which on drafts are to be sampled
-_MOSTLY_HOT: Final = 0.6  # from which on little of what a suffix tree proposes is accepted
 _REPEATS: Final = 0.3  # share of the requests whose outputs probably repeat much
-# Draft tokens by the mean number of requests running on an engine: verification takes compute.
-_TOKENS: Final = ((8, 3), (32, 2))
-_FEWEST_TOKENS: Final = 1
 
 
 class Reason(StrEnum):
@@ -36,7 +38,7 @@ class Candidate:
     """One method to try; ``options`` are its whole --speculative-config.
 
     ``gives_up`` is what vLLM does without because of it. ``is_ruled``: its acceptance rate alone
-    says something.
+    says something. ``has_model``: a model or a head of one drafts, so each draft token costs time.
     """
 
     method: str
@@ -44,6 +46,7 @@ class Candidate:
     options: Mapping[str, str | int]
     gives_up: tuple[str, ...]
     is_ruled: bool
+    has_model: bool
 
     @property
     def samples_drafts(self) -> bool:
@@ -51,40 +54,61 @@ class Candidate:
         return "draft_sample_method" in self.options
 
 
-def candidates(traffic: Traffic, load: PolledLoad) -> Iterator[Candidate]:
-    """The two to try first, in this order."""
-    tokens = _tokens(load)
-    repeats = max(traffic.structured, traffic.long_prompts) >= _REPEATS
-    head = _drafter(_EAGLE3, HEAD_MODEL, Reason.GUESSES_BEST, tokens, traffic)
+def candidates(traffic: Traffic, tokens: int, hello: Hello | None) -> Iterator[Candidate]:
+    """The two to try first, in this order.
 
-    if repeats and traffic.hot < _MOSTLY_HOT:
-        yield _candidate(_SUFFIX, Reason.REPEATS, {"num_speculative_tokens": _SUFFIX_TOKENS})
+    A model drafts so many ``tokens``. ``hello`` says what the engine has to give up, and its vLLM's
+    version; without one it is taken for the latest.
+    """
+    vllm = hello.vllm if hello is not None else None
+    configuration = hello.configuration if hello is not None else Configuration()
+    are_sampled = traffic.hot >= _SAMPLES and offers_sampled_drafts(vllm)
+    repeats = max(traffic.structured, traffic.long_prompts) >= _REPEATS
+
+    drafted = {"num_speculative_tokens": tokens}
+    head = _candidate(
+        _EAGLE3,
+        Reason.GUESSES_BEST,
+        {"model": HEAD_MODEL, **drafted, **_sampled(_EAGLE3, are_sampled=are_sampled)},
+        configuration,
+    )
+    if repeats and traffic.hot < MOST:
+        options = {"num_speculative_tokens": _SUFFIX_TOKENS}
+        yield _candidate(_SUFFIX, Reason.REPEATS, options, configuration)
         yield head
     else:
         yield head
-        yield _drafter(_DRAFT, DRAFT_MODEL, Reason.NO_HEAD, tokens, traffic)
+        yield _candidate(
+            _DRAFT,
+            Reason.NO_HEAD,
+            {"model": DRAFT_MODEL, **drafted, **_sampled(_DRAFT, are_sampled=are_sampled)},
+            configuration,
+        )
 
 
-def _tokens(load: PolledLoad) -> int:
-    """How many tokens a model drafts at this load."""
-    running = load.running or 0.0
-    return next((tokens for most, tokens in _TOKENS if running <= most), _FEWEST_TOKENS)
-
-
-def _drafter(method: str, model: str, reason: Reason, tokens: int, traffic: Traffic) -> Candidate:
-    """A model that drafts, sampled where enough of the requests are hot."""
-    options: dict[str, str | int] = {"model": model, "num_speculative_tokens": tokens}
+def _sampled(method: str, *, are_sampled: bool) -> dict[str, str]:
+    """The option that samples a model's drafts, where that is wanted and of use."""
     can_sample = can_sample_drafts(method, in_parallel=False, architectures=())
-    if can_sample and traffic.hot >= _SAMPLES:
-        options["draft_sample_method"] = "probabilistic"
-    return _candidate(method, reason, options)
+    return {"draft_sample_method": "probabilistic"} if are_sampled and can_sample else {}
 
 
-def _candidate(method: str, reason: Reason, options: Mapping[str, str | int]) -> Candidate:
+def _candidate(
+    method: str, reason: Reason, options: Mapping[str, str | int], configuration: Configuration
+) -> Candidate:
     return Candidate(
         method=method,
         reason=reason,
         options={"method": method, **options},
-        gives_up=given_up(method),
+        gives_up=_given_up(method, configuration),
         is_ruled=drafts_by_token(method, in_parallel=False),
+        has_model=drafts_with_a_model(method),
     )
+
+
+def _given_up(method: str, configuration: Configuration) -> tuple[str, ...]:
+    """What the engine has now, and not with the method."""
+    has = {
+        "async scheduling": configuration.async_scheduling,
+        "model runner V2": configuration.model_runner_v2,
+    }
+    return tuple(lost for lost in given_up(method) if has[lost])

@@ -1,16 +1,18 @@
 """The checklist: what speaks for and against speculation, before it is turned on.
 
-The limits are rules of thumb (docs/measure.md), so they decide what to try, not whether it pays.
+Its limits are rules of thumb (docs/measure.md), so they decide what to try, not whether it pays.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from sidecar.analysis.checklist.candidates import Candidate, candidates
-from sidecar.analysis.checklist.traffic import Traffic
+from sidecar.analysis.checklist.traffic import MOST, Traffic
 from sidecar.analysis.engine.polled_load import PolledLoad
+from sidecar.engine.methods import rejects_parameters
+from sidecar.requests.messages import Hello
 
 LEAST_POLLS: Final = 20  # busy polls below which nothing is said on the load
 
@@ -49,11 +51,11 @@ class Readiness(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Between which a value leaves a line undecided.
+class Thumb:
+    """A rule of thumb.
 
-    At ``pays`` and beyond, away from ``loses``, it speaks for speculation; at ``loses`` and beyond,
-    against it.
+    At ``pays`` and beyond, away from ``loses``, a value speaks for speculation; at ``loses`` and
+    beyond, against it. Between the two it leaves a line undecided.
     """
 
     pays: float
@@ -64,23 +66,35 @@ class Limits:
         if value is None:
             return Stance.UNKNOWN
 
-        sign = 1.0 if self.pays < self.loses else -1.0
-        if sign * value <= sign * self.pays:
+        if self.pays < self.loses:
+            does_pay = value <= self.pays
+            does_lose = value >= self.loses
+        else:
+            does_pay = value >= self.pays
+            does_lose = value <= self.loses
+
+        if does_pay:
             return Stance.FOR
-        return Stance.AGAINST if sign * value >= sign * self.loses else Stance.UNDECIDED
+        return Stance.AGAINST if does_lose else Stance.UNDECIDED
 
 
-MOST: Final = 0.6
-"""The share of cool requests that speaks for speculation, and of hot ones against it."""
-LIMITS: Final = {
-    Condition.OUTPUTS: Limits(50, 20),  # tokens, median
-    Condition.FIRST_TOKENS: Limits(0.4, 0.6),  # share of the requests, like the next three
-    Condition.PROMPTS: Limits(0.1, 0.5),
-    Condition.STRUCTURED: Limits(0.2, 0.6),
-    Condition.SAMPLING: Limits(0.2, 0.6),
-    Condition.LOAD: Limits(8, 32),  # requests running on an engine
-    Condition.QUEUE: Limits(0.1, 0.3),  # share of the polls
-    Condition.KV_CACHE: Limits(0.7, 0.9),
+THUMBS: Final = {
+    Condition.OUTPUTS: Thumb(50, 20),  # tokens, median
+    Condition.FIRST_TOKENS: Thumb(0.4, 0.6),  # share of the requests, like the next four
+    Condition.PROMPTS: Thumb(0.1, 0.5),
+    Condition.STRUCTURED: Thumb(0.2, 0.6),
+    Condition.SAMPLING: Thumb(0.2, 0.6),
+    Condition.PARAMETERS: Thumb(0.0, 0.01),
+    Condition.LOAD: Thumb(8, 32),  # requests running on an engine
+    Condition.QUEUE: Thumb(0.1, 0.3),  # share of the busy polls
+    Condition.KV_CACHE: Thumb(0.7, 0.9),  # usage that 95 % of them are below
+}
+# Draft tokens of a model, by what the load says: verification takes compute.
+_TOKENS: Final = {
+    Stance.FOR: 3,
+    Stance.UNDECIDED: 2,
+    Stance.AGAINST: 1,
+    Stance.UNKNOWN: 3,
 }
 # One of them is reason enough to leave speculation off for now.
 _BLOCKING: Final = frozenset(
@@ -106,9 +120,10 @@ class Line:
 class Checklist:
     """Whether speculation would suit a model that does not speculate.
 
-    ``traffic`` is None while no plug-in's numbers count. ``load`` is that of the busiest engine.
-    ``least`` is the number of requests below which nothing is said on them (``min_requests``).
-    ``candidates`` are what to try first, and empty unless there is something to try.
+    ``traffic`` is None while no plug-in's numbers count. ``load`` is that of the busiest engine, as
+    far as enough busy polls are known. ``least`` is the number of requests below which nothing is
+    said on them (``min_requests``). ``vllm`` is the version, as a confirmed plug-in says; None if
+    none does. ``candidates`` are what to try first, and empty unless there is something to try.
     """
 
     lines: tuple[Line, ...]
@@ -116,44 +131,60 @@ class Checklist:
     traffic: Traffic | None
     load: PolledLoad
     least: int
+    vllm: str | None = None
     candidates: tuple[Candidate, ...] = ()
 
     def lines_that(self, stance: Stance) -> list[Line]:
         """The lines with this stance."""
         return [line for line in self.lines if line.stance is stance]
 
+    def stance(self, condition: Condition) -> Stance:
+        """What the condition's line says."""
+        return next(line.stance for line in self.lines if line.condition is condition)
 
-def checklist(traffic: Traffic | None, loads: Sequence[PolledLoad], least: int) -> Checklist:
-    """The checklist of a model; ``loads`` are its engines'."""
+
+def checklist(
+    traffic: Traffic | None, loads: Sequence[PolledLoad], least: int, hello: Hello | None = None
+) -> Checklist:
+    """The checklist of a model; ``loads`` are its engines', ``hello`` that of a confirmed one."""
+    vllm = hello.vllm if hello is not None else None
     load = _busiest(loads)
     known = traffic if traffic is not None and traffic.requests >= least else None
-    stances = {**_of_requests(known), **_of_load(load)}
+    stances = {**_of_requests(known, vllm), **_of_load(load)}
     lines = tuple(Line(condition, stances[condition]) for condition in Condition)
 
     verdict = Readiness.INSUFFICIENT_DATA if known is None else _verdict(lines)
-    is_worth_trying = verdict in {Readiness.TRY, Readiness.UNDECIDED}
-    return Checklist(
+    result = Checklist(
         lines=lines,
         verdict=verdict,
         traffic=traffic,
         load=load,
         least=least,
-        candidates=tuple(candidates(known, load)) if known and is_worth_trying else (),
+        vllm=vllm,
     )
+    if known is None or verdict not in {Readiness.TRY, Readiness.UNDECIDED}:
+        return result
+
+    tokens = _TOKENS[stances[Condition.LOAD]]
+    return replace(result, candidates=tuple(candidates(known, tokens, hello)))
 
 
 def _busiest(loads: Sequence[PolledLoad]) -> PolledLoad:
-    """The engine with the most requests; a queue and a full cache are those of any engine."""
-    if not loads:
+    """The engine with the most requests; a queue and a full cache are those of any engine.
+
+    Without those that have been busy at too few polls.
+    """
+    known = [load for load in loads if load.busy_polls >= LEAST_POLLS]
+    if not known:
         return PolledLoad()
 
-    busiest = max(loads, key=lambda load: load.running or 0.0)
+    busiest = max(known, key=lambda load: load.running or 0.0)
     return PolledLoad(
         busy_polls=busiest.busy_polls,
         running=busiest.running,
         most=busiest.most,
-        queued=_highest(load.queued for load in loads),
-        kv_cache_high=_highest(load.kv_cache_high for load in loads),
+        queued=_highest(load.queued for load in known),
+        kv_cache_high=_highest(load.kv_cache_high for load in known),
     )
 
 
@@ -161,7 +192,7 @@ def _highest(values: Iterator[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _of_requests(traffic: Traffic | None) -> dict[Condition, Stance]:
+def _of_requests(traffic: Traffic | None, vllm: str | None) -> dict[Condition, Stance]:
     if traffic is None:
         return dict.fromkeys(_BY_REQUEST, Stance.UNKNOWN)
 
@@ -172,12 +203,17 @@ def _of_requests(traffic: Traffic | None) -> dict[Condition, Stance]:
         Condition.PROMPTS: traffic.long_prompts,
         Condition.STRUCTURED: traffic.structured,
         Condition.SAMPLING: traffic.shaped,
+        Condition.PARAMETERS: _most_rejected(traffic) if rejects_parameters(vllm) else 0.0,
     }
     return {
         Condition.TEMPERATURES: _of_temperatures(traffic),
-        Condition.PARAMETERS: Stance.AGAINST if traffic.rejected else Stance.FOR,
-        **{condition: LIMITS[condition].stance(value) for condition, value in values.items()},
+        **{condition: THUMBS[condition].stance(value) for condition, value in values.items()},
     }
+
+
+def _most_rejected(traffic: Traffic) -> float:
+    """The share of the requests with the most used one of the parameters that vLLM rejects."""
+    return max(traffic.rejected.values(), default=0.0)
 
 
 def _of_temperatures(traffic: Traffic) -> Stance:
@@ -187,16 +223,12 @@ def _of_temperatures(traffic: Traffic) -> Stance:
 
 
 def _of_load(load: PolledLoad) -> dict[Condition, Stance]:
-    is_enough = load.busy_polls >= LEAST_POLLS
     values = {
         Condition.LOAD: load.running,
         Condition.QUEUE: load.queued,
         Condition.KV_CACHE: load.kv_cache_high,
     }
-    return {
-        condition: LIMITS[condition].stance(value if is_enough else None)
-        for condition, value in values.items()
-    }
+    return {condition: THUMBS[condition].stance(value) for condition, value in values.items()}
 
 
 def _verdict(lines: Sequence[Line]) -> Readiness:

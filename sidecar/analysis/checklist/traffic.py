@@ -8,7 +8,7 @@ from typing import Final
 
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.windows.growth import HOUR
-from sidecar.analysis.windows.recent import Recent, count_bin
+from sidecar.analysis.windows.recent import Recent, relative_bin
 from sidecar.analysis.windows.sums import SlidingSums
 from sidecar.engine.methods import REJECTED
 from sidecar.requests.messages import FinishedRequest
@@ -18,6 +18,8 @@ COOL: Final = 0.5
 """The highest temperature at which a request is cool."""
 HOT: Final = 0.8
 """Above this temperature a request is hot."""
+MOST: Final = 0.6
+"""From this share on, most of the requests are cool or hot."""
 LONG_PROMPT: Final = 8192
 """Prompts of more tokens are long."""
 _HALF: Final = 0.5  # of a request's time before its first token, from which on that bounds it
@@ -67,18 +69,15 @@ class TrafficWindow:
 
     def __init__(self) -> None:
         self._counts = SlidingSums[str, int](HOUR)
-        self._temperatures = Recent(HOUR, count_bin)  # hundredths
-        self._prompts = Recent(HOUR, count_bin)
-        self._outputs = Recent(HOUR, count_bin)
+        self._temperatures = Recent(HOUR, relative_bin)  # hundredths
+        self._prompts = Recent(HOUR, relative_bin)
+        self._outputs = Recent(HOUR, relative_bin)
         self._begun: float | None = None
         self._at = 0.0
 
     def add(self, at: float, requests: Sequence[FinishedRequest]) -> None:
-        """Adds requests that finished before ``at``, a poll's time.
-
-        Those with drafts are of a model that speculates, which has no checklist.
-        """
-        counted = [one for one in requests if not one.drafts and one.outcome is not Outcome.ERROR]
+        """Adds requests that finished before ``at``, a poll's time, without speculation."""
+        counted = [one for one in requests if one.outcome is not Outcome.ERROR]
         if not counted:
             return
 

@@ -121,6 +121,7 @@ class EngineState:
             self._clock = StepClock()
             self._unreported = {}
             self._unreported_seconds = 0.0
+            self.polled_load = PolledLoadWindow()  # it may have speculated until then
 
         self.grown = None
         self.steps = None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.windows.growth import HOUR
-from sidecar.analysis.windows.recent import Recent, count_bin, duration_bin
+from sidecar.analysis.windows.recent import Recent, relative_bin
 from sidecar.engine.names import Gauge
 
 
@@ -13,10 +13,10 @@ from sidecar.engine.names import Gauge
 class PolledLoad:
     """An engine's load over the last hour.
 
-    ``busy_polls`` are those at which requests ran or waited; all but the quantile of the KV cache,
-    which is of all polls, is of them. ``running`` is the mean number of requests running, ``most``
-    the highest, ``queued`` the share of the polls at which requests waited for capacity, 0 to 1.
-    ``kv_cache_high`` is the usage that 95 % of the polls were below. None: vLLM does not show it.
+    ``busy_polls`` are those at which requests ran or waited, and the rest is of these alone.
+    ``running`` is the mean number of requests running, ``most`` the highest, ``queued`` the share
+    of the polls at which requests waited for capacity, 0 to 1. ``kv_cache_high`` is the usage that
+    95 % of the polls were below. None: vLLM does not show it.
     """
 
     busy_polls: int = 0
@@ -30,9 +30,9 @@ class PolledLoadWindow:
     """Takes one poll after another; bounded whatever vLLM shows."""
 
     def __init__(self) -> None:
-        self._running = Recent(HOUR, count_bin)  # these two of busy polls
-        self._queued = Recent(HOUR, count_bin)
-        self._usage = Recent(HOUR, duration_bin)
+        self._running = Recent(HOUR, relative_bin)  # all of busy polls
+        self._queued = Recent(HOUR, relative_bin)
+        self._usage = Recent(HOUR, relative_bin)
 
     def observe(self, at: float, gauges: Mapping[Gauge, float]) -> None:
         """Adds a poll at ``at``, Unix seconds."""
@@ -44,9 +44,9 @@ class PolledLoadWindow:
             self._running.add(at, [running])
             self._queued.add(at, [1.0 if waits else 0.0])
 
-        usage = gauges.get(Gauge.KV_CACHE_USAGE)
-        if usage is not None:
-            self._usage.add(at, [usage])
+            usage = gauges.get(Gauge.KV_CACHE_USAGE)
+            if usage is not None:
+                self._usage.add(at, [usage])
 
         for recent in (self._running, self._queued, self._usage):
             recent.drop(at)

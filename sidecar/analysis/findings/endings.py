@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from sidecar.analysis.endings import EndingChange
 from sidecar.analysis.findings.finding import Finding
-from sidecar.analysis.findings.rule import Place, Rule
+from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
 from sidecar.requests.tables import EMPTY, LOOP, Ending
 
@@ -76,6 +76,6 @@ def _ending_badly(kind: type[EndsBadly], situation: Situation) -> Iterator[EndsB
 
 
 RULES: Final = (
-    Rule(kind=Looping, gate=looping, place=Place.OUTPUT),
-    Rule(kind=EmptyReplies, gate=empty_replies, place=Place.OUTPUT),
+    FindingRule(kind=Looping, gate=looping, place=Place.OUTPUT),
+    FindingRule(kind=EmptyReplies, gate=empty_replies, place=Place.OUTPUT),
 )

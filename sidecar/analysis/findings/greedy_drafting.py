@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 from sidecar.analysis.evidence import Acceptance, sum_windows
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.rates import break_even_acceptance, is_below
-from sidecar.analysis.findings.rule import Place, Rule
+from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.report import TemperatureReport
 from sidecar.analysis.split.strata import Difference, Sums, total
@@ -178,5 +178,7 @@ def _with_enough_requests(
     return (part.temperature for part in hot_parts if (_seen(part).requests or 0) >= least)
 
 
-GREEDY_DRAFTING: Final = Rule(kind=GreedyDrafting, gate=greedy_drafting, place=Place.DRAFTING)
+GREEDY_DRAFTING: Final = FindingRule(
+    kind=GreedyDrafting, gate=greedy_drafting, place=Place.DRAFTING
+)
 RULES: Final = (GREEDY_DRAFTING,)

@@ -18,7 +18,7 @@ from sidecar.analysis.findings.rates import (
     cost_of,
     is_below,
 )
-from sidecar.analysis.findings.rule import Place, Rule
+from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.request_count import RequestCount
 from sidecar.analysis.split.tallies import NO_ADAPTER, GroupReport
@@ -180,21 +180,23 @@ def forbidden_drafts(situation: Situation) -> Iterator[ForbiddenDrafts]:
 # an engine's requests may be those of a group
 _SAME_REQUESTS: Final = (ONE_ENGINE,)
 RULES: Final = (
-    Rule(kind=StructuredOutput, gate=structured_output, place=Place.PART, unless=_SAME_REQUESTS),
-    Rule(
+    FindingRule(
+        kind=StructuredOutput, gate=structured_output, place=Place.PART, unless=_SAME_REQUESTS
+    ),
+    FindingRule(
         kind=ForbiddenDrafts,
         gate=forbidden_drafts,
         place=Place.PART,
         unless=_SAME_REQUESTS,
         counts=(UNDRAFTED_TOKENS,),
     ),
-    Rule(
+    FindingRule(
         kind=Sampling,
         gate=sampling,
         place=Place.PART,
         # draft sampling and filters both explain hot requests
         unless=(*_SAME_REQUESTS, GREEDY_DRAFTING),
     ),
-    Rule(kind=Adapter, gate=adapter, place=Place.PART, unless=_SAME_REQUESTS),
-    Rule(kind=LongPrompts, gate=long_prompts, place=Place.PART, unless=_SAME_REQUESTS),
+    FindingRule(kind=Adapter, gate=adapter, place=Place.PART, unless=_SAME_REQUESTS),
+    FindingRule(kind=LongPrompts, gate=long_prompts, place=Place.PART, unless=_SAME_REQUESTS),
 )

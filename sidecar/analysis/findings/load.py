@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.findings.finding import Finding
-from sidecar.analysis.findings.rule import Place, Rule
+from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.speed.speedup import LoadReport
@@ -65,5 +65,5 @@ def _speedup_below(load: LoadReport, running: float) -> float | None:
     return load.plain_seconds / load.actual_seconds
 
 
-LOAD: Final = Rule(kind=Load, gate=load, place=Place.NUMBER)
+LOAD: Final = FindingRule(kind=Load, gate=load, place=Place.NUMBER)
 RULES: Final = (LOAD,)

@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.load import LOAD
-from sidecar.analysis.findings.rule import Place, Rule
+from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.speed.speedup import Speedup
 
@@ -58,7 +58,7 @@ def _clearly_loses(speedup: Speedup, situation: Situation) -> bool:
     return speedup.ratio + CONFIDENCE * speedup.error < line
 
 
-LONG_CONTEXTS: Final = Rule(
+LONG_CONTEXTS: Final = FindingRule(
     kind=LongContexts, gate=long_contexts, place=Place.NUMBER, unless=(LOAD,)
 )
 RULES: Final = (LONG_CONTEXTS,)

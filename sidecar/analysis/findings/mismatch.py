@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from sidecar.analysis.findings.finding import Finding
-from sidecar.analysis.findings.rule import Place, Rule
+from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
 
 
@@ -24,4 +24,4 @@ def mismatch(situation: Situation) -> Iterator[Mismatch]:
         yield Mismatch(acceptance=judgement.acceptance, cost=1.0)
 
 
-RULES: Final = (Rule(kind=Mismatch, gate=mismatch, place=Place.COLLAPSE),)
+RULES: Final = (FindingRule(kind=Mismatch, gate=mismatch, place=Place.COLLAPSE),)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from sidecar.analysis.findings.finding import Finding
-from sidecar.analysis.findings.rule import Place, Rule
+from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.report import EngineReport
 from sidecar.engine.methods import drafts_with_a_model
@@ -49,4 +49,4 @@ def _fewest_tokens(speculation: Speculation) -> int:
     return min([speculation.num_speculative_tokens, *scheduled])
 
 
-RULES: Final = (Rule(kind=NotSpeculating, gate=not_speculating, place=Place.NO_DRAFTS),)
+RULES: Final = (FindingRule(kind=NotSpeculating, gate=not_speculating, place=Place.NO_DRAFTS),)

@@ -8,7 +8,7 @@ from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.load import LOAD
 from sidecar.analysis.findings.long_contexts import LONG_CONTEXTS
-from sidecar.analysis.findings.rule import Place, Rule
+from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
 
 
@@ -60,6 +60,6 @@ def _cost(tokens: TokensAdvice) -> float:
 
 _SAME_LOSS: Final = (LOAD, LONG_CONTEXTS)
 RULES: Final = (
-    Rule(kind=TooManyTokens, gate=too_many_tokens, place=Place.NUMBER, unless=_SAME_LOSS),
-    Rule(kind=TooFewTokens, gate=too_few_tokens, place=Place.NUMBER, unless=_SAME_LOSS),
+    FindingRule(kind=TooManyTokens, gate=too_many_tokens, place=Place.NUMBER, unless=_SAME_LOSS),
+    FindingRule(kind=TooFewTokens, gate=too_few_tokens, place=Place.NUMBER, unless=_SAME_LOSS),
 )

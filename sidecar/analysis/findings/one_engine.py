@@ -10,7 +10,7 @@ from sidecar.analysis.findings.rates import (
     cost_of,
     is_below,
 )
-from sidecar.analysis.findings.rule import Place, Rule
+from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
 
 
@@ -46,5 +46,5 @@ def one_engine(situation: Situation) -> Iterator[OneEngine]:
     )
 
 
-ONE_ENGINE: Final = Rule(kind=OneEngine, gate=one_engine, place=Place.PART)
+ONE_ENGINE: Final = FindingRule(kind=OneEngine, gate=one_engine, place=Place.PART)
 RULES: Final = (ONE_ENGINE,)

@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 
 from sidecar.analysis.engine.cache import sum_caches
 from sidecar.analysis.findings.finding import Finding
-from sidecar.analysis.findings.rule import Place, Rule
+from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.report import EngineReport
 from sidecar.engine.methods import drops_last_block
@@ -64,4 +64,4 @@ def _drops(engine: EngineReport) -> bool:
     return is_before_032 and drops_last_block(speculation.method)
 
 
-RULES: Final = (Rule(kind=PrefixCache, gate=prefix_cache, place=Place.COSTS_NO_STEP),)
+RULES: Final = (FindingRule(kind=PrefixCache, gate=prefix_cache, place=Place.COSTS_NO_STEP),)

@@ -15,9 +15,9 @@ from sidecar.analysis.findings import (
     prefix_cache,
     room,
 )
-from sidecar.analysis.findings.rule import Rule
+from sidecar.analysis.findings.rule import FindingRule
 
-RULES: Final[tuple[Rule, ...]] = (
+RULES: Final[tuple[FindingRule, ...]] = (
     *endings.RULES,
     *greedy_drafting.RULES,
     *groups.RULES,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from sidecar.analysis.findings.finding import Finding
-from sidecar.analysis.findings.rule import Place, Rule
+from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.engine.methods import drafts_with_a_model, is_mtp
@@ -101,4 +101,4 @@ def _share_of_layers(model: ModelReport) -> float | None:
     return drafting / (layers + drafting) if layers and drafting else None
 
 
-RULES: Final = (Rule(kind=Room, gate=room, place=Place.COSTS_NO_STEP),)
+RULES: Final = (FindingRule(kind=Room, gate=room, place=Place.COSTS_NO_STEP),)

@@ -30,7 +30,7 @@ class Place(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class FindingRule:
     """One kind of finding.
 
     ``gate`` gives the findings of the kind in a situation, mostly one or none. With a finding of a
@@ -41,5 +41,5 @@ class Rule:
     kind: type[Finding]
     gate: Callable[[Situation], Iterable[Finding]]
     place: Place
-    unless: tuple["Rule", ...] = ()
+    unless: tuple["FindingRule", ...] = ()
     counts: tuple[RequestCount, ...] = ()

@@ -161,7 +161,7 @@ def claimants(lives: Sequence[Life]) -> list[Life]:
     A life that has left is of the past once one that began after it is confirmed.
     """
     for place, life in enumerate(lives):
-        if life.trust.is_proven and life.trust.follows_another and life.connections:
+        if life.trust.is_proven and life.trust.follows_another:
             for earlier in lives[:place]:
                 earlier.is_past |= not earlier.connections
     return [life for life in lives if _claims(life)]

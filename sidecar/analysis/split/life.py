@@ -87,6 +87,8 @@ class Life:
         self.is_over = False  # its process of vLLM has ended
         self.is_past = False  # it has left, and another life of its engine has taken its place
         self.is_before_reset = False  # it has left, and vLLM's counters have started again since
+        # vLLM's counters have started again in its time: what they have of its own is not known
+        self.spans_reset = False
         self.has_counted = False  # its numbers have been part of the split
 
         self.reports = 0

@@ -115,6 +115,7 @@ class Lives:
             life.trust = Trust()
 
         life.is_past = False
+        life.is_before_reset = False
         self._end(connection)
         life.connections.add(connection)
         self._connected[connection] = life
@@ -133,7 +134,7 @@ class Lives:
 
         reset_after = self._reset_after.get(life.key)
         if reset_after is not None and hello.started <= reset_after:
-            life.trust.outlive_counters()
+            life.trust.compare_growth_only()
         return life
 
     def _report(self, life: Life, part: ReportPart) -> None:
@@ -330,16 +331,17 @@ class Lives:
             is_new = life.hello.started > self._latest_poll
             is_known = life.trust.is_proven or life.has_counted
             if (life.connections or is_new) and not is_known:
-                life.trust = Trust(is_new=life.from_start)
+                life.trust = Trust(is_new=life.from_start, may_be_older=True)
             else:
                 life.end()
 
     def _restart_counters(self, key: EngineKey) -> None:
         counted = self._counted.get(key, {})
         for life in self._of(key):
+            life.spans_reset = True
             life.trust.restart_counters(counted, (life.latest or Cut()).totals)
             if not life.connections:  # it may come back, and had counted more than it reported
-                life.trust.outlive_counters()
+                life.trust.compare_growth_only()
                 life.is_past = True
                 life.is_before_reset = True
 
@@ -357,10 +359,14 @@ class Lives:
             if life.reports != life.trust.reports:
                 life.latest_at = at
 
-            earlier = [one for one in lives[:place] if one.has_left]
+            left = [one for one in lives[:place] if one.has_left]
+            earlier = [one for one in left if not one.spans_reset]
             others = [one for one in lives if one.connections and one is not life]
             is_shared = any(one.observes for one in others)
-            life.trust.began_midway |= bool(earlier)
+            life.trust.began_midway |= bool(left)
+            if len(earlier) < len(left):
+                life.trust.compare_growth_only()
+
             polled = PolledLife(
                 at=at,
                 reports=life.reports,
@@ -456,7 +462,12 @@ class Lives:
             elif life.confirmed is not None and life.latest is life.confirmed:
                 early, recent = life.take_finished()
                 if early or recent:
-                    yield FinishedRequests(key=life.key, early=tuple(early), recent=tuple(recent))
+                    yield FinishedRequests(
+                        key=life.key,
+                        is_plain=life.hello.speculation is None,
+                        early=tuple(early),
+                        recent=tuple(recent),
+                    )
             elif not life.connections:  # its report will not be completed
                 reason = UNCONFIRMED if life.confirmed is None else LOST
                 self._dropped[reason] += life.abandon_requests()

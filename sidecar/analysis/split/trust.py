@@ -281,7 +281,7 @@ class Trust:
         # whether it may, since all that vLLM has counted has not yet agreed with it
         self._may_be_midway = is_new
         self._may_be_older = may_be_older
-        self._have_counters_restarted = False
+        self._only_growth_tells = False
         self._growth_proof = _GrowthProof()
         self._cut_before: _Comparison | None = None  # of the last poll, for the growth
         self._idle_at: float | None = None  # the last poll at which nothing had been counted
@@ -339,7 +339,7 @@ class Trust:
         self.began_midway = False
         self._may_be_midway = False
         self._may_be_older = True
-        self._have_counters_restarted = any(
+        self._only_growth_tells = any(
             number > counted.get(name, number) for name, number in total.items()
         )
 
@@ -348,9 +348,12 @@ class Trust:
         self._growth_proof.is_of_known |= self.is_proven
         self._may_be_older = True
 
-    def outlive_counters(self) -> None:
-        """The life is older than vLLM's counters; what it had counted before them is unknown."""
-        self._have_counters_restarted = True
+    def compare_growth_only(self) -> None:
+        """The life's totals are not of the time of vLLM's counters.
+
+        It is older than these, or they have an unknown part of what a life before it had counted.
+        """
+        self._only_growth_tells = True
 
     def compare(self, life: PolledLife, tolerance: float) -> None:
         """Takes in a good poll. The two totals may differ by the fraction ``tolerance``."""
@@ -368,6 +371,7 @@ class Trust:
 
         cut = self._beside(names, life.total, life.counted)
         self._mark(life.at, cut)
+        self._note_origin(cut, tolerance)
         self._note_growth(cut, tolerance, life)
         self._note_whole(cut, tolerance, life)
         standing, told = self._find(cut, tolerance, life)
@@ -470,6 +474,15 @@ class Trust:
         if self._least is not None and (standing is Standing.AGREES or is_first):
             self._next_mark = cut
 
+    def _note_origin(self, cut: _Comparison, tolerance: float) -> None:
+        """Forgets an origin that is of a vLLM before this one.
+
+        It is where the cut has all that is counted.
+        """
+        is_beyond = self._whole(cut).is_above(tolerance)
+        if is_beyond and self._as_of_now(cut).is_telling_and_within(tolerance):
+            self.forget_origin()
+
     def _note_growth(self, cut: _Comparison, tolerance: float, life: PolledLife) -> None:
         """Notes whether the growth proves a life whose totals are too high.
 
@@ -500,7 +513,7 @@ class Trust:
         """Notes whether the cut, or the cut and earlier lives' reports, are all that vLLM has."""
         self.explains_all = False
         whole = self._whole(cut)
-        if self._is_older or life.is_succeeded or whole.is_above(tolerance):
+        if self._does_only_growth_tell or life.is_succeeded or whole.is_above(tolerance):
             return
 
         if whole.is_telling_and_within(tolerance):
@@ -510,9 +523,9 @@ class Trust:
             self.explains_all = self._has_rest(cut, life, tolerance)
 
     @property
-    def _is_older(self) -> bool:
-        """Whether vLLM's counters are younger than the life, so that its totals are higher."""
-        return self._have_counters_restarted or self._growth_proof.is_complete
+    def _does_only_growth_tell(self) -> bool:
+        """Whether the totals are not of the time of vLLM's counters, as far as is known."""
+        return self._only_growth_tells or self._growth_proof.is_complete
 
     def _whole(self, cut: _Comparison) -> _Comparison:
         """The cut beside all that vLLM has counted since the life began."""
@@ -527,7 +540,7 @@ class Trust:
     ) -> tuple[Standing, _Comparison]:
         """How the cut compares, and what tells it: the cut itself, or its growth since a mark."""
         growth = cut.since(self._marks[0].comparison) if self._marks else None
-        if self._is_older:
+        if self._does_only_growth_tell:
             return _standing(growth or cut, tolerance, is_known=growth is not None)
 
         whole = self._whole(cut)
@@ -587,9 +600,9 @@ class Trust:
         """How much of vLLM's count the split has, with what lives before this one contribute.
 
         An engine core that ended before it could send its last counts is missing there, however
-        well the next one agrees. What the counters had before they started again is not known.
+        well the next one agrees. Where only growth tells, it is not known how much that is.
         """
-        if self._is_older:
+        if self._does_only_growth_tell:
             return told.ratio
         return self._as_of_now(cut).plus(counting).ratio
 

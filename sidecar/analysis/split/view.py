@@ -32,10 +32,12 @@ class CountedLife:
 class FinishedRequests:
     """The requests of one engine that finished since the last poll.
 
-    Those that are ``early`` finished before this sidecar listened, at any time.
+    Those that are ``early`` finished before this sidecar listened, at any time. ``is_plain``: the
+    engine does not speculate, as its confirmed plug-in says.
     """
 
     key: EngineKey
+    is_plain: bool
     early: tuple[FinishedRequest, ...]
     recent: tuple[FinishedRequest, ...]
 

@@ -10,9 +10,9 @@ from typing import Final
 from sidecar.analysis.windows.sums import SlidingSums
 
 ACCEPTANCE_BIN: Final = 0.005  # width of an acceptance rate's bin
-DURATION_BIN: Final = 1.02  # a duration's bin ends at its start times this
-_SHORTEST: Final = 1e-6  # seconds; shorter durations share a bin with it
-_LONGEST: Final = 1e6  # seconds; longer ones share a bin with it
+RELATIVE_BIN: Final = 1.02  # the bin of a relative value ends at its start times this
+_LEAST: Final = 1e-6  # lower values share a bin with it
+_MOST: Final = 1e6  # higher ones share a bin with it
 
 
 def acceptance_bin(rate: float) -> int:
@@ -20,18 +20,13 @@ def acceptance_bin(rate: float) -> int:
     return int(rate / ACCEPTANCE_BIN)
 
 
-def duration_bin(seconds: float) -> int:
-    """The bin of a duration, at least 0 seconds."""
-    bounded = min(max(seconds, _SHORTEST), _LONGEST)
-    return math.floor(math.log(bounded, DURATION_BIN))
+def relative_bin(value: float) -> int:
+    """The bin of a value of any unit, at least 0, whose relative error matters.
 
-
-def count_bin(count: float) -> int:
-    """The bin of a number of things, at least 0.
-
-    It is as narrow as a duration's, so every number below 50 has its own.
+    Every whole number below 50 has its own.
     """
-    return duration_bin(count)
+    bounded = min(max(value, _LEAST), _MOST)
+    return math.floor(math.log(bounded, RELATIVE_BIN))
 
 
 class Ordered:

@@ -125,8 +125,8 @@ def add_request_arguments(parser: argparse.ArgumentParser, description: str | No
     )
 
     prompts = (
-        "lines of text, .jsonl, or a .json list such as ShareGPT's; "
-        "the first 10,000 (default: 20 built in)"
+        "lines of text, or .jsonl or a .json list of strings or of objects with prompt, messages"
+        " or conversations (ShareGPT's); the first 10,000 (default: 20 built in)"
     )
     group.add_argument("--prompts", type=Path, metavar="FILE", help=prompts)
 

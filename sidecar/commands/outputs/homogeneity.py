@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final, Self
 
-FEWEST: Final = 10
-"""Times that a choice is seen, in both samples together, to be a class of its own."""
+FEWEST: Final = 5
+"""Times that a choice is expected in each of the two samples to be a class of its own (Cochran)."""
 POWER: Final = 0.8
 """The chance to notice a difference that is said to be noticeable."""
 # A choice of this probability is what a difference is stated for.
@@ -63,20 +63,24 @@ def total(parts: Iterable[Homogeneity]) -> Homogeneity:
 def homogeneity(one: Counter[int], other: Counter[int]) -> Homogeneity:
     """The choices of two samples in one context.
 
-    Choices seen less often than ``FEWEST`` are one class together.
+    Choices expected less often than ``FEWEST`` in one of them are one class together.
     """
-    both = one + other
-    common = [choice for choice, times in both.items() if times >= FEWEST]
-    classes = [(one[choice], other[choice]) for choice in common]
-
     first = one.total()
     second = other.total()
+    if min(first, second) < 2 * FEWEST:
+        return Homogeneity()
+
+    both = one + other
+    smaller = min(first, second) / (first + second)  # its share of what both have seen
+    common = [choice for choice, times in both.items() if times * smaller >= FEWEST]
+    classes = [(one[choice], other[choice]) for choice in common]
+
     rare_in_first = first - sum(one[choice] for choice in common)
     rare_in_second = second - sum(other[choice] for choice in common)
-    if rare_in_first + rare_in_second >= FEWEST:
+    if (rare_in_first + rare_in_second) * smaller >= FEWEST:
         classes.append((rare_in_first, rare_in_second))
 
-    if min(first, second) < FEWEST or len(classes) < 2:
+    if len(classes) < 2:
         return Homogeneity()
 
     scale = math.sqrt(second / first)

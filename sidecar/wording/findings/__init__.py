@@ -20,5 +20,5 @@ _BY_KIND: Final[Mapping[type[Finding], AnyWords]] = {words.kind: words for words
 
 
 def explanations(model: ModelReport) -> list[Explanation]:
-    """The model's findings in words, the most expensive first."""
+    """The model's findings in words, what to do first first."""
     return [_BY_KIND[type(finding)].explain(finding, model) for finding in model.findings]

@@ -592,6 +592,30 @@ def test_an_engine_core_that_follows_one_whose_counters_began_anew_takes_its_pla
     assert engine(server).coverage == 1.0
 
 
+def test_what_a_vllm_before_had_counted_is_no_origin_where_nothing_told_of_its_restart():
+    """Its page has no start time, and the new one had counted more when it was first read."""
+    server = Server(thresholds={"min_requests": 1})
+    server.poll(snap(drafts=37), start=None)
+    new = PluginEnd(server, started=server.at + 0.1).serve(drafts=90)
+    for _ in range(60):
+        new.serve(drafts=10).tick()
+        server.poll(new.counted(), start=None)
+
+    assert (server.model().no_split, drafts(server)) == (None, 690)
+
+
+def test_counters_made_anew_that_look_like_a_restart_of_vllm_leave_no_life_in_doubt():
+    """The page has no start time and no other engine that would go on."""
+    server = Server(thresholds={"min_requests": 1})
+    life = PluginEnd(server, started=1.0).serve(drafts=1000).tick()
+    for number in range(100):
+        life.serve(drafts=10).tick()
+        counted = 100 + 10 * number if number < 5 else 10 * (number - 4)
+        server.poll(snap(drafts=counted), start=None)
+
+    assert (server.model().no_split, drafts(server)) == (None, 2000)
+
+
 def test_growth_that_had_agreed_and_no_longer_does_withdraws_the_confirmation():
     server = Server(thresholds={"min_requests": 1})
     plugin = PluginEnd(server, started=1.0).serve(drafts=1000).tick()

@@ -331,7 +331,7 @@ class Lives:
             is_new = life.hello.started > self._latest_poll
             is_known = life.trust.is_proven or life.has_counted
             if (life.connections or is_new) and not is_known:
-                life.trust = Trust(is_new=life.from_start)
+                life.trust = Trust(is_new=life.from_start, may_be_older=True)
             else:
                 life.end()
 

@@ -405,7 +405,7 @@ class Trust:
     ) -> tuple[Standing, _Comparison]:
         """How the cut compares, and what tells it: the cut itself, or its growth since a mark."""
         growth = cut.since(self._marks[0].cut) if self._marks else None
-        whole = self._as_of_now(cut).less(self._origin)
+        whole = self._beyond_origin(cut, tolerance)
         self.explains_all = False
         if whole.is_above(tolerance) and life.is_alone and not life.is_succeeded:
             self._only_growth_tells |= self._seems_older(cut, tolerance)
@@ -427,6 +427,18 @@ class Trust:
 
         standing, told = _standing(growth, tolerance)
         return standing, told if standing is Standing.DIFFERS else whole
+
+    def _beyond_origin(self, cut: _Comparison, tolerance: float) -> _Comparison:
+        """The cut beside what vLLM has counted beyond the origin.
+
+        That may be of a vLLM before this one: where the cut has all that is counted, it was.
+        """
+        whole = self._as_of_now(cut)
+        beyond = whole.less(self._origin)
+        if not beyond.is_above(tolerance) or not whole.is_telling_and_within(tolerance):
+            return beyond
+        self.forget_origin()
+        return whole
 
     def _seems_older(self, cut: _Comparison, tolerance: float) -> bool:
         """Whether vLLM's counters seem to be younger than the life, so that its totals are higher.

@@ -116,7 +116,7 @@ def test_a_few_requests_with_a_parameter_that_vllm_rejects_are_counted():
 
 
 def test_an_old_vllm_rejects_no_parameter():
-    """It serves them without drafts; the numbers of what it would reject are of no use."""
+    """That began with 0.14, so until then it is no reason to leave speculation off."""
     used = replace(GOOD, rejected={"min_p": 0.25})
     text = checklist_text(checklist(used, [LIGHT], LEAST, hello("0.13.0")))
     rows = {row[0]: row[1:] for row in text.rows}

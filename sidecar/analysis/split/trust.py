@@ -98,7 +98,6 @@ class _Comparison:
     def plus(self, others: Totals) -> "_Comparison":
         """The cut together with what ``others`` have counted for the same engine."""
         total = {name: number + others.get(name, 0) for name, number in self.total.items()}
-
         return replace(self, total=total)
 
     def is_telling(self, tolerance: float) -> bool:
@@ -283,7 +282,7 @@ class Trust:
         self._may_be_older = may_be_older
         self._only_growth_tells = False
         self._growth_proof = _GrowthProof()
-        self._cut_before: _Comparison | None = None  # of the last poll, for the growth
+        self._comparison_before: _Comparison | None = None  # of the last poll, for the growth
         self._idle_at: float | None = None  # the last poll at which nothing had been counted
         self.has_begun = False  # whether it has been compared at a poll
         self.reports = 0  # as of the last poll
@@ -330,7 +329,7 @@ class Trust:
         self._next_mark = None
         self._growth_proof.begin_again()
         self._growth_proof.is_of_known |= self.is_proven
-        self._cut_before = None
+        self._comparison_before = None
         self._counted = None
         self._before_latest = None
         self._least = None
@@ -369,12 +368,12 @@ class Trust:
             self._wait()
             return
 
-        cut = self._beside(names, life.total, life.counted)
-        self._mark(life.at, cut)
-        self._note_origin(cut, tolerance)
-        self._note_growth(cut, tolerance, life)
-        self._note_whole(cut, tolerance, life)
-        standing, told = self._find(cut, tolerance, life)
+        comparison = self._beside(names, life.total, life.counted)
+        self._mark(life.at, comparison)
+        self._note_origin(comparison, tolerance)
+        self._note_growth(comparison, tolerance, life)
+        self._note_whole(comparison, tolerance, life)
+        standing, told = self._find(comparison, tolerance, life)
         if standing is Standing.AGREES and not (self.is_proven or told.is_telling(tolerance)):
             standing = Standing.WAITS
 
@@ -382,13 +381,15 @@ class Trust:
         if standing is Standing.DIFFERS or is_silent:
             self._differ(life.at, told.farthest(tolerance), is_silent=is_silent)
         elif standing is Standing.AGREES:
-            share = self.ratio if life.is_succeeded else self._share(cut, told, life.counting)
+            share = self.ratio
+            if not life.is_succeeded:
+                share = self._share(comparison, told, life.counting)
             self._agree(share)
         else:
             self._off_since = None
             self._wait()
 
-        self._note_for_a_mark(cut, standing)
+        self._note_for_a_mark(comparison, standing)
 
     def contradict(self) -> None:
         """The life contradicts itself, so nothing of it is compared."""
@@ -447,18 +448,18 @@ class Trust:
             most={name: counted[name] for name in names},
         )
 
-    def _mark(self, at: float, cut: _Comparison) -> None:
+    def _mark(self, at: float, comparison: _Comparison) -> None:
         """Marks the cut of the last poll.
 
         By now, vLLM's API server has counted all of it.
         """
-        if self._marks and self._marks[0].comparison.total.keys() != cut.total.keys():
+        if self._marks and self._marks[0].comparison.total.keys() != comparison.total.keys():
             self._marks.clear()
 
         following = self._next_mark
         self._next_mark = None
-        if following is not None and following.total.keys() == cut.total.keys():
-            self._add_mark(_Mark(at, replace(following, most=cut.most)))
+        if following is not None and following.total.keys() == comparison.total.keys():
+            self._add_mark(_Mark(at, replace(following, most=comparison.most)))
 
         while len(self._marks) > 1 and at - self._marks[1].at >= _SPAN:
             self._marks.popleft()
@@ -469,21 +470,21 @@ class Trust:
         if is_first or (self.is_proven and mark.at - self._marks[-1].at >= _MARK_EVERY):
             self._marks.append(mark)
 
-    def _note_for_a_mark(self, cut: _Comparison, standing: Standing) -> None:
+    def _note_for_a_mark(self, comparison: _Comparison, standing: Standing) -> None:
         is_first = standing is Standing.WAITS and not self._marks
         if self._least is not None and (standing is Standing.AGREES or is_first):
-            self._next_mark = cut
+            self._next_mark = comparison
 
-    def _note_origin(self, cut: _Comparison, tolerance: float) -> None:
+    def _note_origin(self, comparison: _Comparison, tolerance: float) -> None:
         """Forgets an origin that is of a vLLM before this one.
 
         It is where the cut has all that is counted.
         """
-        is_beyond = self._whole(cut).is_above(tolerance)
-        if is_beyond and self._as_of_now(cut).is_telling_and_within(tolerance):
+        is_beyond = self._whole(comparison).is_above(tolerance)
+        if is_beyond and self._as_of_now(comparison).is_telling_and_within(tolerance):
             self.forget_origin()
 
-    def _note_growth(self, cut: _Comparison, tolerance: float, life: PolledLife) -> None:
+    def _note_growth(self, comparison: _Comparison, tolerance: float, life: PolledLife) -> None:
         """Notes whether the growth proves a life whose totals are too high.
 
         It may be older than vLLM's counters.
@@ -492,64 +493,64 @@ class Trust:
             return
 
         may_be_its_own = life.is_only or self._growth_proof.is_of_known
-        is_too_high = self._whole(cut).is_above(tolerance)
+        is_too_high = self._whole(comparison).is_above(tolerance)
         if life.is_succeeded or not (may_be_its_own and is_too_high):
             self._growth_proof.begin_again()
-            self._cut_before = None
+            self._comparison_before = None
             return
 
-        before = self._cut_before
-        self._cut_before = cut if self._least is not None else None
-        if before is not None and before.total.keys() == cut.total.keys():
-            self._growth_proof.take(replace(before, most=cut.most), tolerance)
+        before = self._comparison_before
+        self._comparison_before = comparison if self._least is not None else None
+        if before is not None and before.total.keys() == comparison.total.keys():
+            self._growth_proof.take(replace(before, most=comparison.most), tolerance)
         if self._rest_polls >= _REST_POLLS:
-            self._growth_proof.take(replace(cut, least=cut.most), tolerance)
+            self._growth_proof.take(replace(comparison, least=comparison.most), tolerance)
 
         start = self._growth_proof.proven_since
         if start is not None:
             self._marks = deque([_Mark(life.at, start)])
 
-    def _note_whole(self, cut: _Comparison, tolerance: float, life: PolledLife) -> None:
+    def _note_whole(self, comparison: _Comparison, tolerance: float, life: PolledLife) -> None:
         """Notes whether the cut, or the cut and earlier lives' reports, are all that vLLM has."""
         self.explains_all = False
-        whole = self._whole(cut)
+        whole = self._whole(comparison)
         if self._does_only_growth_tell or life.is_succeeded or whole.is_above(tolerance):
             return
 
         if whole.is_telling_and_within(tolerance):
             self._may_be_midway = False
-            self.explains_all = self._has_rest(cut, life, tolerance)
-        elif self.follows_another and self._rest(cut, life).is_telling_and_within(tolerance):
-            self.explains_all = self._has_rest(cut, life, tolerance)
+            self.explains_all = self._has_rest(comparison, life, tolerance)
+        elif self.follows_another and self._rest(comparison, life).is_telling_and_within(tolerance):
+            self.explains_all = self._has_rest(comparison, life, tolerance)
 
     @property
     def _does_only_growth_tell(self) -> bool:
         """Whether the totals are not of the time of vLLM's counters, as far as is known."""
         return self._only_growth_tells or self._growth_proof.is_complete
 
-    def _whole(self, cut: _Comparison) -> _Comparison:
+    def _whole(self, comparison: _Comparison) -> _Comparison:
         """The cut beside all that vLLM has counted since the life began."""
-        return self._as_of_now(cut).less(self._origin)
+        return self._as_of_now(comparison).less(self._origin)
 
-    def _rest(self, cut: _Comparison, life: PolledLife) -> _Comparison:
+    def _rest(self, comparison: _Comparison, life: PolledLife) -> _Comparison:
         """The cut beside what vLLM has counted beyond what earlier lives had reported."""
-        return self._as_of_now(cut).less(life.earlier)
+        return self._as_of_now(comparison).less(life.earlier)
 
     def _find(
-        self, cut: _Comparison, tolerance: float, life: PolledLife
+        self, comparison: _Comparison, tolerance: float, life: PolledLife
     ) -> tuple[Standing, _Comparison]:
         """How the cut compares, and what tells it: the cut itself, or its growth since a mark."""
-        growth = cut.since(self._marks[0].comparison) if self._marks else None
+        growth = comparison.since(self._marks[0].comparison) if self._marks else None
         if self._does_only_growth_tell:
-            return _standing(growth or cut, tolerance, is_known=growth is not None)
+            return _standing(growth or comparison, tolerance, is_known=growth is not None)
 
-        whole = self._whole(cut)
+        whole = self._whole(comparison)
         if whole.is_above(tolerance):
             return Standing.DIFFERS, whole
         if life.is_succeeded:  # it keeps what it has, but this confirms nothing
             return (Standing.AGREES if self.is_proven else Standing.WAITS), whole
         if self.follows_another and not whole.is_telling_and_within(tolerance):
-            return self._find_midway(cut, growth, life, tolerance)
+            return self._find_midway(comparison, growth, life, tolerance)
         if whole.is_below(tolerance) or growth is None:
             return _standing(whole, tolerance)
 
@@ -557,18 +558,22 @@ class Trust:
         return standing, told if standing is Standing.DIFFERS else whole
 
     def _find_midway(
-        self, cut: _Comparison, growth: _Comparison | None, life: PolledLife, tolerance: float
+        self,
+        comparison: _Comparison,
+        growth: _Comparison | None,
+        life: PolledLife,
+        tolerance: float,
     ) -> tuple[Standing, _Comparison]:
         """The same where vLLM's counters have what earlier lives counted.
 
         These may have counted more than they reported. Where they have not, all is explained.
         """
-        rest = self._rest(cut, life)
+        rest = self._rest(comparison, life)
         if rest.is_telling_and_within(tolerance):
             return Standing.AGREES, rest
-        return _standing(growth or cut, tolerance, is_known=growth is not None)
+        return _standing(growth or comparison, tolerance, is_known=growth is not None)
 
-    def _has_rest(self, cut: _Comparison, life: PolledLife, tolerance: float) -> bool:
+    def _has_rest(self, comparison: _Comparison, life: PolledLife, tolerance: float) -> bool:
         """Whether earlier lives have all that vLLM has counted beyond the cut; nothing else can.
 
         A few drafts of a stranger are not taken for those that vLLM's API server is ahead by, nor
@@ -576,27 +581,27 @@ class Trust:
         """
         if self._least is None:
             return False
-        for name, total in cut.total.items():
+        for name, total in comparison.total.items():
             before = life.earlier.get(name, 0)
             unknown = before - life.known.get(name, 0)
             slack = min(tolerance, _REST) * (unknown or before)
-            least = cut.least[name] - total
-            most = cut.most[name] - total
+            least = comparison.least[name] - total
+            most = comparison.most[name] - total
             if most - least > slack or not least - slack <= before <= most + slack:
                 return False
-        return any(life.earlier.get(name, 0) for name in cut.total)
+        return any(life.earlier.get(name, 0) for name in comparison.total)
 
-    def _as_of_now(self, cut: _Comparison) -> _Comparison:
+    def _as_of_now(self, comparison: _Comparison) -> _Comparison:
         """The cut beside what vLLM has counted by now, if it should have as much.
 
         One that has agreed falls behind while no report comes; so may the first one, of which
         nobody knows how old it is.
         """
         if self._has_agreed or self._least is None:
-            return replace(cut, least=cut.most)
-        return cut
+            return replace(comparison, least=comparison.most)
+        return comparison
 
-    def _share(self, cut: _Comparison, told: _Comparison, counting: Totals) -> float | None:
+    def _share(self, comparison: _Comparison, told: _Comparison, counting: Totals) -> float | None:
         """How much of vLLM's count the split has, with what lives before this one contribute.
 
         An engine core that ended before it could send its last counts is missing there, however
@@ -604,7 +609,7 @@ class Trust:
         """
         if self._does_only_growth_tell:
             return told.ratio
-        return self._as_of_now(cut).plus(counting).ratio
+        return self._as_of_now(comparison).plus(counting).ratio
 
     def _agree(self, ratio: float | None) -> None:
         self.standing = Standing.AGREES
@@ -640,14 +645,14 @@ class Trust:
 
 
 def _standing(
-    cut: _Comparison, tolerance: float, *, is_known: bool = True
+    comparison: _Comparison, tolerance: float, *, is_known: bool = True
 ) -> tuple[Standing, _Comparison]:
     """How a cut compares, and the cut."""
     if not is_known:
-        return Standing.WAITS, cut
-    if cut.is_outside(tolerance):
-        return Standing.DIFFERS, cut
-    return Standing.AGREES, cut
+        return Standing.WAITS, comparison
+    if comparison.is_outside(tolerance):
+        return Standing.DIFFERS, comparison
+    return Standing.AGREES, comparison
 
 
 def _subtract(totals: Totals, before: Totals) -> Totals:

@@ -472,8 +472,8 @@ class TemperatureRow(Row):
         return {**self.counts._asdict(), "drafted_at": drafted_at, "accepted_at": accepted_at}
 
 
-class Counted(NamedTuple):
-    """What has been counted between two moments, of which each report has the later one.
+class Cut(NamedTuple):
+    """What has been counted from the cut before it to this one: a report is of one cut.
 
     ``finished`` is the number of finished requests that wait at that moment, with those that were
     dropped before it: later ones are not of this cut.
@@ -862,10 +862,10 @@ class Counting:
         self.tallies_by_ending[ending] = self.tallies_by_ending.get(ending, Tally()).plus(one)
         return ending
 
-    def take(self) -> Counted:
+    def take(self) -> Cut:
         """All that has been counted since the last cut; from now on, it is counted anew."""
         finished = len(self.finished) + self.lost
-        cut = Counted(
+        cut = Cut(
             growth_by_key=self.growth_by_key,
             steps_by_key=self.steps_by_key,
             tallies_by_ending=self.tallies_by_ending,
@@ -1128,7 +1128,7 @@ class Observer(Counting):
         if self.socket is None or self.state == "checking" or not is_told:
             self.say(self.state, self.reason)
 
-    def fold_cut(self, cut: Counted) -> Iterator[float]:
+    def fold_cut(self, cut: Cut) -> Iterator[float]:
         """Adds a cut to the total and the tables."""
         for key, growth in cut.growth_by_key.items():
             yield FOLD_SECONDS
@@ -1140,7 +1140,7 @@ class Observer(Counting):
             for ending, tally in cut.tallies_by_ending.items():
                 self.row("ending", ending, cut.at).add(tally)
 
-    def send_cut(self, cut: Counted, end: dict[str, Any]) -> Iterator[float]:
+    def send_cut(self, cut: Cut, end: dict[str, Any]) -> Iterator[float]:
         """Sends the rows that have changed, and the finished requests of the cut."""
         has_sent_end = bool(self.unsent)
         while self.unsent:

@@ -228,7 +228,7 @@ def _rejected(checklist: Checklist) -> str:
 def _used(share: float, traffic: Traffic) -> str:
     """How many of the requests, also if that is less than a percent."""
     if share < _PARAMETERS.loses:
-        return counted(share * traffic.requests, "request")
+        return counted(round(share * traffic.requests), "request")
     return f"{percent(share)} of the requests"
 
 

@@ -32,8 +32,8 @@ GOOD = Traffic(
 LIGHT = PolledLoad(busy_polls=600, running=2.0, most=6.0, queued=0.0, kv_cache_high=0.2)
 FOR, AGAINST = Stance.FOR, Stance.AGAINST
 BETWEEN, UNKNOWN = Stance.UNDECIDED, Stance.UNKNOWN
-# Of ten lines, five are between the limits, and five speak for speculation.
-BETWEEN_ALL = replace(GOOD, cool=0.5, hot=0.1, long_prompts=0.2, structured=0.29, shaped=0.3)
+# Of ten lines, these leave five between the limits, and five speak for speculation.
+HALF_BETWEEN = replace(GOOD, cool=0.5, hot=0.1, long_prompts=0.2, structured=0.29, shaped=0.3)
 UNDECIDED_LOAD = {"running": 20.0}
 
 
@@ -182,7 +182,7 @@ def test_what_speaks_against_it_leaves_it_open_until_it_is_the_majority():
     five = replace(hot, output_tokens=(5.0, 9.0), long_prompts=1.0, structured=1.0, shaped=1.0)
 
     assert judged(hot).verdict is Readiness.UNDECIDED
-    assert judged(BETWEEN_ALL, replace(LIGHT, **UNDECIDED_LOAD)).verdict is Readiness.UNDECIDED
+    assert judged(HALF_BETWEEN, replace(LIGHT, **UNDECIDED_LOAD)).verdict is Readiness.UNDECIDED
     assert judged(five).verdict is Readiness.UNDECIDED
     assert judged(replace(five, first_token=None)).verdict is Readiness.LEAVE_OFF
 

@@ -4,6 +4,7 @@ A life is confirmed by what vLLM itself counted, and no other says or changes an
 """
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -431,17 +432,21 @@ def test_an_engine_core_that_came_and_went_while_a_restart_was_in_doubt_is_in_th
     assert engine(server).coverage == 1.0
 
 
-def older_than_its_counters(started, *, drafts=10, counted=10, polls=60):
+def older_than_its_counters(started, *, drafts=10, counted=10, polls=60, pause=0):
     """A server whose engine had drafted 1,000 times before the sidecar listened.
 
     All but 100 of them were before vLLM made the engine's counters anew. From then on its plug-in
-    reports ``drafts`` a poll, and vLLM counts as many as ``counted``.
+    reports ``drafts`` a poll, and vLLM counts as many as ``counted``. After 40 polls of traffic
+    comes a ``pause`` of so many.
     """
     server = Server(thresholds={"min_requests": 1})
     plugin = PluginEnd(server, started=started).serve(drafts=1000).tick()
-    for number in range(1, polls + 1):
-        plugin.serve(drafts=drafts).tick()
-        server.poll(snap(drafts=100 + counted * number))
+    busy = 0
+    for number in range(polls):
+        if number % (40 + pause) < 40:
+            busy += 1
+            plugin.serve(drafts=drafts).tick()
+        server.poll(snap(drafts=100 + counted * busy))
     return server
 
 
@@ -450,11 +455,11 @@ def test_a_life_older_than_vllm_s_counters_is_confirmed_by_its_growth_after_a_si
     started,
 ):
     """It was withheld until vLLM restarted, as too much. By a clock set back it began later."""
-    server = older_than_its_counters(started)
+    server = older_than_its_counters(started, polls=180, pause=4)
 
-    assert (server.model().no_split, drafts(server)) == (None, 1600)
+    assert (server.model().no_split, drafts(server)) == (None, 2640)
     assert engine(server).coverage == 1.0
-    assert 500 <= server.temperature("0").window.drafts <= 600, "what it grew since"
+    assert 1500 <= server.temperature("0").window.drafts <= 1640, "what it grew since"
 
 
 @pytest.mark.parametrize(
@@ -463,6 +468,10 @@ def test_a_life_older_than_vllm_s_counters_is_confirmed_by_its_growth_after_a_si
         {"drafts": 10, "counted": 9},
         {"drafts": 9, "counted": 10},
         {"drafts": 0, "counted": 0},
+        {"drafts": 105, "counted": 100, "polls": 400},
+        {"drafts": 92, "counted": 100, "polls": 400},
+        {"drafts": 101, "counted": 100, "polls": 400, "pause": 4},
+        {"drafts": 10, "counted": 10, "polls": 120, "pause": 4},
         {"drafts": 30, "counted": 30, "polls": 25},
         {"drafts": 1, "counted": 1, "polls": 30},
     ],
@@ -499,15 +508,91 @@ def test_a_neighbour_of_the_same_growth_claims_no_engine_that_has_a_plugin_of_it
     assert server.temperature("0.7-1").tally.drafts == 0
 
 
+def beside_its_own_plugin(neighbour_first):
+    """Two plug-ins, both older than vLLM's counters, which grow alike. Only one is the engine's."""
+    server = Server(thresholds={"min_requests": 1})
+    both = [PluginEnd(server, number, started=1.0) for number in (1, 2)]
+    own, neighbour = reversed(both) if neighbour_first else both
+    neighbour.serve(80, drafts=5000).tick()
+    own.serve(drafts=1000).tick()
+    for number in range(180):
+        if number % 44 < 40:
+            neighbour.serve(80, drafts=10).tick()
+            own.serve(drafts=10).tick()
+        server.poll(snap(drafts=own.total.drafts - 900))
+    return server
+
+
+@pytest.mark.parametrize("neighbour_first", [False, True])
+def test_of_two_lives_older_than_vllm_s_counters_neither_is_confirmed_by_its_growth(
+    neighbour_first,
+):
+    """The one that said hello first got the engine."""
+    server = beside_its_own_plugin(neighbour_first)
+
+    assert server.model().no_split.code is NoSplitReason.COUNTS_OTHERWISE
+    assert server.report().plugin.state is PluginState.SEVERAL_SENDERS
+    assert engine(server).speculation is None
+
+
+def requests_of(random, mean):
+    """How many come in a second, at random."""
+    return sum(random.random() < mean / 1000 for _ in range(1000))
+
+
+@pytest.mark.parametrize("mean", [10, 40])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_neighbour_with_as_much_traffic_of_its_own_is_not_confirmed_by_its_growth(mean, seed):
+    """It was within a minute: the two met by chance at some poll."""
+    random = Random(seed)
+    server = Server(thresholds={"min_requests": 1})
+    neighbour = PluginEnd(server, started=1.0).serve(80, drafts=50_000).tick()
+    counted = 100
+    for number in range(300):
+        if number % 44 < 40:
+            neighbour.serve(80, drafts=requests_of(random, mean)).tick()
+            counted += requests_of(random, mean)
+        server.poll(snap(drafts=counted))
+
+        assert engine(server).speculation is None
+
+
+def test_a_life_older_than_vllm_s_process_is_not_confirmed_by_its_growth():
+    """It did not see its counters begin anew: they are those of another vLLM."""
+    server = Server(thresholds={"min_requests": 1})
+    plugin = PluginEnd(server, started=400.0).serve(drafts=1000).tick()
+    for number in range(180):
+        if number % 44 < 40:
+            plugin.serve(drafts=10).tick()
+        server.poll(snap(drafts=plugin.total.drafts - 900), start=500.0)
+
+    assert server.model().no_split.code is NoSplitReason.COUNTS_OTHERWISE
+
+
+def test_growth_alone_does_not_confirm_a_life_that_has_less_than_vllm_counted():
+    """A part of what the engine did would be missing."""
+    server = Server(thresholds={"min_requests": 1})
+    plugin = PluginEnd(server, started=1.0).serve(drafts=1000).tick()
+    for number in range(180):
+        if number % 44 < 40:
+            plugin.serve(drafts=10).tick()
+        server.poll(snap(drafts=plugin.total.drafts + 1000))
+
+    assert server.model().no_split.code is NoSplitReason.COUNTS_OTHERWISE
+
+
 def test_a_burst_at_a_life_s_first_reports_does_not_keep_it_unknown_for_long():
     """Its growth is from within the burst on: how much of that vLLM had counted is not known."""
     server = Server(thresholds={"min_requests": 1})
     plugin = PluginEnd(server, started=1.0).serve(drafts=5000).tick()
-    for number in range(80):
-        plugin.serve(drafts=100 if number < 8 else 4).tick()
+    for number in range(400):
+        if number < 8:
+            plugin.serve(drafts=100).tick()
+        elif number % 100 < 90:
+            plugin.serve(drafts=4).tick()
         server.poll(snap(drafts=plugin.total.drafts - 5000))
 
-    assert (server.model().no_split, drafts(server)) == (None, 6088)
+    assert (server.model().no_split, drafts(server)) == (None, 7208)
 
 
 def test_a_life_whose_counters_began_anew_while_it_was_not_connected_is_compared_by_its_growth():
@@ -551,7 +636,7 @@ def test_a_life_that_lags_while_its_counters_begin_anew_is_compared_by_its_growt
 def test_counters_that_begin_anew_and_grow_past_their_old_values_at_once_leave_no_life_in_doubt():
     """One page showed lower ones, and the next one higher ones than ever."""
     server = Server(thresholds={"min_requests": 1})
-    life = PluginEnd(server).serve(drafts=200)
+    life = PluginEnd(server).serve(drafts=200).tick()
     server.poll(snap(drafts=200))
     server.poll(snap(drafts=1))
     assert server.state.last_error is not None
@@ -590,6 +675,32 @@ def test_an_engine_core_that_follows_one_whose_counters_began_anew_takes_its_pla
 
     assert (server.model().no_split, drafts(server)) == (None, 2400)
     assert engine(server).coverage == 1.0
+
+
+def test_what_a_vllm_before_had_counted_is_no_origin_where_nothing_told_of_its_restart():
+    """Its page has no start time, and the new one had counted more when it was first read."""
+    server = Server(thresholds={"min_requests": 1})
+    server.poll(snap(drafts=37), start=None)
+    new = PluginEnd(server, started=server.at + 0.1).serve(drafts=90)
+    for _ in range(60):
+        new.serve(drafts=10).tick()
+        server.poll(new.counted(), start=None)
+
+    assert (server.model().no_split, drafts(server)) == (None, 690)
+
+
+def test_counters_made_anew_that_look_like_a_restart_of_vllm_leave_no_life_in_doubt():
+    """The page has no start time and no other engine that would go on."""
+    server = Server(thresholds={"min_requests": 1})
+    life = PluginEnd(server, started=1.0).serve(drafts=1000).tick()
+    busy = 0
+    for number in range(220):
+        if number % 44 < 40:
+            busy += 1
+            life.serve(drafts=10).tick()
+        server.poll(snap(drafts=90 + 10 * busy if number < 5 else 10 * (busy - 5)), start=None)
+
+    assert (server.model().no_split, drafts(server)) == (None, 3000)
 
 
 def test_growth_that_had_agreed_and_no_longer_does_withdraws_the_confirmation():

@@ -331,7 +331,7 @@ class Lives:
             is_new = life.hello.started > self._latest_poll
             is_known = life.trust.is_proven or life.has_counted
             if (life.connections or is_new) and not is_known:
-                life.trust = Trust(is_new=life.from_start)
+                life.trust = Trust(is_new=life.from_start, may_be_older=True)
             else:
                 life.end()
 
@@ -362,9 +362,11 @@ class Lives:
             left = [one for one in lives[:place] if one.has_left]
             earlier = [one for one in left if not one.spans_reset]
             others = [one for one in lives if one.connections and one is not life]
+            is_shared = any(one.observes for one in others)
             life.trust.began_midway |= bool(left)
             if len(earlier) < len(left):
                 life.trust.compare_growth_only()
+
             polled = PolledLife(
                 at=at,
                 reports=life.reports,
@@ -373,8 +375,8 @@ class Lives:
                 earlier=sum_totals(one.latest for one in earlier),
                 known=sum_totals(one.latest for one in earlier if one.has_counted),
                 counting=sum_totals(one.confirmed for one in earlier if one.has_counted),
-                is_alone=not any(one.trust.is_proven for one in others),
-                is_succeeded=any(one.observes for one in others) and not life.connections,
+                is_only=not is_shared and self._may_be_of_page(life),
+                is_succeeded=is_shared and not life.connections,
             )
             life.trust.compare(polled, tolerance=1 - self.lowest_coverage)
 
@@ -385,6 +387,11 @@ class Lives:
                 for one in earlier:
                     one.trust.is_proven = True
                     one.confirmed = one.latest
+
+    def _may_be_of_page(self, life: Life) -> bool:
+        """Whether the life did not begin before vLLM's process, as far as the page says."""
+        started = self._page.process_start if self._page is not None else None
+        return started is None or life.hello.started >= started
 
     def _forget_start(self, life: Life) -> None:
         """Whether the life began while this sidecar was listening is not known.

@@ -3,6 +3,7 @@
 Drafts are compared or, where vLLM drafts nothing, generated tokens.
 """
 
+import math
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,10 +21,16 @@ _REST: Final = 0.02
 # Where vLLM may have counted up to so many times as much as it had at least, a total between the
 # two says nothing.
 _UNSURE: Final = 2.0
-# A life whose totals are too high is confirmed by its growth alone once vLLM has counted so many
-# tokens meanwhile, and it is known to this fraction how many.
-_ENOUGH: Final = 100
-_SURE: Final = 0.1
+# A life whose totals are too high is confirmed by its growth alone once that has agreed over so
+# many spans in a row, in each of which vLLM has counted at least so many drafts or tokens.
+_SPANS: Final = 3
+_ENOUGH: Final = 300
+# For one that had been confirmed before, one span of so many is enough if it is known to this
+# fraction how many.
+_ENOUGH_OF_KNOWN: Final = 100
+_SURE_OF_KNOWN: Final = 0.1
+# After so many polls in a row without a report or a new count, all that was counted has arrived.
+_REST_POLLS: Final = 2
 
 
 class Compared(StrEnum):
@@ -91,7 +98,6 @@ class _Comparison:
     def plus(self, others: Totals) -> "_Comparison":
         """The cut together with what ``others`` have counted for the same engine."""
         total = {name: number + others.get(name, 0) for name, number in self.total.items()}
-
         return replace(self, total=total)
 
     def is_telling(self, tolerance: float) -> bool:
@@ -114,10 +120,21 @@ class _Comparison:
 
     @property
     def is_well_known(self) -> bool:
-        """Whether vLLM has counted much, and it is known how much."""
+        """Whether vLLM has counted some, and it is about known how much."""
+        return max(self.least.values()) >= _ENOUGH_OF_KNOWN and all(
+            self.most[name] - least <= _SURE_OF_KNOWN * self.most[name]
+            for name, least in self.least.items()
+        )
+
+    def is_sharp(self, tolerance: float) -> bool:
+        """Whether vLLM has counted much, and it is known so well how much that agreement is proof.
+
+        What is unknown is within ``tolerance``, and less than what two engines with as much traffic
+        usually differ by: by about the square root of their counts, if requests come at random.
+        """
         return max(self.least.values()) >= _ENOUGH and all(
-            most - least <= _SURE * most
-            for least, most in zip(self.least.values(), self.most.values(), strict=True)
+            self.most[name] - least <= min(tolerance * least, math.sqrt(max(least, 0)))
+            for name, least in self.least.items()
         )
 
     def is_telling_and_within(self, tolerance: float) -> bool:
@@ -151,7 +168,58 @@ class _Mark:
     """An earlier cut, and when it agreed: growth since then is compared."""
 
     at: float
-    cut: _Comparison
+    comparison: _Comparison
+
+
+class _GrowthProof:
+    """Whether its growth alone proves that a life is the engine's, whatever its totals are.
+
+    Another engine behind the same load balancer may have as much traffic, and agree for a while. So
+    the growth must be possible at every poll, over several spans in a row that are known so well
+    that another engine's would differ. Pauses in the traffic shorten that: what was counted is
+    known exactly then.
+
+    Of a life that is known to be the engine's, it is only to be seen that vLLM's counters are
+    younger.
+    """
+
+    def __init__(self) -> None:
+        self.is_of_known = False
+        self._first: _Comparison | None = None  # the start of the first span
+        self._start: _Comparison | None = None  # of the present span
+        self._spans = 0  # those before it that agreed
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether enough spans in a row have agreed."""
+        return self._spans >= (1 if self.is_of_known else _SPANS)
+
+    @property
+    def proven_since(self) -> _Comparison | None:
+        """The cut since which the growth has agreed, once that is enough; None before."""
+        return self._first if self.is_complete else None
+
+    def begin_again(self, start: _Comparison | None = None) -> None:
+        """Forgets all spans; the next one is from ``start`` on, or from the next cut."""
+        self._first = start
+        self._start = start
+        self._spans = 0
+
+    def take(self, comparison: _Comparison, tolerance: float) -> None:
+        """Takes in a cut of which vLLM's API server has counted all."""
+        start = self._start
+        if start is None or start.total.keys() != comparison.total.keys():
+            self.begin_again(comparison)
+            return
+
+        growth = comparison.since(start)
+        if growth.is_outside(0.0):
+            self.begin_again(comparison)
+        elif growth.is_sharp(tolerance) or (self.is_of_known and growth.is_well_known):
+            self._spans += 1
+            self._start = comparison
+        elif comparison.width < start.width / 2:  # a span from within a burst would take long
+            self._start = comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,9 +228,9 @@ class PolledLife:
 
     These are ``total``, of its latest cut, which came after ``reports`` reports, and ``counted``,
     vLLM's counters. ``earlier`` is what the lives before it had reported, ``known`` what those of
-    them had that are part of the split, and ``counting`` how much of that is. ``is_alone``: no
-    other life is confirmed as the engine's. ``is_succeeded``: the life has left, and what vLLM
-    counts may be another one's by now.
+    them had that are part of the split, and ``counting`` how much of that is. ``is_only``: nothing
+    else that is connected can be the engine's plug-in, and nothing says that this life cannot.
+    ``is_succeeded``: the life has left, and what vLLM counts may be another one's by now.
     """
 
     at: float
@@ -172,7 +240,7 @@ class PolledLife:
     earlier: Totals = field(default_factory=dict)
     known: Totals = field(default_factory=dict)
     counting: Totals = field(default_factory=dict)
-    is_alone: bool = True
+    is_only: bool = True
     is_succeeded: bool = False
 
 
@@ -213,6 +281,8 @@ class Trust:
         self._may_be_midway = is_new
         self._may_be_older = may_be_older
         self._only_growth_tells = False
+        self._growth_proof = _GrowthProof()
+        self._comparison_before: _Comparison | None = None  # of the last poll, for the growth
         self._idle_at: float | None = None  # the last poll at which nothing had been counted
         self.has_begun = False  # whether it has been compared at a poll
         self.reports = 0  # as of the last poll
@@ -228,6 +298,7 @@ class Trust:
         self._next_mark: _Comparison | None = None
         # polls since the latest cut at which vLLM had counted more than at the poll before
         self._unreported = 0
+        self._rest_polls = 0  # in a row, without a report or a new count
 
     @property
     def follows_another(self) -> bool:
@@ -256,6 +327,9 @@ class Trust:
         """
         self._marks.clear()
         self._next_mark = None
+        self._growth_proof.begin_again()
+        self._growth_proof.is_of_known |= self.is_proven
+        self._comparison_before = None
         self._counted = None
         self._before_latest = None
         self._least = None
@@ -270,6 +344,7 @@ class Trust:
 
     def doubt_counters(self) -> None:
         """VLLM's counters may have started again at 0 while the life went on."""
+        self._growth_proof.is_of_known |= self.is_proven
         self._may_be_older = True
 
     def compare_growth_only(self) -> None:
@@ -293,9 +368,12 @@ class Trust:
             self._wait()
             return
 
-        cut = self._beside(names, life.total, life.counted)
-        self._mark(life.at, cut)
-        standing, told = self._find(cut, tolerance, life)
+        comparison = self._beside(names, life.total, life.counted)
+        self._mark(life.at, comparison)
+        self._note_origin(comparison, tolerance)
+        self._note_growth(comparison, tolerance, life)
+        self._note_whole(comparison, tolerance, life)
+        standing, told = self._find(comparison, tolerance, life)
         if standing is Standing.AGREES and not (self.is_proven or told.is_telling(tolerance)):
             standing = Standing.WAITS
 
@@ -303,13 +381,15 @@ class Trust:
         if standing is Standing.DIFFERS or is_silent:
             self._differ(life.at, told.farthest(tolerance), is_silent=is_silent)
         elif standing is Standing.AGREES:
-            share = self.ratio if life.is_succeeded else self._share(cut, told, life.counting)
+            share = self.ratio
+            if not life.is_succeeded:
+                share = self._share(comparison, told, life.counting)
             self._agree(share)
         else:
             self._off_since = None
             self._wait()
 
-        self._note_for_a_mark(cut, standing)
+        self._note_for_a_mark(comparison, standing)
 
     def contradict(self) -> None:
         """The life contradicts itself, so nothing of it is compared."""
@@ -335,8 +415,10 @@ class Trust:
             )
 
         if reports == self.reports:
+            self._rest_polls = self._rest_polls + 1 if counted == before else 0
             return
 
+        self._rest_polls = 0
         self._unreported = 0
         is_next = reports == self.reports + 1
         self._least = self._before_latest if is_next else before
@@ -366,92 +448,132 @@ class Trust:
             most={name: counted[name] for name in names},
         )
 
-    def _mark(self, at: float, cut: _Comparison) -> None:
+    def _mark(self, at: float, comparison: _Comparison) -> None:
         """Marks the cut of the last poll.
 
         By now, vLLM's API server has counted all of it.
         """
-        if self._marks and self._marks[0].cut.total.keys() != cut.total.keys():
+        if self._marks and self._marks[0].comparison.total.keys() != comparison.total.keys():
             self._marks.clear()
 
         following = self._next_mark
         self._next_mark = None
-        if following is not None and following.total.keys() == cut.total.keys():
-            self._add_mark(_Mark(at, replace(following, most=cut.most)))
+        if following is not None and following.total.keys() == comparison.total.keys():
+            self._add_mark(_Mark(at, replace(following, most=comparison.most)))
 
         while len(self._marks) > 1 and at - self._marks[1].at >= _SPAN:
             self._marks.popleft()
 
     def _add_mark(self, mark: _Mark) -> None:
-        """At intervals or, until the life is proven, if it is known far better than the last one.
-
-        A first one that was made in a burst would leave the growth unknown for long.
-        """
-        last = self._marks[-1] if self._marks else None
-        is_due = last is None or (self.is_proven and mark.at - last.at >= _MARK_EVERY)
-        is_better = not self.is_proven and last is not None and mark.cut.width < last.cut.width / 2
-        if is_due or is_better:
+        """At intervals, once the life is proven."""
+        is_first = not self._marks
+        if is_first or (self.is_proven and mark.at - self._marks[-1].at >= _MARK_EVERY):
             self._marks.append(mark)
 
-    def _note_for_a_mark(self, cut: _Comparison, standing: Standing) -> None:
+    def _note_for_a_mark(self, comparison: _Comparison, standing: Standing) -> None:
         is_first = standing is Standing.WAITS and not self._marks
-        may_be_better = self._may_be_older and not self.is_proven
-        is_wanted = standing is Standing.AGREES or is_first or may_be_better
-        if self._least is not None and is_wanted:
-            self._next_mark = cut
+        if self._least is not None and (standing is Standing.AGREES or is_first):
+            self._next_mark = comparison
+
+    def _note_origin(self, comparison: _Comparison, tolerance: float) -> None:
+        """Forgets an origin that is of a vLLM before this one.
+
+        It is where the cut has all that is counted.
+        """
+        is_beyond = self._whole(comparison).is_above(tolerance)
+        if is_beyond and self._as_of_now(comparison).is_telling_and_within(tolerance):
+            self.forget_origin()
+
+    def _note_growth(self, comparison: _Comparison, tolerance: float, life: PolledLife) -> None:
+        """Notes whether the growth proves a life whose totals are too high.
+
+        It may be older than vLLM's counters.
+        """
+        if not self._may_be_older or self._growth_proof.is_complete:
+            return
+
+        may_be_its_own = life.is_only or self._growth_proof.is_of_known
+        is_too_high = self._whole(comparison).is_above(tolerance)
+        if life.is_succeeded or not (may_be_its_own and is_too_high):
+            self._growth_proof.begin_again()
+            self._comparison_before = None
+            return
+
+        before = self._comparison_before
+        self._comparison_before = comparison if self._least is not None else None
+        if before is not None and before.total.keys() == comparison.total.keys():
+            self._growth_proof.take(replace(before, most=comparison.most), tolerance)
+        if self._rest_polls >= _REST_POLLS:
+            self._growth_proof.take(replace(comparison, least=comparison.most), tolerance)
+
+        start = self._growth_proof.proven_since
+        if start is not None:
+            self._marks = deque([_Mark(life.at, start)])
+
+    def _note_whole(self, comparison: _Comparison, tolerance: float, life: PolledLife) -> None:
+        """Notes whether the cut, or the cut and earlier lives' reports, are all that vLLM has."""
+        self.explains_all = False
+        whole = self._whole(comparison)
+        if self._does_only_growth_tell or life.is_succeeded or whole.is_above(tolerance):
+            return
+
+        if whole.is_telling_and_within(tolerance):
+            self._may_be_midway = False
+            self.explains_all = self._has_rest(comparison, life, tolerance)
+        elif self.follows_another and self._rest(comparison, life).is_telling_and_within(tolerance):
+            self.explains_all = self._has_rest(comparison, life, tolerance)
+
+    @property
+    def _does_only_growth_tell(self) -> bool:
+        """Whether the totals are not of the time of vLLM's counters, as far as is known."""
+        return self._only_growth_tells or self._growth_proof.is_complete
+
+    def _whole(self, comparison: _Comparison) -> _Comparison:
+        """The cut beside all that vLLM has counted since the life began."""
+        return self._as_of_now(comparison).less(self._origin)
+
+    def _rest(self, comparison: _Comparison, life: PolledLife) -> _Comparison:
+        """The cut beside what vLLM has counted beyond what earlier lives had reported."""
+        return self._as_of_now(comparison).less(life.earlier)
 
     def _find(
-        self, cut: _Comparison, tolerance: float, life: PolledLife
+        self, comparison: _Comparison, tolerance: float, life: PolledLife
     ) -> tuple[Standing, _Comparison]:
         """How the cut compares, and what tells it: the cut itself, or its growth since a mark."""
-        growth = cut.since(self._marks[0].cut) if self._marks else None
-        whole = self._as_of_now(cut).less(self._origin)
-        self.explains_all = False
-        if whole.is_above(tolerance) and life.is_alone and not life.is_succeeded:
-            self._only_growth_tells |= self._seems_older(cut, tolerance)
-        if self._only_growth_tells:
-            return _standing(growth or cut, tolerance, is_known=growth is not None)
+        growth = comparison.since(self._marks[0].comparison) if self._marks else None
+        if self._does_only_growth_tell:
+            return _standing(growth or comparison, tolerance, is_known=growth is not None)
+
+        whole = self._whole(comparison)
         if whole.is_above(tolerance):
             return Standing.DIFFERS, whole
         if life.is_succeeded:  # it keeps what it has, but this confirms nothing
             return (Standing.AGREES if self.is_proven else Standing.WAITS), whole
-
-        if whole.is_telling_and_within(tolerance):
-            self._may_be_midway = False
-            self.explains_all = self._has_rest(cut, life, tolerance)
-        elif self.follows_another:
-            return self._find_midway(cut, growth, life, tolerance)
-
+        if self.follows_another and not whole.is_telling_and_within(tolerance):
+            return self._find_midway(comparison, growth, life, tolerance)
         if whole.is_below(tolerance) or growth is None:
             return _standing(whole, tolerance)
 
         standing, told = _standing(growth, tolerance)
         return standing, told if standing is Standing.DIFFERS else whole
 
-    def _seems_older(self, cut: _Comparison, tolerance: float) -> bool:
-        """Whether vLLM's counters seem to be younger than the life, so that its totals are higher.
-
-        Growth that agrees is the only sign of that.
-        """
-        if not self._may_be_older:
-            return False
-        growths = [cut.since(mark.cut) for mark in self._marks]
-        return any(one.is_well_known and not one.is_outside(tolerance) for one in growths)
-
     def _find_midway(
-        self, cut: _Comparison, growth: _Comparison | None, life: PolledLife, tolerance: float
+        self,
+        comparison: _Comparison,
+        growth: _Comparison | None,
+        life: PolledLife,
+        tolerance: float,
     ) -> tuple[Standing, _Comparison]:
         """The same where vLLM's counters have what earlier lives counted.
 
         These may have counted more than they reported. Where they have not, all is explained.
         """
-        rest = self._as_of_now(cut).less(life.earlier)
+        rest = self._rest(comparison, life)
         if rest.is_telling_and_within(tolerance):
-            self.explains_all = self._has_rest(cut, life, tolerance)
             return Standing.AGREES, rest
-        return _standing(growth or cut, tolerance, is_known=growth is not None)
+        return _standing(growth or comparison, tolerance, is_known=growth is not None)
 
-    def _has_rest(self, cut: _Comparison, life: PolledLife, tolerance: float) -> bool:
+    def _has_rest(self, comparison: _Comparison, life: PolledLife, tolerance: float) -> bool:
         """Whether earlier lives have all that vLLM has counted beyond the cut; nothing else can.
 
         A few drafts of a stranger are not taken for those that vLLM's API server is ahead by, nor
@@ -459,35 +581,35 @@ class Trust:
         """
         if self._least is None:
             return False
-        for name, total in cut.total.items():
+        for name, total in comparison.total.items():
             before = life.earlier.get(name, 0)
             unknown = before - life.known.get(name, 0)
             slack = min(tolerance, _REST) * (unknown or before)
-            least = cut.least[name] - total
-            most = cut.most[name] - total
+            least = comparison.least[name] - total
+            most = comparison.most[name] - total
             if most - least > slack or not least - slack <= before <= most + slack:
                 return False
-        return any(life.earlier.get(name, 0) for name in cut.total)
+        return any(life.earlier.get(name, 0) for name in comparison.total)
 
-    def _as_of_now(self, cut: _Comparison) -> _Comparison:
+    def _as_of_now(self, comparison: _Comparison) -> _Comparison:
         """The cut beside what vLLM has counted by now, if it should have as much.
 
         One that has agreed falls behind while no report comes; so may the first one, of which
         nobody knows how old it is.
         """
         if self._has_agreed or self._least is None:
-            return replace(cut, least=cut.most)
-        return cut
+            return replace(comparison, least=comparison.most)
+        return comparison
 
-    def _share(self, cut: _Comparison, told: _Comparison, counting: Totals) -> float | None:
+    def _share(self, comparison: _Comparison, told: _Comparison, counting: Totals) -> float | None:
         """How much of vLLM's count the split has, with what lives before this one contribute.
 
         An engine core that ended before it could send its last counts is missing there, however
         well the next one agrees. Where only growth tells, it is not known how much that is.
         """
-        if self._only_growth_tells:
+        if self._does_only_growth_tell:
             return told.ratio
-        return self._as_of_now(cut).plus(counting).ratio
+        return self._as_of_now(comparison).plus(counting).ratio
 
     def _agree(self, ratio: float | None) -> None:
         self.standing = Standing.AGREES
@@ -509,6 +631,8 @@ class Trust:
             self._wait()
             return
 
+        if self._growth_proof.is_complete and not is_silent:
+            self._growth_proof.begin_again()
         self.standing = Standing.DIFFERS
         self.ratio = ratio
         self.is_proven = False
@@ -521,14 +645,14 @@ class Trust:
 
 
 def _standing(
-    cut: _Comparison, tolerance: float, *, is_known: bool = True
+    comparison: _Comparison, tolerance: float, *, is_known: bool = True
 ) -> tuple[Standing, _Comparison]:
     """How a cut compares, and the cut."""
     if not is_known:
-        return Standing.WAITS, cut
-    if cut.is_outside(tolerance):
-        return Standing.DIFFERS, cut
-    return Standing.AGREES, cut
+        return Standing.WAITS, comparison
+    if comparison.is_outside(tolerance):
+        return Standing.DIFFERS, comparison
+    return Standing.AGREES, comparison
 
 
 def _subtract(totals: Totals, before: Totals) -> Totals:

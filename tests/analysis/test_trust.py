@@ -97,6 +97,19 @@ def test_a_plug_in_that_miscounts_after_a_long_exact_life_is_noticed(factor, rat
     assert trust.ratio == pytest.approx(ratio, abs=0.1)
 
 
+def test_a_mark_of_a_late_report_contradicts_nothing():
+    """The second report is read late, after vLLM has counted more than its cut has.
+
+    The growth since then seems too large: it includes what the cut lacked, within the tolerance.
+    """
+    trust = Trust()
+    polls = [(0, 0, 1404), (1, 1370, 1404), (2, 1381, 1705), (2, 1381, 1705), (3, 1705, 1705)]
+    for at, (reports, total, counted) in enumerate(polls):
+        poll(trust, at, reports, totals(total), totals(counted))
+
+    assert trust.standing is AGREES
+
+
 @pytest.mark.parametrize("behind", range(6))
 def test_bursts_between_polls_and_late_reports_contradict_nothing(behind):
     """Traffic that comes in bursts, and reports that are up to six polls old, are usual."""

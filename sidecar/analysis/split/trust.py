@@ -95,6 +95,17 @@ class _Comparison:
             most={name: most - origin.get(name, 0) for name, most in self.most.items()},
         )
 
+    def with_total_within(self) -> "_Comparison":
+        """The same of a cut that agrees: vLLM had then counted as much as the cut has.
+
+        A report that is read late may have less than the least, and what it lacked by then would be
+        missing in the growth since.
+        """
+        least = {name: min(number, self.total[name]) for name, number in self.least.items()}
+        most = {name: max(number, self.total[name]) for name, number in self.most.items()}
+
+        return _Comparison(total=self.total, least=least, most=most)
+
     def plus(self, others: Totals) -> "_Comparison":
         """The cut together with what ``others`` have counted for the same engine."""
         total = {name: number + others.get(name, 0) for name, number in self.total.items()}
@@ -389,7 +400,7 @@ class Trust:
             self._off_since = None
             self._wait()
 
-        self._note_for_a_mark(comparison, standing)
+        self._note_for_a_mark(comparison, standing, tolerance)
 
     def contradict(self) -> None:
         """The life contradicts itself, so nothing of it is compared."""
@@ -470,10 +481,15 @@ class Trust:
         if is_first or (self.is_proven and mark.at - self._marks[-1].at >= _MARK_EVERY):
             self._marks.append(mark)
 
-    def _note_for_a_mark(self, comparison: _Comparison, standing: Standing) -> None:
+    def _note_for_a_mark(
+        self, comparison: _Comparison, standing: Standing, tolerance: float
+    ) -> None:
         is_first = standing is Standing.WAITS and not self._marks
-        if self._least is not None and (standing is Standing.AGREES or is_first):
-            self._next_mark = comparison
+        if self._least is None or not (standing is Standing.AGREES or is_first):
+            return
+
+        is_within = not comparison.is_outside(tolerance)
+        self._next_mark = comparison.with_total_within() if is_within else comparison
 
     def _note_origin(self, comparison: _Comparison, tolerance: float) -> None:
         """Forgets an origin that is of a vLLM before this one.

@@ -38,6 +38,7 @@ def across_pods():
         "bad pods that are replaced before they can fire",
         ACROSS,
         at=(10, 40, 85, 115, 135),
+        takes_long=True,
         fleet=[
             across(until=115),
             across("margin", until=115),
@@ -207,6 +208,7 @@ def net_negative():
         "averages over the pods that tell, by the namespace's most patient setting",
         NET_NEGATIVE,
         at=(30, 55, 65),
+        takes_long=True,
         fleet=[*slower("slower"), *slower("better", until=55)],
     ).with_pods(
         *fleet("slower", (0.0345, 0.096)),

@@ -165,6 +165,7 @@ def acceptance_dropped():
         LOW,
         at=(9, DAY + 45, DAY + 85),
         needs_prometheus=True,
+        takes_long=True,
     ).with_pods(
         Pod("good", poll=60).drafting(5, 0.8),
         Pod("low", poll=60).drafting(5, 0.4).fires(0.4, **always),

@@ -27,8 +27,13 @@ def passes(directory, scene, rules=None, **scraped):
     assert failed is None, failed
 
 
+def by_its_cost(scene):
+    marks = (pytest.mark.slow,) if scene.takes_long else ()
+    return pytest.param(scene, marks=marks, id=f"{scene.alert}: {scene.name}")
+
+
 @pytest.mark.servers
-@pytest.mark.parametrize("scene", all_scenes(), ids=lambda scene: f"{scene.alert}: {scene.name}")
+@pytest.mark.parametrize("scene", map(by_its_cost, all_scenes()))
 def test_the_rules_fire_as_the_scene_says(scene, tmp_path):
     passes(tmp_path, scene)
 

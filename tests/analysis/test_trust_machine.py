@@ -9,6 +9,7 @@ import itertools
 import sys
 from dataclasses import replace
 
+import pytest
 from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -336,7 +337,14 @@ def steps(examples):
 
 
 TestTrust = Trust.TestCase
-TestTrust.settings = steps(60)
+TestTrust.settings = steps(25)
+
+
+@pytest.mark.slow
+def test_many_more_orders():
+    """As ``TestTrust``, eight times as long."""
+    run_state_machine_as_test(Trust, settings=steps(200))
+
 
 if __name__ == "__main__":
     run_state_machine_as_test(Trust, settings=steps(int(sys.argv[1])))

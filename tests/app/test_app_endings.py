@@ -7,6 +7,7 @@ import pytest
 from sidecar.demo.scheduler import SimulatorOptions
 from tests.app.app_tools import work
 from tests.demo.http_vllm import HttpVllm
+from tests.waiting import until
 
 LONG = {"min_tokens": 100, "max_tokens": 120}  # long enough for a loop to show
 REQUESTS = 60
@@ -32,7 +33,13 @@ async def test_replies_that_loop_are_found_unless_they_do_without_speculation(
         samples = await page.until(
             lambda samples: samples.sum("specdec_request_endings_total"), REQUESTS
         )
-        (model,) = (await page.status())["models"]
+
+        async def is_told():
+            """The window's requests count a poll later than the totals."""
+            (model,) = (await page.status())["models"]
+            return model if model["endings"] and model["endings"]["requests"] == REQUESTS else None
+
+        model = await until(is_told)
         text = (await page.get("/")).body.decode()
 
     loops = samples.value("specdec_request_endings_total", ending="loop", temperature="0")

@@ -75,6 +75,7 @@ def clear(seed, **given):
     ]
 
 
+@pytest.mark.slow
 def test_of_a_thousand_mixes_without_an_effect_at_most_five_percent_show_one():
     false_alarms = sum(bool(clear(seed)) for seed in range(1000))
 

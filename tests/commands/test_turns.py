@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 from sidecar.commands.load.comparison import compare
 from sidecar.commands.load.sweep_result import read_saved
 from sidecar.demo.scheduler import SimulatorOptions
@@ -23,6 +25,7 @@ def found(slower, pairs=40, **given):
     return results.count("slower") / pairs
 
 
+@pytest.mark.slow
 def test_of_a_thousand_pairs_without_a_difference_at_most_five_percent_are_called_different():
     results = [result(seed) for seed in range(NULL_PAIRS)]
 

@@ -270,7 +270,8 @@ def test_hello_identifies_the_plugin_the_engine_and_its_speculation(plain, made)
     speculation = {
         "method": "draft_model", "num_speculative_tokens": 3, "per_batch_size": False,
         "adaptive_verification": False, "rejection_sample_method": "standard",
-        "parallel_drafting": False, "schedule": [], "options": None,
+        "parallel_drafting": False, "schedule": [],
+        "options": '{"method":"draft_model","model":"demo-draft","num_speculative_tokens":3}',
         "draft_sample_method": "greedy",
     }  # fmt: skip
     expected = {

@@ -33,7 +33,7 @@ def by_its_cost(scene):
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("scene", map(by_its_cost, all_scenes()))
+@pytest.mark.parametrize("scene", [by_its_cost(scene) for scene in all_scenes()])
 def test_the_rules_fire_as_the_scene_says(scene, tmp_path):
     passes(tmp_path, scene)
 

@@ -119,6 +119,7 @@ def regressed():
         "below the same hour of the day before, the pod's own or else its model's",
         REGRESSED,
         at=(85, DAY + 25, DAY + 45),
+        takes_long=True,
     ).with_pods(
         pod("fell", 0.8, 0.745, falls=0.055),
         pod("less", 0.8, 0.753),

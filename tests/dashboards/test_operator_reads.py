@@ -10,7 +10,8 @@ from tests.dashboards.dashboard_tools import PAGES, panels
 from tests.dashboards.reading import MINUTES, NOW, firing, reading, sample
 from tests.dashboards.reading import pod as bare
 
-pytestmark = pytest.mark.servers
+# Twenty seconds for the data, beside those of the fleet page.
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
 PAGE = PAGES["specdec-operator"]
 WITH_NAMES = ("stat", "state-timeline", "timeseries")
 PAYS, LIVE = "Does speculation pay?", "Live, and is the split complete?"

@@ -165,16 +165,19 @@ def engine_stalled():
         return Pod(instance, **limits).drafting(5, 0.8).hanging(*spans)
 
     both = pod("both", (20, 80)).drafting(1, 0.8, engine="1").hanging((20, 80))
-    one_of_two = pod("one-of-two")
-    labels = {"model_name": one_of_two.model, "engine": "1", "reason": "stalled"}
-    one_of_two.plain("specdec_engine_healthy", (21.5, 1), (60, 0), **labels)
     yield Scene("requests run and nothing moves", STALLED, at=(21, 24, 60)).with_pods(
         pod("hangs", (20, 80)).sidecar_fires(0, since=24),
         both.sidecar_fires(0, since=24),
-        one_of_two.sidecar_fires(0, since=24),
         pod("prefills", (20, 21.5)),
         pod("works"),
         Pod("idle").drafting(0, 0.8),
+    )
+
+    one_of_two = pod("one-of-two")
+    labels = {"model_name": one_of_two.model, "engine": "1", "reason": "stalled"}
+    one_of_two.plain("specdec_engine_healthy", (21.5, 1), (60, 0), **labels)
+    yield Scene("one engine of two", STALLED, at=(21, 24), needs_prometheus=True).with_pods(
+        one_of_two.sidecar_fires(0, since=24),
     )
 
     # Its machine is rebooted, with the sidecar, and is away for a quarter of an hour.

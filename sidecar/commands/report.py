@@ -176,6 +176,7 @@ def _ready_code(status: Mapping[str, Any]) -> int:
     """
     models = status["models"] if status["scrape"]["up"] else ()
     if any(model["speed"] is not None for model in models):
+        print("a model already speculates, so there is no checklist", file=sys.stderr)
         return _SPECULATES
 
     checklists = [model["checklist"] for model in models]

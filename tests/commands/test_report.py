@@ -341,6 +341,8 @@ async def test_for_scripts_the_exit_code_says_whether_to_try_speculation(
     async with served(handler) as url:
         assert await asyncio.to_thread(command, "report", "--url", url, "--ready") == code
 
+    assert ("a model already speculates" in capsys.readouterr().err) == (code == 6)
+
 
 async def test_the_checklist_and_what_to_try_are_printed_as_on_the_page(reported):
     """The conclusion once, since it is also the reason at the top."""

@@ -168,26 +168,27 @@ class PluginReceiver:
                 text := await loop.sock_recv(connection, MAX_PACKET_BYTES)
             ) and connection in self._last_packet:
                 async with self._turn:  # which goes round
-                    is_valid = await self._take_and_rest(number, text, is_first=not last)
+                    began = time.perf_counter()
+                    is_valid = self._take(number, text, is_first=not last)
+                    if is_valid:
+                        last = next(self._packets)
+                    # Before the rest, in which new connections may look for a silent one.
+                    if is_valid and connection in self._last_packet:
+                        self._last_packet[connection] = last
+                    await self._rest(time.perf_counter() - began)
                 if not is_valid:
                     break
-                last = next(self._packets)
-                if connection in self._last_packet:  # else another has taken its place meanwhile
-                    self._last_packet[connection] = last
 
         self._last_packet.pop(connection, None)
         if last:
             self._sink(number, None)
 
-    async def _take_and_rest(self, number: int, text: bytes, *, is_first: bool) -> bool:
-        """Like ``_take``; only the event loop's other work goes on meanwhile."""
-        began = time.perf_counter()
-        is_valid = self._take(number, text, is_first=is_first)
-        self._owed += _REST * (time.perf_counter() - began)
+    async def _rest(self, seconds: float) -> None:
+        """Lets the event loop do its other work, in proportion to what a packet took."""
+        self._owed += _REST * seconds
         rest = self._owed if self._owed >= _LEAST_REST else 0.0
         self._owed -= rest
         await asyncio.sleep(rest)
-        return is_valid
 
     def _take(self, number: int, text: bytes, *, is_first: bool) -> bool:
         """Delivers a packet of connection ``number``; False if the sender must be disconnected."""

@@ -158,13 +158,17 @@ def _print_profiles(status: Mapping[str, Any], arguments: argparse.Namespace) ->
 
 
 def _exit_code(status: Mapping[str, Any], arguments: argparse.Namespace) -> int:
-    """The one that was asked for; 0 if none was.
+    """The one that was asked for, and why there is no checklist to tell it by; 0 if none was.
 
     Raises:
         LookupError, TypeError, ValueError: the status is not a sidecar's.
     """
     if arguments.ready:
-        return _ready_code(status)
+        code = _ready_code(status)
+        if code == _SPECULATES:
+            print("a model already speculates, so there is no checklist", file=sys.stderr)
+        return code
+
     return _verdict_code(status) if arguments.exit_code else 0
 
 
@@ -176,7 +180,6 @@ def _ready_code(status: Mapping[str, Any]) -> int:
     """
     models = status["models"] if status["scrape"]["up"] else ()
     if any(model["speed"] is not None for model in models):
-        print("a model already speculates, so there is no checklist", file=sys.stderr)
         return _SPECULATES
 
     checklists = [model["checklist"] for model in models]

@@ -172,9 +172,10 @@ class PluginReceiver:
                     is_valid = self._take(number, text, is_first=not last)
                     if is_valid:
                         last = next(self._packets)
-                    # Before the rest, in which new connections may look for a silent one.
-                    if is_valid and connection in self._last_packet:
-                        self._last_packet[connection] = last
+                        # Before the rest, in which new connections may look for a silent one; one
+                        # of them may have taken its place while it waited for its turn.
+                        if connection in self._last_packet:
+                            self._last_packet[connection] = last
                     await self._rest(time.perf_counter() - began)
                 if not is_valid:
                     break

@@ -140,7 +140,8 @@ class EngineState:
         shown = {phase: after.histograms[phase] for phase in snapshot.histograms}
         self._histograms.append(at, shown, has_restarted=has_restarted)
 
-        self.polled_load.observe(at, snapshot.gauges)
+        if not snapshot.speculates:  # only the checklist asks for it
+            self.polled_load.observe(at, snapshot.gauges)
         usage = snapshot.gauges.get(Gauge.KV_CACHE_USAGE)
         if usage is not None:
             self.kv_cache.observe(at, usage)

@@ -95,16 +95,15 @@ class _Comparison:
             most={name: most - origin.get(name, 0) for name, most in self.most.items()},
         )
 
-    def with_total_within(self) -> "_Comparison":
-        """The same of a cut that agrees: vLLM had then counted as much as the cut has.
+    def with_total_as_least(self) -> "_Comparison":
+        """The same of a cut that agrees, where vLLM had at least as much as the cut has.
 
         A report that is read late may have less than the least, and what it lacked by then would be
         missing in the growth since.
         """
         least = {name: min(number, self.total[name]) for name, number in self.least.items()}
-        most = {name: max(number, self.total[name]) for name, number in self.most.items()}
 
-        return _Comparison(total=self.total, least=least, most=most)
+        return replace(self, least=least)
 
     def plus(self, others: Totals) -> "_Comparison":
         """The cut together with what ``others`` have counted for the same engine."""
@@ -489,7 +488,7 @@ class Trust:
             return
 
         is_within = not comparison.is_outside(tolerance)
-        self._next_mark = comparison.with_total_within() if is_within else comparison
+        self._next_mark = comparison.with_total_as_least() if is_within else comparison
 
     def _note_origin(self, comparison: _Comparison, tolerance: float) -> None:
         """Forgets an origin that is of a vLLM before this one.

@@ -351,11 +351,11 @@ class Growth:
     takes over all growth at once, and counting goes on in new objects.
     """
 
-    __slots__ = ("by_accepted", "by_drafted", "ended", "epoch", "postponed", "since")
+    __slots__ = ("by_accepted", "by_drafted", "ended", "is_cut", "postponed", "since")
 
-    def __init__(self, depth: int, epoch: int, since: float) -> None:
-        """``depth`` is the most tokens that a draft has, ``epoch`` how many cuts there were."""
-        self.epoch = epoch
+    def __init__(self, depth: int, since: float) -> None:
+        """``depth`` is the most tokens that a draft has."""
+        self.is_cut = False  # whether a report has taken it over, so that nothing more may count
         self.since = since
         self.by_drafted = [0] * (depth + 1)  # drafts by their number of tokens
         # Drafts by the number of tokens accepted. The last place, at index -1, is for those that
@@ -587,7 +587,6 @@ class Counting:
         self.requests: dict[str, Any] = {}
 
         self.depth = scheduler.num_spec_tokens  # also the length of vLLM's own lists
-        self.epoch = 0  # the number of cuts so far
         # What has been counted since the last cut.
         self.growth_by_key: dict[Key, Growth] = {}
         self.steps_by_key: dict[StepKey, Steps] = {}
@@ -605,10 +604,11 @@ class Counting:
         # The current step.
         self.now = time.time()
         self.step_seconds = 0.0  # 0: unknown
-        # The mean tokens of a decoding request as last sampled, in which epoch, and the exponent.
+        # The mean tokens of a decoding request as last sampled, the exponent of these, and whether
+        # that was since the last cut.
         self.context = 0
-        self.context_epoch = -1
         self.context_exponent = 0
+        self.is_context_sampled = False
         # When the last steps ended. Two times with two pipeline stages, since a request is then in
         # every other step.
         stages = getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1)
@@ -670,7 +670,7 @@ class Counting:
         except AttributeError:
             record = self.follow(request)
         growth = record.growth
-        if growth.epoch != self.epoch:
+        if growth.is_cut:
             growth = self.growth_of(record.key)
             record.growth = growth
 
@@ -692,7 +692,7 @@ class Counting:
                 self.check(scheduler_output.scheduled_spec_decode_tokens, client.outputs)
 
         lengths = [len(output.new_token_ids) for client in clients for output in client.outputs]
-        decodes = len([*filter(None, lengths)])
+        decodes = len(lengths) - lengths.count(0)
         tokens = sum(lengths)
         self.generation_tokens += tokens
 
@@ -701,7 +701,7 @@ class Counting:
             decodes -= len(first_tokens)
             tokens -= sum(first_tokens)
         if decodes > 0:
-            if self.context_epoch != self.epoch:
+            if not self.is_context_sampled:
                 outputs = chain.from_iterable(client.outputs for client in clients)
                 self.sample_context(scheduler.requests, [*outputs])
             if self.step_seconds:
@@ -751,7 +751,7 @@ class Counting:
 
     def sample_context(self, requests: dict[str, Any], outputs: list[Any]) -> None:
         """Looks at how many tokens some of the decoding requests have: once a report."""
-        self.context_epoch = self.epoch
+        self.is_context_sampled = True
         every = -(-len(outputs) // MAX_SAMPLED) or 1
         decoding = [requests.get(output.request_id) for output in outputs[::every]]
 
@@ -813,7 +813,7 @@ class Counting:
         """What requests with this key have done since the last cut."""
         growth = self.growth_by_key.get(key)
         if growth is None:
-            growth = Growth(self.depth, self.epoch, self.now)
+            growth = Growth(self.depth, self.now)
             self.growth_by_key[key] = growth
         return growth
 
@@ -873,10 +873,12 @@ class Counting:
             finished=finished,
         )
 
-        self.epoch += 1
+        for growth in self.growth_by_key.values():
+            growth.is_cut = True
         self.growth_by_key = {}
         self.steps_by_key = {}
         self.tallies_by_ending = {}
+        self.is_context_sampled = False
         return cut
 
 

@@ -33,7 +33,10 @@ Ending = Literal["normal", "loop", "empty"]
 ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
 
 RowKey = Annotated[int, Field(ge=0, le=1_000_000)] | Name
-"""A key of any table."""
+"""A row's key where rows of several tables go together: a number or a name.
+
+In a packet, each key has the type that its table declares, ``RequestTable.key``.
+"""
 
 
 class Table(StrEnum):

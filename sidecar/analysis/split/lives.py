@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from sidecar.analysis.split.claims import Claims, claimants
+from sidecar.analysis.split.claims import Claims, claimants, end_replaced
 from sidecar.analysis.split.life import Cut, Life, sum_totals
 from sidecar.analysis.split.plugin_state import PluginReport, plugin_state
 from sidecar.analysis.split.trust import Compared, PolledLife, Standing, Totals, Trust
@@ -409,7 +409,10 @@ class Lives:
         Where several do, nobody knows whose it is, even if one of them leaves. One that was no part
         of the split gives its claim up once a report of its own contradicts vLLM.
         """
-        claiming = claimants(self._of(key))
+        lives = self._of(key)
+        end_replaced(lives)
+
+        claiming = claimants(lives)
         if len(claiming) > 1:
             disputed = self._disputed.setdefault(key, set())
             disputed.update(life.hello.start for life in claiming)
@@ -417,7 +420,7 @@ class Lives:
         if key not in self._disputed:
             return
 
-        for life in self._of(key):
+        for life in lives:
             if life.trust.is_contradicted and not life.has_counted:
                 self._disputed[key].discard(life.hello.start)
 

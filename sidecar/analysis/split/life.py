@@ -395,6 +395,7 @@ def _requests_size(requests: Iterable[FinishedRequest]) -> int:
 def _sum(requests: Collection[FinishedRequest]) -> Tally:
     """All of them as one tally, without positions."""
     outcomes = [request.outcome for request in requests]
+
     return Tally(
         stopped=outcomes.count(Outcome.STOPPED),
         length=outcomes.count(Outcome.LENGTH),

@@ -59,10 +59,12 @@ class Lives:
         self.lowest_coverage = lowest_coverage  # may be replaced between two polls
         self.view = LivesView()  # as of the last good poll
         self._since = listening_since
+
         self._lives: dict[str, Life] = {}  # by start
         self._connected: dict[int, Life] = {}
         # message formats that the sidecar cannot read, by connection
         self._unreadable: dict[int, int] = {}
+
         # the starts of those that have claimed an engine together
         self._disputed: dict[EngineKey, set[str]] = {}
         self._page: PageSnapshot | None = None  # the last one
@@ -73,6 +75,7 @@ class Lives:
         # engines that draft without a plug-in beside others with one: the first poll that saw it
         self._unheard: dict[EngineKey, float] = {}
         self._out_of_reach: set[EngineKey] = set()  # as on another node: no part of the split
+
         self._dropped = dict.fromkeys(
             (*sorted(DROP_REASONS), OTHER_ENGINE, UNCONFIRMED, LOST, OVERFLOW), 0
         )
@@ -326,6 +329,7 @@ class Lives:
         self._reset_after.clear()
         self._unheard.clear()
         self._out_of_reach.clear()
+
         for life in self._lives.values():
             # while the counters were in doubt, one of the new process may have come and gone
             is_new = life.hello.started > self._latest_poll
@@ -482,6 +486,7 @@ class Lives:
     def _view_engines(self, at: float) -> dict[EngineKey, EngineView]:
         split = self._split_models()
         over = {life.key for life in self._lives.values() if life.is_over}
+
         return {
             key: self._claims(key).view(
                 at,

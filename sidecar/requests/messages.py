@@ -23,7 +23,6 @@ from pydantic import (
 )
 
 from sidecar.requests.tables import (
-    TABLES,
     Exponent,
     Hundredths,
     Name,
@@ -430,7 +429,7 @@ def _rows_by(key: Any) -> Any:
 _Tables3: Any = make_dataclass(
     "_Tables3",
     [
-        *((table.value, _rows_by(declared.key), ()) for table, declared in TABLES.items()),
+        *((table.value, _rows_by(table.declared.key), ()) for table in Table),
         ("steps", _Rows[_StepKey3, StepTally], ()),
     ],
     frozen=True,

@@ -11,9 +11,11 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata, util
-from pathlib import Path
+from pathlib import Path, PurePath
 
 DEFAULT_SOCKET = "/run/specdec/plugin.sock"  # the plug-in's
+TITLE = "VLLM::"  # how the titles begin that vLLM gives its processes
+SERVING = ("serve", "run-batch")  # the subcommands of ``vllm`` that run an engine
 
 
 def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
@@ -51,17 +53,18 @@ def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
 def _differences(path: str) -> list[str]:
     """How the environments of vLLM processes that run differ from that of this one.
 
-    Their variables are those with which they started. Processes of other users are left out.
+    Their variables are those with which they started. Processes of other users are left out, and so
+    are those whose variables cannot be read any more, as vLLM's titles may overwrite them.
     """
     folder = str(Path(__file__).parent)
     is_on_path = folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)
     found = []
     for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda one: int(one.name)):
         with suppress(OSError):
-            is_vllm = b"vllm" in (process / "cmdline").read_bytes().lower()
-            if not is_vllm or int(process.name) == os.getpid():
-                continue
+            command = (process / "cmdline").read_bytes().decode(errors="replace")
             variables = _variables((process / "environ").read_bytes())
+            if not variables or not is_vllm(command.rstrip("\0").split("\0")):
+                continue
             other = variables.get("SPECDEC_PLUGIN__SOCKET", DEFAULT_SOCKET)
             if other != path:
                 found.append(f"vLLM's process {process.name} uses the socket {other}, not {path}")
@@ -73,10 +76,41 @@ def _differences(path: str) -> list[str]:
     return found
 
 
+def is_vllm(command: list[str]) -> bool:
+    """Whether a process runs a vLLM, by its command line or by the title that vLLM gave it.
+
+    A command about vLLM, such as an editor with a file of that name, is none.
+    """
+    program, *arguments = command
+    if program.startswith(TITLE):
+        return True
+    if PurePath(program).name.startswith("python"):
+        program, *arguments = _run_by_python(arguments)
+
+    if PurePath(program).name == "vllm" or program == "vllm.entrypoints.cli.main":
+        return bool(arguments) and arguments[0] in SERVING
+    return program.startswith("vllm.entrypoints.")
+
+
+def _run_by_python(arguments: list[str]) -> list[str]:
+    """The script or the module that Python runs, and its arguments; an empty name for neither."""
+    left = iter(arguments)
+    for argument in left:
+        if argument == "-m":
+            return [*left] or [""]
+        if argument == "-c":
+            break
+        if argument in {"-X", "-W"}:
+            next(left, "")
+        elif not argument.startswith("-"):
+            return [argument, *left]
+    return [""]
+
+
 def _variables(environ: bytes) -> dict[str, str]:
     """A process's environment, from its file in /proc."""
     pairs = (entry.partition("=") for entry in environ.decode(errors="replace").split("\0"))
-    return {name: value for name, _, value in pairs}
+    return {name: value for name, _, value in pairs if name}
 
 
 def _unknown(misfit: Callable[[dict[str, str]], str]) -> str:

@@ -173,7 +173,9 @@ def test_a_config_tells_the_parameters_the_cache_and_the_context(model, planned)
 
 def test_a_quantization_leaves_embeddings_at_16_bits(model, planned):
     """They are an eighth of a small model, and would count a quarter of what they take."""
-    plan = planned(*("--target", model("8b", SMALL), "--target-precision", "int4", "--gpu", "l4"))
+    target = model("8b", SMALL)
+    arguments = ("--target", target, "--target-precision", "int4", "--gpu", "l4")
+    plan = planned(*arguments, "--context", 8192)
 
     embedded = 2 * 128256 * 4096
     rest = plan["deployment"]["target"]["parameters"] - embedded
@@ -389,6 +391,95 @@ def test_without_a_draft_the_methods_that_need_none_are_listed(capsys):
     assert methods == ["method", "eagle3", "mtp", "ngram", "suffix"]
     assert not [line for line in lines if line.startswith("draft ") or "without it" in line]
     assert lines[-1] == "verdict: good"
+
+
+def test_what_does_not_fit_has_no_line_for_vllm_but_what_would_fit(planned, capsys):
+    """A 70B and an 8B at 16 bits take 156 of 160 GB; vLLM may use 144 of them."""
+    arguments = ("--target", "70b", "--draft", "8b", "--gpu", "h100", "--gpus", "2", *SHAPES)
+    arguments = (*arguments, "--draft-kv", "32x8x128", "--utilization", "0.9")
+    plan = planned(*arguments, code=1)
+
+    assert (plan["verdict"], plan["command"]) == ("impossible", None)
+    assert [one["option"] for one in plan["alternatives"]] == [
+        "--target-precision int8",
+        "without --draft",
+        "--gpus 4",
+    ]
+    assert command("plan", *arguments) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert not [line for line in lines if line.startswith("vllm serve")]
+    (quantized,) = [line for line in lines if "--target-precision int8" in line]
+    assert quantized.split()[-6:] == ["58.0", "GB", "15", "of", "8,192", "tokens"]
+
+
+def test_each_alternative_gives_a_line_for_vllm_with_the_room_that_was_said(planned):
+    arguments = ["--target", "70b", "--draft", "8b", "--gpu", "h100", "--gpus", "2", *SHAPES]
+    arguments += ["--draft-kv", "32x8x128"]
+    for alternative in planned(*arguments, code=1)["alternatives"]:
+        tried = with_option(arguments, alternative["option"])
+        plan = planned(*tried)
+
+        assert plan["room"] == alternative["room"]
+        assert plan["command"].startswith("vllm serve")
+        assert plan["alternatives"] == []
+
+
+def with_option(arguments, option):
+    """The arguments of ``plan`` with what an alternative says."""
+    first, *values = option.split()
+    if first == "without":
+        (name,) = values
+        start = arguments.index(name)
+        return [*arguments[:start], *arguments[start + 2 :]]
+    return [*arguments, first, *values]  # the last one counts
+
+
+def test_vllm_does_not_start_without_room_for_one_request_of_the_whole_context(model, planned):
+    """Llama 3.1 8B at 4 bits leaves 16 GB of an L4; 131,072 tokens take 17 GB."""
+    arguments = ("--target", model("8b", SMALL), "--target-precision", "int4", "--gpu", "l4")
+    plan = planned(*arguments, code=1)
+
+    assert plan["room"]["gb"] > 0
+    assert plan["room"]["request_gb"] == pytest.approx(131_072 * 131_072 / 1e9)
+    assert plan["rules"][0]["remedy"] == (
+        "one request of the whole context does not fit into the KV cache"
+    )
+    by_option = {one["option"].split()[0]: one for one in plan["alternatives"]}
+    assert set(by_option) == {"--context", "--kv-precision", "--gpus"}
+
+    longest = by_option["--context"]["context"]
+    assert planned(*arguments, "--context", longest)["room"]["requests"] == 1
+    planned(*arguments, "--context", longest + 1024, code=1)
+
+
+def test_the_logits_of_a_draft_that_samples_can_be_what_does_not_fit(planned):
+    """2,048 requests with eight tokens of a vocabulary of 128,256 take 8.4 GB on each GPU."""
+    arguments = ("--target", "8b", "--draft", "1b", "--gpu-memory", 24, "--context", 8192)
+    sampled = ("--sampled-drafts", "--vocabulary", 128256, "--tokens", 8, "--max-num-seqs", 2048)
+    plan = planned(*arguments, *sampled, code=1)
+
+    options = [one["option"] for one in plan["alternatives"]]
+    assert options[:3] == ["--max-num-seqs 512", "--tokens 1", "without --sampled-drafts"]
+    planned(*arguments, *sampled, "--max-num-seqs", 512)
+    planned(*arguments, *sampled, "--max-num-seqs", 1024, code=1)
+
+
+def test_layers_of_the_target_that_draft_are_quantized_with_it(model, planned):
+    target = model("v3", DEEPSEEK, weights=None)
+    plan = planned("--target", target, "--method", "mtp", "--gpu", "h100", "--gpus", 8, code=1)
+
+    (quantized,) = [one for one in plan["alternatives"] if "quantized" in one["change"]]
+    assert quantized["option"] == "--target-precision int4"
+    # 671 and 11.5 billion parameters, of which the embeddings stay at 16 bits
+    assert quantized["room"]["gb"] == pytest.approx(0.92 * 640 - 671 / 2 - 11.5 / 2, abs=5)
+
+
+def test_where_no_single_change_is_enough_the_text_says_so(capsys):
+    assert command("plan", "--target", "2000b", "--gpu-memory", "8") == 1
+    out = capsys.readouterr().out
+
+    assert "whatever one option changes: use a smaller target" in out
+    assert "vllm serve" not in out
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from importlib import metadata, util
 from pathlib import Path, PurePath
 
 DEFAULT_SOCKET = "/run/specdec/plugin.sock"  # the plug-in's
-TITLE = "VLLM::"  # how the titles begin that vLLM gives its processes
 SERVING = ("serve", "run-batch")  # the subcommands of ``vllm`` that run an engine
 
 
@@ -53,8 +52,7 @@ def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
 def _differences(path: str) -> list[str]:
     """How the environments of vLLM processes that run differ from that of this one.
 
-    Their variables are those with which they started. Processes of other users are left out, and so
-    are those whose variables cannot be read any more, as vLLM's titles may overwrite them.
+    Their variables are those with which they started. Processes of other users are left out.
     """
     folder = str(Path(__file__).parent)
     is_on_path = folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -62,9 +60,9 @@ def _differences(path: str) -> list[str]:
     for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda one: int(one.name)):
         with suppress(OSError):
             command = (process / "cmdline").read_bytes().decode(errors="replace")
-            variables = _variables((process / "environ").read_bytes())
-            if not variables or not is_vllm(command.rstrip("\0").split("\0")):
+            if not is_vllm(command.rstrip("\0").split("\0")):
                 continue
+            variables = _variables((process / "environ").read_bytes())
             other = variables.get("SPECDEC_PLUGIN__SOCKET", DEFAULT_SOCKET)
             if other != path:
                 found.append(f"vLLM's process {process.name} uses the socket {other}, not {path}")
@@ -77,13 +75,13 @@ def _differences(path: str) -> list[str]:
 
 
 def is_vllm(command: list[str]) -> bool:
-    """Whether a process runs a vLLM, by its command line or by the title that vLLM gave it.
+    """Whether a process was started as a vLLM, by its command line.
 
-    A command about vLLM, such as an editor with a file of that name, is none.
+    A command about vLLM, such as an editor with a file of that name, is none. Nor are the processes
+    that vLLM itself starts: their variables are those of the one that started them, and the titles
+    that vLLM gives them, such as ``VLLM::EngineCore``, overwrite them in /proc.
     """
     program, *arguments = command
-    if program.startswith(TITLE):
-        return True
     if PurePath(program).name.startswith("python"):
         program, *arguments = _run_by_python(arguments)
 
@@ -110,7 +108,7 @@ def _run_by_python(arguments: list[str]) -> list[str]:
 def _variables(environ: bytes) -> dict[str, str]:
     """A process's environment, from its file in /proc."""
     pairs = (entry.partition("=") for entry in environ.decode(errors="replace").split("\0"))
-    return {name: value for name, _, value in pairs if name}
+    return {name: value for name, _, value in pairs}
 
 
 def _unknown(misfit: Callable[[dict[str, str]], str]) -> str:

@@ -122,6 +122,7 @@ def test_the_weights_of_a_70b_and_an_8b_on_two_gpus(planned, *, target, draft, g
 
 
 def test_the_cache_gets_what_the_weights_leave_of_vllms_share(planned):
+    """With and without a draft, in bytes, tokens and requests."""
     plan = planned(*PAIR, *SHAPES, "--draft-kv", "32x8x128")
 
     assert plan["room"]["gb"] == pytest.approx(0.9 * 160 - 86)
@@ -134,6 +135,7 @@ def test_the_cache_gets_what_the_weights_leave_of_vllms_share(planned):
 
 
 def test_activations_on_each_gpu_are_subtracted_and_vllms_own_number_replaces_all_of_it(planned):
+    """vLLM's log says the room of each GPU; weights and overhead are out of it already."""
     room = [
         planned(*PAIR, *more)["room"]["gb"]
         for more in ((), ("--overhead", 3), ("--available-kv-cache", 30))
@@ -144,6 +146,7 @@ def test_activations_on_each_gpu_are_subtracted_and_vllms_own_number_replaces_al
 
 
 def test_the_logits_of_a_draft_that_samples_are_counted_on_each_gpu(planned):
+    """They are outside of what vLLM plans with, so its share has to shrink by them."""
     sampled = ("--sampled-drafts", "--vocabulary", 128256, "--tokens", 3, "--max-num-seqs", 256)
     without, plan = planned(*PAIR), planned(*PAIR, *sampled)
 
@@ -169,6 +172,7 @@ def test_a_config_tells_the_parameters_the_cache_and_the_context(model, planned)
 
 
 def test_a_quantization_leaves_embeddings_at_16_bits(model, planned):
+    """They are an eighth of a small model, and would count a quarter of what they take."""
     target = model("8b", SMALL)
     arguments = ("--target", target, "--target-precision", "int4", "--gpu", "l4")
     plan = planned(*arguments, "--context", 8192)
@@ -203,6 +207,7 @@ def test_a_quantization_leaves_embeddings_at_16_bits(model, planned):
     ],
 )
 def test_the_quantization_is_the_one_that_the_config_names(model, planned, config, precision):
+    """In the words of each tool that quantizes."""
     target = model("8b", SMALL | {"quantization_config": config})
 
     assert planned("--target", target, "--gpu", "h100")["deployment"]["target"]["precision"] == (
@@ -211,6 +216,7 @@ def test_the_quantization_is_the_one_that_the_config_names(model, planned, confi
 
 
 def test_an_unknown_quantization_has_to_be_named(model, capsys):
+    """A guess could be wrong by a factor of four."""
     target = model("8b", SMALL | {"quantization_config": {"quant_method": "new"}})
 
     assert command("plan", "--target", target, "--gpu", "h100") == 2
@@ -218,6 +224,7 @@ def test_an_unknown_quantization_has_to_be_named(model, capsys):
 
 
 def test_weights_on_disk_count_as_they_are_unless_another_precision_is_asked_for(model, planned):
+    """The size of the files is exact; a calculation is not."""
     target = model("8b", SMALL, weights=1_000_000)
     stored = planned("--target", target, "--gpu", "h100")
     quantized = planned("--target", target, "--target-precision", "int8", "--gpu", "h100")
@@ -229,6 +236,7 @@ def test_weights_on_disk_count_as_they_are_unless_another_precision_is_asked_for
 def test_mla_caches_one_latent_vector_on_each_gpu_and_mtp_layers_are_the_targets_own(
     model, planned
 ):
+    """Tensor parallelism does not divide it, and no other model has to be loaded."""
     target = model("v3", DEEPSEEK, weights=None)
     plan = planned("--target", target, "--method", "mtp", "--gpu", "h200", "--gpus", 8)
 
@@ -265,6 +273,7 @@ def test_layers_with_a_sliding_window_hold_no_more_than_it(model, planned):
     ],
 )
 def test_which_layers_have_a_window(model, planned, config, full, window):
+    """By the configuration, or by what vLLM assumes of this architecture."""
     plan = planned("--target", model("8b", SMALL | config), "--gpu", "h100")
 
     layers = plan["deployment"]["target"]["layers"]
@@ -294,6 +303,7 @@ def test_a_head_shares_the_targets_embedding(model, planned):
 
 
 def test_a_head_on_each_gpu_is_copied_and_caches_all_heads(model, planned):
+    """Weights and cache of the copies are counted on each of the GPUs."""
     head = SMALL | {"num_hidden_layers": 1}
     arguments = ("--target", model("8b", SMALL), "--draft", model("head", head), "--gpu", "h100")
     arguments = (*arguments, "--method", "eagle", "--gpus", 4)
@@ -323,6 +333,7 @@ def test_a_head_on_each_gpu_is_copied_and_caches_all_heads(model, planned):
     ],
 )
 def test_each_rule_of_thumb_holds_up_to_its_bounds(planned, arguments, broken):
+    """Just past a bound it is broken, and the verdict is doubtful."""
     quantized = ("--target", "70b", "--target-precision", "int4", "--draft-precision", "int4")
     plan = planned(*quantized, *arguments)
 
@@ -332,6 +343,7 @@ def test_each_rule_of_thumb_holds_up_to_its_bounds(planned, arguments, broken):
 
 
 def test_a_pair_that_differs_in_family_vocabulary_and_tokenizer(model, planned):
+    """Each of the three has a rule of its own."""
     target = model("70b", LARGE, tokenizer=1)
     same = model("same", SMALL, tokenizer=1)
     other = SMALL | {"model_type": "qwen2", "vocab_size": 151936}
@@ -358,6 +370,7 @@ def test_the_text_has_the_memory_the_cache_the_rules_and_the_verdict(capsys):
 
 
 def test_without_the_shape_of_a_cache_there_are_no_tokens(capsys):
+    """Neither where the target's is unknown nor where the draft's is."""
     assert command("plan", *PAIR) == 0
     out = capsys.readouterr().out
     assert "to count the cache in tokens, name the target's config.json or set --kv" in out
@@ -370,6 +383,7 @@ def test_without_the_shape_of_a_cache_there_are_no_tokens(capsys):
 
 
 def test_without_a_draft_the_methods_that_need_none_are_listed(capsys):
+    """With no row about a draft that nobody named."""
     assert command("plan", "--target", "70b", "--gpu-memory", "80", "--gpus", "4", *SHAPES) == 0
     lines = capsys.readouterr().out.splitlines()
     methods = [line.split()[0] for line in lines if line.startswith("  ")]
@@ -481,6 +495,7 @@ def test_where_no_single_change_is_enough_the_text_says_so(capsys):
     ],
 )
 def test_arguments_that_do_not_fit_together_are_refused(capsys, arguments, reason):
+    """With the argument to add or to leave out."""
     assert command("plan", "--gpu", "h100", *arguments) == 2
     assert reason in capsys.readouterr().err
 

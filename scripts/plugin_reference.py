@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from scripts.metrics_reference import filled
-from sidecar.requests.tables import TABLES, Table
+from sidecar.requests.tables import Table
 
 
 def plugin_reference(page: str) -> str:
@@ -16,7 +16,7 @@ def plugin_reference(page: str) -> str:
     Raises:
         ValueError: the table is missing.
     """
-    rows = ((f"`{table}`", TABLES[table].about) for table in Table)
+    rows = ((f"`{table}`", table.declared.about) for table in Table)
     return filled(page, "| table |", rows)
 
 

@@ -37,6 +37,7 @@ def lines():
 
 
 def test_a_json_line_has_time_level_event_and_fields(lines):
+    """Also one of the standard library, and of values that JSON does not have."""
     odd = {"a": {1}, "b": {2: None}, "c": Path("/x")}  # as text what JSON lacks
     structlog.get_logger("sidecar.test").info("scrape failed", reason="timeout", seconds=1.5, **odd)
     logging.getLogger("aiohttp.server").warning("bad %s", "request")
@@ -53,6 +54,7 @@ def test_a_json_line_has_time_level_event_and_fields(lines):
 @pytest.mark.parametrize("fmt", ["json", "console"])
 @pytest.mark.parametrize("get_logger", [structlog.get_logger, logging.getLogger])
 def test_an_exception_has_its_traceback_without_local_variables(fmt, get_logger):
+    """These may hold a prompt or a password."""
     stream = Terminal()
     configure_logging(stream, level="info", format=fmt)
     prompt = f"{chr(104)}unter2"
@@ -86,6 +88,7 @@ class Unspeakable:
 
 
 def test_a_line_that_cannot_be_formatted_or_written_is_not_printed_elsewhere(capsys):
+    """The logging module would print it to stderr, credentials included."""
     stream = io.StringIO()
     configure_logging(stream, level="info", format="json")
     log, url = structlog.get_logger("sidecar.test"), "http://user:hunter2@host"
@@ -134,6 +137,7 @@ URL = "http://me:hunter2@host:8000/v1"
     ],
 )
 def test_no_credential_of_a_url_is_logged(fmt, fields):
+    """However deep in a field, in an exception, or in the text itself."""
     out = io.StringIO()
     configure_logging(out, level="info", format=fmt)
     structlog.get_logger("sidecar.test").info("polling", **fields)
@@ -149,6 +153,7 @@ def states(lines):
 
 
 def test_a_fault_is_logged_once_for_each_reason_and_its_end_once(states, lines):
+    """A poll a second must not fill the log."""
     for reason in ("timeout", "timeout", "status", "timeout"):
         states.fault("a", "failed", reason=reason, url="http://host")
     states.fault("b", "failed")
@@ -168,6 +173,7 @@ def test_a_fault_is_logged_once_for_each_reason_and_its_end_once(states, lines):
 
 
 def test_ever_new_reasons_do_not_fill_the_log(states, lines):
+    """As of an error whose message has a number in it."""
     for number in range(1000):
         states.fault("a", "failed", reason=f"reason {number}")
     assert 0 < len(lines()) <= 16

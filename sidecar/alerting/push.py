@@ -60,8 +60,10 @@ class Push:
         self._monotonic = monotonic
         self._wall = wall
         self._thresholds = thresholds
+
         self._past = Past()
         self._tracker = Tracker(load_rules(), alerting.pace)
+
         self._labels = {
             **alerting.labels,
             "instance": alerting.instance or socket.gethostname(),

@@ -12,7 +12,7 @@ from sidecar.settings import Settings
 PROMISED: Final = 1500
 """With the default limits, whatever vLLM and its traffic do."""
 
-PLANNED: Final = 1340
+PLANNED: Final = 1388
 """With every setting at its default, or a baseline and adapters.
 
 The rest is room for what is added, and for settings like ``temperature_buckets`` and
@@ -26,9 +26,9 @@ _GROUPS: Final = sum(len(declared.labels) for declared in GROUPED.values())
 _OF_A_POD: Final = 97 + OF_A_GROUP * _GROUPS
 _OF_ADAPTERS: Final = OF_A_GROUP * (MOST_ADAPTERS + 1)  # with "other"
 _OF_A_BASELINE: Final = 32
-_OF_A_TEMPERATURE: Final = 70
-_OF_AN_ENGINE: Final = 73
-_OF_ITS_HISTOGRAMS: Final = 12
+OF_A_TEMPERATURE: Final = 71
+OF_AN_ENGINE: Final = 79
+OF_ITS_HISTOGRAMS: Final = 12
 
 _FEW_ENGINES: Final = 4  # so many all have histograms
 _MANY_ENGINES: Final = 8
@@ -46,9 +46,9 @@ def shown_positions(settings: Settings, engines: int) -> int:
         _OF_A_POD
         + (_OF_ADAPTERS if settings.plugin.adapters else 0)
         + (_OF_A_BASELINE if has_baseline else 0)
-        + _OF_A_TEMPERATURE * temperatures
-        + _OF_AN_ENGINE * engines
-        + _OF_ITS_HISTOGRAMS * engines_with_histograms(engines)
+        + OF_A_TEMPERATURE * temperatures
+        + OF_AN_ENGINE * engines
+        + OF_ITS_HISTOGRAMS * engines_with_histograms(engines)
     )
 
     of_a_position = _POSITION_METRICS * temperatures + engines

@@ -264,6 +264,7 @@ def _profile(temperature: str, counts: _Counts) -> Profile:
     accepted_at = counts.accepted_at[:drafted_positions]
     never_drafted = len(counts.drafted_at) - drafted_positions
     rates = _non_increasing(accepted_at, counts.drafted_at[:drafted_positions])
+
     return Profile(
         temperature=temperature,
         drafts=counts.drafts,

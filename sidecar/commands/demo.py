@@ -58,6 +58,7 @@ Numbers appear within seconds. {course} Stop it with Ctrl-C.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``demo``."""
     add_duration(parser)
+
     course = parser.add_mutually_exclusive_group()
     course.add_argument(
         "--losing", action="store_true", help="keep acceptance below 0.5, so that alerts fire"
@@ -125,6 +126,7 @@ def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
     loads = (1.0, float(options.max_num_seqs))
     prefilled = (_PREFILL_TOKENS,)
     prefill_seconds = (_PREFILL_TOKENS * options.prefill_seconds_per_token,)
+
     return PlainStepTimes(
         running=loads,
         seconds=tuple(

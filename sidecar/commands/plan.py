@@ -14,7 +14,8 @@ from typing import Any, Final
 from sidecar.commands.arguments import number_up_to, whole
 from sidecar.commands.planning.config import method_of, read_model
 from sidecar.commands.planning.memory import CacheOptions, Deployment
-from sidecar.commands.planning.plan import NEEDS_A_MODEL, Plan, Serving, make_plan
+from sidecar.commands.planning.plan import Plan, make_plan
+from sidecar.commands.planning.serving import NEEDS_A_MODEL, Serving
 from sidecar.commands.planning.shape import BYTES, UNQUANTIZED, CachedLayers, ModelShape
 from sidecar.commands.planning.text import plan_text
 from sidecar.errors import InputError
@@ -145,7 +146,7 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
         print(json.dumps(_document(plan), indent=2, allow_nan=False))
     else:
         print("\n".join(plan_text(plan)))
-    return 0 if plan.deployment.fits else 1
+    return 0 if plan.room.fits else 1
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
@@ -274,10 +275,10 @@ def _cached(text: str) -> CachedLayers:
 def _document(plan: Plan) -> dict[str, Any]:
     """The plan as JSON, with what is calculated from a deployment's fields."""
     deployment = plan.deployment
-    calculated = ("memory_gb", "draft_gb", "weights_gb", "left_gb", "logits_gb", "kv_gb", "fits")
+    calculated = ("memory_gb", "draft_gb", "weights_gb", "left_gb", "logits_gb", "kv_gb")
     models = {
         name: None if model is None else asdict(model) | {"weights_gb": model.weights_gb}
         for name, model in (("target", deployment.target), ("draft", deployment.draft))
     }
-    about = {name: getattr(deployment, name) for name in calculated}
+    about = {name: getattr(deployment, name) for name in calculated} | {"fits": plan.room.fits}
     return asdict(plan) | {"deployment": asdict(deployment) | models | about}

@@ -80,9 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)"
     )
-
-    against = "another vLLM that takes turns with it, round by round, for a closer comparison"
-    parser.add_argument("--against", type=base_url, metavar="URL", help=against)
+    parser.add_argument(
+        "--against",
+        type=base_url,
+        metavar="URL",
+        help="another vLLM that takes turns with it, round by round, for a closer comparison",
+    )
 
     default = ",".join(f"{temperature:g}" for temperature in _TEMPERATURES)
     parser.add_argument(
@@ -91,36 +94,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="T,T",
         help=f"default: {default}, with --mix none",
     )
-
-    mix = (
-        "temperatures with weights: measure their requests together, and those of each temperature"
-        " alone, such as 0:60,1:40"
-    )
-    parser.add_argument("--mix", type=_mix, metavar="T:W,T:W", help=mix)
-
-    concurrency = listed(whole(MOST_AT_ONCE))
-    in_flight = "requests in flight (default: 1,8)"
     parser.add_argument(
-        "--concurrency", type=concurrency, default="1,8", metavar="N,N", help=in_flight
+        "--mix",
+        type=_mix,
+        metavar="T:W,T:W",
+        help=(
+            "temperatures with weights: measure their requests together, and those of each "
+            "temperature alone, such as 0:60,1:40"
+        ),
     )
 
-    requests = "per level and round (default: 32)"
-    parser.add_argument("--requests", type=whole(_MOST), default=32, metavar="N", help=requests)
-
-    rounds = (
-        "repeat all levels; `compare` needs 4 or more to estimate how much runs differ (default: 1)"
+    parser.add_argument(
+        "--concurrency",
+        type=listed(whole(MOST_AT_ONCE)),
+        default="1,8",
+        metavar="N,N",
+        help="requests in flight (default: 1,8)",
     )
-    parser.add_argument("--rounds", type=whole(_MOST), default=1, metavar="N", help=rounds)
+    parser.add_argument(
+        "--requests",
+        type=whole(_MOST),
+        default=32,
+        metavar="N",
+        help="per level and round (default: 32)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=whole(_MOST),
+        default=1,
+        metavar="N",
+        help=(
+            "repeat all levels; `compare` needs 4 or more to estimate how much runs differ "
+            "(default: 1)"
+        ),
+    )
+    parser.add_argument(
+        "--duration",
+        type=duration,
+        default=1800.0,
+        metavar="TIME",
+        help="stop after this long and report what was measured (default: 30m)",
+    )
 
-    end = "stop after this long and report what was measured (default: 30m)"
-    parser.add_argument("--duration", type=duration, default=1800.0, metavar="TIME", help=end)
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
     parser.add_argument(
         "--save", type=file_to_write, metavar="FILE", help="also write the result, for `compare`"
     )
+    parser.add_argument(
+        "--save-against",
+        type=file_to_write,
+        metavar="FILE",
+        help="with --against: also write its result, for `compare`",
+    )
 
-    against_file = "with --against: also write its result, for `compare`"
-    parser.add_argument("--save-against", type=file_to_write, metavar="FILE", help=against_file)
     add_request_arguments(parser)
 
 
@@ -301,20 +327,24 @@ def text(
 
 
 def _table(summaries: Sequence[LevelSummary], columns: Sequence[str]) -> list[str]:
-    """The levels with these columns.
-
-    A column name that starts like the one before is cut to its last word.
-    """
+    """The levels with these columns."""
     columns = ("temperature", "concurrency", *columns)
-    shown = [
-        name.split()[-1] if name[:4] == before[:4] else name
-        for before, name in pairwise(("", *columns))
-    ]
+
     rows = []
     for one in summaries:
         cells = _cells(one)
         rows.append([cells[column] for column in columns])
-    return aligned(shown, rows)
+
+    return aligned(_headings(columns), rows)
+
+
+def _headings(columns: Sequence[str]) -> list[str]:
+    """The names of the columns; one that starts like the one before is cut to its last word."""
+    headings = [columns[0]]
+    for before, name in pairwise(columns):
+        repeats = name[:4] == before[:4]
+        headings.append(name.split()[-1] if repeats else name)
+    return headings
 
 
 def _cells(one: LevelSummary) -> Mapping[str, str]:

@@ -234,11 +234,13 @@ class Scheduler:
             num_speculative_tokens=self.num_spec_tokens,
             draft_sample_method=options.draft_sample_method,
         )
+
         self.vllm_config = SimpleNamespace(
             model_config=SimpleNamespace(served_model_name=options.model_name),
             parallel_config=SimpleNamespace(data_parallel_index=int(options.engine)),
             speculative_config=speculation if self.num_spec_tokens else None,
         )
+
         self.requests: dict[str, Request] = {}
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []

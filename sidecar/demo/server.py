@@ -83,12 +83,14 @@ class Engine:
                 await self._work.wait()
                 deadline = time.monotonic()
                 continue
+
             # Each deadline follows from the last one, so that timer delays do not add up; a lag of
             # more than a step is not made up for.
             now = time.monotonic()
             step = scheduler.duration(output) / self._speed
             deadline = max(deadline, now - step) + step
             await asyncio.sleep(max(0.0, deadline - now))
+
             scheduler.now = time.monotonic()
             for report in scheduler.update_from_output(output, scheduler.execute(output)).values():
                 self._page.record_step(report, scheduler)
@@ -114,6 +116,7 @@ class SimulatedVllm:
         self._port = port
         self._scheduler = Scheduler if plugin_socket is None else _observed(plugin_socket)
         self.begin()
+
         self.app = web.Application()
         self.app.add_routes(
             [web.get("/metrics", self._metrics), web.get("/metrics/", self._metrics)]

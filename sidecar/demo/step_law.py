@@ -50,6 +50,7 @@ class LinearLaw:
         """The step's duration."""
         verified = work.decodes * work.drafted
         drafting = self.per_draft_position * work.drafted if work.decodes else 0.0
+
         return (
             self.step
             + self.per_request * work.decodes

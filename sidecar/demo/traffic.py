@@ -78,11 +78,13 @@ class Traffic:
             request = self._request(self._mix())
             engine = self._vllm.engine
             outputs = engine.submit(request)
+
             try:
                 while request.status is RequestStatus.RUNNING and await outputs.get() is not None:
                     pass
             finally:
                 engine.close(request)
+
             if request.status is RequestStatus.RUNNING:  # the engine stopped meanwhile
                 self.failed += 1
             else:
@@ -100,6 +102,7 @@ class Traffic:
         temperature = random.choices(list(mix), weights=list(mix.values()))[0]
         max_tokens = random.randint(options.min_tokens, options.max_tokens)
         is_long = random.random() < 0.2
+
         return Request(
             request_id=secrets.token_hex(8),
             sampling_params=SamplingParams(temperature),

@@ -112,6 +112,7 @@ class Response:
     def _expect_body(self, headers: Mapping[bytes, bytes]) -> None:
         coding = headers.get(b"transfer-encoding", b"").lower()
         length = headers.get(b"content-length")
+
         if coding == b"chunked":
             self._next = self._take_chunk_line
         elif coding:

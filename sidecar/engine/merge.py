@@ -24,6 +24,7 @@ def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER_ENGINES) -> 
         (engine.counters.get(Counter.DRAFTS), engine.accepted_per_position) for engine in engines
     )
     traits = frozenset[Trait]().union(*(engine.traits for engine in engines))
+
     return EngineSnapshot(
         key=key,
         counters=_merged(Counter, [engine.counters for engine in engines]),

@@ -127,6 +127,7 @@ def wanted() -> frozenset[bytes]:
         DIFFUSION,
         CREATED,
     }
+
     return frozenset(
         {f"{prefix}{name}".encode() for prefix in PREFIXES for name in names}
         | {PROCESS_START.encode()}

@@ -11,9 +11,10 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata, util
-from pathlib import Path
+from pathlib import Path, PurePath
 
 DEFAULT_SOCKET = "/run/specdec/plugin.sock"  # the plug-in's
+SERVING = ("serve", "run-batch")  # the subcommands of ``vllm`` that run an engine
 
 
 def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
@@ -58,8 +59,8 @@ def _differences(path: str) -> list[str]:
     found = []
     for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda one: int(one.name)):
         with suppress(OSError):
-            is_vllm = b"vllm" in (process / "cmdline").read_bytes().lower()
-            if not is_vllm or int(process.name) == os.getpid():
+            command = (process / "cmdline").read_bytes().decode(errors="replace")
+            if not is_vllm(command.rstrip("\0").split("\0")):
                 continue
             variables = _variables((process / "environ").read_bytes())
             other = variables.get("SPECDEC_PLUGIN__SOCKET", DEFAULT_SOCKET)
@@ -71,6 +72,37 @@ def _differences(path: str) -> list[str]:
                 )
 
     return found
+
+
+def is_vllm(command: list[str]) -> bool:
+    """Whether a process was started as a vLLM, by its command line.
+
+    A command about vLLM, such as an editor with a file of that name, is none. Nor are the processes
+    that vLLM itself starts: their variables are those of the one that started them, and the titles
+    that vLLM gives them, such as ``VLLM::EngineCore``, overwrite them in /proc.
+    """
+    program, *arguments = command
+    if PurePath(program).name.startswith("python"):
+        program, *arguments = _run_by_python(arguments)
+
+    if PurePath(program).name == "vllm" or program == "vllm.entrypoints.cli.main":
+        return bool(arguments) and arguments[0] in SERVING
+    return program.startswith("vllm.entrypoints.")
+
+
+def _run_by_python(arguments: list[str]) -> list[str]:
+    """The script or the module that Python runs, and its arguments; an empty name for neither."""
+    left = iter(arguments)
+    for argument in left:
+        if argument == "-m":
+            return [*left] or [""]
+        if argument == "-c":
+            break
+        if argument in {"-X", "-W"}:
+            next(left, "")
+        elif not argument.startswith("-"):
+            return [argument, *left]
+    return [""]
 
 
 def _variables(environ: bytes) -> dict[str, str]:

@@ -23,12 +23,13 @@ from pydantic import (
 )
 
 from sidecar.requests.tables import (
-    TABLES,
     Exponent,
     Hundredths,
     Name,
+    Output,
     RequestGroups,
     RowKey,
+    Sampling,
     Table,
 )
 from sidecar.requests.tally import Count, Outcome, Tally
@@ -375,48 +376,64 @@ def read_packet(text: bytes) -> Packet | Unreadable:
     return packet
 
 
-# How the packets of each version are laid out. A table's keys are those of all versions.
+# How the packets of each version are laid out.
 
-_StepKey3 = tuple[StepExponent, StepExponent | None, bool | None]
-
-
-def _rows(key: Any, counts: Any) -> Any:
-    """The type of a table on the wire."""
-    limits = Field(max_length=MAX_KEYS + 1, fail_fast=True)
-    return Annotated[tuple[Row[key, counts], ...], limits]
-
-
-def _tables_class(name: str, step_key: Any) -> Any:
-    """A dataclass with an attribute for each table, which is empty where the packet has none."""
-    fields = [(table.value, _rows(declared.key, Tally), ()) for table, declared in TABLES.items()]
-    steps = ("steps", _rows(step_key, StepTally), ())
-    return make_dataclass(name, [*fields, steps], frozen=True)
-
-
-def _by_table(tables: Any) -> dict[Table, tuple[TallyRow, ...]]:
-    """The tables that have rows."""
-    found = {table: getattr(tables, table) for table in Table}
-    return {table: rows for table, rows in found.items() if rows}
-
-
-_Tables2: Any = _tables_class("_Tables2", Exponent)
-_Tables3: Any = _tables_class("_Tables3", _StepKey3)
+_AT_MOST_KEYS: Final = Field(max_length=MAX_KEYS + 1, fail_fast=True)
+_Rows = Annotated[tuple[Row[Key, AnyTally], ...], _AT_MOST_KEYS]
 _Finished = Annotated[tuple[FinishedRequest, ...], Field(max_length=MAX_FINISHED, fail_fast=True)]
 
 
 @dataclass(frozen=True)
-class ReportVersion2(_Tables2):  # type: ignore[misc]
-    """A part of a report of version 2, in which the tables are fields of it."""
+class ReportVersion2:
+    """A part of a report of version 2, in which the tables are fields of it.
 
+    They are written out: no other table will be sent in that version.
+    """
+
+    temperature: _Rows[Hundredths | Literal["other"], Tally] = ()
+    prompt_tokens: _Rows[Exponent, Tally] = ()
+    output: _Rows[Output, Tally] = ()
+    sampling: _Rows[Sampling, Tally] = ()
+    adapter: _Rows[Name, Tally] = ()
+    steps: _Rows[Exponent, StepTally] = ()
     finished: _Finished = ()
     end: ReportEnd | None = None
 
     def part(self) -> ReportPart:
         """The same in the structure of today."""
+        tables: dict[Table, tuple[Row[Any, Tally], ...]] = {
+            Table.TEMPERATURE: self.temperature,
+            Table.PROMPT_TOKENS: self.prompt_tokens,
+            Table.OUTPUT: self.output,
+            Table.SAMPLING: self.sampling,
+            Table.ADAPTER: self.adapter,
+        }
         steps = tuple(
             Row(key=StepKey(row.key), since=row.since, counts=row.counts) for row in self.steps
         )
-        return ReportPart(tables=_by_table(self), steps=steps, finished=self.finished, end=self.end)
+
+        return ReportPart(
+            tables=_with_rows(tables), steps=steps, finished=self.finished, end=self.end
+        )
+
+
+_StepKey3 = tuple[StepExponent, StepExponent | None, bool | None]
+
+
+def _rows_by(key: Any) -> Any:
+    """The type of the rows of a table with such keys."""
+    return Annotated[tuple[Row[key, Tally], ...], _AT_MOST_KEYS]
+
+
+# The tables of version 3: an attribute for each that is declared, empty where the packet has none.
+_Tables3: Any = make_dataclass(
+    "_Tables3",
+    [
+        *((table.value, _rows_by(table.declared.key), ()) for table in Table),
+        ("steps", _Rows[_StepKey3, StepTally], ()),
+    ],
+    frozen=True,
+)
 
 
 @dataclass(frozen=True)
@@ -426,13 +443,22 @@ class _ReportVersion3:
     end: ReportEnd | None = None
 
     def part(self) -> ReportPart:
+        tables = {table: getattr(self.tables, table) for table in Table}
         steps = tuple(
             Row(key=StepKey(*row.key), since=row.since, counts=row.counts)
             for row in self.tables.steps
         )
+
         return ReportPart(
-            tables=_by_table(self.tables), steps=steps, finished=self.finished, end=self.end
+            tables=_with_rows(tables), steps=steps, finished=self.finished, end=self.end
         )
+
+
+def _with_rows(
+    tables: Mapping[Table, tuple[Row[Any, Tally], ...]],
+) -> dict[Table, tuple[TallyRow, ...]]:
+    """The tables that have rows; one without did not change, or does not exist."""
+    return {table: rows for table, rows in tables.items() if rows}
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,28 +161,44 @@ class PluginReceiver:
     async def _read(self, connection: socket.socket) -> None:
         """Delivers a connection's packets until it closes or sends one that is not valid."""
         number = next(self._numbers)
-        last = 0
+        is_first = True
         loop = asyncio.get_running_loop()
+
         with connection, suppress(OSError):
-            while (
-                text := await loop.sock_recv(connection, MAX_PACKET_BYTES)
-            ) and connection in self._last_packet:
-                async with self._turn:  # which goes round
-                    began = time.perf_counter()
-                    is_valid = self._take(number, text, is_first=not last)
-                    if is_valid:
-                        last = next(self._packets)
-                        # Before the rest, in which new connections may look for a silent one; one
-                        # of them may have taken its place while it waited for its turn.
-                        if connection in self._last_packet:
-                            self._last_packet[connection] = last
-                    await self._rest(time.perf_counter() - began)
-                if not is_valid:
+            while True:
+                text = await loop.sock_recv(connection, MAX_PACKET_BYTES)
+                has_lost_its_place = connection not in self._last_packet
+                if not text or has_lost_its_place:
                     break
 
+                is_valid = await self._take_in_turn(connection, number, text, is_first=is_first)
+                if not is_valid:
+                    break
+                is_first = False
+
         self._last_packet.pop(connection, None)
-        if last:
+        if not is_first:
             self._sink(number, None)
+
+    async def _take_in_turn(
+        self, connection: socket.socket, number: int, text: bytes, *, is_first: bool
+    ) -> bool:
+        """Delivers a packet and rests, while the other connections wait for their turn.
+
+        Returns False if the sender must be disconnected.
+        """
+        async with self._turn:
+            began = time.perf_counter()
+            is_valid = self._take(number, text, is_first=is_first)
+
+            # Before the rest, in which new connections may look for a silent one; one of them may
+            # have taken its place while it waited for its turn.
+            if is_valid and connection in self._last_packet:
+                self._last_packet[connection] = next(self._packets)
+
+            await self._rest(time.perf_counter() - began)
+
+        return is_valid
 
     async def _rest(self, seconds: float) -> None:
         """Lets the event loop do its other work, in proportion to what a packet took."""

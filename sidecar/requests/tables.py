@@ -1,16 +1,16 @@
 """The tables in which the plug-in counts requests, each by something else: declared once, here.
 
-A table is a member of ``Table``, what a finished request tells of it, a field of
-``RequestGroups``, and an entry of ``GROUPED``. What a packet may have, the groups of the report and
-their names, and docs/plugin.md follow from these. The plug-in has to do without imports, so it
-declares its own side, in ``Key``; a test compares both.
+A table is a member of ``Table``, with its declaration, and what a finished request tells of it, a
+field of ``RequestGroups``. What a packet may have, the groups of the report and their names, and
+docs/plugin.md follow from these. The plug-in has to do without imports, so it declares its own
+side, in ``Key``; a test compares both.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import Field
 
@@ -33,18 +33,10 @@ Ending = Literal["normal", "loop", "empty"]
 ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
 
 RowKey = Annotated[int, Field(ge=0, le=1_000_000)] | Name
-"""A key of any table."""
+"""A row's key where rows of several tables go together: a number or a name.
 
-
-class Table(StrEnum):
-    """The tables that tally requests, each by something else."""
-
-    TEMPERATURE = "temperature"
-    PROMPT_TOKENS = "prompt_tokens"
-    OUTPUT = "output"
-    SAMPLING = "sampling"
-    ADAPTER = "adapter"
-    ENDING = "ending"
+In a packet, each key has the type that its table declares, ``RequestTable.key``.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,54 +87,88 @@ def prompt_label(exponent: int) -> str:
     return PROMPT_LABELS[bisect_left(_PROMPT_EDGES, exponent)]
 
 
-TEMPERATURES: Final = RequestTable(
-    # Version 2 has no limit of 2, and "other".
-    key=Hundredths | Literal["other"],
-    about=f"hundredths, rounded up, to {ABOVE_2 - 1}; {ABOVE_2} is above 2",
-)
-"""The one table with tokens by position; its labels are those of ``TemperatureBuckets``."""
+class Table(StrEnum):
+    """The tables that tally requests, each by something else.
+
+    Groups come in this order in the report and on the pages.
+    """
+
+    declared: RequestTable
+
+    def __new__(cls, name: str, declared: RequestTable) -> Self:
+        """A member is its name, and has its declaration beside it."""
+        table = str.__new__(cls, name)
+        table._value_ = name
+        table.declared = declared
+        return table
+
+    # The one table with tokens by position; its labels are those of ``TemperatureBuckets``.
+    TEMPERATURE = (
+        "temperature",
+        RequestTable(
+            # Version 2 has no limit of 2, and "other".
+            key=Hundredths | Literal["other"],
+            about=f"hundredths, rounded up, to {ABOVE_2 - 1}; {ABOVE_2} is above 2",
+        ),
+    )
+    PROMPT_TOKENS = (
+        "prompt_tokens",
+        GroupTable(
+            key=Exponent,
+            about="n, for at most 2ⁿ tokens",
+            name="prompts of {} tokens",
+            labels=PROMPT_LABELS,
+            label=prompt_label,
+            key_of=lambda request: max(request.prompt_tokens - 1, 0).bit_length(),
+        ),
+    )
+    OUTPUT = (
+        "output",
+        GroupTable(
+            key=Output,
+            about="`structured` or `free`",
+            name="{} output",
+            labels=get_args(Output),
+            key_of=lambda request: "structured" if request.structured else "free",
+        ),
+    )
+    SAMPLING = (
+        "sampling",
+        GroupTable(
+            # Greedy; above temperature 0: penalties, filtered (top-k, top-p, min-p) or plain.
+            key=Sampling,
+            about="`greedy`, `plain`, `filtered`, `penalties`",
+            name="{} sampling",
+            labels=get_args(Sampling),
+            key_of=lambda request: request.sampling,
+        ),
+    )
+    ADAPTER = (
+        "adapter",
+        GroupTable(
+            key=Name,
+            about="LoRA name, `other`, or empty for none",
+            name="adapter {}",
+            key_of=lambda request: request.adapter or "",
+        ),
+    )
+    ENDING = (
+        "ending",
+        GroupTable(
+            key=Ending,
+            about=(
+                "`normal`, `loop`, `empty`: of finished requests only, where vLLM shows output"
+                " tokens"
+            ),
+            sums_to_total=False,
+            name="{} endings",
+            labels=ENDINGS,
+            key_of=None,  # nothing that a request asked for
+        ),
+    )
+
 
 GROUPED: Final[Mapping[Table, GroupTable]] = {
-    Table.PROMPT_TOKENS: GroupTable(
-        key=Exponent,
-        about="n, for at most 2ⁿ tokens",
-        name="prompts of {} tokens",
-        labels=PROMPT_LABELS,
-        label=prompt_label,
-        key_of=lambda request: max(request.prompt_tokens - 1, 0).bit_length(),
-    ),
-    Table.OUTPUT: GroupTable(
-        key=Output,
-        about="`structured` or `free`",
-        name="{} output",
-        labels=get_args(Output),
-        key_of=lambda request: "structured" if request.structured else "free",
-    ),
-    Table.ENDING: GroupTable(
-        key=Ending,
-        about=(
-            "`normal`, `loop`, `empty`: of finished requests only, where vLLM shows output tokens"
-        ),
-        sums_to_total=False,
-        name="{} endings",
-        labels=ENDINGS,
-        key_of=None,  # nothing that a request asked for
-    ),
-    Table.SAMPLING: GroupTable(
-        # Greedy; above temperature 0: penalties, filtered (top-k, top-p, min-p) or plain.
-        key=Sampling,
-        about="`greedy`, `plain`, `filtered`, `penalties`",
-        name="{} sampling",
-        labels=get_args(Sampling),
-        key_of=lambda request: request.sampling,
-    ),
-    Table.ADAPTER: GroupTable(
-        key=Name,
-        about="LoRA name, `other`, or empty for none",
-        name="adapter {}",
-        key_of=lambda request: request.adapter or "",
-    ),
+    table: table.declared for table in Table if isinstance(table.declared, GroupTable)
 }
-"""The tables with a row a group, in the order in which the pages show them."""
-
-TABLES: Final[Mapping[Table, RequestTable]] = {Table.TEMPERATURE: TEMPERATURES, **GROUPED}
+"""The tables with a row a group."""

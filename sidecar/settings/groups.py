@@ -142,7 +142,8 @@ class Thresholds(Group):
     """time per output token of the pods that speculate, divided by that of the model's other pods,
     above which speculation does not pay"""
     restarts_per_hour: int = Field(3, ge=1, le=1000)
-    """restarts of vLLM within an hour that count as a crash loop"""
+    """restarts of vLLM within an hour, whatever their cause, that the alert
+    SpecDecodeVLLMRestarting calls a crash loop; it restarts nothing"""
     startup_time: Duration = Field(1800.0, ge=60, le=86_400)
     """time after the sidecar's start within which vLLM has loaded its model"""
     events_dropped: Share = 0.01
@@ -162,7 +163,8 @@ class EngineHealth(Group):
     """hardly any draft token is accepted for this long; not set: a collapse alone asks for no
     restart"""
     restarts_per_hour: int = Field(2, ge=1, le=60)
-    """restarts of an ailing vLLM within an hour after which the sidecar asks for no more"""
+    """restarts of an ailing vLLM within an hour after which `/-/engine` asks for no more; the alert
+    has a limit of its own, `thresholds.restarts_per_hour`"""
 
 
 class Log(Group):

@@ -142,6 +142,7 @@ def _why(candidate: Candidate, checklist: Checklist) -> Iterator[str]:
     if candidate.samples_drafts and checklist.traffic is not None:
         hot = percent(checklist.traffic.hot)
         yield f"Its drafts are sampled (vLLM 0.22 and later), since {hot} are above {HOT}."
+
     if candidate.has_model and checklist.stance(Condition.LOAD) is Stance.UNKNOWN:
         yield "The load is not known yet: draft fewer tokens if it is high."
     if candidate.gives_up:

@@ -49,6 +49,7 @@ def fired(pod, minutes):
 @pytest.mark.slow
 @pytest.mark.parametrize("scene", ALIKE, ids=lambda scene: f"{scene.alert}: {scene.name}")
 def test_the_push_fires_as_the_rules_do(scene):
+    """With the same labels, severity and value, minute by minute."""
     severity = load_rules()[scene.alert].labels["severity"]
     for pod in scene.pods:
         if pod.gap:
@@ -75,6 +76,7 @@ def test_the_push_fires_as_the_rules_do(scene):
 
 
 def test_each_alert_that_the_push_can_send_is_compared_in_a_scene():
+    """Otherwise rule and push could drift apart unseen."""
     missing = PUSHED - {scene.alert for scene in ALIKE}
 
     assert len(PUSHED) >= 10
@@ -103,6 +105,7 @@ def test_failed_polls_leave_conditions_on_models_in_force_for_a_minute():
 
 
 def test_that_vllm_was_never_up_is_known_once_a_poll_has_failed():
+    """Before that, nobody has asked it."""
     vllm, past = Server(), Past()
     past.observe(vllm.report())
     assert at_once(vllm.report(), past) == []
@@ -110,6 +113,7 @@ def test_that_vllm_was_never_up_is_known_once_a_poll_has_failed():
 
 
 def test_the_context_is_what_the_status_page_says():
+    """Who is paged reads the same reason on both."""
     pod = Pod("split", minutes=12).bucket("0", 6, 0.6).bucket("1+", 4, 0.225)
     *_, (minute, sidecar) = pod.scrapes()
     report = sidecar.report(minute)

@@ -227,6 +227,7 @@ def pages(situation):
 @pytest.mark.servers
 @pytest.mark.parametrize("situation", QUIET, ids=shown)
 def test_what_is_no_outage_pages_nobody(situation):
+    """Deployments, scaling, and pods that were always idle are among them."""
     assert pages(situation) == []
 
 
@@ -234,6 +235,7 @@ def test_what_is_no_outage_pages_nobody(situation):
 @pytest.mark.servers
 @pytest.mark.parametrize("situation", OUTAGES, ids=shown)
 def test_an_outage_pages_once_and_in_time(situation):
+    """One cause, one page, whatever else fires as information."""
     ((alert, minute),) = pages(situation)
     assert alert == situation.page
     assert situation.start < minute <= situation.start + situation.within

@@ -28,6 +28,7 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_runbook_has_its_sections_severity_and_panels(page):
+    """In this order, since at night nobody searches; the panels that it names exist."""
     text = page.read_text()
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     assert headings == [
@@ -53,6 +54,7 @@ def test_the_pages_and_folders_that_runbooks_name_exist():
 
 @pytest.mark.parametrize("page", [*PAGES, RULES / "README.md"], ids=lambda page: page.stem)
 def test_the_links_and_settings_of_a_runbook_exist(page):
+    """A dead link is worse than none at night."""
     text = page.read_text()
     for target in re.findall(r"\]\(([^)]+)\)", text):
         assert (page.parent / target).is_file(), target
@@ -223,6 +225,7 @@ def test_what_a_fault_explains_ends_before_it():
 
 
 def test_alertmanagers_configuration_has_no_secret_but_files():
+    """It is a file of this repository that people copy."""
     text = CONFIG.read_text()
     assert (
         len(re.findall(r"^ +(?:- )?(routing_key|api_url|credentials)_file: /", text, re.MULTILINE))

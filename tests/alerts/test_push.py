@@ -133,6 +133,7 @@ async def test_without_addresses_it_links_to_its_own_runbooks_and_to_no_dashboar
 
 @pytest.mark.parametrize(("interval", "life"), [("15s", 240), ("2m", 480)])
 async def test_it_is_sent_at_every_interval_and_resolved_at_once(scene, interval, life):
+    """With an end that outlives a few lost sendings; resolved under the same labels."""
     replica = Replica()
     pushed = await scene(replica, INTERVAL=interval)
     for report in (LOW, LOW, FINE, FINE):
@@ -157,6 +158,7 @@ async def test_a_firing_alert_is_renewed_and_resolved_though_the_clock_was_set_b
 
 
 async def test_every_replica_is_notified_and_one_that_is_down_later(scene):
+    """It costs one log line, and one when it is back."""
     well, ill = Replica(), Replica()
     pushed = await scene(well, ill)
     for ill.status in (503, 503, 200):

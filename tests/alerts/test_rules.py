@@ -35,6 +35,7 @@ def by_its_cost(scene):
 @pytest.mark.servers
 @pytest.mark.parametrize("scene", [by_its_cost(scene) for scene in all_scenes()])
 def test_the_rules_fire_as_the_scene_says(scene, tmp_path):
+    """By promtool, minute by minute: pending, firing with its labels, and silent."""
     passes(tmp_path, scene)
 
 
@@ -127,6 +128,7 @@ def test_a_group_has_at_most_as_many_rules_as_mimir_accepts():
 
 
 def test_the_rules_and_the_push_know_the_same_errors_that_may_mean_a_dead_vllm():
+    """The one has them as a regular expression, the other as a set."""
     (rule,) = (
         rule for rule in shipped() if rule.get("record") == "sidecar:specdec_unreadable:bool"
     )
@@ -194,6 +196,7 @@ def test_engines_that_pay_by_time_get_no_more_than_information_on_their_low_acce
 
 @pytest.mark.servers
 def test_without_series_only_the_absence_fires(tmp_path):
+    """Every other rule needs something to judge."""
     is_silent(tmp_path, "nothing", [scraped("other", 0, (130, 1))], reads=("SpecDecodeNoSidecar",))
 
 
@@ -224,6 +227,7 @@ def test_every_metric_and_threshold_in_a_rule_is_in_the_contract():
 
 
 def test_every_recorded_series_that_is_read_is_recorded_and_the_other_way_round():
+    """One that nobody reads costs each Prometheus for nothing."""
     rules = shipped()
     made = {rule["record"] for rule in rules if "record" in rule}
     read = set().union(*(recorded(f"{rule['expr']} {rule.get('annotations')}") for rule in rules))

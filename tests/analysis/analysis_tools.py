@@ -135,6 +135,7 @@ class PluginEnd:
         self.started = server.at if started is None else started
         self.total, self.rows, self.since = NO_REQUESTS, {}, {}
         self.generated = None  # tokens; None: it does not say
+        self.heartbeat = None  # engine steps; likewise
         self.hello(**hello)
 
     def hello(self, *, model="m", speculation=EAGLE, **more):
@@ -204,7 +205,11 @@ class PluginEnd:
             Row(key=StepKey(key), since=0.0, counts=StepTally(**counts)) for key, counts in steps
         )
         end = ReportEnd(
-            total=self.total, lost=lost, generation_tokens=self.generated, at=self.server.at
+            total=self.total,
+            lost=lost,
+            generation_tokens=self.generated,
+            steps=self.heartbeat,
+            at=self.server.at,
         )
         self.send(ReportPart(tables=tables, steps=reported, finished=finished, end=end))
         return self

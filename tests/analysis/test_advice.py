@@ -73,6 +73,7 @@ def costs(table, tokens):
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("tokens", [5, 6, 7])
 def test_from_one_run_the_choice_costs_at_most_three_percent_more_than_the_best(name, tokens):
+    """Published runs at other numbers of draft tokens tell what the best would have been."""
     table = TABLES[name]
     seconds = token_seconds(rates(table, tokens), costs(table, tokens))
     assert table[seconds.index(min(seconds))][1] <= 1.03 * min(tpot for _, tpot in table.values())
@@ -80,6 +81,7 @@ def test_from_one_run_the_choice_costs_at_most_three_percent_more_than_the_best(
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_expected_times_are_near_the_published_ones(name):
+    """Within 8 %, from the acceptance and the time of the run with seven tokens alone."""
     table = TABLES[name]
     milliseconds = [1000 * seconds for seconds in token_seconds(rates(table, 7), costs(table, 7))]
     assert milliseconds[0] == pytest.approx(7.07)
@@ -102,6 +104,7 @@ def test_the_expected_times_are_near_the_published_ones(name):
 def test_by_time_the_number_of_tokens_that_takes_the_least_is_advised(
     position_rates, step, direction, seconds
 ):
+    """None at all where even one draft token costs more than it gives."""
     advice = timed_advice(position_rates, step, 0.03)
     assert (advice.direction, advice.best, advice.now) == (*direction, len(position_rates))
     assert (advice.best_seconds, advice.now_seconds) == pytest.approx(seconds, rel=0.01)
@@ -114,6 +117,7 @@ def test_a_token_is_never_accepted_more_often_than_the_one_before_it():
 
 @pytest.mark.parametrize("position_rates", [[0.8, 0.6, 0.5], []])
 def test_a_change_that_saves_little_time_is_not_advised(position_rates):
+    """Nor is one where no acceptance by position is known."""
     assert timed_advice(position_rates, load(0.015), 0.03) is None
 
 
@@ -147,6 +151,7 @@ def test_a_number_of_draft_tokens_that_varies_gives_no_advice_by_time():
 def test_by_acceptance_tokens_are_advised_as_far_as_positions_are_worth_it(
     acceptance, position_rates, wanted, expected
 ):
+    """Without times a position is worth it from an acceptance rate of 0.4 on."""
     advice = tokens_advice(acceptance, position_rates, wanted, least=0.4)
     now = len(position_rates)
 
@@ -207,6 +212,7 @@ def test_a_schedule_has_an_entry_for_each_stretch_of_loads():
 
 
 def test_one_number_for_all_loads_needs_no_schedule():
+    """A schedule whose entries are all alike is none."""
     assert schedule([0.7, 0.5, 0.35], {1: CHEAP, 2: CHEAP}) == []
 
 
@@ -218,6 +224,7 @@ def advice_on(evidence_, before=None):
 
 
 def test_by_time_the_advice_is_on_the_requests_that_were_timed_even_if_an_hour_is_judged():
+    """Costs of five minutes and acceptance of an hour are of different requests."""
     recent = evidence(0.7, costs=load(0.015), accepted_per_position=(840, 720, 610))
     hour = window(0.4, accepted_per_position=(700, 300, 100))
     assert advise(recent, hour, Thresholds(), wanted=None).tokens is None
@@ -250,6 +257,7 @@ def test_advice_by_acceptance_does_not_flicker_around_its_threshold():
 def test_where_time_advises_no_fewer_tokens_acceptance_may_advise_more_but_not_fewer(
     rate, direction
 ):
+    """Time knows what a draft token costs, and no rate below the rule of thumb refutes it."""
     tokens = advice_on(evidence(rate, costs=CHEAP, accepted_per_position=(900, 850, 800))).tokens
     assert (tokens and tokens.direction) is direction
 
@@ -258,6 +266,7 @@ def test_where_time_advises_no_fewer_tokens_acceptance_may_advise_more_but_not_f
     "speculation", [Speculation("dflash", 12), Speculation("eagle3", 3, adaptive_verification=True)]
 )
 def test_a_method_without_the_rule_of_thumb_gets_no_advice(speculation):
+    """One-pass drafts and adaptive verification have rates that say nothing of a token's cost."""
     assert advice_on(evidence(0.2, speculation=speculation)) == Advice()
 
 
@@ -271,6 +280,7 @@ def test_a_method_without_the_rule_of_thumb_gets_no_advice(speculation):
     ],
 )
 def test_a_schedule_is_advised_only_where_vllm_is_known_to_follow_it(changes, entries):
+    """Not with a class of its own, with data parallelism, or where the method is unknown."""
     loads = {4: CHEAP, 8: load(0.05)}
     accepted = window(0.6, accepted_per_position=(800, 600, 400))
     advice = advice_on(Evidence(window=accepted, costs=CHEAP, costs_by_load=loads, **changes))
@@ -278,6 +288,7 @@ def test_a_schedule_is_advised_only_where_vllm_is_known_to_follow_it(changes, en
 
 
 def test_where_a_schedule_is_in_force_the_advice_is_on_the_schedule():
+    """One number of tokens for all loads would undo it."""
     scheduled = Speculation("eagle3", 3, per_batch_size=True)
     for rate in (0.2, 0.55, 0.9):
         assert advice_on(evidence(rate, speculation=scheduled)).tokens is None

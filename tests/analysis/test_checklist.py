@@ -382,6 +382,7 @@ def test_the_vllm_that_the_plug_in_is_in_decides_what_it_may_be_given():
 
 
 def test_without_a_plug_in_only_the_engine_is_known():
+    """That is too little for any verdict."""
     server = Server()
     server.poll(plain(0))
 
@@ -391,6 +392,7 @@ def test_without_a_plug_in_only_the_engine_is_known():
 
 
 def test_a_model_that_speculates_has_none():
+    """It has verdicts by what it does."""
     server = Server()
     server.poll(snap(drafts=3))
 

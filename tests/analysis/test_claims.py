@@ -63,6 +63,7 @@ def plain(tokens, drafts=None):
 
 @pytest.mark.parametrize("state", [HelloState.OBSERVING, HelloState.DISABLED, HelloState.REFUSED])
 def test_a_neighbour_that_says_hello_before_vllm_drafts_changes_nothing(server, state):
+    """Whatever state and configuration it claims, neither is shown as those of the engine."""
     own, neighbour = PluginEnd(server, 1), PluginEnd(server, 2, speculation=OTHER_WAY)
     own.tick()
     neighbour.tick()
@@ -77,6 +78,7 @@ def test_a_neighbour_that_says_hello_before_vllm_drafts_changes_nothing(server, 
 
 
 def test_a_hello_never_resets_what_vllm_s_own_counters_say():
+    """Another configuration in a hello is no reason to begin a new window."""
     pod = Pod()
     pod.serve((0, 10, 6), polls=20)
     neighbour = PluginEnd(pod, 7, speculation=OTHER_WAY)
@@ -91,6 +93,7 @@ def test_a_hello_never_resets_what_vllm_s_own_counters_say():
 
 
 def test_several_senders_as_one_engine_are_a_state_of_their_own_with_a_limitation(server):
+    """Only the requests of the confirmed one count; it ends once the other has left."""
     own, plain_one = PluginEnd(server, 1), PluginEnd(server, 2, speculation=None)
     for _ in range(40):
         own.serve(drafts=10).tick()
@@ -112,6 +115,7 @@ def test_several_senders_as_one_engine_are_a_state_of_their_own_with_a_limitatio
 
 
 def test_where_vllm_drafts_nothing_generated_tokens_tell_whose_the_requests_are():
+    """The neighbour generates another number of tokens and is no part of the split."""
     server = Server()
     server.poll(plain(0))
     own, neighbour = PluginEnd(server, 1, speculation=None), PluginEnd(server, 2)
@@ -127,6 +131,7 @@ def test_where_vllm_drafts_nothing_generated_tokens_tell_whose_the_requests_are(
 
 @pytest.mark.parametrize("counted", [plain(900), plain(900, drafts=0)])
 def test_a_plugin_that_does_not_say_how_many_tokens_it_saw_is_not_confirmed_without_drafts(counted):
+    """There is nothing of its that vLLM also counts, and the reason says so."""
     server = Server()
     PluginEnd(server).serve(drafts=0).tick()
     server.poll(counted)
@@ -148,6 +153,7 @@ def test_the_confirmation_is_withdrawn_once_the_numbers_part(server):
 
 
 def test_a_dispute_ends_once_the_other_sender_s_reports_contradict_vllm(server):
+    """What was withheld in the meantime is in the owner's window."""
     own = PluginEnd(server, 1)
     served(server, own)
     twin = PluginEnd(server, 2, started=server.at - 100).serve(drafts=50)
@@ -166,6 +172,7 @@ def test_a_dispute_ends_once_the_other_sender_s_reports_contradict_vllm(server):
 
 
 def test_a_packet_of_another_version_changes_nothing_where_a_plugin_can_be_read(server):
+    """Its version is named all the same."""
     own = PluginEnd(server)
     served(server, own)
     server.state.plugin.receive(2, Unreadable(9))
@@ -175,6 +182,7 @@ def test_a_packet_of_another_version_changes_nothing_where_a_plugin_can_be_read(
 
 
 def test_plugins_of_engines_that_are_not_on_the_page_are_named_as_such(server):
+    """Not as disabled, which would be said of this vLLM."""
     PluginEnd(server, 1, engine=7, state=HelloState.DISABLED, reason="x")
     plugin = server.poll(snap()).plugin
     assert (plugin.state, plugin.engines, plugin.elsewhere) == (PluginState.ELSEWHERE, (), 1)
@@ -211,6 +219,7 @@ def test_a_life_that_began_before_the_last_page_but_said_hello_after_it_is_compa
 
 @pytest.mark.parametrize("tables", [None, frozenset({Table.TEMPERATURE, Table.OUTPUT})])
 def test_a_table_that_the_plugin_does_not_send_is_an_absent_group_and_never_0(server, tables):
+    """Also of a plug-in that does not yet name its tables."""
     hello = Hello(
         plugin="0", vllm=None, model="m", engine=0, start="a", started=server.at,
         state=HelloState.OBSERVING, tables=tables,
@@ -229,6 +238,7 @@ def test_a_table_that_the_plugin_does_not_send_is_an_absent_group_and_never_0(se
 
 
 def test_the_age_of_the_newest_report_grows_while_none_comes(server):
+    """While the page fails it is unknown, since vLLM may be down."""
     plugin = PluginEnd(server)
     served(server, plugin)
     assert engine(server).report_age == pytest.approx(1.0)
@@ -239,6 +249,7 @@ def test_the_age_of_the_newest_report_grows_while_none_comes(server):
 
 
 def test_between_a_plugin_s_goodbye_and_the_next_poll_the_report_is_of_one_moment(server):
+    """Otherwise it would show a split that no connected plug-in has sent."""
     plugin = PluginEnd(server)
     served(server, plugin)
     before = server.report()
@@ -252,6 +263,7 @@ def test_between_a_plugin_s_goodbye_and_the_next_poll_the_report_is_of_one_momen
 
 
 def test_requests_that_pass_without_a_plugin_are_noted_until_one_connects(server):
+    """Only after some seconds of traffic, in which a plug-in would have connected."""
     for number in range(1, 5):
         assert not server.poll(snap(drafts=number)).plugin.has_served
     for number in range(5, 9):
@@ -362,6 +374,7 @@ def test_the_last_counts_of_an_engine_core_that_lagged_are_in_the_sum_once_they_
 
 
 def test_a_stranger_s_few_drafts_are_not_what_vllm_is_ahead_by(server):
+    """vLLM's page is a little ahead of a report, by about as many drafts as the stranger had."""
     stranger = PluginEnd(server, 1, started=1.0).serve(80, drafts=7).tick()
     stranger.close()
     own = PluginEnd(server, 2, started=1.0)
@@ -477,6 +490,7 @@ def test_a_life_older_than_vllm_s_counters_is_confirmed_by_its_growth_after_a_si
     ],
 )
 def test_a_total_that_is_too_high_is_withheld_while_its_growth_does_not_prove_it_right(traffic):
+    """Growth proves nothing if it differs, is too little, or has no pauses to tell it by."""
     server = older_than_its_counters(1.0, **traffic)
 
     assert server.model().no_split.code in {
@@ -704,6 +718,7 @@ def test_counters_made_anew_that_look_like_a_restart_of_vllm_leave_no_life_in_do
 
 
 def test_growth_that_had_agreed_and_no_longer_does_withdraws_the_confirmation():
+    """The split is withheld again: it was a neighbour after all, or counts otherwise by now."""
     server = Server(thresholds={"min_requests": 1})
     plugin = PluginEnd(server, started=1.0).serve(drafts=1000).tick()
     counted = 0
@@ -727,6 +742,7 @@ def test_by_a_clock_set_back_nothing_from_before_the_sidecar_listened_is_growth(
 
 
 def test_a_life_that_was_heard_from_its_start_stays_so_when_the_clock_is_set_back(server):
+    """All that it has counted is growth of the window."""
     plugin = PluginEnd(server)
     server.poll(snap(drafts=0))
     server.at = 500.0

@@ -26,6 +26,7 @@ def pod():
 
 
 def test_endings_are_counted_by_temperature_and_begin_at_0(pod):
+    """Every temperature has every ending, since `rate()` needs a first value."""
     pod.plugin.finish(0, ending="loop", outcome="length")
     pod.plugin.finish(80, ending="normal")
     pod.plugin.finish(80, ending="empty")
@@ -47,6 +48,7 @@ def test_a_plugin_that_cannot_tell_how_outputs_end_has_no_endings():
 
 
 def test_the_draft_tokens_of_loops_are_known_as_a_group_of_finished_requests(pod):
+    """So the acceptance rate can be said without them."""
     pod.plugin.finish(0, ending="loop", outcome="length", accepted_tokens=29)
     pod.plugin.finish(0, ending="normal")
     pod.poll(pod.plugin.counted())
@@ -92,6 +94,7 @@ def test_a_pod_whose_every_request_loops_has_no_rate_without_them(pod):
     ],
 )
 def test_loops_that_hardly_matter_are_not_in_the_evidence(pod, endings):
+    """Too few requests, or too small a share of the draft tokens."""
     finish(pod, *endings)
 
     assert loops(pod) is None
@@ -118,6 +121,7 @@ def found(pod):
     ("bad", "code"), [({"loops": 6}, "looping"), ({"empty": 6}, "empty_replies")]
 )
 def test_a_pod_whose_outputs_end_badly_since_five_minutes_is_named(pod, bad, code):
+    """It is compared with its own past."""
     minutes(pod, 20)
     assert found(pod) == {}
 
@@ -130,6 +134,7 @@ def test_a_pod_whose_outputs_end_badly_since_five_minutes_is_named(pod, bad, cod
 
 
 def test_what_goes_on_never_becomes_usual_and_what_ends_is_no_finding(pod):
+    """Two hours of loops are still compared with what was before them."""
     minutes(pod, 20)
     minutes(pod, 120, loops=6)
     assert found(pod) == {"looping": True}
@@ -176,6 +181,7 @@ def test_a_model_that_loops_at_temperature_0_by_itself_is_no_finding(pod):
 
 
 def test_without_anything_to_compare_with_it_is_a_fact(pod):
+    """Some models loop by themselves, so nothing is advised."""
     minutes(pod, 5, loops=5)
 
     assert found(pod) == {"looping": False}

@@ -242,6 +242,7 @@ def test_facts_come_last_and_hide_no_advice():
 
 @pytest.mark.parametrize(("quiet", "found"), [("structured", ["structured_output"]), ("free", [])])
 def test_only_of_structured_output_can_a_grammar_forbid_all_drafts(quiet, found):
+    """Free output without drafts has another cause."""
     groups = tuple(
         group("output", name, without_drafts=name == quiet) for name in ("free", "structured")
     )
@@ -320,5 +321,6 @@ HEALTHY = {
 
 @pytest.mark.parametrize("situation", [*BY_SAMPLING, *HEALTHY])
 def test_healthy_or_ambiguous_situations_have_no_finding(situation):
+    """A finding without evidence would send someone after nothing."""
     report, sampling = BY_SAMPLING.get(situation) or (HEALTHY[situation], {})
     assert codes(report, sampling) == []

@@ -6,7 +6,9 @@ import pytest
 
 from sidecar.analysis.engine.health import Ailment, HealthWatch, Vitals
 from sidecar.engine.identity import EngineKey
+from sidecar.errors import NoLogStats, TimedOut, Unreachable
 from sidecar.settings.groups import EngineHealth
+from tests.analysis.analysis_tools import Server, snap
 
 KEY = EngineKey("m", "0")
 OTHER_RANK = EngineKey("m", "1")
@@ -187,6 +189,22 @@ def test_stale_polls_say_nothing():
     assert not stale.ailing
     assert not stale.ailments
     assert not stale.asks_for_restart
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TimedOut("x"), Unreachable("x"), NoLogStats("x")],
+    ids=["hangs", "loads", "disable_log_stats"],
+)
+def test_a_vllm_whose_page_tells_nothing_is_left_alone(error):
+    """While it loads nothing listens yet, and with --disable-log-stats it shows no metrics."""
+    server = Server()
+    server.poll(snap(drafts=5))  # a request runs
+    for _ in range(600):
+        report = server.fail(error)
+
+    assert not report.health.ailing
+    assert not report.health.ailments
 
 
 def test_a_collapse_counts_only_if_it_is_switched_on_and_lasts():

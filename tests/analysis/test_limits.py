@@ -22,6 +22,7 @@ THRESHOLDS = Thresholds(acceptance_p10=0.5, latency_gap_growth=1.5, kv_cache_usa
     ("alert", "within", "past"), [(P10, 0.5, 0.49), (GAP, 1.5, 1.51), (KV_CACHE, 0.9, 0.91)]
 )
 def test_a_value_breaches_its_limit_once_it_is_past_the_threshold(alert, within, past):
+    """At the threshold it does not, as in the rules for Prometheus."""
     assert breaches({alert: within}, JUDGED, THRESHOLDS) == {}
     assert breaches({alert: past}, JUDGED, THRESHOLDS) == {alert: past}
 
@@ -53,4 +54,5 @@ def test_a_value_that_is_not_known_breaches_nothing():
 
 
 def test_an_alert_has_one_limit():
+    """A second one would fire it for another reason than its text gives."""
     assert len({limit.alert for limit in LIMITS}) == len(LIMITS)

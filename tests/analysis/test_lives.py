@@ -53,6 +53,7 @@ def coverage(server):
 
 
 def test_a_late_page_of_the_last_process_does_not_end_a_life_of_the_next(server):
+    """The new plug-in may be heard before the page shows that vLLM restarted."""
     old = PluginEnd(server)
     confirm(server, old.serve(drafts=20))
     process_start = server.at
@@ -64,6 +65,7 @@ def test_a_late_page_of_the_last_process_does_not_end_a_life_of_the_next(server)
 
 
 def test_totals_begin_at_0_for_every_temperature_and_grow_while_requests_run(server):
+    """Drafts count before their request has finished, and requests once it has."""
     plugin = PluginEnd(server)
     confirm(server, plugin)
     tallies = {row.temperature: row.tally for row in server.model().temperatures}
@@ -84,6 +86,7 @@ def test_totals_begin_at_0_for_every_temperature_and_grow_while_requests_run(ser
 
 
 def test_drafts_from_before_this_sidecar_are_in_no_window_however_slowly_it_polls(server):
+    """They are in the totals, which are since the engine started."""
     plugin = (
         PluginEnd(server, started=server.at - 1e6)
         .serve(drafts=1000, accepted=300)
@@ -104,6 +107,7 @@ def test_drafts_from_before_this_sidecar_are_in_no_window_however_slowly_it_poll
 
 
 def test_totals_start_again_at_0_when_vllm_does_and_windows_go_on(server):
+    """As `rate()` expects of a counter; the window spans the restart."""
     old = PluginEnd(server).serve(drafts=100)
     confirm(server, old)
     old.close()
@@ -183,6 +187,7 @@ def test_after_a_restart_of_the_sidecar_the_split_appears_whole(server):
 
 
 def test_a_report_counts_once_it_is_whole(server):
+    """Parts without the end of their report change nothing."""
     plugin = PluginEnd(server).serve(drafts=3)
     confirm(server, plugin)
     plugin.send(
@@ -199,6 +204,7 @@ def test_a_report_counts_once_it_is_whole(server):
 
 
 def test_finished_requests_wait_until_vllm_s_counters_confirm_their_report(server):
+    """They may be those of a stranger until then."""
     plugin = PluginEnd(server)
     confirm(server, plugin.serve(drafts=100))
     plugin.finish()
@@ -208,6 +214,7 @@ def test_finished_requests_wait_until_vllm_s_counters_confirm_their_report(serve
 
 
 def test_rows_are_summed_once_however_many_packets_of_finished_requests_follow():
+    """A packet without rows leaves the tables of the cut as they are."""
     life = Life(
         Hello(plugin="0", vllm=None, model="m", engine=0, start="a", started=0, state="observing"),
         Trust(),
@@ -314,6 +321,7 @@ ONE_MORE = Tally(stopped=2, drafts=21, draft_tokens=63, accepted_tokens=42)
     ],
 )
 def test_a_plugin_that_contradicts_itself_covers_nothing(server, forged):
+    """Its coverage is 0, and nothing that it says is shown."""
     plugin = PluginEnd(server).serve(0, drafts=10).serve(150, drafts=10)
     confirm(server, plugin)
     assert (drafts(server), coverage(server)) == (10, 1)
@@ -326,6 +334,7 @@ def test_a_plugin_that_contradicts_itself_covers_nothing(server, forged):
 
 
 def test_a_total_that_has_fallen_ends_the_trust_in_a_life_for_good(server):
+    """Later totals that are right again do not restore it."""
     plugin = PluginEnd(server).serve(drafts=10)
     confirm(server, plugin)
     plugin.total, total = NO_REQUESTS, plugin.total
@@ -336,6 +345,7 @@ def test_a_total_that_has_fallen_ends_the_trust_in_a_life_for_good(server):
 
 
 def test_a_report_without_its_table_of_temperatures_makes_no_split_of_zeros(server):
+    """Drafts that are at no temperature contradict the total."""
     plugin = PluginEnd(server).serve(0, drafts=10)
     del plugin.rows[Table.TEMPERATURE, 0]
     confirm(server, plugin)
@@ -346,6 +356,7 @@ def test_a_report_without_its_table_of_temperatures_makes_no_split_of_zeros(serv
 
 
 def test_without_vllm_s_counters_nothing_is_confirmed(server):
+    """There is no coverage either: it is unknown, not 0."""
     PluginEnd(server).serve(drafts=10).tick()
     server.poll(snap(counters={}))
     assert withheld(server) == NoSplit(NoSplitReason.NOT_COMPARED, "0")
@@ -353,6 +364,7 @@ def test_without_vllm_s_counters_nothing_is_confirmed(server):
 
 
 def test_engines_that_are_not_on_the_page_are_refused_and_counted(server):
+    """They have been heard, but count as neither observed nor expected."""
     for stranger in (PluginEnd(server, 1, engine=5), PluginEnd(server, 2, model="another")):
         stranger.serve(drafts=10).tick()
         stranger.finish()
@@ -386,6 +398,7 @@ def test_engines_that_are_not_on_the_page_are_refused_and_counted(server):
 def test_a_plugin_that_has_observed_nothing_makes_no_split_of_zeros(
     server, state, expected, no_split
 ):
+    """Each state has a reason of its own, with what the plug-in gave as its own."""
     PluginEnd(server, state=state, reason="reason")
     plugin = server.poll(snap(drafts=10)).plugin
     assert plugin.state is expected
@@ -394,6 +407,7 @@ def test_a_plugin_that_has_observed_nothing_makes_no_split_of_zeros(
 
 
 def test_a_plugin_that_is_gone_is_told_from_one_that_never_connected(server):
+    """The one needs a restart, the other an installation."""
     plugin = server.report(problem="Permission denied").plugin
     assert (plugin.state, plugin.heard, plugin.problem) == (
         PluginState.NOT_CONNECTED,
@@ -410,6 +424,7 @@ def test_a_plugin_that_is_gone_is_told_from_one_that_never_connected(server):
 
 
 def test_another_format_is_named_until_its_sender_leaves(server):
+    """Its version says which of both sides to update."""
     server.state.plugin.receive(1, Unreadable(2))
     plugin = server.poll(snap()).plugin
     assert (plugin.state, plugin.unreadable_format, plugin.heard) == (
@@ -422,6 +437,7 @@ def test_another_format_is_named_until_its_sender_leaves(server):
 
 
 def test_a_plugin_that_disabled_itself_has_no_split_until_vllm_restarts(server):
+    """Its totals stand still from then on, also after it has lost its connection."""
     plugin, disabled = PluginEnd(server), NoSplit(NoSplitReason.DISABLED, "0", "KeyError")
     confirm(server, plugin.serve(drafts=50))
     assert coverage(server) == 1.0
@@ -436,6 +452,7 @@ def test_a_plugin_that_disabled_itself_has_no_split_until_vllm_restarts(server):
 
 
 def test_a_plugin_that_is_away_while_vllm_drafts_loses_its_split_until_it_is_back(server):
+    """Totals heal: once it is back, nothing that it counted meanwhile is missing."""
     plugin = PluginEnd(server)
     confirm(server, plugin.serve(drafts=50))
     plugin.close()
@@ -456,6 +473,7 @@ def test_a_plugin_that_is_away_while_vllm_drafts_loses_its_split_until_it_is_bac
 def test_the_drafts_of_an_earlier_vllm_are_neither_held_against_the_next_nor_shown(
     server, next_vllm
 ):
+    """Whether the next one has no plug-in, refuses it, or no longer speculates."""
     plugin, reason = PluginEnd(server), NoSplitReason.RESTARTED_WITHOUT
     confirm(server, plugin.serve(drafts=50))
     plugin.close()
@@ -474,6 +492,7 @@ def test_the_drafts_of_an_earlier_vllm_are_neither_held_against_the_next_nor_sho
 
 
 def test_lost_requests_count_once_and_those_that_an_earlier_sidecar_missed_do_not(server):
+    """The plug-in sends their total, of which only the growth is new."""
     plugin = PluginEnd(server, started=10.0)
     for lost, expected in ((7, 0), (9, 2), (9, 2)):
         plugin.tick(lost=lost)
@@ -517,6 +536,7 @@ def test_one_sender_leaves_room_for_the_finished_requests_of_another(server, sta
 
 
 def test_finished_requests_without_end_wait_in_bounded_memory_whoever_sends_them(server):
+    """What does not fit is counted as dropped."""
     engines = [PluginEnd(server, number) for number in range(1, 11)]
     for _ in range(1500):
         for engine in engines:
@@ -532,6 +552,7 @@ def test_finished_requests_without_end_wait_in_bounded_memory_whoever_sends_them
 
 
 def test_finished_requests_that_wait_for_a_page_without_their_engine_take_no_room_after_it():
+    """Those of the engine on the page are taken in again at once."""
     server = Server()
     stranger = PluginEnd(server, 1, engine=5)
     for _ in range(12_000):
@@ -559,6 +580,7 @@ def test_unfinished_reports_of_dead_lives_take_no_room(server):
 
 
 def test_keys_and_lives_without_end_cost_bounded_memory(server):
+    """A table has 256 keys and "other", and old lives give way to new ones."""
     plugin = PluginEnd(server)
     for temperature in range(1000):
         plugin.serve(temperature, drafts=1).tick(only=temperature)

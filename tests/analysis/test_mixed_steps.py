@@ -38,6 +38,7 @@ def leaving_a_graph(load, tokens, context):
 
 
 def test_a_cpu_computes_one_token_after_the_other():
+    """Every prefill token takes the same time, and none is hidden."""
     law = prefill_law(steps(cpu))
     assert (law.hidden, law.step) == (0, 0)
     assert law.token == pytest.approx(0.0003)
@@ -45,6 +46,7 @@ def test_a_cpu_computes_one_token_after_the_other():
 
 
 def test_a_gpu_hides_a_number_of_tokens_and_pays_for_what_they_attend_to():
+    """All three terms come out of the steps at once."""
     law = prefill_law(steps(gpu))
     assert law.hidden == pytest.approx(300, rel=0.15)
     assert law.token == pytest.approx(3e-5, rel=0.1)
@@ -52,6 +54,7 @@ def test_a_gpu_hides_a_number_of_tokens_and_pays_for_what_they_attend_to():
 
 
 def test_a_step_that_prefills_may_cost_something_whatever_it_prefills():
+    """As where vLLM leaves its CUDA graph for it."""
     law = prefill_law(steps(leaving_a_graph))
     assert (law.step, law.token) == pytest.approx((0.002, 3e-5), rel=0.05)
 
@@ -69,6 +72,7 @@ def test_attention_that_seems_to_cost_less_than_nothing_leaves_the_step_its_cost
 
 
 def test_one_length_of_prompts_gives_a_time_for_each_token():
+    """It cannot tell a fixed cost from one by token, so all of it is by token."""
     law = prefill_law(steps(cpu, sizes=(800,), loads=(4.0,)))
     assert (law.hidden, law.step, law.attention) == (0, 0, 0)
     assert law.token == pytest.approx(0.0003)
@@ -76,11 +80,13 @@ def test_one_length_of_prompts_gives_a_time_for_each_token():
 
 @pytest.mark.parametrize("sizes", [(), (800,)])
 def test_prefill_that_takes_no_time_has_no_law(sizes):
+    """It is None rather than a law of noise."""
     assert prefill_law(steps(lambda *_: 0.0, sizes=sizes)) is None
     assert prefill_times(steps(lambda *_: 0.0, sizes=sizes), LOADS) is None
 
 
 def test_the_more_requests_decode_the_fewer_tokens_are_hidden():
+    """Their own tokens fill the time in which weights are read."""
     times = prefill_times(steps(gpu), LOADS)
     fewest = [min(row) for row in times.by_load]
     assert fewest == sorted(fewest, reverse=True)

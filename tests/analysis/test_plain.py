@@ -51,6 +51,7 @@ def measured(curve, **options):
 
 
 def test_a_curve_of_any_shape_is_exact_at_the_loads_measured_and_linear_between_them():
+    """A law with a knee, as of memory and then compute, needs no model of it."""
     curve = fitted(measured(bent))
     for load in LOADS:
         assert plain_step(curve, load).seconds == pytest.approx(bent(load), rel=1e-4)
@@ -58,6 +59,7 @@ def test_a_curve_of_any_shape_is_exact_at_the_loads_measured_and_linear_between_
 
 
 def test_times_to_first_token_are_means_by_load_and_absent_where_a_load_has_none():
+    """One load without them leaves the whole row out, since nothing can be read between loads."""
     periods = [
         period(load, 0.01)._replace(first_tokens=2, first_token_seconds=0.2 * load)
         for load in (1, 8)
@@ -73,10 +75,12 @@ def test_times_to_first_token_are_means_by_load_and_absent_where_a_load_has_none
 
 @pytest.mark.parametrize("load", [0.5, 17.5, 100])
 def test_nothing_is_claimed_beyond_the_loads_measured(load):
+    """Below the lowest load and above the highest, no step time is made up."""
     assert plain_step(fitted(measured(bent)), load) is None
 
 
 def test_one_load_gives_a_curve_for_that_load_alone_and_too_few_periods_give_none():
+    """A single point says nothing of its neighbours."""
     assert fitted([period(1, 0.01)] * 5) is None
     curve = fitted([period(8, 0.02)] * 20)
     assert plain_step(curve, 8).seconds == pytest.approx(0.02)
@@ -125,6 +129,7 @@ ONE_CONTEXT = replace(CONTEXTS, context_ranges=(), slopes=(), slope_errors=())
 
 
 def test_a_step_grows_with_the_context_in_proportion_to_the_requests():
+    """The slope is interpolated between the loads, and its error counts with the distance."""
     assert step_time(CONTEXTS, 8, 1000).seconds == pytest.approx(0.02)
     assert step_time(CONTEXTS, 8, 2000).seconds == pytest.approx(0.028)
     assert step_time(CONTEXTS, 4.5, 0).seconds == pytest.approx(0.015 - 0.0045)
@@ -146,12 +151,14 @@ def test_a_step_grows_with_the_context_in_proportion_to_the_requests():
     ],
 )
 def test_beyond_the_measured_contexts_nothing_is_claimed(times, context, why):
+    """A context may be half as long again as the longest that was measured."""
     steps = period(8, 0.02).holding(context)
     assert uncovered(times, steps) is why
     assert (plain_token(times, steps) is None) is (why is not None)
 
 
 def test_with_one_context_the_time_is_known_only_to_within_all_or_nothing_growing_with_it():
+    """The estimate is in the middle of both, and the doubt is half of what lies between them."""
     time = step_time(ONE_CONTEXT, 8, 1200)
     assert (time.seconds, time.doubt) == pytest.approx((0.022, 0.002))
     assert step_time(ONE_CONTEXT, 8, 800).seconds == pytest.approx(0.018)
@@ -174,11 +181,13 @@ def test_what_prefill_adds_to_a_plain_token_is_its_time_shared_by_the_tokens(tok
 
 
 def test_a_request_does_not_wait_for_its_own_prefill():
+    """Alone, it finds no step in the way of its decoding, however long the prompts are."""
     steps = prefilling(1, 20.0)
     assert plain_wait(CONTEXTS, steps).seconds == pytest.approx(0.01, rel=0.15)
 
 
 def test_prompts_that_begin_in_the_same_step_share_it():
+    """So there are fewer mixed steps than prompts, with all of the prompt tokens in them."""
     few, many = prefilling(8, 10.0, first=1.0), prefilling(8, 10.0, first=400.0)
     assert plain_work(few).mixed == pytest.approx(1, rel=0.01)
     assert 50 < plain_work(many).mixed < 150
@@ -187,6 +196,7 @@ def test_prompts_that_begin_in_the_same_step_share_it():
 
 
 def test_a_prompt_longer_than_a_step_takes_several():
+    """Each chunk is a step of its own, so a mixed step has less than the whole prompt."""
     assert plain_work(prefilling(1, 50.0), 2048.0).tokens == pytest.approx(500, rel=0.03)
     # Two full ones and a part of a third, or of a fourth if another prompt had begun before.
     assert plain_work(prefilling(1, 500.0), 2048.0).tokens == pytest.approx(5000 / 2.94, rel=0.03)
@@ -218,11 +228,13 @@ def test_requests_that_wait_for_room_for_their_prompts_would_decode_without_spec
     ("seconds", "hidden"), [((0.01, 0.05), 125), ((0.01, 0.04), None), ((0.01, 0.01), None)]
 )
 def test_prefill_that_a_gpu_hides_behind_reading_its_weights_costs_nothing(seconds, hidden):
+    """Time that grows faster than the tokens shows from where on prefill costs anything."""
     assert knee((500.0, 2000.0), seconds) == (hidden and pytest.approx(hidden))
 
 
 @pytest.mark.parametrize(("tokens", "seconds"), [(100, 0.0), (500, 0.0), (2000, 0.04)])
 def test_the_shortest_prompts_measured_may_be_hidden_altogether(tokens, seconds):
+    """A cost of 0 at the shortest is a measurement, not a missing one."""
     free = replace(CONTEXTS, prefill_seconds=((0.0, 0.04), (0.0, 0.04)))
     work = PlainWork(steps=1.0, at_once=1.0, decodes=1.0, mixed=1.0, tokens=tokens)
     assert prefill_time(free, work).seconds == pytest.approx(seconds)
@@ -244,6 +256,7 @@ def blocks(law, *, chunk=None, pure=False):
 
 
 def test_context_and_prefill_are_told_apart_by_prompts_that_are_new_or_repeated():
+    """Repeated prompts have the context without the prefill, so both slopes come out."""
     curve = fit(blocks(lambda context: 0.02 + 1e-5 * context))
     at = curve.running[0]
     assert step_time(curve, at, 100).seconds == pytest.approx(0.021, rel=0.03)
@@ -255,6 +268,7 @@ def test_context_and_prefill_are_told_apart_by_prompts_that_are_new_or_repeated(
 
 
 def test_a_machine_that_drifts_from_round_to_round_shows_in_the_error_of_all_times():
+    """The drift is measured between rounds; on a busy machine it is assumed to be 5 % at least."""
     drifting = [
         replace(
             block,
@@ -278,6 +292,7 @@ def test_a_machine_that_drifts_from_round_to_round_shows_in_the_error_of_all_tim
 def test_between_two_loads_time_is_linear_and_errors_add_up_by_what_they_have_in_common(
     deviations, error
 ):
+    """Errors of one cause add up, independent ones add in squares, and opposite ones cancel."""
     curve = PlainStepTimes(
         running=(1.0, 8.0), seconds=(0.01, 0.02), errors=(0.0, 0.0), deviations=deviations
     )
@@ -297,6 +312,7 @@ def clocked(*polls):
 
 
 def test_polls_that_are_partly_in_a_stretch_count_in_part():
+    """By the share of their steps that falls into it."""
     clock = clocked(
         [(period(4, 0.01, engine_steps=100), plain(0.008, 0.001))],
         [(period(4, 0.02, engine_steps=50), plain(0.012, 0.003))],
@@ -307,18 +323,21 @@ def test_polls_that_are_partly_in_a_stretch_count_in_part():
 
 
 def test_a_step_counts_once_however_many_requests_are_in_it():
+    """A request takes part in steps, so each of them weighs the same in its mean."""
     alone, crowded = period(1, 0.01, engine_steps=100), period(64, 0.02, engine_steps=50)
     clock = clocked([(alone, plain(0.01))], [(crowded, plain(0.02))])
     assert clock.between(0.0, 2.0).plain.seconds == pytest.approx(2 / 150)
 
 
 def test_several_engines_count_by_the_requests_in_each():
+    """A request is on any of them with that probability."""
     busy, idle = period(3, 0.01, engine_steps=100), period(1, 0.02, engine_steps=50)
     clock = clocked([(busy, plain(0.01)), (idle, plain(0.02))])
     assert clock.between(0.0, 1.0).plain.seconds == pytest.approx((300 * 0.01 + 50 * 0.02) / 350)
 
 
 def test_nothing_is_known_beyond_the_polls_or_with_too_little_plain_time():
+    """A stretch needs polls over its whole length, and a reference for nearly all of its steps."""
     assert clocked().between(0.0, 1.0) is None
     clock = clocked([(period(1, 0.01), plain(0.01))], [(period(99, 0.01), None)], [])
     assert clock.between(-0.1, 1.0) is None
@@ -329,12 +348,14 @@ def test_nothing_is_known_beyond_the_polls_or_with_too_little_plain_time():
 
 
 def test_a_request_that_is_settled_after_the_last_poll_ends_with_it():
+    """What lies after the last poll is not known yet."""
     assert clocked([(period(1, 0.01), plain(0.01))]).between(
         0.5, 7.0
     ).plain.seconds == pytest.approx(0.01)
 
 
 def test_a_gap_or_a_clock_set_back_begins_anew():
+    """Nothing from before it is mixed with what comes after."""
     clock = DecodeClock(900.0)
     clock.add(100.0, 101.0, [(period(1, 0.01), plain(0.01))])
     clock.add(50.0, 51.0, [(period(1, 0.02), plain(0.02))])
@@ -343,6 +364,7 @@ def test_a_gap_or_a_clock_set_back_begins_anew():
 
 
 def test_the_clock_s_history_is_bounded():
+    """It keeps the seconds that it was made for, whatever passes."""
     clock = DecodeClock(10.0)
     for at in range(10_000):
         clock.add(float(at), at + 1.0, [(period(1, 0.01), plain(0.01))])
@@ -351,6 +373,7 @@ def test_the_clock_s_history_is_bounded():
 
 
 def test_attention_adds_to_prefill_by_the_tokens_and_what_they_attend_to():
+    """Cached tokens are attended to, although they are not computed."""
     paying = replace(CONTEXTS, attention_seconds=1e-8, attention_error=1e-9)
     steps = prefilling(1, 200.0)
     work = plain_work(steps)

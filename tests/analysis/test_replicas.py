@@ -61,6 +61,7 @@ def serve(node, plugin, polls=5, others=()):
 
 @pytest.mark.parametrize("says_hello_first", [True, False])
 def test_a_plug_in_is_in_the_only_replica_that_has_its_number(node, says_hello_first):
+    """The plug-in does not know its replica's name, which only the page has."""
     if says_hello_first:
         plugin = PluginEnd(node.server)
         node.poll(aaa=0)
@@ -77,6 +78,7 @@ def test_a_plug_in_is_in_the_only_replica_that_has_its_number(node, says_hello_f
 
 
 def test_a_plug_in_that_is_known_stays_in_its_replica_when_others_come_and_it_leaves(node):
+    """It does not move to another replica of the same number."""
     plugin = PluginEnd(node.server)
     serve(node, plugin)
     serve(node, plugin, polls=40, others=["bbb"])

@@ -51,6 +51,7 @@ def test_one_request_at_a_time_is_a_load_of_one_however_short_its_reply(tokens):
 
 
 def test_prompt_tokens_from_the_prefix_cache_cost_nothing():
+    """Only those that were computed count as prefill."""
     engine = Engine()
     engine.counters[Counter.PREFIX_CACHE_HITS] = 0.0
     engine.run(1, 0.05)
@@ -73,6 +74,7 @@ def test_prompt_tokens_from_the_prefix_cache_cost_nothing():
 def test_blocks_that_only_speculation_computes_again_are_not_plain_decoding_s(
     requests, hits, drops, computed
 ):
+    """EAGLE drops the last block of each hit; plain decoding would have had it from the cache."""
     grown = dict.fromkeys(COUNTED, 10.0) | {
         Counter.FIRST_TOKENS: requests,
         Counter.GENERATION_TOKENS: 20.0 + requests,
@@ -97,11 +99,13 @@ def counted(first, *, steps=100.0, running=1.0, **interval):
 
 
 def test_one_request_at_a_time_decodes_nothing_while_it_prefills_so_its_prefill_is_added():
+    """Inter-token times leave the prefill out, and no other request's step contains it."""
     steps = counted(4.0, prefill_seconds=0.5)
     assert steps.engine_seconds == pytest.approx(96 * 0.01 + 4 * 0.5)
 
 
 def test_prefill_beside_others_is_in_their_steps():
+    """It is not added again: the requests that decode have waited for it already."""
     steps = counted(4.0, running=8.0, prefill_seconds=0.5)
     assert steps.engine_seconds == pytest.approx(1.0, rel=0.01)
 
@@ -139,6 +143,7 @@ def one_at_a_time(every, *, prefill, steps=10, requests=40):
 @pytest.mark.parametrize("every", [0.5, 1.0, 5.0])
 @pytest.mark.parametrize("prefill", [0.01, 2.4])
 def test_a_prefill_longer_than_the_time_between_polls_counts_in_full(every, prefill):
+    """Polls that see nothing finish are made up for by the one that sees the first token."""
     clock = StepClock()
     interval = Interval(seconds=every, is_busy=True, prefill_seconds=prefill)
     polls = list(one_at_a_time(every, prefill=prefill))
@@ -150,6 +155,7 @@ def test_a_prefill_longer_than_the_time_between_polls_counts_in_full(every, pref
 
 
 def test_time_without_requests_is_not_step_time():
+    """An idle minute before a request adds nothing to its steps."""
     clock = StepClock()
     busy = Interval(seconds=1.0, is_busy=True, prefill_seconds=0.5)
     nothing = dict.fromkeys(one_at_a_time(0.5, prefill=0.01).__next__(), 0.0)
@@ -171,6 +177,7 @@ def test_time_without_requests_is_not_step_time():
     ],
 )
 def test_without_one_of_its_counters_nothing_is_known(missing):
+    """Half of a measurement would be a wrong one."""
     engine = Engine()
     del engine.counters[missing]
     engine.run(1, 0.05)
@@ -178,12 +185,14 @@ def test_without_one_of_its_counters_nothing_is_known(missing):
 
 
 def test_a_period_without_decoding_has_no_steps():
+    """It is None, not a step of no length."""
     engine = Engine()
     engine.run(0, 0.05)
     assert engine.steps is None
 
 
 def test_a_load_is_labelled_by_the_rounded_number_of_requests():
+    """The labels are powers of two and part of the contract."""
     labels = {
         1: "1",
         1.4: "1",
@@ -254,6 +263,7 @@ def test_tokens_and_times_are_summed_not_averaged():
 
 
 def test_times_that_have_left_the_window_do_not_count():
+    """Once all have left it, there is no speedup at all."""
     window = times(*[(100, 1.0)] * 10, *[(100, 2.0)] * 10, seconds=40.0)
     assert window.read().ratio == pytest.approx(0.5)
     window.mark(1000.0)
@@ -262,6 +272,7 @@ def test_times_that_have_left_the_window_do_not_count():
 
 
 def test_too_few_polls_or_tokens_give_no_speedup():
+    """The reason is that there is too little, not that there is no reference."""
     assert times(*[(100, 1.0)] * 4).read() is times(*[(0, 0.0)] * 40).read() is None
     assert speed() is None
     assert (speed(decoding(0.03)).speedup, speed(decoding(0.03)).withheld) == (
@@ -271,6 +282,7 @@ def test_too_few_polls_or_tokens_give_no_speedup():
 
 
 def test_an_error_of_the_reference_is_common_to_all_tokens():
+    """So more tokens do not make it any smaller."""
     assert times(*[(100, 1.0)] * 60, error=0.0005).read().error == pytest.approx(0.05)
 
 
@@ -285,11 +297,13 @@ def test_with_drafts_in_half_of_the_steps_the_break_even_acceptance_is_the_one_a
 
 
 def test_break_even_acceptance_is_never_below_0_and_above_1_if_nothing_breaks_even():
+    """Above 1 says that no acceptance rate would do; below 0 would say nothing."""
     assert speed(*[decoding(0.019)] * 10).break_even_acceptance == 0
     assert speed(*[decoding(0.06, drafted=1)] * 10).break_even_acceptance == pytest.approx(2)
 
 
 def test_a_few_tokens_at_loads_beyond_the_reference_do_not_matter():
+    """One poll of a burst in twenty takes no speedup away."""
     engine = speed(*[decoding(0.03)] * 20, period(40, 0.05, prompt_share=1))
     assert engine.speedup.ratio == pytest.approx(2 * 0.02 / 0.03)
 
@@ -301,6 +315,7 @@ def test_draft_tokens_without_a_draft_have_no_costs():
 
 
 def test_a_count_so_large_that_it_swallows_what_is_added_leaves_nothing_to_divide_by():
+    """As of a page that is wrong for once: the poll goes on, without a number."""
     window = EngineSpeedWindow(10.0)
     window.add(period(1, 0.01)._replace(decode_steps=1e18), Withheld.LOAD)
     for at in range(5):
@@ -310,6 +325,7 @@ def test_a_count_so_large_that_it_swallows_what_is_added_leaves_nothing_to_divid
 
 
 def test_a_poll_with_times_to_first_token_but_no_first_token_gives_no_mean():
+    """As when a page is rendered between two updates: nothing is divided by 0."""
     loads = LoadTotals()
     steps = Steps(1.0, 100.0, 50.0, 200.0, first_token_seconds=0.5, engine_seconds=0.5)
     loads.add(steps)
@@ -365,6 +381,7 @@ def test_a_request_is_compared_with_the_load_after_its_first_token():
     ],
 )
 def test_a_request_in_other_contexts_or_with_unknown_times_saves_and_loses_nothing(context, times):
+    """Neither time saved nor time lost is guessed for it."""
     model = Model()
     for _ in range(10):
         model.run(6, 5, 0.03, context=context)
@@ -375,6 +392,7 @@ def test_a_request_in_other_contexts_or_with_unknown_times_saves_and_loses_nothi
 
 
 def test_engines_that_left_are_forgotten_and_the_whole_stays():
+    """What they did within the window still counts for the model."""
     model = Model()
     model.run(40, 4, 0.03)
     model.speed.forget_all_but([EngineKey("m", "1")])
@@ -401,6 +419,7 @@ def test_a_speedup_that_is_withheld_holds_for_an_hour_with_its_age():
 
 
 def test_the_speedup_by_context_is_of_the_contexts_that_there_were():
+    """Those without any traffic have no row."""
     contexts = ContextSpeed()
     for at in range(20):
         long = at >= 10

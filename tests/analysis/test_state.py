@@ -19,6 +19,7 @@ def engine_of(report):
 
 
 def test_before_the_first_poll_nothing_is_known():
+    """The report is there from the start, and empty."""
     report = Server().report()
     assert (report.scrape.up, report.models) == (False, ())
     assert (report.scrape.last_scrape, report.scrape.duration, report.scrape.last_error) == (
@@ -29,6 +30,7 @@ def test_before_the_first_poll_nothing_is_known():
 
 
 def test_a_failed_poll_takes_the_gauges_away_and_leaves_the_counters():
+    """Absent beats stale; the next good poll brings them back."""
     server = Server()
     server.poll(snap(drafts=10))
     engine = engine_of(server.poll(snap(drafts=20)))
@@ -56,6 +58,7 @@ def test_a_failed_poll_takes_the_gauges_away_and_leaves_the_counters():
 
 
 def test_a_page_grows_stale_after_two_intervals():
+    """By the interval that was in force at the poll, which may have been stretched."""
     server = Server()
     server.poll(snap())
     assert server.report(later=1.99).scrape.up
@@ -101,6 +104,7 @@ def test_a_restart_is_known_by_the_process_or_else_by_counters_that_fell(pages, 
 
 @pytest.mark.parametrize("fallen", [5, 0])
 def test_within_one_process_a_counter_never_falls_whatever_the_page_shows(fallen):
+    """While nobody knows why it fell, it is absent."""
     server = Server()
     server.poll(snap(drafts=100))
     server.poll(snap(drafts=fallen))
@@ -111,6 +115,7 @@ def test_within_one_process_a_counter_never_falls_whatever_the_page_shows(fallen
 
 
 def test_positions_that_a_page_leaves_out_stay_and_their_acceptance_is_unknown():
+    """Their counters keep the last value, and the window has none."""
     server = Server()
     server.poll(snap(drafts=10))
     without = engine_of(server.poll(replace(snap(drafts=20), accepted_per_position=())))
@@ -121,6 +126,7 @@ def test_positions_that_a_page_leaves_out_stay_and_their_acceptance_is_unknown()
 
 
 def test_positions_that_vllm_no_longer_drafts_at_since_it_restarted_are_not_shown_as_rejected():
+    """A restart with fewer draft tokens has no later positions, rather than 0 % there."""
     server = Server()
     for start, positions in ((1.0, (9.0,) * 8), (2.0, (0.0, 0.0)), (2.0, (7.0, 5.0))):
         server.poll(
@@ -130,6 +136,7 @@ def test_positions_that_vllm_no_longer_drafts_at_since_it_restarted_are_not_show
 
 
 def test_an_engine_that_left_the_page_keeps_its_counters_for_a_while_and_loses_its_gauges():
+    """After `history` it is forgotten, so that series stay bounded."""
     server = Server(history=60.0, latency_window=30.0)
     server.poll(snap("0", 100), snap("1", 7))
     for _ in range(59):
@@ -171,6 +178,7 @@ def test_a_clock_that_is_set_forward_makes_no_engine_leave():
 
 
 def test_engines_past_the_bound_are_summed_as_other():
+    """A counter says how many label values were refused."""
     server = Server(limits={"engines": 2})
     report = server.poll(*(snap(str(n), 10 * n) for n in range(5)))
     assert list(server.engines()) == [EngineKey("m", "0"), EngineKey("m", "1"), OTHER_ENGINES]
@@ -182,6 +190,7 @@ def test_engines_past_the_bound_are_summed_as_other():
 
 @pytest.mark.parametrize(("engines", "is_past"), [(1, False), (8, True)])
 def test_positions_beyond_the_series_that_the_engines_leave_are_counted_once(engines, is_past):
+    """At every poll they are the same ones, not new ones."""
     server = Server()
     deep = (1.0,) * 24
     past = len(deep) - shown_positions(Settings(), engines) if is_past else 0
@@ -202,6 +211,7 @@ def test_a_model_past_the_bound_is_among_the_others_until_the_first_has_left():
 
 
 def test_the_distributions_of_the_others_go_on_when_another_engine_becomes_one_of_them():
+    """They do not start at 0, and none of its past is taken for growth."""
     server = Server(limits={"engines": 1})
     for polls, engines in enumerate(
         ([snap("1", 10)], [snap("1", 20)], [snap("1", 30), snap("2", 5000)]), 1
@@ -218,6 +228,7 @@ def test_the_distributions_of_the_others_go_on_when_another_engine_becomes_one_o
 
 
 def test_finished_requests_of_a_model_past_the_bound_are_counted_as_dropped():
+    """They have no model to be shown with."""
     server = Server(limits={"models": 1})
     server.poll(snap(drafts=1), snap(drafts=2, model="n"))
     plugin = PluginEnd(server, model="n").serve(drafts=2)
@@ -237,6 +248,7 @@ def test_finished_requests_of_a_model_past_the_bound_are_counted_as_dropped():
     ],
 )  # fmt: skip
 def test_the_sum_of_the_others_never_falls_and_counts_each_once(start, pages, sums):
+    """Engines that leave stay in it, and those that return are not added again."""
     server = Server(limits={"engines": 1})
     for page_, total in zip(pages, sums, strict=True):
         server.poll(snap("0"), *(snap(name, drafts) for name, drafts in page_.items()), start=start)
@@ -246,6 +258,7 @@ def test_the_sum_of_the_others_never_falls_and_counts_each_once(start, pages, su
 
 
 def test_known_engines_keep_their_keys_when_new_ones_sort_before_them():
+    """Who was first keeps its series, and the newcomer is one of the others."""
     server = Server(limits={"engines": 2})
     server.poll(snap("5", 1), snap("6", 2))
     server.poll(snap("0", 7), snap("5", 1), snap("6", 2))
@@ -253,6 +266,7 @@ def test_known_engines_keep_their_keys_when_new_ones_sort_before_them():
 
 
 def test_each_poll_observes_kv_cache_usage_and_acceptance_if_it_has_drafts():
+    """A poll without drafts has no acceptance rate to observe."""
     server = Server()
     for drafts, accepted in ((10, 20), (10, 20), (20, 35), (30, 50), (30, 50)):
         report = server.poll(snap(drafts=drafts, accepted=accepted), malformed=2)
@@ -265,6 +279,7 @@ def test_each_poll_observes_kv_cache_usage_and_acceptance_if_it_has_drafts():
 
 
 def test_a_clock_set_back_stops_nothing():
+    """The poll is fresh, counters go on, and windows begin anew."""
     server = Server()
     for drafts in (10, 20, 30):
         server.poll(snap(drafts=drafts))
@@ -281,6 +296,7 @@ def test_a_clock_set_back_stops_nothing():
 
 
 def test_a_model_is_judged_over_all_its_engines_on_the_page():
+    """By their sum; one that has left the page no longer counts."""
     server = Server(thresholds={"min_requests": 1})
     server.poll(snap("0", 0, accepted=0), snap("1", 0, accepted=0))
     server.poll(snap("0", 900, accepted=270), snap("1", 100, accepted=270))
@@ -294,6 +310,7 @@ def test_a_model_is_judged_over_all_its_engines_on_the_page():
 
 
 def test_a_running_request_counts_once_whether_or_not_it_began_in_the_window():
+    """The one that runs all the time is not added to those that began."""
     server = Server()
     server.poll(snap(drafts=0))
     requests = [
@@ -324,6 +341,7 @@ def test_an_hour_judges_a_small_pod():
 
 
 def test_a_vllm_that_speculates_in_another_way_since_a_restart_is_judged_by_what_it_did_since():
+    """A restart with the same configuration keeps the window."""
     pod = Pod()
     pod.serve((0, 10, 6), polls=30)
     pod.plugin.finish(accepted_tokens=3)
@@ -341,6 +359,7 @@ def test_a_vllm_that_speculates_in_another_way_since_a_restart_is_judged_by_what
 
 
 def test_verdicts_hold_from_one_poll_to_the_next_and_outlast_a_minute_of_failed_ones():
+    """After that nothing is known any more, so no alert goes by them."""
     server = Server(thresholds={"min_requests": 1})
     for drafts in (0, 90000, 180000):
         server.at += 120

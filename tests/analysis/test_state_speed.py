@@ -103,6 +103,7 @@ class Decoding(Server):
 def test_the_measured_speedup_decides_not_the_acceptance(
     accepted, step_seconds, verdict, by_acceptance
 ):
+    """For the model and for each temperature; the time saved or lost follows from it."""
     server = Decoding()
     server.decode(120, accepted=accepted, step_seconds=step_seconds, plugin=PluginEnd(server))
     for judged in (server.model().judgement, server.temperature("0.7-1").judgement):
@@ -121,6 +122,7 @@ def test_the_measured_speedup_decides_not_the_acceptance(
 
 
 def test_the_report_has_speedup_loads_and_time_saved():
+    """From polls of a page and reports alone, as in production."""
     server = Decoding()
     server.decode(120, accepted=0.35, plugin=PluginEnd(server))
     engine, cold, hot = server.engines()[KEY], server.temperature("0"), server.temperature("0.7-1")
@@ -146,6 +148,7 @@ def test_the_report_has_speedup_loads_and_time_saved():
 
 
 def test_first_tokens_and_throughput_stand_beside_plain_decoding_at_the_same_load():
+    """The reference is read at the mean load that there was, not in the middle of its label."""
     plain = replace(PLAIN["m"], seconds=(0.02, 0.05), first_token_seconds=(0.1, 0.25))
     server = Decoding(plain_steps={"m": plain}).decode(20)
     (load,) = [load for load in server.model().loads if load.steps]
@@ -161,6 +164,7 @@ def test_first_tokens_and_throughput_stand_beside_plain_decoding_at_the_same_loa
 
 
 def test_times_by_load_start_again_with_vllm_which_may_now_speculate_in_another_way():
+    """They are counters of the process, like its own."""
     server = Decoding().decode(10)
     server.poll(
         replace(server.engine.polls[-1], counters=dict.fromkeys(server.engine.counters, 0.0)),
@@ -170,6 +174,7 @@ def test_times_by_load_start_again_with_vllm_which_may_now_speculate_in_another_
 
 
 def test_where_drafting_pays_only_at_light_load_the_advice_is_a_schedule():
+    """With the loads that were measured, and 0 draft tokens where drafting loses."""
     server = Decoding()
     plugin = PluginEnd(server, speculation=Speculation("eagle", 3, per_batch_size=True))
     server.decode(30, accepted=0.5, step_seconds=0.025, running=2, plugin=plugin)
@@ -178,6 +183,7 @@ def test_where_drafting_pays_only_at_light_load_the_advice_is_a_schedule():
 
 
 def test_each_load_s_costs_are_of_the_drafts_there():
+    """The number of draft tokens may follow the load."""
     server = Decoding()
     server.decode(20, running=2)
     server.k = 1
@@ -191,6 +197,7 @@ def test_each_load_s_costs_are_of_the_drafts_there():
     [({}, Withheld.NO_REFERENCE), ({"other": PLAIN["m"]}, Withheld.OTHER_MODEL)],
 )
 def test_without_a_baseline_of_the_model_the_rule_of_thumb_decides(baseline, withheld):
+    """Time saved and lost are unknown then, not 0."""
     server = Decoding(plain_steps=baseline)
     server.decode(120, accepted=0.35, plugin=PluginEnd(server))
     model = server.model()
@@ -203,6 +210,7 @@ def test_without_a_baseline_of_the_model_the_rule_of_thumb_decides(baseline, wit
 
 
 def test_while_polls_fail_there_is_no_speedup_and_its_counters_stay():
+    """A speedup is of now, and a counter is of all time."""
     server = Decoding()
     server.decode(120, accepted=0.35, plugin=PluginEnd(server))
     before = server.engines()[KEY].loads
@@ -215,6 +223,7 @@ def test_while_polls_fail_there_is_no_speedup_and_its_counters_stay():
 
 
 def test_decoding_is_counted_by_load_on_plain_pods_too():
+    """Prometheus compares the pods that speculate with them."""
     server = Decoding(speculating=False)
     server.decode(10, step_seconds=0.05)
     server.decode(10, running=1, step_seconds=0.02)
@@ -233,6 +242,7 @@ def test_decoding_is_counted_by_load_on_plain_pods_too():
     ],
 )
 def test_where_the_page_does_not_time_steps_the_plugin_does(page, withheld):
+    """Also where it reports only with every fourth poll."""
     without, observed = Decoding(), Decoding()
     without.decode(60, **page)
     assert (without.model().speed.speedup, without.model().speed.withheld) == (None, withheld)
@@ -251,6 +261,7 @@ def test_where_the_page_does_not_time_steps_the_plugin_does(page, withheld):
 
 @pytest.mark.parametrize("accepted", [0.0, 0.05, 0.9])
 def test_inter_token_latency_by_step_is_never_taken_for_one_by_token(accepted):
+    """At any acceptance rate, down to 0, where both are alike."""
     server = Decoding().decode(60, accepted=accepted)
     assert Limitation.ITL_PER_TOKEN not in server.engines()[KEY].limitations
     expected = (1 + 3 * accepted) * 0.02 / 0.025
@@ -258,6 +269,7 @@ def test_inter_token_latency_by_step_is_never_taken_for_one_by_token(accepted):
 
 
 def test_a_vllm_without_step_times_is_told_from_an_idle_one():
+    """An idle one will have a speedup, and the other never will."""
     assert Decoding().model().speed.withheld is Withheld.TOO_LITTLE
     old = Decoding()
     del old.engine.counters[Counter.DECODE_SECONDS]
@@ -265,6 +277,7 @@ def test_a_vllm_without_step_times_is_told_from_an_idle_one():
 
 
 def test_adaptive_verification_leaves_no_break_even_acceptance():
+    """vLLM's acceptance rate is over drafts that it may not have verified."""
     server = Decoding()
     adaptive = Speculation("eagle", 3, adaptive_verification=True)
     server.decode(60, plugin=PluginEnd(server, speculation=adaptive))

@@ -58,6 +58,7 @@ def curves():
 )
 @pytest.mark.parametrize("law", [LAB, H100], ids=["lab", "gpu"])
 def test_by_the_page_alone_it_is_the_law_s_whatever_the_context_and_the_cache(law, cell, curves):
+    """The page tells prefill only as a sum, which is enough for these cells."""
     found = off(law, cell, curves(law, plugin=False), requests=FEW)
     assert found == pytest.approx(0, abs=BAR)
 
@@ -84,6 +85,7 @@ def test_with_the_plug_in_the_cells_with_most_prefill_are_within_the_bar(law, ce
 
 
 def test_a_baseline_of_one_context_is_right_there_and_withheld_elsewhere(curves):
+    """Withheld rather than extrapolated."""
     curve = curves(LAB, plugin=False, prompts=(20,))
     near, far = Cell(8, 20, 128, is_warm=True), Cell(8, 1900, 64, is_warm=True)
     assert off(LAB, near, curve, requests=FEW) == pytest.approx(0, abs=BAR)
@@ -128,6 +130,7 @@ def test_every_cell_is_within_the_bar(law, cell, curves):
 @pytest.mark.slow
 @pytest.mark.parametrize(("law", "cell"), GRID, ids=[name(*pair) for pair in GRID])
 def test_a_baseline_of_one_context_is_never_wrong(law, cell, curves):
+    """It is withheld, or within the bar."""
     curve = curves(law, plugin=True, loads=LOADS[law], prompts=(1000,))
     found = off(law, cell, curve, plugin=True)
     assert found is None or found == pytest.approx(0, abs=BAR)

@@ -34,6 +34,7 @@ def drafted(samples):
 async def test_counters_keep_their_values_while_vllm_is_down_and_fall_only_with_its_restart(
     sidecar,
 ):
+    """Sampled all the way: before vLLM starts, while it serves, is down, and is back."""
     seen, port = {}, free_port()
 
     def watch(samples):
@@ -186,6 +187,7 @@ def wall(monkeypatch):
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
 async def test_a_clock_that_is_set_leaves_no_number_wrong(jump, wall, socket_path, sidecar):
+    """By an hour in either direction, under load; counts stay exact to the token."""
     async with (
         HttpVllm(SimulatorOptions(speed=20.0), plugin_socket=socket_path) as vllm,
         sidecar(vllm.url) as page,

@@ -50,6 +50,7 @@ def peak_kib(pid):
 
 
 async def test_endless_pages_of_vllm_cost_bounded_memory(served, recorded, program):
+    """Without end, with too many series, labels or models, each between two sound pages."""
     kind = "sound"
     asked = dict.fromkeys(["endless", "series", "labels", "models", "sound"], 0)
 

@@ -60,6 +60,8 @@ NAMES = {
 async def test_a_recorded_page_that_stands_still_is_exported_as_it_is(
     name, recorded, truth, *, served, sidecar
 ):
+    """Nothing grows, nothing has restarted, and no latency is made up."""
+
     async def handler(_):
         return web.Response(
             body=recorded(name), headers={"Content-Type": truth[name]["content_type"]}

@@ -24,6 +24,7 @@ def counters(vllm):
 async def test_the_split_is_vllms_own_count_to_the_token_and_restarts_with_vllm_alone(
     vllm, sidecar
 ):
+    """A restart of the sidecar is invisible in it."""
     async with sidecar(vllm.url) as page:
         await work(vllm, 40, mix=MIX)
         samples = await page.until(

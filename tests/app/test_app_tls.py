@@ -48,6 +48,7 @@ def healthcheck(finished):
 async def test_prometheus_scrapes_with_tls_client_certificate_and_password(
     guarded, http, authority, tmp_path
 ):
+    """A real one; without any of them it is refused, and counted by the reason."""
     (tmp_path / "password").write_text("secret\n")
     certificate, key = authority.issue("client")
     required = {
@@ -79,6 +80,7 @@ async def test_prometheus_scrapes_with_tls_client_certificate_and_password(
 
 
 async def test_only_probes_need_no_password(guarded, healthcheck, authority):
+    """The kubelet has none; everything that tells of the traffic asks for it."""
     connector = aiohttp.TCPConnector(ssl=authority.trusting())
     async with (
         guarded(users={"prometheus": "secret"}) as variables,

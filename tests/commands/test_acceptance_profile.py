@@ -119,6 +119,7 @@ async def test_a_benchmark_with_the_rates_has_the_lengths_of_production(finished
 
 
 async def test_the_whole_config_is_ready_to_paste(profiled):
+    """For all requests and for each temperature, beside the options that the engine has."""
     code, out, err = await profiled(speculating(temperature("0", tally=MANY)))
 
     lines = [shlex.split(line) for line in out.splitlines() if "--speculative-config" in line]
@@ -169,6 +170,7 @@ async def test_short_drafts_have_two_lengths(profiled):
 
 
 async def test_a_temperature_with_few_drafts_has_no_rates(profiled):
+    """It is named with its number of drafts instead, and is in the sum."""
     tree = speculating(temperature("0", tally=MANY), temperature("1+", tally=FEW))
     code, out, _ = await profiled(tree, "--json")
 
@@ -246,6 +248,7 @@ ABSENT = {
 
 @pytest.mark.parametrize("case", ABSENT)
 async def test_without_data_it_says_why_and_fails(profiled, case):
+    """In one line, with an exit code of its own."""
     tree, sentence = ABSENT[case]
     code, out, err = await profiled(tree)
 

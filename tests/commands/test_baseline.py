@@ -32,6 +32,7 @@ class Sent:
 
 
 async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(finished, tmp_path):
+    """With `--load` it is refused before any request is sent."""
     file = tmp_path / "baseline.yaml"
     async with HttpVllm(SimulatorOptions(speed=5)) as vllm:
         async with traffic(vllm):
@@ -56,6 +57,7 @@ async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(fi
 
 
 def test_an_engine_whose_counters_cannot_be_used_speculates_too(recorded):
+    """Its steps would be taken for plain ones otherwise."""
     measured = BaselineRun()
     measured.scraped(0.0, 0.1, 1.0, snapshot(recorded("vllm-0.9.2-v0.prom")))
     assert len(measured.drafted) == 1
@@ -89,6 +91,7 @@ async def test_what_ends_the_polls_ends_the_command_and_is_not_taken_for_an_idle
 
 
 async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):
+    """An empty file would take the place of a good one."""
     async with HttpVllm() as vllm:
         code, out, err = await finished("baseline", "--duration", "1s", SPECDEC_VLLM_URL=vllm.url)
     assert (code, out) == (1, "")
@@ -99,6 +102,7 @@ async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):
 
 
 def test_a_baseline_that_cannot_be_written_is_printed(capsys, monkeypatch):
+    """Minutes of measuring are not lost to a full disk."""
     monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
     assert command("baseline", "--out", "/dev/full") == 2
     printed = capsys.readouterr()
@@ -108,6 +112,7 @@ def test_a_baseline_that_cannot_be_written_is_printed(capsys, monkeypatch):
 
 
 def test_levels_that_were_measured_for_too_short_a_time_are_named(capsys, monkeypatch):
+    """Otherwise a load would be missing in the file without a word."""
     monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
     assert command("baseline", "--load", "1,16") == 0
     assert "no step times" not in capsys.readouterr().err
@@ -155,6 +160,7 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
 
 
 def test_new_prompts_begin_like_no_other_and_a_client_s_own_stays_the_same():
+    """So the prefix cache holds nothing of the one and all of the other."""
     prompts = Prompts(("one two three", "four five"))
     cold = [prompts.cold(60) for _ in range(5)]
     assert len({prompt[:12] for prompt in cold}) == 5
@@ -178,6 +184,7 @@ MEASURED = PlainStepTimes(
 def test_a_second_baseline_says_whether_it_agrees_and_its_error_includes_the_difference(
     factor, holds, drift
 ):
+    """Two measurements that differ are both only as good as their difference."""
     later = replace(MEASURED, seconds=tuple(factor * one for one in MEASURED.seconds))
     found = agreement(later, MEASURED)
     assert (found.difference, found.holds) == (pytest.approx(factor - 1), holds)
@@ -185,12 +192,14 @@ def test_a_second_baseline_says_whether_it_agrees_and_its_error_includes_the_dif
 
 
 def test_baselines_of_other_loads_or_contexts_are_not_compared():
+    """A difference between them would say nothing of the machine."""
     assert agreement(replace(MEASURED, running=(16.0, 32.0)), MEASURED) is None
     assert agreement(replace(MEASURED, contexts=(500.0, 500.0)), MEASURED) is None
     assert agreement(MEASURED, replace(MEASURED, contexts=())) is None
 
 
 def test_the_file_of_out_is_compared_before_it_is_replaced(capsys, monkeypatch, tmp_path):
+    """A first one has nothing to be compared with; a named one that is missing is an error."""
     monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
     file = tmp_path / "baseline.yaml"
     assert command("baseline", "--out", str(file)) == 0
@@ -220,6 +229,7 @@ def test_how_outputs_end_without_speculation_is_written_by_temperature(tmp_path)
 
 
 def test_a_model_that_speculates_gives_no_usual_endings():
+    """What is usual is how replies end without drafts."""
     measured = BaselineRun()
     PluginEnd(Sent(measured), tables=frozenset(Table)).finish(0, ending="normal")
     measured.scraped(1000.0, 0.1, 1.0, page(snap(drafts=0)))

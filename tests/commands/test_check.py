@@ -43,6 +43,7 @@ def checked(capsys, monkeypatch, socket_path):
 
 
 async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
+    """Line for line, before anything has been drafted."""
     async with HttpVllm() as vllm:
         code, lines = await checked(vllm.url)
         assert lines[2] == f"vLLM: {vllm.url}"
@@ -76,6 +77,7 @@ async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
     ],
 )
 async def test_check_listens_for_the_plug_in(socket_path, checked, *, hello, code, text):
+    """One that refuses, or that it cannot read, fails the check."""
     async with HttpVllm() as vllm:
         # A busy machine may take longer than usual.
         checking = asyncio.create_task(checked(vllm.url, listens=120.0))
@@ -91,6 +93,7 @@ async def test_check_listens_for_the_plug_in(socket_path, checked, *, hello, cod
 async def test_a_socket_that_cannot_be_listened_at_is_a_failure(
     checked, socket_path, beside_a_sidecar
 ):
+    """Also where a sidecar runs that cannot listen there either."""
     socket_path.touch()
     listen = f"127.0.0.1:{free_port()}"
     async with HttpVllm() as vllm, AsyncExitStack() as stack:
@@ -106,6 +109,7 @@ async def test_a_socket_that_cannot_be_listened_at_is_a_failure(
 async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_vllm(
     checked, socket_path
 ):
+    """The socket is that sidecar's, so it is asked; its password for vLLM is not shown."""
     listen = f"127.0.0.1:{free_port()}"
     async with HttpVllm() as vllm:
         with_password, watched = (
@@ -119,6 +123,7 @@ async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_
 
 
 async def test_check_lists_what_the_page_and_a_baseline_of_other_models_cannot_tell(checked):
+    """A baseline that also has this model is not complained of."""
     async with HttpVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
         code, lines = await checked(vllm.url, BASELINE='{"n": {}, "o": {}}')
         _, own = await checked(vllm.url, BASELINE='{"n": {}, "demo": {}}')
@@ -146,6 +151,7 @@ async def test_check_says_that_a_baseline_of_an_earlier_version_has_to_be_measur
 
 
 async def test_check_says_why_there_is_no_page_and_what_to_change_in_the_url(checked):
+    """The usual mistakes are named: a path of the API, TLS, another server, none at all."""
     async with HttpVllm() as vllm:
         _, under_v1 = await checked(f"{vllm.url}/v1")
         _, with_tls = await checked(vllm.url.replace("http:", "https:"))
@@ -167,6 +173,7 @@ DOWN = "failed (ClientConnectorError): is Alertmanager up and reachable from her
 
 
 async def test_check_asks_each_alertmanager_whether_it_would_take_alerts(checked, served):
+    """By an empty list, which alerts nobody."""
     posts = []
 
     async def alertmanager(request):
@@ -206,6 +213,7 @@ async def test_url_takes_the_place_of_the_settings_and_a_sidecars_password_comes
 
 
 async def test_check_creates_nothing_on_disk(checked, tmp_path):
+    """Not even the directory of the socket: it only says that it is missing."""
     (tmp_path / "known").mkdir()
     async with HttpVllm() as vllm:
         _, missing = await checked(vllm.url, PLUGIN__SOCKET=str(tmp_path / "new" / "p.sock"))

@@ -20,6 +20,7 @@ async def test_the_version_is_printed(finished):
 
 
 async def test_bad_settings_are_refused_before_anything_starts(finished):
+    """All of them at once, each with its variable."""
     code, out, err = await finished("run", SPECDEC_SCRAPE_INTERVAL="fast", SPECDEC_LISTN="x")
     assert (code, out) == (2, "")
     assert [line.split(": ")[0] for line in err.splitlines()] == [

@@ -37,6 +37,7 @@ async def read(*events, end=b"data: [DONE]\n"):
 
 @pytest.mark.parametrize("first", [(ROLE, CHAT), (TEXT,)])
 async def test_a_reply_tells_its_times_and_its_acceptance(first):
+    """Of chat, whose first event has no text, and of completions."""
     before = time.monotonic()
     sample = await read(*first, {**USAGE, "metrics": ACCEPTED})
     assert (sample.temperature, sample.tokens) == (0.5, 3)
@@ -50,6 +51,7 @@ async def test_a_reply_tells_its_times_and_its_acceptance(first):
 
 
 async def test_what_a_reply_does_not_tell_is_unknown():
+    """No time is made up from a single event."""
     sample = await read(ROLE, USAGE)
     assert (sample.ttft, sample.tpot, sample.tokens, sample.drafts) == (None, None, 3, None)
     assert (await read(TEXT)).tpot is None
@@ -72,6 +74,7 @@ async def test_what_a_reply_does_not_tell_is_unknown():
 async def test_an_error_in_the_stream_and_what_is_no_stream_are_no_reply(
     events, end, error, reason
 ):
+    """The message of an error may quote the prompt, so it is not repeated."""
     with pytest.raises(error, match=reason):
         await read(*events, end=end)
 
@@ -89,6 +92,7 @@ def prompts(tmp_path):
 
 
 def test_prompts_come_as_lines_or_as_json(prompts):
+    """By the name of the file, not by what a line looks like; at most 10,000 of them."""
     assert prompts('plain\n\n{"a": 1}\n"b" he said\n') == ("plain", '{"a": 1}', '"b" he said')
     assert prompts("".join(f"{number}\n" for number in range(10_001)))[-1] == "9999"
     assert prompts('{"prompt": "a\\nb", "x": 1}\n\n"c"\n{"text": "d"}\n', ".jsonl") == ("a\nb", "c")

@@ -111,6 +111,7 @@ def test_where_the_time_is_not_decided_it_says_how_many_more_rounds_would(rounds
 
 
 def test_without_drafts_on_one_side_there_is_no_acceptance_to_conclude_on():
+    """The conclusion says which of the two has none."""
     drafts, plain = sweep_of(generated_level(1, k=3)), sweep_of(generated_level(2, k=0))
 
     assert compared(drafts, plain).conclusions[0] == "acceptance: only one of the two drafts"
@@ -118,6 +119,7 @@ def test_without_drafts_on_one_side_there_is_no_acceptance_to_conclude_on():
 
 
 def test_faster_here_and_slower_there_is_mixed():
+    """Neither gets the verdict."""
     before = sweep_of(generated_level(1), generated_level(2, temperature=1.0))
     after = sweep_of(
         generated_level(3, tpot=0.007), generated_level(4, temperature=1.0, tpot=0.014)
@@ -127,6 +129,7 @@ def test_faster_here_and_slower_there_is_mixed():
 
 
 def test_acceptance_at_another_number_of_tokens_is_not_compared_but_length_is():
+    """The rate falls with the number of draft tokens; tokens per step do not lie."""
     comparison = compared(sweep_of(generated_level(1, k=3)), sweep_of(generated_level(2, k=5)))
 
     assert of("acceptance", comparison).change is None
@@ -135,6 +138,7 @@ def test_acceptance_at_another_number_of_tokens_is_not_compared_but_length_is():
 
 
 def test_a_server_without_speculation_has_no_acceptance_to_compare():
+    """Its times decide."""
     comparison = compared(
         sweep_of(generated_level(1, k=3)), sweep_of(generated_level(2, k=0, tpot=0.02))
     )
@@ -159,6 +163,7 @@ def test_nothing_is_claimed_from_one_round():
 
 @pytest.mark.parametrize(("requests", "is_known"), [(1600, True), (1592, False)])
 def test_a_p99_has_an_error_with_200_requests_in_each_round(requests, is_known):
+    """Fewer have less than two values beyond it."""
     comparison = compared(*(sweep_of(generated_level(seed, requests=requests)) for seed in (1, 2)))
 
     assert (of("TPOT P99", comparison).change.error is not None) == is_known
@@ -166,6 +171,7 @@ def test_a_p99_has_an_error_with_200_requests_in_each_round(requests, is_known):
 
 
 def test_levels_that_only_one_sweep_measured_are_named_and_pass_no_gate(saved, capsys):
+    """Whichever of the two it is: a gate that did not measure everything is undecided."""
     levels = [
         generated_level(seed, temperature=temperature)
         for seed, temperature in ((1, 0.0), (2, 0.5), (3, 1.0))
@@ -184,6 +190,7 @@ def test_levels_that_only_one_sweep_measured_are_named_and_pass_no_gate(saved, c
 
 
 def test_both_sides_the_change_and_the_verdict_are_shown(saved, capsys):
+    """In one row for each metric, with a word only where the change is clear."""
     before, after = saved(generated_level(1), generated_level(2, tpot=0.007))
     assert command("compare", before, after) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -214,6 +221,7 @@ def with_failures(level):
 
 
 def test_what_was_0_before_is_clearly_higher_and_failed_requests_pass_no_gate(saved):
+    """There is no ratio to 0, but something where there was nothing is a change."""
     before, after = (
         with_cache(generated_level(seed), 700, preemptions=n) for seed, n in ((1, 0.0), (2, 30.0))
     )
@@ -225,6 +233,7 @@ def test_what_was_0_before_is_clearly_higher_and_failed_requests_pass_no_gate(sa
 
 
 def test_the_same_requests_have_the_other_prices_with_their_errors(saved, capsys):
+    """Throughput, cache and preemptions, and from which length on a request gains."""
     before = with_cache(generated_level(1, k=0, tpot=0.02), 880, preemptions=2.0)
     after = with_cache(generated_level(2, ttft=0.09), 700, capacity_tokens=3000)
     assert command("compare", *saved(before, after)) == 0
@@ -296,6 +305,7 @@ def test_a_length_from_which_a_request_gains_is_named_only_where_both_times_clea
     ],
 )
 def test_prices_of_other_requests_are_not_compared(change, reason):
+    """Their times are; the note says what differs."""
     levels = generated_level(1), generated_level(2, tpot=0.005, ttft=0.09)
     before, after = (sweep_of(with_cache(level, 700)) for level in levels)
     balance = ("requests/s", "cache hit ratio")
@@ -314,6 +324,7 @@ def test_prices_of_other_requests_are_not_compared(change, reason):
 
 
 def test_a_price_that_one_round_does_not_have_is_unknown():
+    """A sum over the other rounds would be of other requests."""
     level = with_cache(generated_level(1), 700)
     without = replace(
         level, rounds=(replace(level.rounds[0], hits=None, preemptions=None), *level.rounds[1:])
@@ -324,6 +335,7 @@ def test_a_price_that_one_round_does_not_have_is_unknown():
 
 
 def test_other_clients_are_noted():
+    """Whichever of the two sweeps they disturbed."""
     level = generated_level(1)
     shared = replace(level, rounds=(replace(level.rounds[0], others=True), *level.rounds[1:]))
     for pair in ((shared, level), (level, shared)):
@@ -363,6 +375,7 @@ def test_json_has_the_result_and_the_changes_with_their_errors(saved, capsys):
 def test_the_exit_code_says_whether_a_slowdown_is_within_the_limit(
     saved, capsys, *, tpot, requests, limit, code, reason
 ):
+    """A pipeline can tell "slower" from "not decided"."""
     files = saved(
         generated_level(1, requests=requests), generated_level(2, requests=requests, tpot=tpot)
     )
@@ -383,6 +396,7 @@ def test_the_exit_code_says_whether_a_slowdown_is_within_the_limit(
     ],
 )
 def test_files_that_sweep_did_not_write_are_refused(tmp_path, capsys, content, reason):
+    """Also those of another version, and files without a reply in them."""
     file = tmp_path / "a.json"
     if content is not None:
         file.write_bytes(content)

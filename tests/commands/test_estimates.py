@@ -18,6 +18,7 @@ from sidecar.commands.load.metrics import (
     ("share", "size"), [(None, 1), (0.5, 4), (0.95, 40), (0.99, 200), (0.1, 20)]
 )
 def test_a_batch_has_two_values_beyond_the_quantile(share, size):
+    """Its own quantile scatters as that of the whole does only then."""
     assert least_size(share) == size
 
 

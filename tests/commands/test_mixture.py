@@ -21,6 +21,7 @@ MIXED = SweepLevel(None, 4, MIX)
 
 
 def test_the_mix_and_its_parts_are_the_same_requests():
+    """So a difference between them is from the company alone."""
     mixed = MIXED.requests(50)
     parts = [level.requests(50) for level in ALONE]
 
@@ -35,6 +36,7 @@ def test_the_mix_and_its_parts_are_the_same_requests():
 
 
 def test_each_load_has_each_temperature_alone_and_all_together():
+    """In turns at each load, so that all three meet the same machine."""
     levels = mixed_levels(MIX, (1, 8))
 
     expected = product((1, 8), (0.0, 1.0, None))
@@ -77,18 +79,21 @@ def clear(seed, **given):
 
 @pytest.mark.slow
 def test_of_a_thousand_mixes_without_an_effect_at_most_five_percent_show_one():
+    """The errors are those of a 95 % interval over all comparisons of a mix."""
     false_alarms = sum(bool(clear(seed)) for seed in range(1000))
 
     assert false_alarms <= 50
 
 
 def test_the_temperature_that_suffers_is_named_and_the_other_is_not():
+    """In 18 of 20 draws or more of an effect of a tenth."""
     results = [clear(seed, slower=1.1) for seed in range(20)]
 
     assert sum(result == [0.0] for result in results) >= 18
 
 
 def test_the_tail_and_the_gap_have_an_error_with_200_requests_of_each_in_each_round():
+    """One request fewer leaves them without, while the median keeps its own."""
     for requests, is_known in ((1600, True), (1592, False)):
         changes = mix_changes(generated_mix(1, requests=requests))
         errors = {one.metric: one.change.error for one in changes}

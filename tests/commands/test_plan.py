@@ -122,6 +122,7 @@ def test_the_weights_of_a_70b_and_an_8b_on_two_gpus(planned, *, target, draft, g
 
 
 def test_the_cache_gets_what_the_weights_leave_of_vllms_share(planned):
+    """With and without a draft, in bytes, tokens and requests."""
     plan = planned(*PAIR, *SHAPES, "--draft-kv", "32x8x128")
 
     assert plan["room"]["gb"] == pytest.approx(0.9 * 160 - 86)
@@ -134,6 +135,7 @@ def test_the_cache_gets_what_the_weights_leave_of_vllms_share(planned):
 
 
 def test_activations_on_each_gpu_are_subtracted_and_vllms_own_number_replaces_all_of_it(planned):
+    """vLLM's log says the room of each GPU; weights and overhead are out of it already."""
     room = [
         planned(*PAIR, *more)["room"]["gb"]
         for more in ((), ("--overhead", 3), ("--available-kv-cache", 30))
@@ -144,6 +146,7 @@ def test_activations_on_each_gpu_are_subtracted_and_vllms_own_number_replaces_al
 
 
 def test_the_logits_of_a_draft_that_samples_are_counted_on_each_gpu(planned):
+    """They are outside of what vLLM plans with, so its share has to shrink by them."""
     sampled = ("--sampled-drafts", "--vocabulary", 128256, "--tokens", 3, "--max-num-seqs", 256)
     without, plan = planned(*PAIR), planned(*PAIR, *sampled)
 
@@ -169,7 +172,10 @@ def test_a_config_tells_the_parameters_the_cache_and_the_context(model, planned)
 
 
 def test_a_quantization_leaves_embeddings_at_16_bits(model, planned):
-    plan = planned(*("--target", model("8b", SMALL), "--target-precision", "int4", "--gpu", "l4"))
+    """They are an eighth of a small model, and would count a quarter of what they take."""
+    target = model("8b", SMALL)
+    arguments = ("--target", target, "--target-precision", "int4", "--gpu", "l4")
+    plan = planned(*arguments, "--context", 8192)
 
     embedded = 2 * 128256 * 4096
     rest = plan["deployment"]["target"]["parameters"] - embedded
@@ -201,6 +207,7 @@ def test_a_quantization_leaves_embeddings_at_16_bits(model, planned):
     ],
 )
 def test_the_quantization_is_the_one_that_the_config_names(model, planned, config, precision):
+    """In the words of each tool that quantizes."""
     target = model("8b", SMALL | {"quantization_config": config})
 
     assert planned("--target", target, "--gpu", "h100")["deployment"]["target"]["precision"] == (
@@ -209,6 +216,7 @@ def test_the_quantization_is_the_one_that_the_config_names(model, planned, confi
 
 
 def test_an_unknown_quantization_has_to_be_named(model, capsys):
+    """A guess could be wrong by a factor of four."""
     target = model("8b", SMALL | {"quantization_config": {"quant_method": "new"}})
 
     assert command("plan", "--target", target, "--gpu", "h100") == 2
@@ -216,6 +224,7 @@ def test_an_unknown_quantization_has_to_be_named(model, capsys):
 
 
 def test_weights_on_disk_count_as_they_are_unless_another_precision_is_asked_for(model, planned):
+    """The size of the files is exact; a calculation is not."""
     target = model("8b", SMALL, weights=1_000_000)
     stored = planned("--target", target, "--gpu", "h100")
     quantized = planned("--target", target, "--target-precision", "int8", "--gpu", "h100")
@@ -227,6 +236,7 @@ def test_weights_on_disk_count_as_they_are_unless_another_precision_is_asked_for
 def test_mla_caches_one_latent_vector_on_each_gpu_and_mtp_layers_are_the_targets_own(
     model, planned
 ):
+    """Tensor parallelism does not divide it, and no other model has to be loaded."""
     target = model("v3", DEEPSEEK, weights=None)
     plan = planned("--target", target, "--method", "mtp", "--gpu", "h200", "--gpus", 8)
 
@@ -263,6 +273,7 @@ def test_layers_with_a_sliding_window_hold_no_more_than_it(model, planned):
     ],
 )
 def test_which_layers_have_a_window(model, planned, config, full, window):
+    """By the configuration, or by what vLLM assumes of this architecture."""
     plan = planned("--target", model("8b", SMALL | config), "--gpu", "h100")
 
     layers = plan["deployment"]["target"]["layers"]
@@ -292,6 +303,7 @@ def test_a_head_shares_the_targets_embedding(model, planned):
 
 
 def test_a_head_on_each_gpu_is_copied_and_caches_all_heads(model, planned):
+    """Weights and cache of the copies are counted on each of the GPUs."""
     head = SMALL | {"num_hidden_layers": 1}
     arguments = ("--target", model("8b", SMALL), "--draft", model("head", head), "--gpu", "h100")
     arguments = (*arguments, "--method", "eagle", "--gpus", 4)
@@ -321,6 +333,7 @@ def test_a_head_on_each_gpu_is_copied_and_caches_all_heads(model, planned):
     ],
 )
 def test_each_rule_of_thumb_holds_up_to_its_bounds(planned, arguments, broken):
+    """Just past a bound it is broken, and the verdict is doubtful."""
     quantized = ("--target", "70b", "--target-precision", "int4", "--draft-precision", "int4")
     plan = planned(*quantized, *arguments)
 
@@ -330,6 +343,7 @@ def test_each_rule_of_thumb_holds_up_to_its_bounds(planned, arguments, broken):
 
 
 def test_a_pair_that_differs_in_family_vocabulary_and_tokenizer(model, planned):
+    """Each of the three has a rule of its own."""
     target = model("70b", LARGE, tokenizer=1)
     same = model("same", SMALL, tokenizer=1)
     other = SMALL | {"model_type": "qwen2", "vocab_size": 151936}
@@ -356,6 +370,7 @@ def test_the_text_has_the_memory_the_cache_the_rules_and_the_verdict(capsys):
 
 
 def test_without_the_shape_of_a_cache_there_are_no_tokens(capsys):
+    """Neither where the target's is unknown nor where the draft's is."""
     assert command("plan", *PAIR) == 0
     out = capsys.readouterr().out
     assert "to count the cache in tokens, name the target's config.json or set --kv" in out
@@ -368,6 +383,7 @@ def test_without_the_shape_of_a_cache_there_are_no_tokens(capsys):
 
 
 def test_without_a_draft_the_methods_that_need_none_are_listed(capsys):
+    """With no row about a draft that nobody named."""
     assert command("plan", "--target", "70b", "--gpu-memory", "80", "--gpus", "4", *SHAPES) == 0
     lines = capsys.readouterr().out.splitlines()
     methods = [line.split()[0] for line in lines if line.startswith("  ")]
@@ -375,6 +391,95 @@ def test_without_a_draft_the_methods_that_need_none_are_listed(capsys):
     assert methods == ["method", "eagle3", "mtp", "ngram", "suffix"]
     assert not [line for line in lines if line.startswith("draft ") or "without it" in line]
     assert lines[-1] == "verdict: good"
+
+
+def test_what_does_not_fit_has_no_line_for_vllm_but_what_would_fit(planned, capsys):
+    """A 70B and an 8B at 16 bits take 156 of 160 GB; vLLM may use 144 of them."""
+    arguments = ("--target", "70b", "--draft", "8b", "--gpu", "h100", "--gpus", "2", *SHAPES)
+    arguments = (*arguments, "--draft-kv", "32x8x128", "--utilization", "0.9")
+    plan = planned(*arguments, code=1)
+
+    assert (plan["verdict"], plan["command"]) == ("impossible", None)
+    assert [one["option"] for one in plan["alternatives"]] == [
+        "--target-precision int8",
+        "without --draft",
+        "--gpus 4",
+    ]
+    assert command("plan", *arguments) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert not [line for line in lines if line.startswith("vllm serve")]
+    (quantized,) = [line for line in lines if "--target-precision int8" in line]
+    assert quantized.split()[-6:] == ["58.0", "GB", "15", "of", "8,192", "tokens"]
+
+
+def test_each_alternative_gives_a_line_for_vllm_with_the_room_that_was_said(planned):
+    arguments = ["--target", "70b", "--draft", "8b", "--gpu", "h100", "--gpus", "2", *SHAPES]
+    arguments += ["--draft-kv", "32x8x128"]
+    for alternative in planned(*arguments, code=1)["alternatives"]:
+        tried = with_option(arguments, alternative["option"])
+        plan = planned(*tried)
+
+        assert plan["room"] == alternative["room"]
+        assert plan["command"].startswith("vllm serve")
+        assert plan["alternatives"] == []
+
+
+def with_option(arguments, option):
+    """The arguments of ``plan`` with what an alternative says."""
+    first, *values = option.split()
+    if first == "without":
+        (name,) = values
+        start = arguments.index(name)
+        return [*arguments[:start], *arguments[start + 2 :]]
+    return [*arguments, first, *values]  # the last one counts
+
+
+def test_vllm_does_not_start_without_room_for_one_request_of_the_whole_context(model, planned):
+    """Llama 3.1 8B at 4 bits leaves 16 GB of an L4; 131,072 tokens take 17 GB."""
+    arguments = ("--target", model("8b", SMALL), "--target-precision", "int4", "--gpu", "l4")
+    plan = planned(*arguments, code=1)
+
+    assert plan["room"]["gb"] > 0
+    assert plan["room"]["request_gb"] == pytest.approx(131_072 * 131_072 / 1e9)
+    assert plan["rules"][0]["remedy"] == (
+        "one request of the whole context does not fit into the KV cache"
+    )
+    by_option = {one["option"].split()[0]: one for one in plan["alternatives"]}
+    assert set(by_option) == {"--context", "--kv-precision", "--gpus"}
+
+    longest = by_option["--context"]["context"]
+    assert planned(*arguments, "--context", longest)["room"]["requests"] == 1
+    planned(*arguments, "--context", longest + 1024, code=1)
+
+
+def test_the_logits_of_a_draft_that_samples_can_be_what_does_not_fit(planned):
+    """2,048 requests with eight tokens of a vocabulary of 128,256 take 8.4 GB on each GPU."""
+    arguments = ("--target", "8b", "--draft", "1b", "--gpu-memory", 24, "--context", 8192)
+    sampled = ("--sampled-drafts", "--vocabulary", 128256, "--tokens", 8, "--max-num-seqs", 2048)
+    plan = planned(*arguments, *sampled, code=1)
+
+    options = [one["option"] for one in plan["alternatives"]]
+    assert options[:3] == ["--max-num-seqs 512", "--tokens 1", "without --sampled-drafts"]
+    planned(*arguments, *sampled, "--max-num-seqs", 512)
+    planned(*arguments, *sampled, "--max-num-seqs", 1024, code=1)
+
+
+def test_layers_of_the_target_that_draft_are_quantized_with_it(model, planned):
+    target = model("v3", DEEPSEEK, weights=None)
+    plan = planned("--target", target, "--method", "mtp", "--gpu", "h100", "--gpus", 8, code=1)
+
+    (quantized,) = [one for one in plan["alternatives"] if "quantized" in one["change"]]
+    assert quantized["option"] == "--target-precision int4"
+    # 671 and 11.5 billion parameters, of which the embeddings stay at 16 bits
+    assert quantized["room"]["gb"] == pytest.approx(0.92 * 640 - 671 / 2 - 11.5 / 2, abs=5)
+
+
+def test_where_no_single_change_is_enough_the_text_says_so(capsys):
+    assert command("plan", "--target", "2000b", "--gpu-memory", "8") == 1
+    out = capsys.readouterr().out
+
+    assert "whatever one option changes: use a smaller target" in out
+    assert "vllm serve" not in out
 
 
 @pytest.mark.parametrize(
@@ -390,6 +495,7 @@ def test_without_a_draft_the_methods_that_need_none_are_listed(capsys):
     ],
 )
 def test_arguments_that_do_not_fit_together_are_refused(capsys, arguments, reason):
+    """With the argument to add or to leave out."""
     assert command("plan", "--gpu", "h100", *arguments) == 2
     assert reason in capsys.readouterr().err
 

@@ -76,6 +76,7 @@ async def test_a_replay_equals_the_live_numbers_and_no_text_of_a_prompt_or_an_an
 
 @pytest.mark.parametrize("name", ["plugin.jsonl.gz", "scrapes.jsonl.gz"])
 def test_a_recording_is_never_overwritten_nor_added_to(tmp_path, capsys, name):
+    """Whichever of its two files is there already."""
     file = tmp_path / name
     file.write_bytes(b"mine")
     assert command("record", "--out", str(tmp_path)) == 2
@@ -84,6 +85,7 @@ def test_a_recording_is_never_overwritten_nor_added_to(tmp_path, capsys, name):
 
 
 def test_an_address_in_use_leaves_no_recording(tmp_path, socket_path, capsys):
+    """A recording that was never begun would be taken for an empty one."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         assert (

@@ -38,6 +38,7 @@ def replayed(capsys, *argv, **environment):
 
 
 def test_json_is_the_status_with_the_exact_sums(capsys):
+    """To the token, by what the clients of the recording were told."""
     (model, split), truth = replayed(capsys, K3), sums()
     for label, temperature in (("0-0.3", 0.2), ("0.5-0.7", 0.6), ("1+", 1.2)):
         window, quantiles = split[label]["window"], split[label]["acceptance_quantiles"]
@@ -52,6 +53,7 @@ def test_json_is_the_status_with_the_exact_sums(capsys):
 
 
 def test_against_a_baseline_it_has_the_speedup_of_the_clients_times(capsys, monkeypatch, tmp_path):
+    """Within 7 %, for all requests and by temperature."""
     file = tmp_path / "baseline.yaml"
     monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
     assert command("baseline", "--out", str(file)) == 0
@@ -106,6 +108,7 @@ def test_it_counts_the_whole_recording_and_nothing_from_before_it(tmp_path, caps
 
 
 def test_buckets_are_those_of_the_settings(capsys):
+    """A recording can be read again with other edges."""
     assert list(replayed(capsys, K3, TEMPERATURE_BUCKETS="0, 0.9")[1]) == ["0-0.9", "0.9+"]
 
 
@@ -131,6 +134,7 @@ def test_a_bad_recording_is_one_clear_line(tmp_path, capsys):
 
 
 def test_a_reader_that_closes_early_is_not_an_error():
+    """As with `| head`: no traceback."""
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "sidecar", "replay", K3, "--json"]

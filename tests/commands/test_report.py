@@ -50,6 +50,7 @@ def reported(capsys, served):
 
 
 async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
+    """By time, by the rule of thumb over an hour, or not at all, each with its reason."""
     over_an_hour = judgement(Verdict.NET_NEGATIVE, 0.6, judged=replace(window(0.3), seconds=3000.0))
     losing = temperature("1+", Verdict.NET_NEGATIVE, 0.6, share=0.5, judgement=over_an_hour)
     by_time = timed("0", Verdict.NET_POSITIVE, 0.7, 30.0, 20.0)
@@ -104,6 +105,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
 
 
 async def test_who_accepts_less_and_what_each_engine_does(reported):
+    """Groups that do not differ are left out, and what is unknown is a dash."""
     unjudged = judgement(Verdict.INSUFFICIENT_DATA)
     nothing = {"judgement": unjudged, "latencies": {}, "speculation": None, "coverage": None}
     limited = engine(limitations=frozenset({Limitation.NO_POSITIONS}), **nothing)
@@ -143,6 +145,7 @@ async def test_why_it_loses_and_what_to_change(reported):
 
 
 async def test_times_by_vllms_buckets_say_so_and_are_bounds_below_the_first(reported):
+    """A quantile in the first bucket is only known to be below its edge."""
     fine = engine()
     coarse = {phase: replace(known, resolution=0.05) for phase, known in fine.latencies.items()}
     text = await reported(report(model(temperature("0"), engines=(engine(latencies=coarse),))))
@@ -226,6 +229,7 @@ async def test_a_password_comes_from_a_file_or_the_environment(
 
 
 async def test_without_the_password_it_says_where_to_put_it(capsys, with_password):
+    """Not on the command line, where everybody on the machine could read it."""
     assert await asyncio.to_thread(command, "report", "--url", with_password) == 1
     assert capsys.readouterr().err.endswith(
         ": status 401 (status); it asks for a password: put NAME:PASSWORD into a file and name it"
@@ -245,6 +249,7 @@ def test_a_file_that_holds_no_password_is_refused_without_showing_it(capsys, tmp
 async def test_a_certificate_is_verified_by_an_authority_of_ones_own(
     capsys, authority, finished, program
 ):
+    """The local sidecar's own is trusted without; any other needs the authority."""
     listen = f"127.0.0.1:{free_port()}"
     variables = {
         "SPECDEC_LISTEN": listen,
@@ -297,6 +302,7 @@ LOSES, GAINS, UNKNOWN = Verdict.NET_NEGATIVE, Verdict.NET_POSITIVE, Verdict.INSU
     ],
 )
 async def test_for_scripts_the_exit_code_is_the_worst_verdict(capsys, served, verdicts, code):
+    """Only with `--exit-code`; an unknown verdict is worse than a good one."""
     models = [model(temperature("0"), judgement=judgement(verdict)) for verdict in verdicts]
 
     async def handler(_request):

@@ -14,6 +14,7 @@ MARKER = "zebrafish"
 
 
 async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_rounds():
+    """Equal to vLLM's own counters, to the token."""
     begun = []
     async with simulated() as vllm:
         result = await measured_sweep(
@@ -48,6 +49,7 @@ async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_
 
 
 async def test_requests_of_other_clients_are_noticed():
+    """The acceptance stays that of the sweep alone."""
     async with simulated() as vllm, traffic(vllm):
         result = await measured_sweep(vllm.url, temperatures=(0.0,))
     assert "vLLM also served other clients, which affects the times: every level" in printed(result)
@@ -55,6 +57,7 @@ async def test_requests_of_other_clients_are_noticed():
 
 
 async def test_the_command_measures_saves_and_shows_its_progress(finished, tmp_path):
+    """Each level once, however often it was named."""
     saved = tmp_path / "sweep.json"
     async with simulated() as vllm:
         arguments = (
@@ -87,6 +90,7 @@ async def test_the_command_measures_saves_and_shows_its_progress(finished, tmp_p
 
 
 async def test_ctrl_c_prints_the_part_that_was_measured(program, eventually):
+    """The exit code and the JSON say that it is incomplete."""
     async with simulated() as vllm:
         arguments = (
             "--url",

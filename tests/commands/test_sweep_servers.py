@@ -29,6 +29,7 @@ def server(seen):
 
 
 async def test_the_load_is_as_asked_for(served):
+    """Concurrency, temperatures and prompts, as a server sees them; a warm-up comes first."""
     in_flight, seen, all_three = [0, 0], [], asyncio.Barrier(3)
     answer = server(seen)
 
@@ -180,6 +181,7 @@ async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):
 
 
 async def test_a_server_that_fails_later_is_reported_with_what_was_measured(served):
+    """Only a server that answers nothing is an error of the command."""
     answer, answered = server([]), iter(range(24))
 
     async def breaks(request):

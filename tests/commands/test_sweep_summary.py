@@ -35,6 +35,7 @@ def test_the_acceptance_decides_and_what_to_change_is_left_to_the_sidecar(accept
 
 
 def test_the_verdict_follows_the_thresholds():
+    """Without a verdict, the caveat says what to raise."""
     few = level_of([sample(drafts=10, accepted=27)] * 4)
     judged = summary(few)
     assert judged.verdict == "insufficient_data"
@@ -71,6 +72,7 @@ def test_acceptance_is_of_tokens_its_quantiles_of_requests_and_position_rates_of
 
 
 def test_throughput_is_unknown_where_a_reply_does_not_tell_its_tokens():
+    """The number of requests is known all the same."""
     judged = summary(level_of([sample(), sample(tpot=None, tokens=None)]))
     assert (judged.metrics["requests/s"], judged.metrics["tokens/s"]) == (1.0, None)
 

@@ -46,6 +46,7 @@ def test_eight_rounds_in_turns_show_what_two_sweeps_cannot():
 
 
 def test_a_difference_below_one_percent_is_not_claimed_however_clear():
+    """Nobody would act on it."""
     for seed in range(5):
         pair = generated_pair(seed, slower=1.005, requests=3200)
         changes = compare(*pair, names=("A", "B")).changes
@@ -55,6 +56,7 @@ def test_a_difference_below_one_percent_is_not_claimed_however_clear():
 
 
 async def test_two_servers_take_turns_and_are_compared_at_once_or_later(finished, tmp_path, capsys):
+    """The saved files give the same comparison, since they know that they took turns."""
     plain = SimulatorOptions(speed=8, num_speculative_tokens=0)
     files = [tmp_path / "eagle.json", tmp_path / "plain.json"]
     async with HttpVllm(SimulatorOptions(speed=8)) as eagle, HttpVllm(plain) as off:
@@ -96,6 +98,7 @@ async def test_json_has_the_comparison(finished):
 
 
 async def test_a_server_that_cannot_be_reached_is_named(finished):
+    """It may be either of the two."""
     async with HttpVllm(SimulatorOptions(speed=8)) as one:
         arguments = ("--url", one.url, "--against", "http://127.0.0.1:9")
         code, _, err = await finished("sweep", *arguments, "--requests", "4")

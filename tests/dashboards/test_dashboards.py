@@ -26,6 +26,7 @@ BUILTIN = {"__url_time_range", "__value", "__data"}
 
 
 def test_the_dashboards_keep_every_rule():
+    """`dashboard_lint.py` has them, each with its reason."""
     assert set(PAGES) == {"specdec-operator", "specdec-fleet"}
     assert [finding for page in PAGES.values() for finding in findings(page)] == []
 
@@ -64,6 +65,7 @@ def variables(page):
 
 
 def test_every_variable_is_used():
+    """One that does nothing looks broken to who selects it."""
     for page in PAGES.values():
         everything = json.dumps([page["panels"], page["links"], page["templating"]["list"]])
         unused = [name for name in variables(page) if not re.search(rf"\$\{{?{name}\b", everything)]
@@ -71,6 +73,7 @@ def test_every_variable_is_used():
 
 
 def test_an_alert_has_one_marker_on_however_many_pods_it_fires():
+    """Two hundred pods would draw two hundred lines."""
     for page in PAGES.values():
         assert annotations(page)[0].startswith("group by (alertname, severity) ((ALERTS{")
 
@@ -114,6 +117,7 @@ def test_data_links_name_dashboards_variables_and_fields_that_exist():
 
 
 def test_every_finding_has_words_that_fit_and_a_runbook_that_is_about_it():
+    """They stand in a column of the fleet page, which cuts longer ones off."""
     assert set(FINDINGS) <= set(CODES)
     for code, words in FINDINGS.items():
         runbook = ROOT / "alerts" / "runbooks" / f"{words.runbook}.md"
@@ -122,6 +126,7 @@ def test_every_finding_has_words_that_fit_and_a_runbook_that_is_about_it():
 
 
 def test_each_dashboard_links_to_the_other_with_its_variables_and_time():
+    """So the other one opens on the same pods and the same hour."""
     for page in PAGES.values():
         [other] = [link for link in page["links"] if link["type"] == "dashboards"]
         assert all(set(other["tags"]) <= set(each["tags"]) for each in PAGES.values())

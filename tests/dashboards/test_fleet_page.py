@@ -106,6 +106,7 @@ pytestmark = pytest.mark.servers
     ],
 )
 def test_a_figure_says_x_of_y_and_is_green_only_if_all_is_known(read, fleet, title, text, color):
+    """A pod that is missing is purple or red, never green."""
     [(said, _, ground)] = read(fleet, title)
     assert (said, ground) == (text, color)
 
@@ -132,6 +133,7 @@ def test_a_figure_says_x_of_y_and_is_green_only_if_all_is_known(read, fleet, tit
     ],
 )
 def test_each_pod_of_the_last_hour_has_a_row_worst_first(read, fleet, states):
+    """Also one that is gone, unless it was idle or its deployment was scaled down."""
     rows = read(fleet, ROWS)
     assert [(row["Pod"], row["State"]) for row in rows if row.get("model_name")] == states
 
@@ -163,12 +165,14 @@ def test_a_pod_whose_vllm_was_never_up_has_a_row_without_a_model(read):
     ],
 )
 def test_a_model_has_the_verdict_of_its_worst_pod_and_none_of_a_dead_one(read, fleet, text):
+    """In the band over time and in the table alike."""
     [(_, band, _)] = read(fleet, BAND)
     [row] = read(fleet, "Models, worst first")
     assert (band, row["Worst"]) == (text, text)
 
 
 def test_the_worst_temperature_is_first_with_the_pods_that_lose(read):
+    """By their number, and with the acceptance rate there."""
     first, *_ = read("losing", "Temperatures, worst first")
     assert (first["temperature"], first["Verdict"], first["Pods losing"]) == (
         "1+",
@@ -179,6 +183,7 @@ def test_the_worst_temperature_is_first_with_the_pods_that_lose(read):
 
 
 def test_acceptance_is_drawn_against_what_the_verdict_is_based_on(read):
+    """0 is break-even as measured, else the rule of thumb; the legend says which."""
     by_model = "Acceptance above break-even, by model"
     by_pod = "Acceptance above break-even, across pods"
 
@@ -201,6 +206,7 @@ def test_a_starting_pod_is_in_neither_group(read):
 
 
 def test_lines_are_ten_at_most_and_none_is_without_a_number(read):
+    """With fourteen models, a legend of all would hide the graph."""
     for panel in PANELS:
         answers = read("many", panel["title"], "answers")
         assert not [series for _, found in answers for series in found if math.isnan(series[1])], (

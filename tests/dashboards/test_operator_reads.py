@@ -127,6 +127,7 @@ def read(tmp_path_factory):
     ],
 )
 def test_a_panel_shows_the_worst_and_says_what_is_missing(read, fleet, panel, shown):
+    """Text, number and colour, as Grafana would show them."""
     assert read(fleet, panel) == shown
 
 
@@ -141,6 +142,7 @@ def test_a_panel_shows_the_worst_and_says_what_is_missing(read, fleet, panel, sh
     ],
 )
 def test_a_band_has_the_worst_verdict_and_none_of_a_dead_pod(read, fleet, bands):
+    """For a few minutes after its last sample, a pod still counts."""
     assert bands.items() <= {name: text for name, text, _ in read(fleet, BANDS)}.items()
 
 
@@ -152,6 +154,7 @@ def test_a_band_has_the_worst_verdict_and_none_of_a_dead_pod(read, fleet, bands)
     ],
 )
 def test_the_line_to_be_above_is_measured_or_else_the_rule_of_thumb(read, fleet, lines):
+    """Never both, and its name says which."""
     assert {name for name, _ in read(fleet, LINES)} == lines
 
 
@@ -163,6 +166,7 @@ def test_the_line_to_be_above_is_measured_or_else_the_rule_of_thumb(read, fleet,
     ],
 )
 def test_without_the_plugin_a_position_that_is_not_drafted_has_no_line(read, fleet, rates):
+    """A line at 0 would say that all of its tokens are rejected."""
     lines = read(fleet, "Acceptance by position", "lines")
     assert {name: rate for name, rate in lines.items() if "position" in name} == rates
 
@@ -172,6 +176,7 @@ def test_without_the_plugin_there_is_one_band(read):
 
 
 def test_findings_are_words_with_a_remedy_and_a_runbook_those_of_the_worst_pod_first(read):
+    """One row a finding, with the number of pods that have it."""
     tokens, log = "lower num_speculative_tokens", "find why in vLLM's log, restart it"
     assert [list(row.values()) for row in read("findings", WHY)] == [
         [
@@ -186,6 +191,7 @@ def test_findings_are_words_with_a_remedy_and_a_runbook_those_of_the_worst_pod_f
 
 
 def test_lost_time_is_below_zero_and_not_cut_off(read):
+    """A panel with a minimum of 0 hid that speculation lost."""
     title = "Request time saved over plain decoding"
     [(name, value)] = [shown for shown in read("losing", title) if shown[1] != "0"]
     assert (name, float(value) < 0) == ("T 0", True)
@@ -205,6 +211,7 @@ def test_a_band_of_an_alert_has_the_colour_of_its_severity(read):
 
 
 def test_alerts_are_one_row_each_critical_first_with_where_and_on_how_many_pods(read):
+    """With the pod on which it has fired longest, and since when."""
     rows = read("alerting", "Alerts firing")
     assert [(row["Severity"], row["Alert"], row.get("At"), row["Pods"]) for row in rows[:2]] == [
         ("critical", "AcceptanceLow", None, 2),
@@ -218,6 +225,7 @@ def test_alerts_are_one_row_each_critical_first_with_where_and_on_how_many_pods(
 
 
 def test_lines_do_not_grow_with_engines_and_the_lowest_is_there(read):
+    """The lowest is the one that somebody looks for."""
     shown = [
         name
         for name, _ in read("engines", "Acceptance by engine, lowest 8")

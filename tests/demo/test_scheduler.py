@@ -63,6 +63,7 @@ def rate(*requests):
 
 
 def test_acceptance_falls_with_temperature_and_crosses_a_half_near_0_8():
+    """As the source material says of a small draft; flat above 1.2."""
     rates = []
     for temperature in (0.0, 0.4, 0.7, 0.9, 1.2, 2.0):
         scheduler, requests = scheduler_with(
@@ -89,6 +90,7 @@ def test_the_prompts_step_drafts_nothing_and_tokens_past_the_maximum_are_cut_off
 
 
 def test_latencies_are_those_of_the_steps():
+    """By an injected clock, so they are exact."""
     seconds = {
         "step_seconds": 1.0,
         "prefill_seconds_per_token": 0.5,
@@ -158,6 +160,7 @@ def test_outputs_at_temperature_0_loop_if_the_options_say_so_and_loops_are_easy_
 
 
 def test_an_output_that_is_too_short_shows_no_loop():
+    """One token more and the plug-in sees it."""
     scheduler, (short, long) = scheduler_with(
         {"max_tokens": LOOP_BEGINS + LOOP_TOKENS - 1},
         {"max_tokens": LOOP_BEGINS + LOOP_TOKENS},
@@ -181,6 +184,7 @@ def test_an_empty_output_ends_with_its_first_token():
 
 
 def test_an_abort_ends_waiting_and_running_requests():
+    """Also during a step; another abort of the same request changes nothing."""
     scheduler, (running, waiting) = scheduler_with({"max_tokens": 500}, {}, max_num_seqs=1)
     step(scheduler)
     output = scheduler.schedule()

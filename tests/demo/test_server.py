@@ -22,6 +22,7 @@ FAST = SimulatorOptions(speed=20.0)
 
 
 async def test_sums_of_replies_equal_the_counters_to_the_token():
+    """As in the recordings of a real vLLM."""
     async with HttpVllm(FAST) as vllm:
         sent = await send(vllm.url, {0.0: 3, 0.7: 2, None: 2}, 150, concurrency=24, streamed=1)
     assert (sent.completed, sent.failed) == (150, 0)
@@ -140,6 +141,7 @@ async def test_the_sidecar_reads_from_it_all_that_it_reads_from_the_recorded_pag
 
 
 async def test_names_restrict_the_page_under_metrics_slash_alone():
+    """As vLLM's own server does, where `/metrics` without the slash ignores them."""
     name = "vllm:num_requests_running"
     async with SimulatedVllm() as vllm:
         assert list(families(await fetched(vllm, f"/metrics/?name[]={name}"))) == [name]

@@ -80,6 +80,7 @@ def test_it_accepts_each_setting_as_a_file_has_it(key):
     ],
 )
 def test_it_accepts_numbers_as_helms_own_option_writes_them(text):
+    """`--set-string` and values from a secret store make texts of them."""
     assert accepts(yaml.safe_load(text))
 
 
@@ -91,6 +92,7 @@ def test_it_accepts_every_default():
 
 @pytest.mark.parametrize("text", WRONG)
 def test_it_refuses_what_the_sidecar_would_refuse(text, tmp_path):
+    """At `helm install` already, not when the pod starts."""
     (tmp_path / "settings.yaml").write_text(text)
     with pytest.raises(SettingsError):
         load_settings(tmp_path / "settings.yaml", {})

@@ -35,6 +35,7 @@ def inside(name, path):
 
 
 def test_each_profile_has_one_sidecar_where_prometheus_looks_for_it():
+    """The demo and a real vLLM take turns behind one name."""
     [job] = [job for job in PROMETHEUS["scrape_configs"] if job["job_name"] == "specdec-sidecar"]
     host, _, port = job["static_configs"][0]["targets"][0].partition(":")
     assert int(port) == load_settings(None, {}).listen.port
@@ -88,6 +89,7 @@ def test_grafana_opens_on_a_dashboard_and_alerts_link_to_addresses_of_this_machi
 
 
 def test_ports_are_published_to_this_machine_alone():
+    """None of these servers asks for a password."""
     for profile in PROFILES:
         published = [port for service in running(profile) for port in service.get("ports", [])]
         assert all(port.startswith("127.0.0.1:") for port in published)
@@ -109,6 +111,7 @@ def test_images_are_pinned_and_all_but_vllm_run_read_only_without_capabilities()
 
 
 def test_the_sidecar_takes_its_commands_and_settings_and_meets_vllm():
+    """By address, socket and plug-in folder, as the image's user may use them."""
     vllm, writer, sidecar = (SERVICES[name] for name in ("vllm", "plugin", "specdec-sidecar"))
     for service in (SERVICES["demo"], sidecar, writer):
         parser(service["command"]).parse_args(service["command"])

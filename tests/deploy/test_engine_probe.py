@@ -1,7 +1,7 @@
 """The liveness probe for vLLM's container restarts vLLM for nothing but the sidecar's own word."""
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +95,16 @@ async def test_a_dead_sidecar_fails_open(probe):
         pass
 
     assert await probe(port)
+
+
+async def test_a_healthy_engine_passes_while_the_sidecar_has_no_free_connection(probe):
+    """Others hold all that it has, and go on to open new ones."""
+    async with sidecar(HealthReport(), max_connections=2) as port, AsyncExitStack() as held:
+        for _ in range(4):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            held.callback(writer.close)
+
+        assert await probe(port)
 
 
 @pytest.mark.parametrize(

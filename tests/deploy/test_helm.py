@@ -167,6 +167,7 @@ def test_an_umbrella_chart_may_switch_it_on_and_have_globals(tmp_path):
 
 
 def test_an_address_or_a_log_format_of_the_settings_is_not_overridden():
+    """A variable of the chart's own would win over the file."""
     given = "--set=settings.vllm_url=http://127.0.0.1:9000,settings.log.format=console"
     sidecar = container(pod_of(render(given)["Deployment"]), SIDECAR)
 
@@ -174,6 +175,7 @@ def test_an_address_or_a_log_format_of_the_settings_is_not_overridden():
 
 
 def test_the_chart_runs_the_pod_that_the_overlay_runs():
+    """Two ways to install it must not be two deployments to maintain."""
     ours = plain(pod_of(render()["Deployment"]))
     theirs = plain(plugin_pods()["overlay"])
     for users in (ours["securityContext"], theirs["securityContext"]):
@@ -194,6 +196,7 @@ def test_the_chart_runs_the_pod_that_the_overlay_runs():
     ],
 )
 def test_by_default_the_chart_installs_what_the_cluster_has_types_for(apis, installed):
+    """An object of an unknown type would fail the whole release."""
     assert set(render(apis=apis)) & {*MONITORS, "PrometheusRule"} == installed
 
 

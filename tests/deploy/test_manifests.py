@@ -27,12 +27,14 @@ def test_kubernetes_knows_every_object(folder):
 
 @pytest.mark.parametrize("name", ["overlay", "post-render", "llm-d", "kserve", "dynamo"])
 def test_every_pod_with_the_plugin_is_safe_and_complete(name):
+    """Whoever renders it: the overlay, a post-renderer, or an operator."""
     pod = plugin_pods()[name]
     check_object(pod_object(pod))
     pod_checks.check_pod(pod)
 
 
 def test_clients_reach_vllm_and_prometheus_the_sidecar():
+    """Selectors, ports and the network policy fit together."""
     objects = [*build("overlays/plugin"), *build("monitoring")]
     specs = {obj["kind"]: obj["spec"] for obj in objects if "spec" in obj}
     service, policy, deployment, monitor = (
@@ -54,6 +56,7 @@ def test_clients_reach_vllm_and_prometheus_the_sidecar():
 
 
 def test_a_pod_has_time_to_finish_its_requests():
+    """Kubernetes' grace period is longer than the drain and vLLM's own shutdown."""
     pod = plugin_pods()["overlay"]
     engine = main_container(pod)
     wait = int(engine["lifecycle"]["preStop"]["exec"]["command"][1]) + int(

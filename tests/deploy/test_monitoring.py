@@ -65,6 +65,7 @@ def test_the_mixin_is_the_shipped_rules_and_dashboards():
 
 
 def test_prometheus_accepts_exactly_as_many_series_as_a_sidecar_can_have():
+    """One more would lose the whole scrape; a higher limit would promise too little."""
     limit = PROMISED + Limits().passthrough_series
     monitor = (KUBERNETES / "monitoring" / "podmonitor.yaml").read_text()
     chart = (CHART / "templates" / "scrape.yaml").read_text()

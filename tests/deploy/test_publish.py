@@ -96,6 +96,7 @@ def test_metadata_with_another_version_than_the_file_name_is_refused(distributio
 
 
 def test_a_wheel_and_a_source_distribution_that_differ_are_refused(distributions):
+    """An index shows the metadata of whichever comes first."""
     wheel = wheel_of(distributions)
     original = wheel.read_bytes()
     change_metadata(distributions, b"Typing :: Typed", b"Framework :: AsyncIO")
@@ -152,6 +153,7 @@ def publish(*arguments, **environment):
 
 
 def test_nothing_is_published_without_a_dry_run(tmp_path):
+    """Only a tag publishes."""
     done = publish(OUT=str(tmp_path))
 
     assert done.returncode == 2

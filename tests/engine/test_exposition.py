@@ -67,6 +67,7 @@ _SHAPES = [
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_changed_page_is_noticed_in_the_same_poll(place):
+    """What was remembered of the layout of the page before is not read by place any more."""
     for before, after in permutations(_SHAPES, 2):
         reader = page_reader()
         for samples in (before, before, after, after, before):

@@ -56,6 +56,7 @@ async def says(*answers, pause=0.0):
 
 
 async def test_asks_for_plain_text_at_the_path_as_given_over_one_connection(served, fetcher):
+    """Neither compressed nor as OpenMetrics, under whatever path the server has."""
     seen = []
 
     async def handler(request):
@@ -74,6 +75,7 @@ async def test_asks_for_plain_text_at_the_path_as_given_over_one_connection(serv
 
 @pytest.mark.parametrize("status", [204, 307, 404, 503])
 async def test_another_status_is_an_error_and_no_redirect_is_followed(status, served, fetcher):
+    """A redirect may lead to a server that is not vLLM."""
     paths = []
 
     async def handler(request):
@@ -161,6 +163,7 @@ async def test_a_name_that_does_not_resolve_is_an_error_without_the_password(fet
 
 
 async def test_the_same_fetcher_goes_on_after_any_failure(fetcher):
+    """Nothing of a failed response is left for the next one."""
     failures = {
         # a server that trickles bytes
         TimedOut: [HEAD + b"Content-Length: 1000\r\n\r\n", *[b"#"] * 1000],
@@ -191,6 +194,7 @@ async def test_the_same_fetcher_goes_on_after_any_failure(fetcher):
     ],
 )
 async def test_a_status_says_what_it_means_and_what_to_do(status, advice, fetcher):
+    """Without the credentials of an address in a redirect."""
     location = b"Location: http://me:secret@elsewhere/metrics\r\n"
     head = b"HTTP/1.1 %d x\r\n" % status + location + b"Content-Length: 0\r\n\r\n"
     async with says([head]) as url:

@@ -75,6 +75,7 @@ def test_an_engine_that_is_left_alone_keeps_the_name_that_told_it_apart():
 
 
 def test_a_label_of_only_some_quantities_splits_these_and_not_the_engine():
+    """As the reason for which a request waits."""
     shares = [
         Series("vllm:num_requests_waiting_by_reason", (("model_name", "m"), ("reason", reason)))
         for reason in ("capacity", "deferred")
@@ -84,6 +85,7 @@ def test_a_label_of_only_some_quantities_splits_these_and_not_the_engine():
 
 
 def test_a_name_is_bounded_and_readable_whatever_the_label_holds():
+    """Long or unprintable values are replaced by a short hash."""
     (first, second) = names(ray("x" * 500, "w1"), ray("ü\n" * 5, "w2"))
 
     assert len(first) == len(second) == len("0@") + 8

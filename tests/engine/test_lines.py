@@ -33,6 +33,7 @@ def labels(number, value):
     ],
 )  # fmt: skip
 def test_the_value_of_a_valid_line(text, value):
+    """In every form that the text format and OpenMetrics allow."""
     page = read(NAME + text)
     assert (repr(page.values), page.malformed) == (repr([value]), 0)
 
@@ -51,6 +52,7 @@ def test_the_value_of_a_valid_line(text, value):
     ],
 )  # fmt: skip
 def test_a_malformed_line_is_counted_and_skipped_alone(text):
+    """The line after it is read."""
     page = read(NAME + text, f'{NAME}{{engine="1"}} 2')
     assert (page.values, page.malformed) == ([2.0], 1)
 
@@ -67,6 +69,8 @@ _CHARACTERS = st.one_of(
 )
 @example([("a", "\\"), ("b", '"} 7'), ("c", "\\n")])
 def test_escaped_labels_come_back(pairs):
+    """Whatever characters they hold, at the first reading and by the remembered layout."""
+
     def escape(value):
         return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
@@ -91,6 +95,7 @@ def test_a_repeated_series_is_counted_as_malformed_and_its_first_value_stays():
 
 
 def test_lines_that_are_not_wanted_are_not_checked():
+    """A page has thousands of them."""
     page = read(
         '{"my.metric", a="b"} 1',
         "broken{ 1",

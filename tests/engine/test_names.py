@@ -84,6 +84,7 @@ def assert_true(body, known):
 
 
 def test_every_recorded_page_gives_the_values_that_made_it(page_name, recorded, truth):
+    """From vLLM 0.6 on; the values are of the requests that were sent, not of our reading."""
     assert page_name in truth, "add the page's values to tests/data/pages/TRUTH.json"
     page = assert_true(recorded(page_name), truth[page_name])
     assert page.malformed == 0

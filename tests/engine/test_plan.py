@@ -40,6 +40,7 @@ def test_several_models_on_one_page_stay_apart():
 
 
 def test_other_programs_names_and_series_without_a_model_belong_to_no_engine():
+    """A page that has only those is an error, not an empty vLLM."""
     no_engine = [
         "vllm:num_requests_running 1",
         f"sglang:{RUNNING[5:]}",
@@ -88,6 +89,7 @@ def test_processes_that_count_apart_are_summed():
     ids=["the highest of several processes", "one of all processes wins over one per process"],
 )
 def test_kv_cache_usage_is_that_of_all_processes_or_else_the_highest_of_one(samples, usage):
+    """A sum or a mean of shares would be no share of any cache."""
     lines = [f"vllm:{name}{{{M},{labels}}} {value}" for name, labels, value in samples]
     assert only(*lines).gauges == {Gauge.KV_CACHE_USAGE: usage}
 
@@ -114,10 +116,12 @@ def config(size, engine="0", name="num_gpu_blocks"):
     ],
 )
 def test_kv_cache_capacity_is_known_if_one_setting_belongs_to_the_engine(lines, capacity):
+    """With several of one engine, nobody knows whose each is."""
     assert only(RUNNING, *lines).kv_cache_capacity_tokens == capacity
 
 
 def test_a_histogram_without_its_last_bucket_is_absent():
+    """Its total is not known."""
     assert (
         only(RUNNING, *ttft(1, 2, edges=("0.1", "1.0"), labels=M + ',engine="0"')).histograms == {}
     )
@@ -140,6 +144,7 @@ def test_a_histogram_without_its_last_bucket_is_absent():
 def test_buckets_are_read_in_any_order_and_notation_without_those_that_are_no_latency(
     edges, counts, read
 ):
+    """Go and Python write the same edge in other ways."""
     histogram = only(*ttft(*counts, edges=edges)).histograms[Phase.TTFT]
     assert dict(zip(histogram.edges, histogram.counts, strict=True)) == read
     assert histogram.edges == tuple(read)
@@ -147,6 +152,7 @@ def test_buckets_are_read_in_any_order_and_notation_without_those_that_are_no_la
 
 @pytest.mark.parametrize("positions", [("0", "2"), ("1", "2"), ("x",), ("-1",), ("9" * 5000,)])
 def test_positions_with_a_gap_are_absent(positions):
+    """Else the rates of later positions would move up."""
     name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
     assert (
         only(
@@ -173,6 +179,7 @@ def test_the_new_name_is_read_if_a_page_has_both():
 
 
 def test_more_engines_than_any_vllm_has_are_refused():
+    """A page of another program must not fill the memory."""
     lines = [f'vllm:num_requests_running{{{M},engine="{n}"}} {n}' for n in range(257)]
     assert len(page(*lines[:256]).engines) == 256
     with pytest.raises(PageTooLarge, match="256 pairs"):
@@ -184,12 +191,14 @@ def test_more_engines_than_any_vllm_has_are_refused():
     [(3, 2, 4), (3, 4, 2), (-1, 2, 3), ("NaN", 2, 3), (1, "NaN", 3), (1, 2, "NaN"), (1, 2, "+Inf")],
 )
 def test_contradictory_histograms_are_dropped_and_counted(counts):
+    """Cumulative counts never fall."""
     contradictory = page(RUNNING, *ttft(*counts, labels=M + ',engine="0"'))
     assert (contradictory.engines[0].histograms, contradictory.malformed) == ({}, 1)
 
 
 @pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "-Inf", "1.7e308"])
 def test_impossible_values_are_absent(value):
+    """The other values of the page are read."""
     lines = [
         f"vllm:generation_tokens_total{{{M}}} {value}",
         f"vllm:kv_cache_usage_perc{{{M}}} {value}",
@@ -202,6 +211,7 @@ def test_impossible_values_are_absent(value):
 
 
 def test_a_full_kv_cache_is_possible_and_one_of_40_is_not():
+    """It is a share, whatever its name says of percent."""
     usage = [only(f"vllm:kv_cache_usage_perc{{{M}}} {value}").gauges for value in (1, 40)]
     assert usage == [{Gauge.KV_CACHE_USAGE: 1.0}, {}]
 
@@ -232,6 +242,7 @@ START = "process_start_time_seconds"
     ],
 )
 def test_the_process_start_is_known_if_a_page_has_one_that_is_a_time(lines, start):
+    """With several processes on a page, no start is that of vLLM."""
     assert page(RUNNING, *lines).process_start == start
 
 
@@ -256,6 +267,7 @@ _LABELS = st.dictionaries(
 @given(st.lists(st.tuples(_NAMES, _LABELS, _SAMPLE_VALUES), max_size=25))
 @settings(max_examples=400)
 def test_whatever_labels_and_values_a_page_has_only_page_errors_are_raised(samples):
+    """And what is read is finite, sorted and not negative."""
     lines = [
         name + "{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "} " + value
         for name, labels, value in samples

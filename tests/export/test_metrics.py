@@ -19,7 +19,14 @@ from sidecar.analysis.engine.health import Ailment, HealthReport
 from sidecar.analysis.findings.catalog import CODES
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
 from sidecar.analysis.judgement import Judgement, Verdict
-from sidecar.analysis.series import OF_A_GROUP, PLANNED, PROMISED
+from sidecar.analysis.series import (
+    OF_A_GROUP,
+    OF_A_TEMPERATURE,
+    OF_AN_ENGINE,
+    OF_ITS_HISTOGRAMS,
+    PLANNED,
+    PROMISED,
+)
 from sidecar.analysis.speed.speedup import CONTEXT_LABELS, LoadReport
 from sidecar.analysis.speed.steps import LOAD_LABELS
 from sidecar.analysis.split.lives import Lives
@@ -160,6 +167,27 @@ def test_series_are_bounded(engines):
 def test_a_group_has_as_many_series_as_are_planned_for_it():
     """``series.py`` counts them without knowing the metrics."""
     assert [*chain.from_iterable(metric.labels for metric in METRICS)].count("group") == OF_A_GROUP
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "planned"),
+    [
+        ("engine", "0", OF_AN_ENGINE + OF_ITS_HISTOGRAMS),
+        ("temperature", "0", OF_A_TEMPERATURE),
+    ],
+)
+def test_an_engine_and_a_temperature_have_as_many_series_as_are_planned_for_each(
+    label, value, planned
+):
+    """Without those by position, whose number follows from what is left."""
+    samples = [sample for family in families(full("0")) for sample in family.samples]
+    of_one = [
+        sample
+        for sample in samples
+        if sample.labels.get(label) == value and "position" not in sample.labels
+    ]
+
+    assert len(of_one) == planned, "the number in sidecar/analysis/series.py"
 
 
 def snapshot(key, poll):

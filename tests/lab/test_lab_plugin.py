@@ -162,6 +162,7 @@ async def test_a_scheduler_that_replaces_vllms_methods_is_refused_with_a_reason(
 
 
 async def test_killed_and_hanging_sidecars_cost_no_request_and_no_total(observed):
+    """Totals heal: afterwards they are equal to the counters of vLLM."""
     await observed.start()
     assert answered(await traffic(observed.url)), "with no sidecar at all"
     receiver = PlainReceiver(observed.socket)

@@ -76,7 +76,9 @@ def test_version_2_becomes_the_same_structures_and_says_nothing_of_what_is_new()
     new = read_packet(packet(hello=HELLO, report=REPORT))
 
     assert old.hello == replace(new.hello, tables=None)
-    assert old.report.tables == new.report.tables
+    assert old.report.tables == {
+        table: rows for table, rows in new.report.tables.items() if table is not Table.ENDING
+    }
     assert [row.key for row in old.report.steps] == [StepKey(3)]
     assert old.report.end == ReportEnd(total=TOTAL, lost=0)
 

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from sidecar import __version__
 from sidecar.cli import main
+from sidecar.requests import doctor as doctor_module
 from sidecar.requests import plugin
 
 SCHEDULER = """
@@ -129,16 +131,55 @@ def test_the_doctor_names_a_vllm_that_runs_with_another_socket_or_without_the_fo
     written, socket_path
 ):
     add_vllm(written)
-    stands_in = [sys.executable, "-c", "input()", "vllm", "serve"]
+    script = written.parent / "vllm"
+    script.write_text("input()")
     environment = {"SPECDEC_PLUGIN__SOCKET": "/other.sock", "PYTHONPATH": "/elsewhere"}
-    with subprocess.Popen(stands_in, env=os.environ | environment, stdin=subprocess.PIPE) as vllm:
+    with (
+        stand_in([sys.executable, script, "serve"], environment) as vllm,
+        stand_in([sys.executable, "-c", "input()", "vllm", "serve"], environment) as other,
+    ):
         text = doctor(written, socket_path)[2]
-        vllm.stdin.close()
-        vllm.kill()
 
     process = f"note vLLM's process {vllm.pid}"
     assert f"{process} uses the socket /other.sock, not {socket_path}" in text
     assert f"{process} started without {written} on PYTHONPATH" in text
+    assert f"process {other.pid} " not in text
+
+
+@contextmanager
+def stand_in(command, environment):
+    """A process with this command line that waits."""
+    with subprocess.Popen(command, env=os.environ | environment, stdin=subprocess.PIPE) as process:
+        yield process
+        process.stdin.close()
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("command", "is_vllm"),
+    [
+        ("/opt/venv/bin/python3.12 /opt/venv/bin/vllm serve model", True),
+        ("python3 -u -X dev -m vllm.entrypoints.openai.api_server --model m", True),
+        ("python -m vllm.entrypoints.cli.main serve m", True),
+        ("python3 -m vllm serve m", True),
+        ("vllm run-batch -i in -o out", True),
+        ("VLLM::EngineCore    ", False),
+        ("vllm bench serve --base-url http://other:8000", False),
+        ("python3 /opt/venv/bin/vllm chat", False),
+        ("vim vllm.txt", False),
+        ("grep -r vllm /etc", False),
+        ("tail -f /var/log/vllm serve.log", False),
+        ("bash -c vllm serve", False),
+        ("python3 -c pass vllm serve", False),
+        ("python3 train.py --log vllm", False),
+        ("python3 -m pytest tests/vllm", False),
+        ("python3 -m", False),
+        ("python3", False),
+        ("", False),
+    ],
+)
+def test_what_runs_a_vllm_is_known_by_its_program_not_by_a_word_in_its_command(command, is_vllm):
+    assert doctor_module.is_vllm(command.split(" ")) == is_vllm
 
 
 def test_the_doctor_reports_everything_that_is_wrong(written, socket_path):

@@ -23,6 +23,7 @@ def differing(settings):
 
 
 def test_only_what_is_invalid_has_its_default_and_every_line_is_that_of_a_refusal(config):
+    """`run --ignore-invalid-settings` says the same as a start that is refused."""
     path = config(
         "limits: {series: 5, page_byte: 3, engines: 4}\nlog: {level: debug}\nthresholds: 5\nx: 1"
     )
@@ -51,6 +52,7 @@ def test_what_is_valid_is_loaded_alike(config):
 
 @pytest.mark.parametrize("text", ["a: [", "- 1", "listen: a:1\nlisten: b:2"])
 def test_of_a_file_that_is_no_settings_only_the_environment_counts(config, text):
+    """Nothing in it can be told from a mistake."""
     loaded = read_settings(config(text), {"SPECDEC_SCRAPE_INTERVAL": "2s"})
 
     assert differing(loaded.settings) == {"scrape_interval": 2.0}
@@ -58,6 +60,7 @@ def test_of_a_file_that_is_no_settings_only_the_environment_counts(config, text)
 
 
 def test_settings_that_contradict_each_other_have_their_defaults(config):
+    """So does what would contradict one of these defaults."""
     path = config("scrape_interval: 30s\nlatency_window: 20s\nhistory: 60s\nkv_peak_window: 30s")
 
     loaded = read_settings(path, {})
@@ -128,6 +131,7 @@ def test_other_mistakes_lock_nothing(config, text):
 
 
 def test_the_file_that_should_have_had_the_password_is_read_again_once_it_changes(config):
+    """Until then nobody gets in, rather than everybody."""
     path = config("", "web.yaml")
 
     locked = read_settings(None, {"SPECDEC_WEB_CONFIG_FILE": str(path)}).settings.web_config_file

@@ -40,6 +40,7 @@ def test_without_a_source_all_settings_have_their_defaults(config, monkeypatch):
 
 
 def test_variables_that_kubernetes_sets_for_services_are_ignored():
+    """A Service named "specdec" must not keep the sidecar from starting."""
     environ = {}
     for service in ("SPECDEC", "SPECDEC_SIDECAR", "SPECDEC_LISTEN", "SPECDEC__A"):
         port = f"{service}_PORT_9911_TCP"
@@ -56,6 +57,7 @@ def test_variables_that_kubernetes_sets_for_services_are_ignored():
 
 
 def test_an_empty_variable_and_an_empty_key_count_as_not_set(config):
+    """As templates leave them behind."""
     path = config("listen: host:1\nscrape_interval:\nlimits:\nlog: {level: }\nbaseline:")
     settings = load_settings(path, {"SPECDEC_LISTEN": "", "SPECDEC_VLLM_URL": " "})
     assert settings == Settings(listen=Address("host", 1))
@@ -63,6 +65,7 @@ def test_an_empty_variable_and_an_empty_key_count_as_not_set(config):
 
 
 def test_a_mapping_from_the_environment_replaces_that_of_the_file(config):
+    """Two half mappings would be a baseline that nobody measured."""
     path = config("baseline: {a: {itl: {p50: 1}}}")
     given = {"SPECDEC_BASELINE": '{"b": {"itl": {"p50": "20ms"}}}'}
     assert load_settings(path, given).baseline == {"b": {"itl": {"p50": 0.02}}}
@@ -112,6 +115,7 @@ def test_yaml_anchors_and_merge_keys_work(config):
 
 
 def test_a_baseline_file_takes_the_place_of_a_baseline(config):
+    """Of models that it does not have, nothing is known."""
     steps = "plain_steps: {m: {running: [1], seconds: [0.01], errors: [0], measured: }}"
     config(f"baseline: {{m: {{ttft: {{p50: 100ms, p99: 2}}}}}}\n{steps}", "base.yaml")
     measured = load_settings(config("baseline_file: base.yaml"), {}).measured

@@ -194,6 +194,7 @@ def test_plain_step_times_that_are_no_curve_are_refused(config, messages, steps,
     ],
 )
 def test_an_unknown_variable_is_named_without_its_value(messages, name, advice):
+    """A value whose name is unknown may be a secret."""
     assert messages(None, {name: "9911"}) == [f"{name}: unknown setting; {advice}"]
 
 
@@ -226,6 +227,7 @@ def test_an_unknown_variable_is_named_without_its_value(messages, name, advice):
 def test_all_problems_of_the_file_and_the_environment_are_reported_at_once(
     config, messages, text, environ, lines
 ):
+    """One restart for all of them, and no problem that only follows from another."""
     assert messages(config(text), environ) == lines
 
 
@@ -249,6 +251,7 @@ def test_no_message_contains_a_credential(messages, url, shown):
 
 @pytest.mark.parametrize("name", ["SPECDEC_ALERTING__RUNBOOKS", "SPECDEC_ALERTING__DASHBOARDS"])
 def test_addresses_that_alerts_show_must_have_no_credentials(messages, name):
+    """Everybody who gets an alert would read them."""
     problem = "must not have user information, because alerts and metrics show it"
     assert messages(None, {name: "https://me:hunter2@grafana"}) == [
         f"{name}=https://***@grafana: {problem}"

@@ -49,6 +49,7 @@ def test_an_address_is_printed_as_it_was_written(text):
     ],
 )
 def test_a_url_loses_only_a_trailing_slash_and_the_metrics_page(text, url):
+    """People paste the address of the page itself."""
     assert Settings(vllm_url=text).vllm_url == url
 
 
@@ -99,4 +100,5 @@ def test_a_duration_is_a_number_of_seconds_or_has_a_unit(text, seconds):
 
 
 def test_milliseconds_are_the_nearest_float():
+    """Multiplying by 0.001 would be off in the last digit."""
     assert all(parse_duration(f"{n}ms", 0, 1) == n / 1000 for n in range(1000))

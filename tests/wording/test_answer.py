@@ -123,6 +123,7 @@ def test_just_after_the_start_it_waits_for_the_time_that_will_decide(seconds, ba
     ],
 )  # fmt: skip
 def test_by_acceptance_it_names_the_temperatures_that_lose(temperatures, expected):
+    """One with too little traffic for a verdict spoils no good answer."""
     split = model(
         *(temperature(label, verdict, rate, share) for label, verdict, rate, share in temperatures)
     )
@@ -157,6 +158,7 @@ def test_a_share_is_of_one_window_whichever_each_temperature_was_judged_over():
 
 
 def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
+    """By temperature, the gains first; the ratios are the reason below."""
     warm, hot = timed("0.5-0.7", GOOD, 0.4, 45, 35), timed("1+", BAD, 0.24, 45, 49.1)
     split = timed_model(timed("0-0.3", GOOD, 0.44, 45, 27), warm, hot)
     gains = "saves 18 ms at T 0-0.3, 10 ms at T 0.5-0.7; costs 4.1 ms at T 1+"
@@ -181,6 +183,7 @@ def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
     ],
 )
 def test_without_a_split_it_answers_for_all_requests(verdict, expected):
+    """And says why there is no split."""
     whole = model(judgement=judgement(verdict, 0.5))
     assert text_and_tone(whole) == expected
     reason = "The acceptance rate over all requests is 50%. No plug-in has connected yet,"
@@ -206,6 +209,7 @@ def test_the_reason_has_the_rate_without_repetition_loops_where_they_matter():
 
 
 def test_without_a_split_but_with_a_baseline_it_answers_in_milliseconds():
+    """On average over all requests, on each of the engines."""
     text = "Speculation saves 10 ms per token on average, with 9 requests running."
     assert text_and_tone(timed_model()) == (text, "good")
     assert text_and_tone(timed_model(engines=(engine(), engine(index="1")))) == (
@@ -219,6 +223,7 @@ def test_without_a_split_but_with_a_baseline_it_answers_in_milliseconds():
 
 
 def test_a_verdict_on_drafts_says_how_few_of_the_steps_have_one():
+    """As with n-gram: it pays where it drafts, which is seldom."""
     engine = speed(withheld=Withheld.NO_REFERENCE)
     seldom = replace(engine, steps=engine.steps._replace(drafts=120.0))
     share = "only 13% of all requests' steps have a draft."
@@ -273,6 +278,7 @@ def worse(ending, share=0.4):
     ],
 )
 def test_broken_replies_come_before_a_speed_that_they_flatter(ending, said):
+    """Loops are easy to draft, so a broken model looks fast."""
     broken = model(temperature("0", GOOD, 0.8), endings=worse(ending))
 
     assert text_and_tone(broken) == (said, "bad")
@@ -291,6 +297,7 @@ def test_replies_that_end_as_usual_leave_the_answer_to_the_speed():
     "speculation", [Speculation("eagle3", 6, adaptive_verification=True), Speculation("dflash", 15)]
 )
 def test_with_adaptive_verification_or_drafts_in_one_pass_acceptance_is_no_answer(speculation):
+    """More traffic would not help, so it is not asked for."""
     judged = judgement(NONE, 0.17, speculation=speculation)
     undecided = model(temperature("1+", NONE, 0.17), judgement=judged)
     text = (

@@ -91,6 +91,7 @@ def test_greedy_drafting_names_the_option_and_its_price():
 
 
 def test_greedy_drafting_of_hot_requests_alone_says_what_bounds_its_gain():
+    """Without cold requests the bound is what the lab measured, and it says so."""
     hot = replace(HOT_AND_COLD, cold_rate=None, error=None, is_bound_measured=False)
     filtered = replace(hot, is_filtered=True)
 
@@ -103,6 +104,7 @@ def test_greedy_drafting_of_hot_requests_alone_says_what_bounds_its_gain():
     ("vocabulary", "size"), [(128_256, "0.4 GiB"), (400, "1 MiB"), (20_000, "59 MiB")]
 )
 def test_a_small_amount_of_memory_is_not_zero(vocabulary, size):
+    """It is said in MiB."""
     small = replace(V1, vocabulary=vocabulary)
     greedy = explained(HOT_AND_COLD, configuration=small)
 
@@ -175,6 +177,7 @@ def test_structured_output_whose_grammar_forbids_every_draft_token():
 
 
 def test_too_many_tokens_by_time():
+    """With the time per token before and after, and a schedule where the load decides."""
     tokens = FEWER
     advice = Advice(tokens=tokens, schedule=((1, 4, 3), (5, 16, 1)), can_schedule=True)
     many = explained(TooManyTokens(tokens=tokens), advice=advice)
@@ -244,6 +247,7 @@ def test_a_runbook_to_which_no_finding_leads_any_more_loses_its_list():
 
 
 def test_room_says_what_is_known_of_the_drafts_share():
+    """By its layers or beside the baseline, whichever is known."""
     by_layers = explained(Room(engines=("0",), less_than_plain=None, share_of_layers=0.2))
     by_baseline = explained(Room(engines=("0",), less_than_plain=0.25, share_of_layers=None))
 

@@ -85,6 +85,7 @@ def test_without_a_verdict_the_setting_that_requires_more_traffic_is_named(gate,
 def test_a_verdict_that_only_the_margin_keeps_says_when_it_rises(
     verdict, by_speedup, threshold, sentence
 ):
+    """Otherwise the page would show a rate above the threshold and a verdict below it."""
     remedy = f" {SPECULATE_FEWER}" if verdict is NEGATIVE else ""
     held = judgement(verdict, 0.6, by_speedup=by_speedup, held_below=threshold)
     note = judgement_note(held, judgement(NEGATIVE, 0.45))
@@ -128,10 +129,12 @@ def test_a_temperature_that_loses_in_a_model_that_gains_is_told_what_fewer_token
     ],
 )
 def test_a_model_that_loses_as_a_whole_may_do_without_speculation(lost, remedy):
+    """Where a schedule is in force, one number of tokens is no remedy."""
     assert judgement_note(lost) == remedy
 
 
 def test_findings_take_the_place_of_the_general_remedy_and_a_schedule_is_advised_without_one():
+    """A finding that is a fact has no remedy, so the general one stays."""
     lost = {"judgement": judgement(NEGATIVE, 0.3)}
     assert model_notes(model(**lost)) == [FEWER_OR_OFF]
     assert model_notes(model(**lost, findings=(STRUCTURED,))) == []
@@ -239,6 +242,7 @@ def test_a_known_speedup_needs_no_baseline():
 
 
 def test_what_the_engine_says_it_has_is_not_given_up_and_a_schedule_costs_full_cuda_graphs():
+    """The resolved configuration is known better than what a method usually costs."""
     runs = Configuration(async_scheduling=True, model_runner_v2=False)
     (lost,) = caveats(
         Evidence(speculation=Speculation("mlp_speculator", 3, per_batch_size=True)), runs
@@ -259,6 +263,7 @@ def losing(index, rate, speedup=None):
 
 
 def test_engines_that_lose_although_the_model_does_not_are_named():
+    """Where the model loses as a whole, or has one engine, nothing is said twice."""
     engines = (engine(), losing("1", 0.7, 0.9), losing("2", 0.12))
     assert model_notes(model(engines=engines)) == [
         (
@@ -272,6 +277,7 @@ def test_engines_that_lose_although_the_model_does_not_are_named():
 
 
 def test_every_code_has_its_sentence():
+    """A limitation without one would be a bare code on the page."""
     assert set(LIMITATIONS) == set(Limitation)
 
 

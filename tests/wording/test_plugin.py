@@ -155,6 +155,7 @@ def test_a_model_without_a_split_says_why(code, details, words):
 
 
 def test_a_model_that_no_plugin_reports_has_the_plugin_s_own_sentence():
+    """The page says it once, then."""
     sentence = no_split_sentence(NoSplit(NoSplitReason.NOT_CONNECTED), NEVER_CONNECTED)
     assert sentence == plugin_sentence(NEVER_CONNECTED)
 

@@ -91,6 +91,7 @@ def test_a_baseline_of_an_earlier_version_is_named_before_there_is_any_traffic()
 
 
 def test_where_a_baseline_does_not_help_the_answer_says_so_first():
+    """Whoever measured one expects a speedup."""
     text = answer(report(withheld(Withheld.CONTEXT))).text
     assert text.startswith("No speedup: requests hold 9,000 tokens on average")
     assert "By the acceptance rate alone: speculation pays on average" in text
@@ -106,6 +107,7 @@ def test_a_held_speedup_is_shown_with_its_age():
 
 
 def test_a_speedup_that_may_be_on_either_side_is_probable_and_not_certain():
+    """It does not break even: that would be a claim, too."""
     unsure = judgement(Verdict.INSUFFICIENT_DATA, 0.5, by_speedup=True)
     known = replace(speed(), speedup=faster(1.47, 0.205))
     found = answer(report(timed_model(speed=known, judgement=unsure)))
@@ -117,6 +119,7 @@ def test_a_speedup_that_may_be_on_either_side_is_probable_and_not_certain():
 
 
 def test_a_baseline_is_described_by_its_age_and_what_it_was_measured_with():
+    """What an older file does not have is left out."""
     assert baseline_sentence(MEASURED, MEASURED.measured.timestamp() + 7200) == (
         "Baseline measured 2.0 h ago, with 1 to 16 requests running, contexts of 80 to 2,200"
         " tokens, prompts of 500 to 2,000 tokens, by the plug-in. The machine's speed is known to"

@@ -137,6 +137,7 @@ def _names(request: FinishedRequest) -> list[str]:
         Trait.TIMED: share is not None,
         Trait.FIRST_TOKEN: share is not None and share >= _HALF,
     }
+
     held: list[str] = [trait for trait, holds in traits.items() if holds]
     return held + [name for name in REJECTED if name in request.parameters]
 

@@ -109,6 +109,7 @@ def _drafts_by_argmax(speculation: Speculation) -> bool:
         or speculation.adaptive_verification
     )
     is_by_argmax = speculation.draft_sample_method == "greedy"
+
     return is_by_argmax and can_sample and verifies_exactly and not is_refused
 
 

@@ -10,7 +10,12 @@ from sidecar.analysis.request_count import RequestCount
 
 
 class Place(Enum):
-    """What a finding is about, in the order in which findings are told: what to do first first."""
+    """What a finding is about, in the order in which findings are told: what to do first first.
+
+    A finding on requests of one kind is a ``PART`` if they accept less than the others. A fact
+    about the traffic that explains no acceptance rate is ``COSTS_NO_STEP``, or ``OUTPUT`` if it is
+    about what the requests get.
+    """
 
     NO_DRAFTS = auto()
     """an engine drafts nothing"""

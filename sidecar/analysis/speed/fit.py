@@ -288,10 +288,12 @@ class _Design:
             for block in blocks
             if block.pure is not None and block.pure.decodes
         ]
+
         contexts = sorted(context for context, _ in known)
         # Weighted as in the equations, so that the level there and the slope are independent.
         total = sum(weight for _, weight in known)
         mean = sum(context * weight for context, weight in known) / total if total else None
+
         return cls(
             context=mean,
             contexts=(contexts[0], contexts[-1]) if contexts else None,
@@ -445,6 +447,7 @@ def _together(
     size = len(loads)
     total = sum_steps(*(block.steps for group in groups for block in group))
     first = [load.first_token_seconds for load in loads]
+
     times = PlainStepTimes(
         running=tuple(load.running for load in loads),
         seconds=tuple(load.seconds.value for load in loads),
@@ -457,6 +460,7 @@ def _together(
         prompt_share=total.prompt_share,
         first_token_seconds=tuple(one for one in first if one is not None) if all(first) else (),
     )
+
     return _with_contexts(times, loads)
 
 

@@ -156,15 +156,22 @@ class Claims:
 
 
 def claimants(lives: Sequence[Life]) -> list[Life]:
-    """Those of an engine's lives that claim to be the engine now.
+    """Those of an engine's lives that claim to be the engine now."""
+    return [life for life in lives if _claims(life)]
 
-    A life that has left is of the past once one that began after it is confirmed.
+
+def end_replaced(lives: Sequence[Life]) -> None:
+    """A life that has left is of the past once one that began after it is confirmed.
+
+    ``lives`` are an engine's, in the order in which they first said hello.
     """
     for place, life in enumerate(lives):
-        if life.trust.is_proven and life.trust.follows_another:
-            for earlier in lives[:place]:
-                earlier.is_past |= not earlier.connections
-    return [life for life in lives if _claims(life)]
+        takes_over = life.trust.is_proven and life.trust.follows_another
+        if not takes_over:
+            continue
+        for earlier in lives[:place]:
+            if not earlier.connections:
+                earlier.is_past = True
 
 
 def _claims(life: Life) -> bool:

@@ -21,7 +21,7 @@ from sidecar.requests.messages import (
     StepTally,
     TallyRow,
 )
-from sidecar.requests.tables import TABLES, Table
+from sidecar.requests.tables import Table
 from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 
 TableRows = Mapping[int | str, TallyRow]
@@ -363,7 +363,7 @@ class Life:
         return all(
             _sums_to(self.latest.total, self.latest.tables.get(table, {}).values())
             for table in self.tables
-            if TABLES[table].sums_to_total
+            if table.declared.sums_to_total
         )
 
 
@@ -396,6 +396,7 @@ def _requests_size(requests: Iterable[FinishedRequest]) -> int:
 def _sum(requests: Collection[FinishedRequest]) -> Tally:
     """All of them as one tally, without positions."""
     outcomes = [request.outcome for request in requests]
+
     return Tally(
         stopped=outcomes.count(Outcome.STOPPED),
         length=outcomes.count(Outcome.LENGTH),

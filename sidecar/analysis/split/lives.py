@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from sidecar.analysis.split.claims import Claims, claimants
+from sidecar.analysis.split.claims import Claims, claimants, end_replaced
 from sidecar.analysis.split.comparison import Compared, Totals
 from sidecar.analysis.split.life import Cut, Life, sum_totals
 from sidecar.analysis.split.plugin_state import PluginReport, plugin_state
@@ -60,10 +60,12 @@ class Lives:
         self.lowest_coverage = lowest_coverage  # may be replaced between two polls
         self.view = LivesView()  # as of the last good poll
         self._since = listening_since
+
         self._lives: dict[str, Life] = {}  # by start
         self._connected: dict[int, Life] = {}
         # message formats that the sidecar cannot read, by connection
         self._unreadable: dict[int, int] = {}
+
         # the starts of those that have claimed an engine together
         self._disputed: dict[EngineKey, set[str]] = {}
         self._page: PageSnapshot | None = None  # the last one
@@ -74,6 +76,7 @@ class Lives:
         # engines that draft without a plug-in beside others with one: the first poll that saw it
         self._unheard: dict[EngineKey, float] = {}
         self._out_of_reach: set[EngineKey] = set()  # as on another node: no part of the split
+
         self._dropped = dict.fromkeys(
             (*sorted(DROP_REASONS), OTHER_ENGINE, UNCONFIRMED, LOST, OVERFLOW), 0
         )
@@ -327,6 +330,7 @@ class Lives:
         self._reset_after.clear()
         self._unheard.clear()
         self._out_of_reach.clear()
+
         for life in self._lives.values():
             # while the counters were in doubt, one of the new process may have come and gone
             is_new = life.hello.started > self._latest_poll
@@ -410,7 +414,10 @@ class Lives:
         Where several do, nobody knows whose it is, even if one of them leaves. One that was no part
         of the split gives its claim up once a report of its own contradicts vLLM.
         """
-        claiming = claimants(self._of(key))
+        lives = self._of(key)
+        end_replaced(lives)
+
+        claiming = claimants(lives)
         if len(claiming) > 1:
             disputed = self._disputed.setdefault(key, set())
             disputed.update(life.hello.start for life in claiming)
@@ -418,7 +425,7 @@ class Lives:
         if key not in self._disputed:
             return
 
-        for life in self._of(key):
+        for life in lives:
             if life.trust.is_contradicted and not life.has_counted:
                 self._disputed[key].discard(life.hello.start)
 
@@ -480,6 +487,7 @@ class Lives:
     def _view_engines(self, at: float) -> dict[EngineKey, EngineView]:
         split = self._split_models()
         over = {life.key for life in self._lives.values() if life.is_over}
+
         return {
             key: self._claims(key).view(
                 at,

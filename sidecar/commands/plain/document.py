@@ -35,6 +35,7 @@ def plain_steps(times: PlainStepTimes, until: float) -> dict[str, Any]:
         "machine_load": None if times.machine_load is None else round(times.machine_load, 2),
         "measured": datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds"),
     }
+
     return {name: value for name, value in fields.items() if value not in (None, [])}
 
 

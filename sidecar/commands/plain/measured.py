@@ -196,6 +196,7 @@ class BaselineRun:
             for model, found in blocks.items()
             if model not in self.drafted
         }
+
         return {
             model: replace(curve, source=self._source(blocks[model]))
             for model, curve in plain.items()

@@ -199,6 +199,7 @@ def _cached(config: _Config) -> Iterator[CachedLayers]:
 def _windows(config: _Config) -> Iterator[int | None]:
     """The window of each layer that caches keys and values."""
     sliding = config.sliding_window if config.use_sliding_window else None
+
     for place in range(config.layers):
         if config.layer_types is not None and place < len(config.layer_types):
             kind = config.layer_types[place]

@@ -58,8 +58,8 @@ class Cache:
         """The number of blocks in ``available`` bytes."""
         return int(max(0.0, available) // self.block_bytes)
 
-    def requests(self, available: float, tokens: int) -> float:
-        """How many requests of so many tokens fit at once."""
+    def blocks_of_a_request(self, tokens: int) -> int:
+        """The number of blocks that a request of so many tokens holds."""
         size = self.options.block_size
         needed = 0
         for window, number in self.tables:
@@ -70,7 +70,11 @@ class Cache:
                 held = math.ceil(kept / size) + 1
             needed += number * held
 
-        return self.blocks(available) / needed
+        return needed
+
+    def requests(self, available: float, tokens: int) -> float:
+        """How many requests of so many tokens fit at once."""
+        return self.blocks(available) / self.blocks_of_a_request(tokens)
 
     def tokens(self, available: float, context: int) -> int:
         """The tokens in requests of ``context`` tokens: what vLLM prints as its cache's size."""
@@ -178,11 +182,6 @@ class Deployment:
         return without_draft - self.draft_gb - self.gpus * self.logits_gb
 
     @property
-    def fits(self) -> bool:
-        """Whether anything is left for the KV cache."""
-        return self.kv_gb > 0
-
-    @property
     def kv_cache(self) -> Cache | None:
         """The KV cache of each GPU; None if a model's is unknown."""
         models = [(self.target, self.gpus)]
@@ -197,13 +196,22 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What a deployment has for the KV cache on all its GPUs; None where the cache is unknown."""
+    """What a deployment has for the KV cache on all its GPUs; None where the cache is unknown.
+
+    ``request_gb`` is what one request takes of it.
+    """
 
     gb: float
     blocks: int | None
     tokens: int | None
     requests: int | None
+    request_gb: float | None
     bytes_per_token: float | None  # on each GPU
+
+    @property
+    def fits(self) -> bool:
+        """Whether vLLM starts: it wants room for one request, where its size is known."""
+        return self.gb > 0 and self.requests != 0
 
 
 def room(deployment: Deployment, context: int) -> Room:
@@ -211,14 +219,21 @@ def room(deployment: Deployment, context: int) -> Room:
     cache = deployment.kv_cache
     if cache is None:
         return Room(
-            gb=deployment.kv_gb, blocks=None, tokens=None, requests=None, bytes_per_token=None
+            gb=deployment.kv_gb,
+            blocks=None,
+            tokens=None,
+            requests=None,
+            request_gb=None,
+            bytes_per_token=None,
         )
 
     available = deployment.kv_gb * 1e9 / deployment.gpus
+    request = cache.blocks_of_a_request(context) * cache.block_bytes
     return Room(
         gb=deployment.kv_gb,
         blocks=cache.blocks(available),
         tokens=cache.tokens(available, context),
         requests=int(cache.requests(available, context)),
+        request_gb=deployment.gpus * request / 1e9,
         bytes_per_token=cache.bytes_per_token,
     )

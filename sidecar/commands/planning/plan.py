@@ -1,11 +1,8 @@
 """A plan: all that follows from a deployment and the requests it is to serve."""
 
-import json
-import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
 
+from sidecar.commands.planning.alternatives import Alternative, alternatives
 from sidecar.commands.planning.memory import Deployment, Room, room
 from sidecar.commands.planning.rules import (
     PlanVerdict,
@@ -14,14 +11,16 @@ from sidecar.commands.planning.rules import (
     plan_verdict,
     remarks,
 )
-
-NEEDS_A_MODEL: Final = ("draft_model", "eagle", "eagle3", "dflash")
-"""Methods that draft with a model of their own."""
+from sidecar.commands.planning.serving import Serving, command_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """``plain_room`` is the room without the draft, None if there is no draft."""
+    """``plain_room`` is the room without the draft, None if there is no draft.
+
+    ``command`` is the line for vLLM. Where vLLM would not start it is None, and ``alternatives``
+    are what would fit instead.
+    """
 
     deployment: Deployment
     method: str | None
@@ -30,73 +29,28 @@ class Plan:
     plain_room: Room | None
     rules: tuple[RuleOfThumb, ...]
     notes: tuple[str, ...]
-    command: str
+    command: str | None
+    alternatives: tuple[Alternative, ...]
     verdict: PlanVerdict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
-    """What vLLM is to be told; ``method`` is None for plain decoding."""
-
-    method: str | None
-    tokens: int
-    samples: bool
-    max_num_seqs: int
-    context: int
 
 
 def make_plan(deployment: Deployment, serving: Serving) -> Plan:
     """The plan for a deployment that serves so."""
-    rules = tuple(checked_rules(deployment, serving.method))
+    known = room(deployment, serving.context)
     plain = None
     if deployment.draft is not None:
         plain = room(deployment.without_draft(), serving.context)
 
+    rules = tuple(checked_rules(deployment, serving.method, known))
     return Plan(
         deployment=deployment,
         method=serving.method,
         context=serving.context,
-        room=room(deployment, serving.context),
+        room=known,
         plain_room=plain,
         rules=rules,
         notes=tuple(remarks(deployment, serving.method)),
-        command=_command(deployment, serving),
-        verdict=plan_verdict(deployment, rules),
+        command=command_line(deployment, serving) if known.fits else None,
+        alternatives=() if known.fits else tuple(alternatives(deployment, serving)),
+        verdict=plan_verdict(known, rules),
     )
-
-
-def _command(deployment: Deployment, serving: Serving) -> str:
-    """The line that starts this deployment."""
-    target = "TARGET" if deployment.target.is_by_hand else deployment.target.name
-    command = ["vllm", "serve", target]
-    if deployment.gpus > 1:
-        command += ["--tensor-parallel-size", str(deployment.gpus)]
-
-    command += ["--gpu-memory-utilization", f"{deployment.utilization:g}"]
-    command += ["--max-num-seqs", str(serving.max_num_seqs)]
-    command += ["--max-model-len", str(serving.context)]
-    if deployment.cache.precision in {"fp8", "int8"}:
-        command += ["--kv-cache-dtype", deployment.cache.precision]
-
-    if serving.method is not None:
-        command += ["--speculative-config", json.dumps(_speculative_config(deployment, serving))]
-
-    return shlex.join(command)
-
-
-def _speculative_config(deployment: Deployment, serving: Serving) -> Mapping[str, Any]:
-    config: dict[str, Any] = {"method": serving.method}
-    if serving.method in NEEDS_A_MODEL and deployment.draft is not None:
-        config["model"] = "DRAFT" if deployment.draft.is_by_hand else deployment.draft.name
-
-    config["num_speculative_tokens"] = serving.tokens
-    if deployment.draft is not None and deployment.draft_parallel != deployment.gpus:
-        config["draft_tensor_parallel_size"] = deployment.draft_parallel
-
-    if serving.samples:
-        config["draft_sample_method"] = "probabilistic"
-
-    if serving.method == "ngram":
-        config |= {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
-
-    return config

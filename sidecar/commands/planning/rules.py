@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sidecar.commands.planning.memory import Deployment
+from sidecar.commands.planning.memory import Deployment, Room
 from sidecar.commands.planning.shape import BYTES, ModelShape
 
 PlanVerdict = Literal["good", "doubtful", "impossible"]
@@ -29,23 +29,16 @@ class RuleOfThumb:
     remedy: str
 
 
-def plan_verdict(deployment: Deployment, rules: Sequence[RuleOfThumb]) -> PlanVerdict:
+def plan_verdict(room: Room, rules: Sequence[RuleOfThumb]) -> PlanVerdict:
     """The verdict that follows from the memory and the rules."""
-    if not deployment.fits:
+    if not room.fits:
         return "impossible"
     return "good" if all(rule.met for rule in rules) else "doubtful"
 
 
-def checked_rules(deployment: Deployment, method: str | None) -> Iterator[RuleOfThumb]:
+def checked_rules(deployment: Deployment, method: str | None, room: Room) -> Iterator[RuleOfThumb]:
     """The rules for memory, and those for a draft model's pairing; shares are of all memory."""
-    yield RuleOfThumb(
-        "room for a KV cache",
-        f"{deployment.kv_gb:,.2f} GB",
-        "above 0",
-        _ARITHMETIC,
-        deployment.fits,
-        "the weights leave no room for a KV cache: quantize them or add GPUs",
-    )
+    yield _cache_rule(room)
     share = deployment.target.weights_gb / deployment.memory_gb
     yield RuleOfThumb(
         "target's share of memory",
@@ -71,6 +64,23 @@ def checked_rules(deployment: Deployment, method: str | None) -> Iterator[RuleOf
     if method == "draft_model":
         yield _ratio(deployment.target, deployment.draft)
         yield from _alike(deployment.target, deployment.draft)
+
+
+def _cache_rule(room: Room) -> RuleOfThumb:
+    """Whether the KV cache holds a request of the whole context, where its size is known."""
+    wanted = "above 0"
+    source = _ARITHMETIC
+    if room.request_gb is not None:
+        wanted = f"{room.request_gb:,.2f} GB for a request"
+        source = _VLLM
+
+    remedy = "the weights leave no room for a KV cache"
+    if room.gb > 0:
+        remedy = "one request of the whole context does not fit into the KV cache"
+
+    return RuleOfThumb(
+        "room for a KV cache", f"{room.gb:,.2f} GB", wanted, source, room.fits, remedy
+    )
 
 
 def _ratio(target: ModelShape, draft: ModelShape) -> RuleOfThumb:

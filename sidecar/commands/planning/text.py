@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from sidecar.commands.planning.alternatives import Alternative
 from sidecar.commands.planning.memory import Deployment, Room
 from sidecar.commands.planning.plan import Plan
 from sidecar.commands.planning.shape import ModelShape
@@ -27,7 +28,10 @@ _METHODS: Final = (
 
 
 def plan_text(plan: Plan) -> Iterator[str]:
-    """The memory, the cache, the rules, the caveats, the line for vLLM and the verdict."""
+    """The memory, the cache, the rules, the caveats, the line for vLLM and the verdict.
+
+    Where vLLM would not start, what would fit takes the place of the line.
+    """
     yield from _weights(plan.deployment)
     yield ""
     yield from _cache(plan)
@@ -49,7 +53,7 @@ def plan_text(plan: Plan) -> Iterator[str]:
         yield from (f"note: {note}" for note in plan.notes)
 
     yield ""
-    yield plan.command
+    yield from _alternatives(plan) if plan.command is None else (plan.command,)
     yield ""
     yield f"verdict: {plan.verdict}"
     yield from (f"  {rule.remedy}" for rule in plan.rules if not rule.met)
@@ -112,6 +116,25 @@ def _cache(plan: Plan) -> list[str]:
         source = "by vLLM's own log"
 
     return aligned((source, *columns), rows)
+
+
+def _alternatives(plan: Plan) -> Iterator[str]:
+    """What would fit, each with the option of ``plan`` that prints its line for vLLM."""
+    if not plan.alternatives:
+        yield "vLLM would not start, whatever one option changes: use a smaller target"
+        return
+
+    yield "vLLM would not start. Each of these would fit; `plan` with its option prints the line:"
+    rows = [(one.change, one.option, _gb(one.room.gb), _requests(one)) for one in plan.alternatives]
+    header = ("instead", "option", "KV cache", "requests")
+    table = aligned(header, rows, left=(0, 1))
+    yield from (f"  {line}" for line in table)
+
+
+def _requests(alternative: Alternative) -> str:
+    """How many requests of its whole context fit at once."""
+    requests = alternative.room.requests
+    return "-" if requests is None else f"{requests:,} of {alternative.context:,} tokens"
 
 
 def _gb(value: float) -> str:

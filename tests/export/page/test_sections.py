@@ -48,6 +48,7 @@ def text(*models, **changes):
 
 
 def test_each_model_and_temperature_has_its_verdict_in_a_line():
+    """With what it is based on; marks of the rule of thumb only where that rule decides."""
     hot = reports.timed("0.7-1", NEGATIVE, 0.3, 30, 33, saved_seconds=720.0, lost_seconds=8000.0)
     page = text(reports.timed_model(hot))
     assert (
@@ -92,6 +93,7 @@ def test_a_model_that_does_not_speculate_has_a_checklist():
 
 
 def test_names_are_escaped():
+    """A model's name is whatever its operator typed, and an adapter's its tenant."""
     plugin = replace(NEVER_CONNECTED, problem="<i>")
     found = Adapter(
         group="<i>{where}", rate=0.45, others=0.7, error=0.02, loses=True, break_even=0.5
@@ -149,6 +151,7 @@ def test_the_whole_configuration_with_the_change_has_a_button_that_copies_it():
     ],
 )
 def test_the_subtitle_says_how_drafts_are_sampled(sampling, said):
+    """Unless this vLLM does not tell."""
     how = replace(reports.EAGLE, draft_sample_method=sampling)
 
     assert f"demo {said}" in text(reports.model(engines=(reports.engine(speculation=how),)))
@@ -164,6 +167,7 @@ def test_a_finding_takes_the_place_of_the_general_remedy():
 
 
 def test_groups_that_accept_less_are_listed_with_share_and_error():
+    """Those that accept more are not, and without a difference there is no section."""
     groups = (
         reports.group(
             "prompt_tokens",
@@ -193,6 +197,7 @@ def test_groups_that_accept_less_are_listed_with_share_and_error():
 
 
 def test_the_configuration_of_speculation_is_shown_once():
+    """Several engines of a model have the same."""
     configured = Speculation(
         "eagle3",
         6,
@@ -211,6 +216,7 @@ def test_the_configuration_of_speculation_is_shown_once():
 
 
 def test_notes_and_hints_are_shown_once():
+    """However many engines they are for."""
     judged = judgement(
         POSITIVE, 0.7, speculation=Speculation("eagle3", 3, rejection_sample_method="synthetic")
     )
@@ -238,6 +244,7 @@ def test_notes_and_hints_are_shown_once():
 
 @pytest.mark.parametrize("state", list(PluginState))
 def test_the_plug_in_s_state_is_always_there(state):
+    """With its version, since who reads it may have to update."""
     (connected,) = OBSERVING.engines
     engines = (replace(connected, state=state),)
     plugin = replace(OBSERVING, state=state, engines=engines, heard=False, unreadable_format=2)
@@ -262,6 +269,7 @@ def test_position_rates_are_out_of_the_tokens_drafted_there_and_out_of_all_draft
 
 
 def test_with_a_baseline_there_is_time_per_token_by_load():
+    """Loads that were not measured, or had no traffic, say so."""
     page = text(reports.timed_model())
     assert "demo: time per token requests running" in page
     assert (
@@ -275,6 +283,7 @@ def test_with_a_baseline_there_is_time_per_token_by_load():
 
 
 def test_with_a_baseline_s_cache_and_first_tokens_there_is_the_price():
+    """It is not there with a baseline that has neither."""
     low, *_ = reports.timed_model().loads
     load = replace(
         low, first_token_seconds=0.5, tokens_per_second=90.0, plain_first_token_seconds=0.4
@@ -303,6 +312,7 @@ def test_latencies_below_vllm_s_first_bucket_are_bounds_and_gaps_are_compared_wi
 
 
 def test_while_vllm_is_down_only_that_is_shown():
+    """Nothing of the last good poll, which would look current."""
     assert (
         text(model(), scrape=reports.down(Unreachable("connection refused")))
         == "The sidecar cannot read vLLM's metrics. connection refused. Is vLLM running, and is"

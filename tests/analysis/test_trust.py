@@ -2,7 +2,8 @@
 
 import pytest
 
-from sidecar.analysis.split.trust import Compared, PolledLife, Standing, Trust
+from sidecar.analysis.split.comparison import Compared
+from sidecar.analysis.split.trust import PolledLife, Standing, Trust
 
 WAITS, AGREES, DIFFERS = Standing
 

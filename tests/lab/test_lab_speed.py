@@ -1,4 +1,4 @@
-"""The speedup beside a real vLLM, with a baseline that was measured on it: eight minutes.
+"""The speedup beside a real vLLM, with a baseline that was measured on it: ten minutes.
 
 ``pytest -m "lab and measured" tests/lab/test_lab_speed.py``
 """
@@ -34,7 +34,7 @@ async def baseline(plain, file):
     measured = await measure(
         plain.url,
         load_settings(None, {}),
-        180,
+        300,
         (AT_ONCE, 2 * AT_ONCE),
         OPTIONS,
         contexts=(20, 600),
@@ -86,7 +86,8 @@ async def test_hot_prompts_sent_twice_keep_the_milliseconds(lab, tmp_path):
 
     vllm = lab("draft_model", "--target", "target-large", folder=tmp_path / "speculating")
     await vllm.start()
-    prompts = [" ".join(Random(number).choices(BUILT_IN, k=20)) for number in range(40)]
+    words = " ".join(BUILT_IN).split()
+    prompts = [" ".join(Random(number).choices(words, k=100)) for number in range(60)]
     async with (
         sidecar(vllm, **SETTINGS, baseline_file=file) as ours,
         Client(vllm.url, OPTIONS) as client,
@@ -99,7 +100,7 @@ async def test_hot_prompts_sent_twice_keep_the_milliseconds(lab, tmp_path):
         page = await ours()
 
     known = [number for number, model in enumerate(seen) if model["speed"]["speedup"]]
-    assert known, (seen[-1]["speed"], file.read_text())
+    assert known, {model["speed"]["withheld"] for model in seen}
     since = seen[known[0] :]
 
     assert known[0] < first

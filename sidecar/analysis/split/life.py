@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from sidecar.analysis.split.comparison import Compared, Totals
 from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginState
-from sidecar.analysis.split.trust import Compared, Totals, Trust
+from sidecar.analysis.split.trust import Trust
 from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import (
     MAX_KEYS,

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.split.claims import Claims, claimants, end_replaced
+from sidecar.analysis.split.comparison import Compared, Totals
 from sidecar.analysis.split.life import Cut, Life, sum_totals
 from sidecar.analysis.split.plugin_state import PluginReport, plugin_state
-from sidecar.analysis.split.trust import Compared, PolledLife, Standing, Totals, Trust
+from sidecar.analysis.split.trust import PolledLife, Standing, Trust
 from sidecar.analysis.split.view import CountedLife, EngineView, FinishedRequests, LivesView
 from sidecar.engine import names
 from sidecar.engine.identity import EngineKey

@@ -1,51 +1,22 @@
-"""Whether what a life of the plug-in reports is what vLLM itself counted.
+"""Whether what a life of the plug-in reports is what vLLM itself counted."""
 
-Drafts are compared or, where vLLM drafts nothing, generated tokens.
-"""
-
-import math
-from collections import deque
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from sidecar.analysis.split.comparison import (
+    Comparison,
+    Polls,
+    Totals,
+    compared_names,
+)
+from sidecar.analysis.split.proof import GrowthProof, Marks
+
 # seconds for which the plug-in, which reports once a second, or vLLM may be behind
 _PATIENCE: Final = 30.0
 _MOST_UNREPORTED: Final = 300  # with many requests and long steps, a report may take a minute
-# seconds over which growth is compared, too, since a long exact life hides a late fault
-_SPAN: Final = 300.0
-_MARK_EVERY: Final = 60.0
 # how far what earlier lives reported may be from the rest of vLLM's count, as a fraction of it
 _REST: Final = 0.02
-# Where vLLM may have counted up to so many times as much as it had at least, a total between the
-# two says nothing.
-_UNSURE: Final = 2.0
-# A life whose totals are too high is confirmed by its growth alone once that has agreed over so
-# many spans in a row, in each of which vLLM has counted at least so many drafts or tokens.
-_SPANS: Final = 3
-_ENOUGH: Final = 300
-# For one that had been confirmed before, one span of so many is enough if it is known to this
-# fraction how many.
-_ENOUGH_OF_KNOWN: Final = 100
-_SURE_OF_KNOWN: Final = 0.1
-# After so many polls in a row without a report or a new count, all that was counted has arrived.
-_REST_POLLS: Final = 2
-
-
-class Compared(StrEnum):
-    """What both the plug-in and vLLM count of an engine."""
-
-    DRAFTS = "drafts"
-    DRAFT_TOKENS = "draft_tokens"
-    ACCEPTED_TOKENS = "accepted_tokens"
-    GENERATION_TOKENS = "generation_tokens"
-
-
-_DRAFTED: Final = (Compared.DRAFTS, Compared.DRAFT_TOKENS, Compared.ACCEPTED_TOKENS)
-
-Totals = Mapping[Compared, int]
-"""What was counted since a start. A number that is not known is missing."""
 
 
 class Standing(StrEnum):
@@ -54,182 +25,6 @@ class Standing(StrEnum):
     WAITS = "waits"  # nothing to compare yet, or the next poll or report will tell
     AGREES = "agrees"
     DIFFERS = "differs"
-
-
-@dataclass(frozen=True, slots=True)
-class _Comparison:
-    """A cut's ``total``, and what vLLM had counted at its moment: from ``least`` to ``most``.
-
-    The three have the same numbers.
-    """
-
-    total: Totals
-    least: Totals
-    most: Totals
-
-    def since(self, before: "_Comparison") -> "_Comparison":
-        """The growth since an earlier cut."""
-        return _Comparison(
-            total=_subtract(self.total, before.total),
-            least=_subtract(self.least, before.most),
-            most=_subtract(self.most, before.least),
-        )
-
-    def is_below(self, tolerance: float) -> bool:
-        """Whether any number is below the least, by more than the fraction ``tolerance``."""
-        return any(self.total[name] < (1 - tolerance) * least for name, least in self.least.items())
-
-    def is_above(self, tolerance: float) -> bool:
-        """Whether any number is above the most, by more than the fraction ``tolerance``."""
-        return any(self.total[name] > (1 + tolerance) * most for name, most in self.most.items())
-
-    def is_outside(self, tolerance: float) -> bool:
-        """Whether it is either."""
-        return self.is_below(tolerance) or self.is_above(tolerance)
-
-    def less(self, origin: Totals) -> "_Comparison":
-        """The cut beside what vLLM has counted beyond the ``origin``."""
-        return _Comparison(
-            total=self.total,
-            least={name: least - origin.get(name, 0) for name, least in self.least.items()},
-            most={name: most - origin.get(name, 0) for name, most in self.most.items()},
-        )
-
-    def with_total_as_least(self) -> "_Comparison":
-        """The same of a cut that agrees, where vLLM had at least as much as the cut has.
-
-        A report that is read late may have less than the least, and what it lacked by then would be
-        missing in the growth since.
-        """
-        least = {name: min(number, self.total[name]) for name, number in self.least.items()}
-
-        return replace(self, least=least)
-
-    def plus(self, others: Totals) -> "_Comparison":
-        """The cut together with what ``others`` have counted for the same engine."""
-        total = {name: number + others.get(name, 0) for name, number in self.total.items()}
-        return replace(self, total=total)
-
-    def is_telling(self, tolerance: float) -> bool:
-        """Whether it says anything that it agrees.
-
-        VLLM must have counted something, and of each number it must be known how much it is, or the
-        cut must have as much as vLLM has by now.
-        """
-        counted = [name for name, most in self.most.items() if most > 0]
-        return bool(counted) and all(
-            self.most[name] <= _UNSURE * self.least[name]
-            or self.total[name] >= (1 - tolerance) * self.most[name]
-            for name in counted
-        )
-
-    @property
-    def width(self) -> int:
-        """How far all that vLLM may have counted at its moment is from what it had at least."""
-        return sum(self.most.values()) - sum(self.least.values())
-
-    @property
-    def is_well_known(self) -> bool:
-        """Whether vLLM has counted some, and it is about known how much."""
-        return max(self.least.values()) >= _ENOUGH_OF_KNOWN and all(
-            self.most[name] - least <= _SURE_OF_KNOWN * self.most[name]
-            for name, least in self.least.items()
-        )
-
-    def is_sharp(self, tolerance: float) -> bool:
-        """Whether vLLM has counted much, and it is known so well how much that agreement is proof.
-
-        What is unknown is within ``tolerance``, and less than what two engines with as much traffic
-        usually differ by: by about the square root of their counts, if requests come at random.
-        """
-        return max(self.least.values()) >= _ENOUGH and all(
-            self.most[name] - least <= min(tolerance * least, math.sqrt(max(least, 0)))
-            for name, least in self.least.items()
-        )
-
-    def is_telling_and_within(self, tolerance: float) -> bool:
-        """Whether it agrees, and says anything by that."""
-        return self.is_telling(tolerance) and not self.is_outside(tolerance)
-
-    @property
-    def ratio(self) -> float | None:
-        """The plug-in's tokens / vLLM's, drafted or else generated; None if vLLM has none.
-
-        It is 1 for a total from the least to the most.
-        """
-        name = Compared.GENERATION_TOKENS
-        if Compared.DRAFT_TOKENS in self.total:
-            name = Compared.DRAFT_TOKENS
-        if self.most[name] <= 0:
-            return None
-        if self.least[name] <= self.total[name] <= self.most[name]:
-            return 1.0
-        return self.total[name] / self.most[name]
-
-    def farthest(self, tolerance: float) -> float | None:
-        """The ratio of whichever number differs most, so that one near 1 hides no difference."""
-        bound = self.least if self.is_below(tolerance) else self.most
-        ratios = [self.total[name] / number for name, number in bound.items() if number > 0]
-        return max(ratios, key=lambda ratio: abs(ratio - 1), default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """An earlier cut, and when it agreed: growth since then is compared."""
-
-    at: float
-    comparison: _Comparison
-
-
-class _GrowthProof:
-    """Whether its growth alone proves that a life is the engine's, whatever its totals are.
-
-    Another engine behind the same load balancer may have as much traffic, and agree for a while. So
-    the growth must be possible at every poll, over several spans in a row that are known so well
-    that another engine's would differ. Pauses in the traffic shorten that: what was counted is
-    known exactly then.
-
-    Of a life that is known to be the engine's, it is only to be seen that vLLM's counters are
-    younger.
-    """
-
-    def __init__(self) -> None:
-        self.is_of_known = False
-        self._first: _Comparison | None = None  # the start of the first span
-        self._start: _Comparison | None = None  # of the present span
-        self._spans = 0  # those before it that agreed
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether enough spans in a row have agreed."""
-        return self._spans >= (1 if self.is_of_known else _SPANS)
-
-    @property
-    def proven_since(self) -> _Comparison | None:
-        """The cut since which the growth has agreed, once that is enough; None before."""
-        return self._first if self.is_complete else None
-
-    def begin_again(self, start: _Comparison | None = None) -> None:
-        """Forgets all spans; the next one is from ``start`` on, or from the next cut."""
-        self._first = start
-        self._start = start
-        self._spans = 0
-
-    def take(self, comparison: _Comparison, tolerance: float) -> None:
-        """Takes in a cut of which vLLM's API server has counted all."""
-        start = self._start
-        if start is None or start.total.keys() != comparison.total.keys():
-            self.begin_again(comparison)
-            return
-
-        growth = comparison.since(start)
-        if growth.is_outside(0.0):
-            self.begin_again(comparison)
-        elif growth.is_sharp(tolerance) or (self.is_of_known and growth.is_well_known):
-            self._spans += 1
-            self._start = comparison
-        elif comparison.width < start.width / 2:  # a span from within a burst would take long
-            self._start = comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,40 +70,38 @@ class Trust:
         without the sidecar's knowledge.
         """
         self.standing = Standing.WAITS
-        # whether a cut that says anything has agreed, and none has differed since
+        self.has_begun = False  # whether it has been compared at a poll
+        # Whether a cut that says anything has agreed, and none has differed since.
         self.is_proven = False
-        # whether it and the lives before it have reported all that vLLM has counted
+        # Whether it and the lives before it have reported all that vLLM has counted.
         self.explains_all = False
-        # whether it differs by a cut of its own, and not by having reported nothing for long
+        # Whether it differs by a cut of its own, and not by having reported nothing for long.
         self.is_contradicted = False
         # Of the last comparison that told whether the two agree. Where they do, it is of all that
         # vLLM has counted, and the split has of it.
         self.ratio: float | None = None
+
+        # When the life began, beside vLLM's counters.
         self._origin: Totals = origin or {}
-        # whether it follows another life, so that vLLM's counters have more than its own
+        # Whether it follows another life, so that vLLM's counters have more than its own,
         self.began_midway = any(self._origin.values())
-        # whether it may, since all that vLLM has counted has not yet agreed with it
+        # or whether it may, since all that vLLM has counted has not yet agreed with it.
         self._may_be_midway = is_new
         self._may_be_older = may_be_older
         self._only_growth_tells = False
-        self._growth_proof = _GrowthProof()
-        self._comparison_before: _Comparison | None = None  # of the last poll, for the growth
-        self._idle_at: float | None = None  # the last poll at which nothing had been counted
-        self.has_begun = False  # whether it has been compared at a poll
-        self.reports = 0  # as of the last poll
+
+        # The polls so far, and the cuts that they confirmed.
+        self._polls = Polls()
+        self._marks = Marks()
+        self._growth_proof = GrowthProof()
         self._has_agreed = False  # whether the latest cut has agreed at a poll
-        self._counted: Totals | None = None  # by vLLM, at the last poll
-        # by vLLM, at the last poll before the latest cut was there
-        self._before_latest: Totals | None = None
-        # by vLLM, at the last poll before the cut before that one; None: unknown
-        self._least: Totals | None = None
+        self._idle_at: float | None = None  # the last poll at which nothing had been counted
         self._off_since: float | None = None  # the first poll at which one was behind the other
-        self._marks: deque[_Mark] = deque()  # a few, the oldest first
-        # the cut of the last poll, which becomes a mark once vLLM's API server has caught up
-        self._next_mark: _Comparison | None = None
-        # polls since the latest cut at which vLLM had counted more than at the poll before
-        self._unreported = 0
-        self._rest_polls = 0  # in a row, without a report or a new count
+
+    @property
+    def reports(self) -> int:
+        """The life's reports as of the last poll."""
+        return self._polls.reports
 
     @property
     def follows_another(self) -> bool:
@@ -336,26 +129,22 @@ class Trust:
         latest cut may be an old one.
         """
         self._marks.clear()
-        self._next_mark = None
         self._growth_proof.begin_again()
-        self._growth_proof.is_of_known |= self.is_proven
-        self._comparison_before = None
-        self._counted = None
-        self._before_latest = None
-        self._least = None
+        self._polls.forget_counts()
         self._off_since = None
         self._origin = {}
         self.began_midway = False
         self._may_be_midway = False
-        self._may_be_older = True
+        self.doubt_counters()
         self._only_growth_tells = any(
             number > counted.get(name, number) for name, number in total.items()
         )
 
     def doubt_counters(self) -> None:
         """VLLM's counters may have started again at 0 while the life went on."""
-        self._growth_proof.is_of_known |= self.is_proven
         self._may_be_older = True
+        if self.is_proven:
+            self._growth_proof.is_of_known = True
 
     def compare_growth_only(self) -> None:
         """The life's totals are not of the time of vLLM's counters.
@@ -368,18 +157,20 @@ class Trust:
         """Takes in a good poll. The two totals may differ by the fraction ``tolerance``."""
         self.has_begun = True
         self._follow_clock(life.at)
-        self._take_in(life.reports, life.counted)
+        if self._polls.take(life.reports, life.counted):
+            self._has_agreed = False
+
         has_counted = any(life.counted.values()) or any(life.total.values())
         if life.counted and not has_counted:
             self._idle_at = life.at
 
-        names = self._names(life.total, life.counted)
+        names = compared_names(life.total, life.counted, self._origin)
         if not names:
             self._wait()
             return
 
-        comparison = self._beside(names, life.total, life.counted)
-        self._mark(life.at, comparison)
+        comparison = self._polls.beside(names, life.total, life.counted)
+        self._marks.take(life.at, comparison, is_proven=self.is_proven)
         self._note_origin(comparison, tolerance)
         self._note_growth(comparison, tolerance, life)
         self._note_whole(comparison, tolerance, life)
@@ -387,7 +178,7 @@ class Trust:
         if standing is Standing.AGREES and not (self.is_proven or told.is_telling(tolerance)):
             standing = Standing.WAITS
 
-        is_silent = self._unreported > _MOST_UNREPORTED
+        is_silent = self._polls.unreported > _MOST_UNREPORTED
         if standing is Standing.DIFFERS or is_silent:
             self._differ(life.at, told.farthest(tolerance), is_silent=is_silent)
         elif standing is Standing.AGREES:
@@ -413,84 +204,19 @@ class Trust:
             self._idle_at = min(self._idle_at, at)
         if self._off_since is not None:
             self._off_since = min(self._off_since, at)
-        if self._marks and self._marks[-1].at > at:
-            self._marks = deque(replace(mark, at=at) for mark in self._marks)
-
-    def _take_in(self, reports: int, counted: Totals) -> None:
-        before = self._counted
-        self._counted = counted
-        if before is not None:
-            self._unreported += any(
-                number > before.get(name, number) for name, number in counted.items()
-            )
-
-        if reports == self.reports:
-            self._rest_polls = self._rest_polls + 1 if counted == before else 0
-            return
-
-        self._rest_polls = 0
-        self._unreported = 0
-        is_next = reports == self.reports + 1
-        self._least = self._before_latest if is_next else before
-        self._before_latest = before
-        self.reports = reports
-        self._has_agreed = False
-
-    def _names(self, total: Totals, counted: Totals) -> tuple[Compared, ...]:
-        """What to compare: drafts, or generated tokens where there are none."""
-        both = total.keys() & counted.keys()
-        drafted = _DRAFTED if both.issuperset(_DRAFTED) else ()
-        has_drafted = any(
-            total[name] > 0 or counted[name] > self._origin.get(name, 0) for name in drafted
-        )
-        if not has_drafted and Compared.GENERATION_TOKENS in both:
-            return (Compared.GENERATION_TOKENS,)
-        return drafted
-
-    def _beside(self, names: Collection[Compared], total: Totals, counted: Totals) -> _Comparison:
-        """The cut's ``total`` beside what vLLM has ``counted``, in these numbers."""
-        least = self._least
-        if least is None or not least.keys() >= set(names):
-            least = dict.fromkeys(names, 0)
-        return _Comparison(
-            total={name: total[name] for name in names},
-            least={name: least[name] for name in names},
-            most={name: counted[name] for name in names},
-        )
-
-    def _mark(self, at: float, comparison: _Comparison) -> None:
-        """Marks the cut of the last poll.
-
-        By now, vLLM's API server has counted all of it.
-        """
-        if self._marks and self._marks[0].comparison.total.keys() != comparison.total.keys():
-            self._marks.clear()
-
-        following = self._next_mark
-        self._next_mark = None
-        if following is not None and following.total.keys() == comparison.total.keys():
-            self._add_mark(_Mark(at, replace(following, most=comparison.most)))
-
-        while len(self._marks) > 1 and at - self._marks[1].at >= _SPAN:
-            self._marks.popleft()
-
-    def _add_mark(self, mark: _Mark) -> None:
-        """At intervals, once the life is proven."""
-        is_first = not self._marks
-        if is_first or (self.is_proven and mark.at - self._marks[-1].at >= _MARK_EVERY):
-            self._marks.append(mark)
+        self._marks.follow_clock(at)
 
     def _note_for_a_mark(
-        self, comparison: _Comparison, standing: Standing, tolerance: float
+        self, comparison: Comparison, standing: Standing, tolerance: float
     ) -> None:
-        is_first = standing is Standing.WAITS and not self._marks
-        if self._least is None or not (standing is Standing.AGREES or is_first):
+        is_first = standing is Standing.WAITS and self._marks.are_empty
+        if not self._polls.is_least_known or not (standing is Standing.AGREES or is_first):
             return
 
         is_within = not comparison.is_outside(tolerance)
-        self._next_mark = comparison.with_total_as_least() if is_within else comparison
+        self._marks.note(comparison.with_total_as_least() if is_within else comparison)
 
-    def _note_origin(self, comparison: _Comparison, tolerance: float) -> None:
+    def _note_origin(self, comparison: Comparison, tolerance: float) -> None:
         """Forgets an origin that is of a vLLM before this one.
 
         It is where the cut has all that is counted.
@@ -499,7 +225,7 @@ class Trust:
         if is_beyond and self._as_of_now(comparison).is_telling_and_within(tolerance):
             self.forget_origin()
 
-    def _note_growth(self, comparison: _Comparison, tolerance: float, life: PolledLife) -> None:
+    def _note_growth(self, comparison: Comparison, tolerance: float, life: PolledLife) -> None:
         """Notes whether the growth proves a life whose totals are too high.
 
         It may be older than vLLM's counters.
@@ -511,21 +237,14 @@ class Trust:
         is_too_high = self._whole(comparison).is_above(tolerance)
         if life.is_succeeded or not (may_be_its_own and is_too_high):
             self._growth_proof.begin_again()
-            self._comparison_before = None
             return
 
-        before = self._comparison_before
-        self._comparison_before = comparison if self._least is not None else None
-        if before is not None and before.total.keys() == comparison.total.keys():
-            self._growth_proof.take(replace(before, most=comparison.most), tolerance)
-        if self._rest_polls >= _REST_POLLS:
-            self._growth_proof.take(replace(comparison, least=comparison.most), tolerance)
-
+        self._growth_proof.take(comparison, self._polls, tolerance)
         start = self._growth_proof.proven_since
         if start is not None:
-            self._marks = deque([_Mark(life.at, start)])
+            self._marks.begin_at(life.at, start)
 
-    def _note_whole(self, comparison: _Comparison, tolerance: float, life: PolledLife) -> None:
+    def _note_whole(self, comparison: Comparison, tolerance: float, life: PolledLife) -> None:
         """Notes whether the cut, or the cut and earlier lives' reports, are all that vLLM has."""
         self.explains_all = False
         whole = self._whole(comparison)
@@ -543,19 +262,19 @@ class Trust:
         """Whether the totals are not of the time of vLLM's counters, as far as is known."""
         return self._only_growth_tells or self._growth_proof.is_complete
 
-    def _whole(self, comparison: _Comparison) -> _Comparison:
+    def _whole(self, comparison: Comparison) -> Comparison:
         """The cut beside all that vLLM has counted since the life began."""
         return self._as_of_now(comparison).less(self._origin)
 
-    def _rest(self, comparison: _Comparison, life: PolledLife) -> _Comparison:
+    def _rest(self, comparison: Comparison, life: PolledLife) -> Comparison:
         """The cut beside what vLLM has counted beyond what earlier lives had reported."""
         return self._as_of_now(comparison).less(life.earlier)
 
     def _find(
-        self, comparison: _Comparison, tolerance: float, life: PolledLife
-    ) -> tuple[Standing, _Comparison]:
+        self, comparison: Comparison, tolerance: float, life: PolledLife
+    ) -> tuple[Standing, Comparison]:
         """How the cut compares, and what tells it: the cut itself, or its growth since a mark."""
-        growth = comparison.since(self._marks[0].comparison) if self._marks else None
+        growth = self._marks.growth_of(comparison)
         if self._does_only_growth_tell:
             return _standing(growth or comparison, tolerance, is_known=growth is not None)
 
@@ -574,11 +293,11 @@ class Trust:
 
     def _find_midway(
         self,
-        comparison: _Comparison,
-        growth: _Comparison | None,
+        comparison: Comparison,
+        growth: Comparison | None,
         life: PolledLife,
         tolerance: float,
-    ) -> tuple[Standing, _Comparison]:
+    ) -> tuple[Standing, Comparison]:
         """The same where vLLM's counters have what earlier lives counted.
 
         These may have counted more than they reported. Where they have not, all is explained.
@@ -588,13 +307,13 @@ class Trust:
             return Standing.AGREES, rest
         return _standing(growth or comparison, tolerance, is_known=growth is not None)
 
-    def _has_rest(self, comparison: _Comparison, life: PolledLife, tolerance: float) -> bool:
+    def _has_rest(self, comparison: Comparison, life: PolledLife, tolerance: float) -> bool:
         """Whether earlier lives have all that vLLM has counted beyond the cut; nothing else can.
 
         A few drafts of a stranger are not taken for those that vLLM's API server is ahead by, nor
         do they pass as few beside what known lives have.
         """
-        if self._least is None:
+        if not self._polls.is_least_known:
             return False
         for name, total in comparison.total.items():
             before = life.earlier.get(name, 0)
@@ -606,17 +325,17 @@ class Trust:
                 return False
         return any(life.earlier.get(name, 0) for name in comparison.total)
 
-    def _as_of_now(self, comparison: _Comparison) -> _Comparison:
+    def _as_of_now(self, comparison: Comparison) -> Comparison:
         """The cut beside what vLLM has counted by now, if it should have as much.
 
         One that has agreed falls behind while no report comes; so may the first one, of which
         nobody knows how old it is.
         """
-        if self._has_agreed or self._least is None:
+        if self._has_agreed or not self._polls.is_least_known:
             return replace(comparison, least=comparison.most)
         return comparison
 
-    def _share(self, comparison: _Comparison, told: _Comparison, counting: Totals) -> float | None:
+    def _share(self, comparison: Comparison, told: Comparison, counting: Totals) -> float | None:
         """How much of vLLM's count the split has, with what lives before this one contribute.
 
         An engine core that ended before it could send its last counts is missing there, however
@@ -660,15 +379,11 @@ class Trust:
 
 
 def _standing(
-    comparison: _Comparison, tolerance: float, *, is_known: bool = True
-) -> tuple[Standing, _Comparison]:
+    comparison: Comparison, tolerance: float, *, is_known: bool = True
+) -> tuple[Standing, Comparison]:
     """How a cut compares, and the cut."""
     if not is_known:
         return Standing.WAITS, comparison
     if comparison.is_outside(tolerance):
         return Standing.DIFFERS, comparison
     return Standing.AGREES, comparison
-
-
-def _subtract(totals: Totals, before: Totals) -> Totals:
-    return {name: number - before[name] for name, number in totals.items()}

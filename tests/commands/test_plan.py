@@ -412,9 +412,12 @@ def test_what_does_not_fit_has_no_line_for_vllm_but_what_would_fit(planned, caps
     assert quantized.split()[-6:] == ["58.0", "GB", "15", "of", "8,192", "tokens"]
 
 
-def test_each_alternative_gives_a_line_for_vllm_with_the_room_that_was_said(planned):
-    arguments = ["--target", "70b", "--draft", "8b", "--gpu", "h100", "--gpus", "2", *SHAPES]
-    arguments += ["--draft-kv", "32x8x128"]
+@pytest.mark.parametrize(
+    "gpus", [("--gpus", "2"), ("--gpus", "1", "--method", "eagle3", "--draft-gpus", "1")]
+)
+def test_each_alternative_gives_a_line_for_vllm_with_the_room_that_was_said(planned, gpus):
+    arguments = ["--target", "70b", "--draft", "8b", "--gpu", "h100", *SHAPES]
+    arguments += ["--draft-kv", "32x8x128", *gpus]
     for alternative in planned(*arguments, code=1)["alternatives"]:
         tried = with_option(arguments, alternative["option"])
         plan = planned(*tried)

@@ -154,5 +154,8 @@ def _more_gpus(deployment: Deployment, context: int) -> Iterator[Alternative]:
     gpus = 2 * deployment.gpus
     while gpus <= _MOST_GPUS:
         more = replace(deployment, gpus=gpus, draft_parallel=gpus if is_split else 1)
-        yield from _if_it_fits("more GPUs", f"--gpus {gpus}", more, context)
+        option = f"--gpus {gpus}"
+        if deployment.draft is not None and deployment.gpus == 1:
+            option += f" --draft-gpus {gpus}"  # one may have been asked for
+        yield from _if_it_fits("more GPUs", option, more, context)
         gpus *= 2

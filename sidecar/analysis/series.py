@@ -15,6 +15,8 @@ PROMISED: Final = 1500
 PLANNED: Final = 1388
 """With every setting at its default, or a baseline and adapters.
 
+With so much, two engines still show 32 positions beside a baseline; more engines show fewer.
+
 The rest is room for what is added, and for settings like ``temperature_buckets`` and
 ``limits.models``.
 """

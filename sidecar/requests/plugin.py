@@ -6,7 +6,8 @@ vLLM loads this file as a plug-in (entry point ``specdec`` of ``vllm.general_plu
 1. **What it wraps**: four methods of vLLM's ``Scheduler``. Each wrapper calls vLLM's own method
    once with the same arguments, returns its result and lets its exceptions through.
 2. **When it gives up**: all else is inside ``try``. The first error disables the plug-in for good,
-   with one line in the log. Methods that it does not know are not wrapped at all.
+   with one line in the log. Of a scheduler whose methods it does not know, it wraps the constructor
+   alone, to say so.
 3. **What it reads and counts** of steps and requests. It changes nothing in a request but its own
    attribute ``_specdec``, and keeps a bounded amount.
 4. **What it sends**: hellos, and reports of totals and finished requests, as JSON, to one Unix
@@ -505,6 +506,7 @@ class Record:
     def __init__(self, request: Any, key: Key, growth: Growth) -> None:
         self.sampling_params = request.sampling_params
         self.key = key
+        # It may be cut: ``count`` and ``end`` replace it before they add to it.
         self.growth = growth
 
         self.drafts = 0

@@ -132,6 +132,20 @@ class Table(StrEnum):
             key_of=lambda request: "structured" if request.structured else "free",
         ),
     )
+    ENDING = (
+        "ending",
+        GroupTable(
+            key=Ending,
+            about=(
+                "`normal`, `loop`, `empty`: of finished requests only, where vLLM shows output"
+                " tokens"
+            ),
+            sums_to_total=False,
+            name="{} endings",
+            labels=ENDINGS,
+            key_of=None,  # nothing that a request asked for
+        ),
+    )
     SAMPLING = (
         "sampling",
         GroupTable(
@@ -150,20 +164,6 @@ class Table(StrEnum):
             about="LoRA name, `other`, or empty for none",
             name="adapter {}",
             key_of=lambda request: request.adapter or "",
-        ),
-    )
-    ENDING = (
-        "ending",
-        GroupTable(
-            key=Ending,
-            about=(
-                "`normal`, `loop`, `empty`: of finished requests only, where vLLM shows output"
-                " tokens"
-            ),
-            sums_to_total=False,
-            name="{} endings",
-            labels=ENDINGS,
-            key_of=None,  # nothing that a request asked for
         ),
     )
 

@@ -6,7 +6,7 @@ They are compared at the same temperatures: many models loop at temperature 0 by
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import sqrt
+from math import inf, sqrt
 from typing import Final
 
 from sidecar.analysis.windows.sums import SlidingSums
@@ -39,13 +39,15 @@ class EndingChange:
 
     ``share`` is that of the ``requests`` that can be compared, ``usual`` what it would be if those
     of each temperature ended as the reference's; both 0 to 1. ``error`` is the standard error of
-    the difference.
+    the difference. ``odds_ratio`` is how many times the reference's the odds of ending so are, at
+    the same temperatures: see ``_odds_ratio``.
     """
 
     ending: Ending
     share: float
     usual: float
     error: float
+    odds_ratio: float
     requests: int
     reference: Reference
 
@@ -55,10 +57,7 @@ class EndingChange:
         difference = self.share - self.usual
         is_many = self.share * self.requests >= _FEWEST
         exceeds_chance = difference > max(_MANY_ERRORS * self.error, _CLEARLY)
-
-        # share / (1 - share) >= _ODDS * usual / (1 - usual), which is also right at 0 and at 1
-        has_risen = self.share * (1 - self.usual) >= _ODDS * self.usual * (1 - self.share)
-        return is_many and exceeds_chance and has_risen
+        return is_many and exceeds_chance and self.odds_ratio >= _ODDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +176,7 @@ def compare(
 
     bad = 0
     expected = 0.0
+    unchanged = 0.0
     variance = 0.0
     for temperature in shared:
         count = requests[temperature]
@@ -186,6 +186,7 @@ def compare(
 
         bad += ended
         expected += count * ended_before / other
+        unchanged += ended * ended_before / other
         # With one more that ends so, and one that does not: of few, none is no certainty.
         share = (ended + ended_before + 1) / (count + other + 2)
         variance += count**2 * share * (1 - share) * (1 / count + 1 / other)
@@ -195,9 +196,25 @@ def compare(
         share=bad / compared,
         usual=expected / compared,
         error=sqrt(variance) / compared,
+        odds_ratio=_odds_ratio(bad, expected, unchanged),
         requests=compared,
         reference=reference,
     )
+
+
+def _odds_ratio(bad: float, expected: float, unchanged: float) -> float:
+    """The common odds ratio over temperatures (Mantel and Haenszel, 1959).
+
+    With a bad ones and b others at a temperature where the reference's share is u, it is the sum of
+    a (1 - u) / the sum of b u. So a temperature at which nearly all end badly anyway hides no rise
+    at another one, as it would in the odds of all together. ``bad`` is the sum of a, ``expected``
+    that of (a + b) u, ``unchanged`` that of a u.
+    """
+    risen = bad - unchanged
+    usual = expected - unchanged
+    if usual <= 0:
+        return inf if risen > 0 else 1.0
+    return risen / usual
 
 
 def _count(counts: Counts, wanted: Ending) -> int:

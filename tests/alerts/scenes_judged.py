@@ -525,6 +525,12 @@ def output_worse():
         ending(speculating("at-one-temperature", 0, 10), 6, 10, "0.7-1").fires(0.3, since=45),
         ending(plain("plain-at-two", 4, model="loops-at-two"), 4, 20, "0.7-1"),
         ending(speculating("at-two", 35, 100, model="loops-at-two"), 35, 100, "0.7-1"),
+        # At temperature 0 this model always loops, which hides no loops at another one.
+        ending(plain("plain-always", 20, model="always-at-0"), 0, 20, "0.7-1"),
+        ending(speculating("as-always", 40, 40, model="always-at-0"), 1, 40, "0.7-1"),
+        ending(speculating("at-the-other", 40, 40, model="always-at-0"), 12, 40, "0.7-1").fires(
+            0.65, since=45
+        ),
         # Plain pods are not compared with each other.
         plain("plain-good", 0, model="loops-on-one"),
         plain("plain-good-too", 0, model="loops-on-one"),

@@ -154,7 +154,13 @@ def by_context(ratios):
 def ending(name, share, usual):
     """A pod of whose last replies a share ends so; it was ``usual`` before."""
     change = EndingChange(
-        ending=name, share=share, usual=usual, error=0.03, requests=120, reference=Reference.PAST
+        ending=name,
+        share=share,
+        usual=usual,
+        error=0.03,
+        odds_ratio=share * (1 - usual) / (usual * (1 - share)),
+        requests=120,
+        reference=Reference.PAST,
     )
     shares = {"normal": 1 - share, "loop": 0.0, "empty": 0.0} | {name: share}
     return pod(endings=EndingsReport(requests=120, shares=shares, changes={name: change}))

@@ -251,6 +251,31 @@ def test_more_is_more_than_chance_and_three_times_the_odds(normal, loop, is_more
     assert (change.usual, change.is_clearly_more) == (0.1, is_more)
 
 
+@pytest.mark.parametrize(
+    ("loops_at_0", "loops_at_1", "is_more"),
+    [
+        (190, 0, False),  # as before
+        (190, 60, True),
+        (190, 10, False),  # 2.5 points of all
+        (130, 60, False),  # as many as before
+    ],
+)
+def test_loops_at_one_temperature_are_seen_where_another_one_always_loops(
+    loops_at_0, loops_at_1, is_more
+):
+    """By the odds of both together, 47.5 % that became 62.5 % would not be three times as many."""
+    before = {("0", "normal"): 5, ("0", "loop"): 95, ("1", "normal"): 100}
+    recent = {
+        ("0", "normal"): 200 - loops_at_0,
+        ("0", "loop"): loops_at_0,
+        ("1", "normal"): 200 - loops_at_1,
+        ("1", "loop"): loops_at_1,
+    }
+    change = compare("loop", recent, before, Reference.PAST, least=100)
+
+    assert (change.usual, change.is_clearly_more) == (0.475, is_more)
+
+
 def test_requests_at_temperatures_of_which_little_is_known_are_not_compared():
     recent = {("0", "normal"): 10, ("1+", "loop"): 40}
 

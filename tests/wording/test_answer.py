@@ -264,7 +264,13 @@ def test_n_gram_drafts_that_are_never_accepted_need_no_restart():
 def worse(ending, share=0.4):
     """More replies than on this pod before end so."""
     change = EndingChange(
-        ending=ending, share=share, usual=0.02, error=0.03, requests=120, reference=Reference.PAST
+        ending=ending,
+        share=share,
+        usual=0.02,
+        error=0.03,
+        odds_ratio=30.0,
+        requests=120,
+        reference=Reference.PAST,
     )
     shares = {"normal": 1 - share, "loop": 0.0, "empty": 0.0, ending: share}
     return EndingsReport(requests=120, shares=shares, changes={ending: change})

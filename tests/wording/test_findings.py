@@ -48,7 +48,13 @@ LESS = {"group": "structured", "rate": 0.45, "others": 0.7, "error": 0.02}
 STRUCTURED = StructuredOutput(**LESS, loses=True, break_even=0.5)
 FEWER = TokensAdvice(direction=Direction.FEWER, now=3, best=1, best_seconds=0.021, now_seconds=0.03)
 MORE_LOOPS = EndingChange(
-    ending="loop", share=0.38, usual=0.02, error=0.03, requests=120, reference=Reference.PAST
+    ending="loop",
+    share=0.38,
+    usual=0.02,
+    error=0.03,
+    odds_ratio=30.0,
+    requests=120,
+    reference=Reference.PAST,
 )
 LOOPING = Looping(share=0.36, requests=130, change=MORE_LOOPS)
 MORE_EMPTY = replace(MORE_LOOPS, ending="empty", reference=Reference.BASELINE)

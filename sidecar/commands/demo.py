@@ -150,8 +150,8 @@ def _plain_endings(options: SimulatorOptions, traffic: TrafficOptions) -> dict[f
     once that is long enough.
     """
     lengths = range(traffic.min_tokens, traffic.max_tokens + 1)
-    long_enough = sum(length >= LOOP_BEGINS + LOOP_TOKENS for length in lengths)
-    looping = options.loop_share * long_enough / len(lengths)
+    long_enough = [length for length in lengths if length >= LOOP_BEGINS + LOOP_TOKENS]
+    looping = options.loop_share * len(long_enough) / len(lengths)
 
     empty = round(_MEASURED * options.empty_share)
     others = _MEASURED - empty

@@ -104,8 +104,9 @@ class RestartDetector:
             if engine.key in self._seen
         }
         is_decided = _Sign.STARTED_AGAIN in signs.values()
-        if _Sign.FELL in signs.values() and not is_decided:
-            is_taken_over |= self._wait(page)
+        is_in_doubt = _Sign.FELL in signs.values() and not is_decided
+        if is_in_doubt and self._wait(page):
+            is_taken_over = True
 
         is_unmasked = _Sign.FELL not in signs.values() and self._unmask(page)
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.endings import EndingChange, EndingsReport, Reference
 from sidecar.analysis.engine.cache import CacheWindow
-from sidecar.analysis.findings.catalog import find
-from sidecar.analysis.findings.groups import UNDRAFTED_TOKENS
+from sidecar.analysis.findings.catalog import COUNTS, find
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.report import ModelReport
@@ -15,6 +14,7 @@ from sidecar.engine.names import Gauge
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.settings.baselines import PlainCache
 from sidecar.settings.groups import Thresholds
+from tests.analysis.analysis_tools import finished
 from tests.export.reports import (
     difference,
     engine,
@@ -77,19 +77,27 @@ def pod(
     )
 
 
-def found(report, sampling=None, counts=None):
-    """The findings on a model; ``sampling`` and ``counts`` are as in ``Situation``."""
+def found(report, sampling=None, requests=()):
+    """The findings on a model; ``sampling`` is as in ``Situation``.
+
+    ``requests`` have finished in the window: what the rules count of them is counted here.
+    """
     situation = Situation(
         model=report,
         sampling=sampling or {},
-        counts=counts or {},
+        counts=counted(requests),
         thresholds=Thresholds(),
     )
     return find(situation)
 
 
-def codes(report, sampling=None, counts=None):
-    return [finding.code for finding in found(report, sampling, counts)]
+def counted(requests):
+    """Each of the rules' numbers, over these requests."""
+    return {count: sum(count.of(request) for request in requests) for count in COUNTS}
+
+
+def codes(report, sampling=None, requests=()):
+    return [finding.code for finding in found(report, sampling, requests)]
 
 
 def undrafted(tokens=5000.0, **speculation):
@@ -156,19 +164,22 @@ def ending(name, share, usual):
 class Staged:
     """A cause that is staged: what is found is this ``code`` alone.
 
-    ``sampling`` and ``counts`` are as in ``Situation``.
+    ``sampling`` and ``requests`` are as in ``found``.
     """
 
     code: str
     report: ModelReport
     sampling: dict = field(default_factory=dict)
-    counts: dict = field(default_factory=dict)
+    requests: tuple = ()
 
     @property
     def findings(self):
-        return found(self.report, self.sampling, self.counts)
+        return found(self.report, self.sampling, self.requests)
 
 
+WITHOUT_DRAFTS = finished(
+    structured=True, drafts=0, draft_tokens=0, accepted_tokens=0, output_tokens=200_001
+)
 STRUCTURED_WITHOUT_DRAFTS = group("output", "structured", without_drafts=True)
 DROPS_A_BLOCK = Configuration(drops_cache_block=True)
 WAITING = {Gauge.WAITING_FOR_CAPACITY: 3.0}
@@ -192,7 +203,7 @@ STAGED = [
     Staged(
         "structured_output",
         pod(groups=(STRUCTURED_WITHOUT_DRAFTS,)),
-        counts={UNDRAFTED_TOKENS: 200_000},
+        requests=(WITHOUT_DRAFTS,),
     ),
     Staged("adapter", pod(groups=low("adapter", "legal"))),
     Staged("sampling", pod(groups=low("sampling", "penalties"))),

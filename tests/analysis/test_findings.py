@@ -9,7 +9,7 @@ import pytest
 
 from scripts.findings_registry import REGISTRIES
 from sidecar.analysis.advice import Advice
-from sidecar.analysis.findings.groups import UNDRAFTED_TOKENS
+from sidecar.analysis.findings.catalog import COUNTS
 from sidecar.analysis.findings.registry import RULES
 from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.speed.withheld import Withheld
@@ -31,9 +31,11 @@ from tests.analysis.staged_findings import (
     MTP,
     PROBABILISTIC,
     STAGED,
+    WITHOUT_DRAFTS,
     by_load,
     cached,
     codes,
+    counted,
     examples,
     found,
     low,
@@ -63,6 +65,14 @@ def test_each_kind_of_finding_is_staged():
     """The tests of its words go through what is staged."""
     missing = {rule.kind for rule in RULES} - examples().keys()
     assert missing == set(), "add a row to STAGED in tests/analysis/staged_findings.py"
+
+
+def test_what_each_rule_counts_of_finished_requests_is_staged_with_some_that_count():
+    """A number that is always 0 would leave its finding silent in production alone."""
+    staged = [counted(one.requests) for one in STAGED]
+    silent = [count for count in COUNTS if not any(counts[count] for counts in staged)]
+
+    assert silent == [], "give a row of STAGED the requests that count"
 
 
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.table)
@@ -246,7 +256,7 @@ def test_only_of_structured_output_can_a_grammar_forbid_all_drafts(quiet, found)
     groups = tuple(
         group("output", name, without_drafts=name == quiet) for name in ("free", "structured")
     )
-    assert codes(pod(groups=groups), {}, {UNDRAFTED_TOKENS: 5000}) == found
+    assert codes(pod(groups=groups), {}, [WITHOUT_DRAFTS]) == found
 
 
 def test_findings_come_by_what_they_cost():

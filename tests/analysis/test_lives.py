@@ -535,6 +535,7 @@ def test_one_sender_leaves_room_for_the_finished_requests_of_another(server, sta
     assert server.temperature("0").ttft.count == 100
 
 
+@pytest.mark.slow
 def test_finished_requests_without_end_wait_in_bounded_memory_whoever_sends_them(server):
     """What does not fit is counted as dropped."""
     engines = [PluginEnd(server, number) for number in range(1, 11)]
@@ -579,6 +580,7 @@ def test_unfinished_reports_of_dead_lives_take_no_room(server):
     assert server.temperature("0").ttft.count == 1
 
 
+@pytest.mark.slow
 def test_keys_and_lives_without_end_cost_bounded_memory(server):
     """A table has 256 keys and "other", and old lives give way to new ones."""
     plugin = PluginEnd(server)

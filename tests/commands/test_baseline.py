@@ -31,6 +31,7 @@ class Sent:
         self.state = SimpleNamespace(plugin=measured)
 
 
+@pytest.mark.slow
 async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(finished, tmp_path):
     """With `--load` it is refused before any request is sent."""
     file = tmp_path / "baseline.yaml"

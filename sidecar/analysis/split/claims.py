@@ -93,20 +93,24 @@ class Claims:
     def _coverage(self) -> float | None:
         """Of the owner, else of any that is compared, rather of one that does not differ."""
         observing = [life for life in self.candidates if life.observes]
-        if self._is_disputed and observing:
-            return 0.0
-        observing.sort(key=lambda life: life.trust.standing is Standing.DIFFERS)
         if not observing:
             return None
-        return observing[0].trust.ratio if observing[0].is_consistent else 0.0
+        if self._is_disputed:
+            return 0.0
+
+        likeliest = min(observing, key=lambda life: life.trust.standing is Standing.DIFFERS)
+        return likeliest.trust.ratio if likeliest.is_consistent else 0.0
 
     def _report_age(self, at: float) -> float | None:
         """Of the owner's newest report, or of the only candidate's."""
         known = [life for life in self.candidates if life.reports]
         if len(known) != 1 or known[0].latest is None:
             return None
+
         cut_at = known[0].latest.at
-        return max(at - (known[0].latest_at if cut_at is None else cut_at), 0.0)
+        if cut_at is None:
+            cut_at = known[0].latest_at
+        return max(at - cut_at, 0.0)
 
     def _heartbeat(self) -> int | None:
         """Of the owner's newest report. A stranger's would hide a stall."""

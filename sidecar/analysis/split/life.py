@@ -316,7 +316,8 @@ class Life:
             tables = self._with_arrived(before.tables)
             size = sum(row_size(row) for rows in tables.values() for row in rows.values())
 
-        self._has_fallen |= end.total.has_fallen(before.total)
+        if end.total.has_fallen(before.total):
+            self._has_fallen = True
         self.forget_arriving()
 
         self.latest = Cut(

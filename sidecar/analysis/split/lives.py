@@ -368,7 +368,9 @@ class Lives:
             earlier = [one for one in left if not one.spans_reset]
             others = [one for one in lives if one.connections and one is not life]
             is_shared = any(one.observes for one in others)
-            life.trust.began_midway |= bool(left)
+
+            if left:
+                life.trust.began_midway = True
             if len(earlier) < len(left):
                 life.trust.compare_growth_only()
 
@@ -385,13 +387,16 @@ class Lives:
             )
             life.trust.compare(polled, tolerance=1 - self.lowest_coverage)
 
-            if life.trust.standing is not Standing.AGREES or key in self._disputed:
-                continue
-            life.confirmed = life.latest
-            if life.trust.explains_all:
-                for one in earlier:
-                    one.trust.is_proven = True
-                    one.confirmed = one.latest
+            if life.trust.standing is Standing.AGREES and key not in self._disputed:
+                self._confirm(life, earlier)
+
+    def _confirm(self, life: Life, earlier: Iterable[Life]) -> None:
+        """The latest cut of a life counts, and those of the ``earlier`` ones that it explains."""
+        life.confirmed = life.latest
+        if life.trust.explains_all:
+            for one in earlier:
+                one.trust.is_proven = True
+                one.confirmed = one.latest
 
     def _may_be_of_page(self, life: Life) -> bool:
         """Whether the life did not begin before vLLM's process, as far as the page says."""

@@ -12,7 +12,6 @@ cases can be run one by one. Of what is tested, fewer outputs are sampled.
 
 import asyncio
 import pickle
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from sidecar.commands.outputs.sampled import compare_sampled
 from sidecar.errors import MeasurementError
 from tests.lab.conftest import Lab
 from tests.lab.stages import changed_model
+from tests.lab.vllm_plugins import SYNTHETIC_ACCEPTANCE, install
 
 DRAFT_TOKENS = 3  # this and what follows are the command's defaults
 CONCURRENCY = 16
@@ -113,7 +113,7 @@ CASES = {
         DIFFERENT,
         "draft_model",
         SYNTHETIC,
-        plugin=Path(__file__).parent / "synthetic_acceptance.py",
+        plugin=SYNTHETIC_ACCEPTANCE,
     ),
     "CPU build with its own sampler": Case(
         DIFFERENT, "draft_model", environment={"VLLM_PLUGINS": "none"}
@@ -132,20 +132,8 @@ def tested_server(case, folder):
         arguments += ["--target", str(changed_model("target", folder, noise=case.noise))]
     environment = dict(case.environment)
     if case.plugin is not None:
-        environment["PYTHONPATH"] = str(folder)
-        install(case.plugin, folder)
+        environment |= install(case.plugin, folder / "plugin")
     return Lab(*arguments, environment=environment)
-
-
-def install(plugin, folder):
-    """Puts a module where vLLM finds it as a plug-in, if the folder is on its path."""
-    name = plugin.stem
-    shutil.copy(plugin, folder)
-    package = folder / f"{name}-0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n")
-    entry = f"[vllm.general_plugins]\n{name} = {name}:register\n"
-    (package / "entry_points.txt").write_text(entry)
 
 
 async def outputs(server, asked, samples, *, is_reference=False):

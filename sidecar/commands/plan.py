@@ -15,7 +15,7 @@ from sidecar.commands.arguments import number_up_to, whole
 from sidecar.commands.planning.config import method_of, read_model
 from sidecar.commands.planning.memory import CacheOptions, Deployment
 from sidecar.commands.planning.plan import Plan, make_plan
-from sidecar.commands.planning.serving import NEEDS_A_MODEL, Serving
+from sidecar.commands.planning.serving import KV_CACHE_DTYPES, NEEDS_A_MODEL, Serving
 from sidecar.commands.planning.shape import BYTES, UNQUANTIZED, CachedLayers, ModelShape
 from sidecar.commands.planning.text import plan_text
 from sidecar.errors import InputError
@@ -41,6 +41,14 @@ _GPU_GB: Final = {  # from the data sheets
     "mi325x": 256.0,
 }
 _WITHOUT_A_MODEL: Final = ("mtp", "ngram", "suffix")
+_OF_A_DRAFT: Final = (
+    "draft",
+    "method",
+    "draft_precision",
+    "draft_kv",
+    "draft_gpus",
+    "sampled_drafts",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,17 +118,20 @@ def _add_gpus(parser: argparse.ArgumentParser) -> None:
 def _add_cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-precision",
-        choices=tuple(BYTES),
+        choices=tuple(KV_CACHE_DTYPES),
         default=UNQUANTIZED,
         metavar="P",
-        help=f"of the KV cache (default: {UNQUANTIZED})",
+        help=f"of the KV cache: {', '.join(KV_CACHE_DTYPES)} (default: {UNQUANTIZED})",
     )
 
     shape = "layers x KV heads x head size, such as 80x8x128, if it is given by its parameters"
     parser.add_argument("--kv", type=_cached, metavar="SHAPE", help=f"the target's {shape}")
     parser.add_argument("--draft-kv", type=_cached, metavar="SHAPE", help=f"the draft's {shape}")
 
-    context = "length of the requests to count (default: the target's longest, or 8192)"
+    context = (
+        "vLLM's --max-model-len, and the length of the requests to count (default: the target's"
+        " longest, or 8192)"
+    )
     parser.add_argument("--context", type=whole(_MOST_TOKENS), metavar="TOKENS", help=context)
 
     seqs = "requests that run at once (default: 256)"
@@ -136,7 +147,7 @@ def _add_cache(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, _settings: Settings) -> int:
-    """Prints a plan; returns 0, or 1 if it is impossible.
+    """Prints a plan; returns 0, or 1 if vLLM would not start.
 
     Raises:
         InputError: a model's configuration cannot be used, or the arguments do not fit together.
@@ -146,7 +157,7 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
         print(json.dumps(_document(plan), indent=2, allow_nan=False))
     else:
         print("\n".join(plan_text(plan)))
-    return 0 if plan.room.fits else 1
+    return 1 if plan.command is None else 0
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
@@ -161,7 +172,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         raise InputError("--draft-gpus: vLLM splits a draft model over all GPUs of its target")
 
     logits = 0
-    if arguments.sampled_drafts:
+    samples = arguments.sampled_drafts and draft is not None
+    if samples:
         if target.vocabulary is None:
             raise InputError("--sampled-drafts: set --vocabulary, or name the target's config.json")
         logits = arguments.max_num_seqs * arguments.tokens * target.vocabulary
@@ -186,11 +198,18 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     serving = Serving(
         method=method,
         tokens=arguments.tokens,
-        samples=arguments.sampled_drafts,
+        samples=samples,
         max_num_seqs=arguments.max_num_seqs,
         context=context,
+        draft_arguments=_draft_arguments(arguments),
     )
     return make_plan(deployment, serving)
+
+
+def _draft_arguments(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Those that were given and that only a draft has."""
+    given = (name for name in _OF_A_DRAFT if getattr(arguments, name))
+    return tuple("--" + name.replace("_", "-") for name in given)
 
 
 def _method(arguments: argparse.Namespace) -> str | None:

@@ -6,15 +6,20 @@ vLLM never loads it.
 
 import ast
 import os
+import re
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import metadata, util
 from pathlib import Path, PurePath
 
 DEFAULT_SOCKET = "/run/specdec/plugin.sock"  # the plug-in's
 SERVING = ("serve", "run-batch")  # the subcommands of ``vllm`` that run an engine
+PACKAGES = ("vllm.entrypoints.", "dynamo.vllm.")  # whose modules run an engine
+# The first option of Python's in a word that has a value, such as ``-m`` in ``-um``; its value may
+# follow in the same word.
+VALUED_OPTION = re.compile(r"-[a-zA-Z]*?([mcXW])(.*)", re.DOTALL)
 
 
 def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
@@ -43,35 +48,44 @@ def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
     for finding, problem in findings.items():
         print(f"FAIL {finding}: no; {problem}" if problem else f"ok   {finding}")
 
-    for difference in _differences(path):
+    for difference in differences(path, Path("/proc")):
         print(f"note {difference}")
 
     return 1 if any(findings.values()) else 0
 
 
-def _differences(path: str) -> list[str]:
+def differences(path: str, processes: Path) -> list[str]:
     """How the environments of vLLM processes that run differ from that of this one.
 
-    Their variables are those with which they started. Processes of other users are left out.
+    Their variables are those with which they started. Processes of other users are left out. One
+    entry says so where no vLLM was found.
     """
     folder = str(Path(__file__).parent)
     is_on_path = folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)
     found = []
-    for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda one: int(one.name)):
+    running = dict(_running(processes))
+    for number, variables in sorted(running.items()):
+        other = variables.get("SPECDEC_PLUGIN__SOCKET", DEFAULT_SOCKET)
+        if other != path:
+            found.append(f"vLLM's process {number} uses the socket {other}, not {path}")
+        if is_on_path and folder not in variables.get("PYTHONPATH", "").split(os.pathsep):
+            found.append(f"vLLM's process {number} started without {folder} on PYTHONPATH")
+
+    if not running:
+        found.append(
+            "found no running vLLM of this user (`vllm serve`, `vllm.entrypoints.*`, "
+            "`dynamo.vllm`): its socket and PYTHONPATH were not compared"
+        )
+    return found
+
+
+def _running(processes: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """The number and the variables of each vLLM of this user, from the processes' folders."""
+    for process in processes.glob("[0-9]*"):
         with suppress(OSError):
             command = (process / "cmdline").read_bytes().decode(errors="replace")
-            if not is_vllm(command.rstrip("\0").split("\0")):
-                continue
-            variables = _variables((process / "environ").read_bytes())
-            other = variables.get("SPECDEC_PLUGIN__SOCKET", DEFAULT_SOCKET)
-            if other != path:
-                found.append(f"vLLM's process {process.name} uses the socket {other}, not {path}")
-            if is_on_path and folder not in variables.get("PYTHONPATH", "").split(os.pathsep):
-                found.append(
-                    f"vLLM's process {process.name} started without {folder} on PYTHONPATH"
-                )
-
-    return found
+            if is_vllm(command.rstrip("\0").split("\0")):
+                yield int(process.name), _variables((process / "environ").read_bytes())
 
 
 def is_vllm(command: list[str]) -> bool:
@@ -87,22 +101,44 @@ def is_vllm(command: list[str]) -> bool:
 
     if PurePath(program).name == "vllm" or program == "vllm.entrypoints.cli.main":
         return bool(arguments) and arguments[0] in SERVING
-    return program.startswith("vllm.entrypoints.")
+    return program == "dynamo.vllm" or program.startswith(PACKAGES)
 
 
 def _run_by_python(arguments: list[str]) -> list[str]:
-    """The script or the module that Python runs, and its arguments; an empty name for neither."""
+    """The script or the module that Python runs, and its arguments; an empty name for neither.
+
+    A script of a package whose modules run an engine is named as the module.
+    """
     left = iter(arguments)
     for argument in left:
-        if argument == "-m":
-            return [*left] or [""]
-        if argument == "-c":
+        if not argument.startswith("-"):
+            return [_module(argument), *left]
+
+        valued = VALUED_OPTION.fullmatch(argument)
+        if valued is None:
+            continue
+        option, value = valued.groups()
+        if option == "c":
             break
-        if argument in {"-X", "-W"}:
-            next(left, "")
-        elif not argument.startswith("-"):
-            return [argument, *left]
+        if not value:
+            value = next(left, "")
+        if option == "m":
+            return [value, *left]
     return [""]
+
+
+def _module(script: str) -> str:
+    """The module of vLLM or of Dynamo whose file this is, or the path as it was."""
+    path = PurePath(script)
+    if path.suffix != ".py":
+        return script
+
+    dotted = "." + ".".join(path.with_suffix("").parts)
+    for package in PACKAGES:
+        _, found, rest = dotted.rpartition(f".{package}")
+        if found:
+            return package + rest
+    return script
 
 
 def _variables(environ: bytes) -> dict[str, str]:

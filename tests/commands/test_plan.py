@@ -168,7 +168,7 @@ def test_a_config_tells_the_parameters_the_cache_and_the_context(model, planned)
     assert [one["parameters"] / 1e9 for one in models] == pytest.approx([70.6, 8.03], rel=0.002)
     assert (plan["method"], plan["context"]) == ("draft_model", 131072)
     assert plan["room"]["bytes_per_token"] == (80 + 32) * 4 * 256 * 2
-    assert f'"model": "{draft}/config.json"' in plan["command"]
+    assert f'"model": "{draft}"' in plan["command"]
 
 
 def test_a_quantization_leaves_embeddings_at_16_bits(model, planned):
@@ -231,6 +231,97 @@ def test_weights_on_disk_count_as_they_are_unless_another_precision_is_asked_for
 
     assert stored["deployment"]["weights_gb"] == 0.001
     assert quantized["deployment"]["weights_gb"] > 8
+
+
+def test_a_precision_that_the_files_do_not_have_gets_no_line_for_the_files(model, planned):
+    """vLLM would load them as they are: twice or four times of what was counted."""
+    target, draft = model("8b", SMALL), model("1b", SMALL | {"num_hidden_layers": 4})
+    arguments = ("--target", target, "--draft", draft, "--gpu", "h100", "--context", 8192)
+    plan = planned(*arguments, "--target-precision", "int4", "--draft-precision", "fp8")
+    same = planned(*arguments, "--target-precision", "fp16", "--draft-precision", "bf16")
+
+    assert plan["command"].startswith("vllm serve TARGET-INT4 ")
+    assert '"model": "DRAFT-FP8"' in plan["command"]
+    for part, precision, quantization in (
+        ("target", "int4", "vLLM a --quantization"),
+        ("draft", "fp8", 'vLLM\'s speculative config a "quantization"'),
+    ):
+        files = f"the {part}'s files are bf16: name a checkpoint at {precision}"
+        assert f"{files}, or give {quantization} that makes it on load" in plan["notes"]
+    # With --dtype vLLM makes one of these of the other.
+    assert same["command"].startswith(f"vllm serve {target} ")
+    assert not [note for note in same["notes"] if "files are" in note]
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [
+        ("bf16", None),
+        ("fp16", None),
+        ("fp8", "fp8"),
+        ("int8", "int8_per_token_head"),
+        ("int4", "int4_per_token_head"),
+        ("fp4", "nvfp4"),
+    ],
+)
+def test_the_line_names_the_precision_of_the_cache_as_vllm_does(planned, precision, dtype):
+    """As in vLLM 0.32's CacheDType; what it stores besides is said, as it is not counted."""
+    plan = planned(*PAIR, "--kv-precision", precision)
+
+    words = plan["command"].split()
+    named = words[words.index("--kv-cache-dtype") + 1] if "--kv-cache-dtype" in words else None
+    assert named == dtype
+    has_scales = any(f"`{dtype}`" in note and "not counted" in note for note in plan["notes"])
+    assert has_scales == (precision in {"int8", "int4", "fp4"})
+
+
+@pytest.mark.parametrize(
+    ("changed", "arguments", "rule", "remedy"),
+    [
+        ({}, ("--context", 131073), "context", "use --context 131072 or less"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2.0}},
+            ("--context", 262145),
+            "context",
+            "use --context 262144 or less",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+            ("--context", 131073),
+            "context",
+            "use --context 131072 or less",
+        ),
+        ({}, ("--gpus", 3), "target's attention heads", "a number of GPUs that divides 32"),
+        (
+            {"num_attention_heads": 24},
+            ("--gpus", 8, "--draft", "DRAFT"),
+            "draft's attention heads",
+            "a number of GPUs that divides 20",
+        ),
+        ({}, ("--draft", "OTHER"), "vocabulary", "use one with that of the target"),
+    ],
+)
+def test_what_vllm_refuses_has_no_line(model, planned, *, changed, arguments, rule, remedy):
+    """However much memory there is; no alternative is named, as all of them change memory."""
+    drafts = {
+        "DRAFT": model("draft", SMALL | {"num_attention_heads": 20}),
+        "OTHER": model("other", SMALL | {"num_hidden_layers": 4, "vocab_size": 1000}),
+    }
+    given = [drafts.get(argument, argument) for argument in arguments]
+    plan = planned("--target", model("8b", SMALL | changed), "--gpu", "mi325x", *given, code=1)
+
+    (refused,) = [one for one in plan["rules"] if one["name"] == rule]
+    assert not refused["met"]
+    assert remedy in refused["remedy"]
+    assert (plan["verdict"], plan["command"], plan["alternatives"]) == ("impossible", None, [])
+
+
+def test_a_head_may_have_another_vocabulary(model, planned):
+    """vLLM compares those of draft models only; a head's own is often smaller."""
+    head = SMALL | {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1}
+    draft = model("head", head | {"vocab_size": 32000})
+
+    assert planned("--target", model("8b", SMALL), "--draft", draft, "--gpu", "b200")["command"]
 
 
 def test_mla_caches_one_latent_vector_on_each_gpu_and_mtp_layers_are_the_targets_own(
@@ -297,6 +388,7 @@ def test_a_head_shares_the_targets_embedding(model, planned):
     assert plan["room"]["bytes_per_token"] == 33 * 8 * 256 * 2
     assert [rule["name"] for rule in plan["rules"]] == [
         "room for a KV cache",
+        "context",
         "target's share of memory",
         "draft's share of memory",
     ]
@@ -350,8 +442,9 @@ def test_a_pair_that_differs_in_family_vocabulary_and_tokenizer(model, planned):
     different = model("different", other, tokenizer=2)
     names = ["family", "vocabulary", "tokenizer"]
 
-    for draft, met in ((same, True), (different, False)):
-        plan = planned("--target", target, "--draft", draft, "--gpu", "b200", "--gpus", 2)
+    for draft, met, code in ((same, True, 0), (different, False, 1)):
+        arguments = ("--target", target, "--draft", draft, "--gpu", "b200", "--gpus", 2)
+        plan = planned(*arguments, code=code)
         rules = {rule["name"]: rule["met"] for rule in plan["rules"]}
         assert [rules[name] for name in names] == [met] * 3
 
@@ -370,15 +463,18 @@ def test_the_text_has_the_memory_the_cache_the_rules_and_the_verdict(capsys):
 
 
 def test_without_the_shape_of_a_cache_there_are_no_tokens(capsys):
-    """Neither where the target's is unknown nor where the draft's is."""
+    """Neither where the target's is unknown nor where the draft's is, and the line may fail."""
+    unchecked = (
+        "whether one request of 8,192 tokens fits is not checked, and the line may not start"
+    )
     assert command("plan", *PAIR) == 0
     out = capsys.readouterr().out
-    assert "to count the cache in tokens, name the target's config.json or set --kv" in out
+    assert f"note: {unchecked}: set --kv, or name the target's config.json" in out
     assert "requests of" not in out
 
     assert command("plan", *PAIR, *SHAPES) == 0
     out = capsys.readouterr().out
-    assert "the draft's own keys and values are unknown, so no tokens are counted" in out
+    assert f"are unknown, so no tokens are counted: {unchecked}: set --draft-kv" in out
     assert "requests of" not in out
 
 
@@ -402,8 +498,8 @@ def test_what_does_not_fit_has_no_line_for_vllm_but_what_would_fit(planned, caps
     assert (plan["verdict"], plan["command"]) == ("impossible", None)
     assert [one["option"] for one in plan["alternatives"]] == [
         "--target-precision int8",
-        "without --draft",
-        "--gpus 4",
+        "without --draft, --draft-kv",
+        "--gpus 4 --draft-gpus 4",
     ]
     assert command("plan", *arguments) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -412,13 +508,28 @@ def test_what_does_not_fit_has_no_line_for_vllm_but_what_would_fit(planned, caps
     assert quantized.split()[-6:] == ["58.0", "GB", "15", "of", "8,192", "tokens"]
 
 
+SAMPLED = ("--sampled-drafts", "--vocabulary", "128256")
+
+
 @pytest.mark.parametrize(
-    "gpus", [("--gpus", "2"), ("--gpus", "1", "--method", "eagle3", "--draft-gpus", "1")]
+    "more",
+    [
+        ("--gpus", "2"),
+        ("--gpus", "2", "--draft-gpus", "2"),
+        ("--gpus", "2", "--method", "draft_model"),
+        ("--gpus", "2", "--method", "eagle3", "--draft-gpus", "1"),
+        ("--gpus", "1", "--method", "eagle3", "--draft-gpus", "1"),
+        ("--gpus", "2", *SAMPLED),
+        ("--gpus", "2", "--method", "eagle3", *SAMPLED, "--draft-precision", "bf16"),
+    ],
 )
-def test_each_alternative_gives_a_line_for_vllm_with_the_room_that_was_said(planned, gpus):
+def test_each_alternative_gives_a_line_for_vllm_with_the_room_that_was_said(planned, more):
     arguments = ["--target", "70b", "--draft", "8b", "--gpu", "h100", *SHAPES]
-    arguments += ["--draft-kv", "32x8x128", *gpus]
-    for alternative in planned(*arguments, code=1)["alternatives"]:
+    arguments += ["--draft-kv", "32x8x128", *more]
+    alternatives = planned(*arguments, code=1)["alternatives"]
+
+    assert "more GPUs" in {one["change"] for one in alternatives}
+    for alternative in alternatives:
         tried = with_option(arguments, alternative["option"])
         plan = planned(*tried)
 
@@ -429,12 +540,28 @@ def test_each_alternative_gives_a_line_for_vllm_with_the_room_that_was_said(plan
 
 def with_option(arguments, option):
     """The arguments of ``plan`` with what an alternative says."""
-    first, *values = option.split()
-    if first == "without":
-        (name,) = values
-        start = arguments.index(name)
-        return [*arguments[:start], *arguments[start + 2 :]]
-    return [*arguments, first, *values]  # the last one counts
+    without = option.removeprefix("without ")
+    if without == option:
+        return [*arguments, *option.split()]  # the last one counts
+
+    left = list(arguments)
+    for name in without.split(", "):
+        start = left.index(name)
+        del left[start]
+        if start < len(left) and not left[start].startswith("--"):
+            del left[start]
+    return left
+
+
+def test_only_numbers_of_gpus_that_divide_the_attention_heads_are_alternatives(model, planned):
+    """40 heads are split over eight GPUs, not over sixteen."""
+    target = model("large", LARGE | {"hidden_size": 5120, "num_attention_heads": 40})
+    arguments = ("--target", target, "--context", 8192, "--gpus", 2)
+
+    for gigabytes, options in ((16, ["--gpus 8"]), (8, [])):
+        plan = planned(*arguments, "--gpu-memory", gigabytes, code=1)
+        more = [one["option"] for one in plan["alternatives"] if one["change"] == "more GPUs"]
+        assert more == options
 
 
 def test_vllm_does_not_start_without_room_for_one_request_of_the_whole_context(model, planned):
@@ -481,7 +608,9 @@ def test_where_no_single_change_is_enough_the_text_says_so(capsys):
     assert command("plan", "--target", "2000b", "--gpu-memory", "8") == 1
     out = capsys.readouterr().out
 
-    assert "whatever one option changes: use a smaller target" in out
+    assert "up to 16 GPUs): combine two, or use a smaller target" in out
+    assert "verdict: impossible" in out
+    assert "weights, overhead and the draft's logits leave no room for a KV cache" in out
     assert "vllm serve" not in out
 
 

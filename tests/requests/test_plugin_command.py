@@ -146,6 +146,27 @@ def test_the_doctor_names_a_vllm_that_runs_with_another_socket_or_without_the_fo
     assert f"process {other.pid} " not in text
 
 
+def test_the_doctor_says_that_it_found_no_vllm_to_compare_with(tmp_path):
+    """Otherwise its silence would read as if nothing differed."""
+    unfound = (
+        "found no running vLLM of this user (`vllm serve`, `vllm.entrypoints.*`, `dynamo.vllm`): "
+        "its socket and PYTHONPATH were not compared"
+    )
+    editor, worker = tmp_path / "7", tmp_path / "10"
+    for process, command in ((editor, b"vim\0vllm\0"), (worker, b"python3\0-m\0dynamo.vllm\0")):
+        process.mkdir()
+        (process / "cmdline").write_bytes(command)
+    (editor / "environ").touch()
+
+    # The variables of another user's process cannot be read; here they are missing.
+    assert doctor_module.differences("/run/a.sock", tmp_path) == [unfound]
+
+    (worker / "environ").write_bytes(b"SPECDEC_PLUGIN__SOCKET=/run/b.sock\0")
+    assert doctor_module.differences("/run/a.sock", tmp_path) == [
+        "vLLM's process 10 uses the socket /run/b.sock, not /run/a.sock"
+    ]
+
+
 @contextmanager
 def stand_in(command, environment):
     """A process with this command line that waits."""
@@ -163,6 +184,19 @@ def stand_in(command, environment):
         ("python -m vllm.entrypoints.cli.main serve m", True),
         ("python3 -m vllm serve m", True),
         ("vllm run-batch -i in -o out", True),
+        ("python3 -m dynamo.vllm --model m", True),
+        ("/usr/bin/python3 -um dynamo.vllm.main --model m", True),
+        ("python3 -mvllm.entrypoints.openai.api_server --model m", True),
+        ("python3 -Xdev -W ignore -mvllm serve m", True),
+        ("python3 --check-hash-based-pycs=never -m dynamo.vllm", True),
+        ("python3 /opt/venv/lib/vllm/entrypoints/openai/api_server.py --model m", True),
+        ("python3 vllm/entrypoints/cli/main.py serve m", True),
+        ("python3 /opt/dynamo/vllm/main.py --model m", True),
+        ("python3 /opt/venv/lib/vllm/entrypoints/cli/main.py bench serve", False),
+        ("python3 /opt/notvllm/entrypoints/openai/api_server.py", False),
+        ("vim /opt/vllm/entrypoints/openai/api_server.py", False),
+        ("python3 -m dynamo.frontend", False),
+        ("python3 -mpytest vllm.entrypoints.openai", False),
         ("VLLM::EngineCore    ", False),
         ("vllm bench serve --base-url http://other:8000", False),
         ("python3 /opt/venv/bin/vllm chat", False),

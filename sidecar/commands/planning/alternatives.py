@@ -10,15 +10,16 @@ from sidecar.commands.planning.memory import Deployment, Room, room
 from sidecar.commands.planning.serving import Serving
 from sidecar.commands.planning.shape import BYTES, ModelShape
 
+MOST_GPUS: Final = 16
+"""More GPUs are no alternative."""
 _SHORTEST: Final = 1024  # tokens; a shorter context is no alternative
 _FEWEST_SEQS: Final = 8
-_MOST_GPUS: Final = 16
 _QUANTIZED: Final = ("int8", "int4")
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A change with which vLLM starts.
+    """A change with which memory suffices.
 
     ``option`` is what to give to ``plan`` for it. ``room`` is for requests of ``context`` tokens.
     """
@@ -141,21 +142,27 @@ def _at(model: ModelShape, precision: str) -> ModelShape:
 def _no_draft(deployment: Deployment, serving: Serving) -> Iterator[Alternative]:
     if deployment.draft is None:
         return
-    option = "without --method mtp" if serving.method == "mtp" else "without --draft"
+    option = f"without {', '.join(serving.draft_arguments)}"
     yield from _if_it_fits("no draft", option, deployment.without_draft(), serving.context)
 
 
 def _more_gpus(deployment: Deployment, context: int) -> Iterator[Alternative]:
-    """Twice as many, four times, and so on; unknown where vLLM's log names the memory."""
+    """Twice as many, four times, and so on, of those over which vLLM can split the models.
+
+    Nothing where vLLM's log names the memory: that of more GPUs is unknown.
+    """
     if deployment.available_gib is not None:
         return
 
     is_split = deployment.draft_parallel == deployment.gpus
     gpus = 2 * deployment.gpus
-    while gpus <= _MOST_GPUS:
-        more = replace(deployment, gpus=gpus, draft_parallel=gpus if is_split else 1)
+    while gpus <= MOST_GPUS:
+        draft_parallel = gpus if is_split else 1
+        more = replace(deployment, gpus=gpus, draft_parallel=draft_parallel)
         option = f"--gpus {gpus}"
-        if deployment.draft is not None and deployment.gpus == 1:
-            option += f" --draft-gpus {gpus}"  # one may have been asked for
-        yield from _if_it_fits("more GPUs", option, more, context)
+        if deployment.draft is not None:
+            option += f" --draft-gpus {draft_parallel}"  # another number may have been asked for
+
+        if more.can_be_split:
+            yield from _if_it_fits("more GPUs", option, more, context)
         gpus *= 2

@@ -25,6 +25,11 @@ _MOST_TOKENIZER_BYTES: Final = 64 * 1024 * 1024
 _STATEFUL: Final = ("linear_attention", "mamba", "mamba2", "recurrent", "conv")
 _BY_DTYPE: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _BY_BITS: Final = {4: "int4", 8: "int8"}
+# Kinds of RoPE whose longest context is scaled already (vLLM 0.32, config/model.py,
+# ``_get_and_verify_max_len``).
+_SCALED_ROPE: Final = frozenset(
+    {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"}
+)
 
 
 def _named(*names: str) -> Any:
@@ -63,6 +68,7 @@ class _Config(BaseModel):
     use_sliding_window: bool = True
     sliding_window_pattern: PositiveInt | None = None
     longest_context: PositiveInt | None = _named("max_position_embeddings", "n_positions")
+    rope: dict[str, Any] | None = _named("rope_scaling", "rope_parameters")
     mtp_layers: int | None = _named(
         "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers"
     )
@@ -89,16 +95,18 @@ def read_model(path: Path, precision: str | None, method: str | None) -> ModelSh
 
     size = _Size(config)
     model = ModelShape(
-        name=str(path),
+        name=str(folder),
         parameters=size.head(method) if _is_head(method) else size.whole(),
         embedded=size.head_output(method) if _is_head(method) else size.embeddings(),
         precision=precision or stored or UNQUANTIZED,
         file_bytes=_file_bytes(folder) if precision in (None, stored) else None,
+        file_precision=stored,
+        heads=config.heads,
         layers=tuple(_cached(config)),
         family=config.model_type,
         vocabulary=config.vocab_size,
         tokenizer=_tokenizer(folder),
-        longest_context=config.longest_context,
+        longest_context=_longest_context(config),
         notes=tuple(_notes(config)),
     )
     return _with_mtp(model, size, config)
@@ -174,6 +182,18 @@ def _tokenizer(folder: Path) -> str | None:
     except (InputError, ValueError, LookupError, TypeError):
         return None
     return sha256(json.dumps(vocabulary, sort_keys=True).encode()).hexdigest()
+
+
+def _longest_context(config: _Config) -> int | None:
+    """The tokens that vLLM lets a request have, as it derives them; None if unknown."""
+    longest = config.longest_context
+    rope = config.rope or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    factor = rope.get("factor")
+    is_scaled = kind in _SCALED_ROPE or "gemma3" in (config.model_type or "")
+    if longest is None or is_scaled or not isinstance(factor, int | float):
+        return longest
+    return int(longest * factor)
 
 
 def _is_head(method: str | None) -> bool:

@@ -189,6 +189,12 @@ class Deployment:
             models.append((self.draft, self.draft_parallel))
         return cache_of(models, self.cache)
 
+    @property
+    def can_be_split(self) -> bool:
+        """Whether vLLM can split the attention heads of both models over their GPUs."""
+        draft_can_be = self.draft is None or self.draft.can_be_split(self.draft_parallel)
+        return draft_can_be and self.target.can_be_split(self.gpus)
+
     def without_draft(self) -> "Deployment":
         """The same target alone."""
         return replace(self, draft=None, draft_logits=0)

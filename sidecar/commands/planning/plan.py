@@ -18,8 +18,8 @@ from sidecar.commands.planning.serving import Serving, command_line
 class Plan:
     """``plain_room`` is the room without the draft, None if there is no draft.
 
-    ``command`` is the line for vLLM. Where vLLM would not start it is None, and ``alternatives``
-    are what would fit instead.
+    ``command`` is the line for vLLM, None where vLLM would not start. If only memory is short,
+    ``alternatives`` are what would fit instead.
     """
 
     deployment: Deployment
@@ -41,7 +41,10 @@ def make_plan(deployment: Deployment, serving: Serving) -> Plan:
     if deployment.draft is not None:
         plain = room(deployment.without_draft(), serving.context)
 
-    rules = tuple(checked_rules(deployment, serving.method, known))
+    rules = tuple(checked_rules(deployment, serving, known))
+    verdict = plan_verdict(rules)
+    starts = verdict != "impossible"
+    is_only_short_of_memory = not known.fits and sum(rule.is_refusal for rule in rules) == 1
     return Plan(
         deployment=deployment,
         method=serving.method,
@@ -49,8 +52,8 @@ def make_plan(deployment: Deployment, serving: Serving) -> Plan:
         room=known,
         plain_room=plain,
         rules=rules,
-        notes=tuple(remarks(deployment, serving.method)),
-        command=command_line(deployment, serving) if known.fits else None,
-        alternatives=() if known.fits else tuple(alternatives(deployment, serving)),
-        verdict=plan_verdict(known, rules),
+        notes=tuple(remarks(deployment, serving)),
+        command=command_line(deployment, serving) if starts else None,
+        alternatives=tuple(alternatives(deployment, serving)) if is_only_short_of_memory else (),
+        verdict=verdict,
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from sidecar.commands.planning.memory import Deployment, Room
+from sidecar.commands.planning.serving import KV_CACHE_DTYPES, Serving
 from sidecar.commands.planning.shape import BYTES, ModelShape
 
 PlanVerdict = Literal["good", "doubtful", "impossible"]
@@ -28,17 +29,26 @@ class RuleOfThumb:
     met: bool
     remedy: str
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether vLLM does not start because of it."""
+        return not self.met and self.source in {_VLLM, _ARITHMETIC}
 
-def plan_verdict(room: Room, rules: Sequence[RuleOfThumb]) -> PlanVerdict:
-    """The verdict that follows from the memory and the rules."""
-    if not room.fits:
+
+def plan_verdict(rules: Sequence[RuleOfThumb]) -> PlanVerdict:
+    """The verdict that follows from the rules."""
+    if any(rule.is_refusal for rule in rules):
         return "impossible"
     return "good" if all(rule.met for rule in rules) else "doubtful"
 
 
-def checked_rules(deployment: Deployment, method: str | None, room: Room) -> Iterator[RuleOfThumb]:
-    """The rules for memory, and those for a draft model's pairing; shares are of all memory."""
+def checked_rules(deployment: Deployment, serving: Serving, room: Room) -> Iterator[RuleOfThumb]:
+    """What vLLM wants, and rules of thumb for memory and for a draft model's pairing.
+
+    Shares are of all memory.
+    """
     yield _cache_rule(room)
+    yield from _limits(deployment, serving)
     share = deployment.target.weights_gb / deployment.memory_gb
     yield RuleOfThumb(
         "target's share of memory",
@@ -61,7 +71,7 @@ def checked_rules(deployment: Deployment, method: str | None, room: Room) -> Ite
         share <= _LARGEST_DRAFT,
         f"the draft takes {share:.0%} of the memory: quantize it or use a smaller one",
     )
-    if method == "draft_model":
+    if serving.method == "draft_model":
         yield _ratio(deployment.target, deployment.draft)
         yield from _alike(deployment.target, deployment.draft)
 
@@ -74,13 +84,43 @@ def _cache_rule(room: Room) -> RuleOfThumb:
         wanted = f"{room.request_gb:,.2f} GB for a request"
         source = _VLLM
 
-    remedy = "the weights leave no room for a KV cache"
+    remedy = "weights, overhead and the draft's logits leave no room for a KV cache"
     if room.gb > 0:
         remedy = "one request of the whole context does not fit into the KV cache"
 
     return RuleOfThumb(
         "room for a KV cache", f"{room.gb:,.2f} GB", wanted, source, room.fits, remedy
     )
+
+
+def _limits(deployment: Deployment, serving: Serving) -> Iterator[RuleOfThumb]:
+    """The context and the GPUs that the models' own dimensions allow, where these are known."""
+    longest = deployment.target.longest_context
+    if longest is not None:
+        yield RuleOfThumb(
+            "context",
+            f"{serving.context:,} tokens",
+            f"at most {longest:,}",
+            _VLLM,
+            serving.context <= longest,
+            f"vLLM refuses a context above the target's {longest:,} tokens: use --context {longest}"
+            " or less",
+        )
+
+    splits = [("target", deployment.target, deployment.gpus)]
+    if deployment.draft is not None and serving.method != "mtp":
+        splits.append(("draft", deployment.draft, deployment.draft_parallel))
+    for part, model, gpus in splits:
+        if model.heads is not None and gpus > 1:
+            yield RuleOfThumb(
+                f"{part}'s attention heads",
+                f"{model.heads} on {gpus} GPUs",
+                "the same on each",
+                _VLLM,
+                model.can_be_split(gpus),
+                f"vLLM cannot split the {part}'s {model.heads} attention heads over {gpus} GPUs:"
+                f" use a number of GPUs that divides {model.heads}",
+            )
 
 
 def _ratio(target: ModelShape, draft: ModelShape) -> RuleOfThumb:
@@ -118,7 +158,8 @@ def _alike(target: ModelShape, draft: ModelShape) -> Iterator[RuleOfThumb]:
             "the same",
             _VLLM,
             target.vocabulary == draft.vocabulary,
-            'vLLM refuses vocabularies of different sizes without "use_heterogeneous_vocab": true',
+            "vLLM refuses a draft model whose vocabulary has another size: use one with that of the"
+            ' target, or add "use_heterogeneous_vocab": true to vLLM\'s speculative config',
         )
 
     if target.tokenizer is not None and draft.tokenizer is not None:
@@ -133,7 +174,7 @@ def _alike(target: ModelShape, draft: ModelShape) -> Iterator[RuleOfThumb]:
         )
 
 
-def remarks(deployment: Deployment, method: str | None) -> Iterator[str]:
+def remarks(deployment: Deployment, serving: Serving) -> Iterator[str]:
     """The caveats of the numbers and the rules."""
     target = deployment.target
     draft = deployment.draft
@@ -143,20 +184,28 @@ def remarks(deployment: Deployment, method: str | None) -> Iterator[str]:
             "or --available-kv-cache to what vLLM logged as `Available KV cache memory`"
         )
 
+    unchecked = (
+        f"whether one request of {serving.context:,} tokens fits is not checked, and the line may "
+        "not start"
+    )
     if not target.layers:
-        yield "to count the cache in tokens, name the target's config.json or set --kv"
+        yield f"{unchecked}: set --kv, or name the target's config.json"
     elif draft is not None and not draft.layers:
         yield (
             "the draft's own keys and values are unknown, so no tokens are counted: "
-            "name its config.json or set --draft-kv"
+            f"{unchecked}: set --draft-kv, or name the draft's config.json"
         )
 
+    yield from _cache_remarks(deployment.cache.precision)
+    yield from _file_remarks("target", target)
     yield from target.notes
     if draft is None:
         return
 
+    if serving.method != "mtp":
+        yield from _file_remarks("draft", draft)
     yield from draft.notes
-    if method == "draft_model":
+    if serving.method == "draft_model":
         yield from _pair_remarks(target, draft)
 
     if deployment.draft_logits:
@@ -165,6 +214,35 @@ def remarks(deployment: Deployment, method: str | None) -> Iterator[str]:
             "model runner V1 does not count the draft's logits when it sizes the cache: there, "
             f"lower --gpu-memory-utilization by {share:.3f}"
         )
+
+
+def _cache_remarks(precision: str) -> Iterator[str]:
+    """What vLLM 0.32 wants for a KV cache of integers or of 4 bits (v1/attention/backends)."""
+    dtype = KV_CACHE_DTYPES[precision]
+    if precision in {"int8", "int4"}:
+        yield (
+            f"vLLM has `{dtype}` only in its Triton attention backend, and stores scales of 8 bytes"
+            " a token, layer and KV head with it, which are not counted"
+        )
+    elif precision == "fp4":
+        yield (
+            f"vLLM has `{dtype}` only in its FlashInfer backend, on GPUs that can compute with it, "
+            "and stores a scale for every 16 values with it, which is not counted"
+        )
+
+
+def _file_remarks(part: str, model: ModelShape) -> Iterator[str]:
+    """How vLLM gets weights at another precision than the files'."""
+    if not model.needs_other_files:
+        return
+
+    quantization = "give vLLM a --quantization"
+    if part == "draft":
+        quantization = 'give vLLM\'s speculative config a "quantization"'
+    yield (
+        f"the {part}'s files are {model.file_precision}: name a checkpoint at {model.precision}, "
+        f"or {quantization} that makes it on load"
+    )
 
 
 def _pair_remarks(target: ModelShape, draft: ModelShape) -> Iterator[str]:

@@ -14,6 +14,7 @@ BYTES: Final = {
 }
 """Bytes of a parameter or a cached value, without the scales of a quantization."""
 UNQUANTIZED: Final = "bf16"
+_FLOATS: Final = frozenset({"fp32", "bf16", "fp16"})  # vLLM loads each as another with --dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,13 @@ class CachedLayers:
 class ModelShape:
     """A target or a draft.
 
-    ``name`` is its path, empty if it was given by its size. ``parameters`` are all of them,
+    ``name`` is its folder, empty if it was given by its size. ``parameters`` are all of them,
     ``embedded`` those of the embedding and the output matrix, which a quantization leaves at 16
     bits; 0 if the model was given by its size. ``file_bytes`` is the size of the weights on disk,
-    None if they are not there or ``precision`` is not that of the files. ``layers`` are empty if
-    the KV cache is unknown. ``family``, ``vocabulary`` and ``tokenizer`` (a digest) are None if
-    unknown. ``notes`` say what is not counted.
+    None if they are not there or ``precision`` is not that of the files. ``file_precision`` is
+    that, None if unknown. ``layers`` are empty if the KV cache is unknown. ``heads`` are those of
+    attention. They, ``family``, ``vocabulary`` and ``tokenizer`` (a digest) are None if unknown.
+    ``notes`` say what is not counted.
     """
 
     name: str
@@ -56,6 +58,8 @@ class ModelShape:
     embedded: float = 0.0
     precision: str = UNQUANTIZED
     file_bytes: int | None = None
+    file_precision: str | None = None
+    heads: int | None = None
     layers: tuple[CachedLayers, ...] = ()
     family: str | None = None
     vocabulary: int | None = None
@@ -69,6 +73,17 @@ class ModelShape:
     def is_by_hand(self) -> bool:
         """Whether it was given by its number of parameters."""
         return not self.name
+
+    @property
+    def needs_other_files(self) -> bool:
+        """Whether no vLLM has this precision from these files without a quantization of its own."""
+        if self.file_precision is None or self.file_precision == self.precision:
+            return False
+        return not _FLOATS.issuperset((self.file_precision, self.precision))
+
+    def can_be_split(self, tensor_parallel: int) -> bool:
+        """Whether vLLM splits its attention heads over so many GPUs; true if they are unknown."""
+        return self.heads is None or self.heads % tensor_parallel == 0
 
     @property
     def billions(self) -> float:

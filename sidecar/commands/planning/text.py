@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from sidecar.commands.planning.alternatives import Alternative
+from sidecar.commands.planning.alternatives import MOST_GPUS, Alternative
 from sidecar.commands.planning.memory import Deployment, Room
 from sidecar.commands.planning.plan import Plan
 from sidecar.commands.planning.shape import ModelShape
@@ -120,13 +120,23 @@ def _cache(plan: Plan) -> list[str]:
 
 def _alternatives(plan: Plan) -> Iterator[str]:
     """What would fit, each with the option of ``plan`` that prints its line for vLLM."""
-    if not plan.alternatives:
-        yield "vLLM would not start, whatever one option changes: use a smaller target"
+    refusals = [rule for rule in plan.rules if rule.is_refusal]
+    if plan.room.fits or len(refusals) > 1:
+        yield "vLLM would not start: first change what the verdict names"
         return
 
-    yield "vLLM would not start. Each of these would fit; `plan` with its option prints the line:"
+    if not plan.alternatives:
+        yield (
+            "vLLM would not start, and none of the changes that plan tries is enough alone "
+            f"(context, KV precision, quantization, no draft, up to {MOST_GPUS} GPUs): "
+            "combine two, or use a smaller target"
+        )
+        return
+
+    yield "vLLM would not start."
+    yield "Each of these changes would fit; run `plan` again with it for vLLM's line:"
     rows = [(one.change, one.option, _gb(one.room.gb), _requests(one)) for one in plan.alternatives]
-    header = ("instead", "option", "KV cache", "requests")
+    header = ("change", "option", "KV cache", "requests")
     table = aligned(header, rows, left=(0, 1))
     yield from (f"  {line}" for line in table)
 

@@ -552,6 +552,7 @@ def test_finished_requests_without_end_wait_in_bounded_memory_whoever_sends_them
     server.poll(engines[0].counted())
 
 
+@pytest.mark.slow
 def test_finished_requests_that_wait_for_a_page_without_their_engine_take_no_room_after_it():
     """Those of the engine on the page are taken in again at once."""
     server = Server()

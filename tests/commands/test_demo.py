@@ -10,6 +10,7 @@ from tests.page import Page
 from tests.waiting import until
 
 
+@pytest.mark.slow
 async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program):
     """It shows every table of the plug-in, and no request of it has failed."""
     address = f"127.0.0.1:{free_port()}"

@@ -513,6 +513,7 @@ def output_worse():
         "SpecDecodeOutputWorse",
         at=(8, 45, 70),
         needs_prometheus=True,
+        takes_long=True,
     ).with_pods(
         ending(plain("plain", 0), 0, 20, "0.7-1"),
         speculating("four-in-a-hundred", 4, 100),

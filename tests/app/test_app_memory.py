@@ -7,6 +7,7 @@ import signal
 import socket
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 
 from tests.app.app_tools import sidecar_settings
@@ -136,6 +137,7 @@ def every_row():
     )
 
 
+@pytest.mark.slow
 async def test_clients_that_do_not_read_cost_bounded_memory(served, program, socket_path):
     """More than there may be, of the largest page, in more formats than are kept."""
     page, links, loop = long_names(), [], asyncio.get_running_loop()

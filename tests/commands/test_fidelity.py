@@ -70,6 +70,7 @@ def test_of_a_thousand_equal_pairs_at_most_five_percent_are_called_different():
 
 
 @pytest.mark.parametrize("samples", [300, 1200])
+@pytest.mark.slow
 def test_the_difference_that_is_said_to_be_noticeable_is_noticed(samples):
     """In four of five comparisons, with the change at every drafted position."""
     equal = compared(1, samples=samples)

@@ -55,6 +55,7 @@ def test_a_difference_below_one_percent_is_not_claimed_however_clear():
         assert (effects["TPOT P50"], effects["tokens/s"]) == (None, None)
 
 
+@pytest.mark.slow
 async def test_two_servers_take_turns_and_are_compared_at_once_or_later(finished, tmp_path, capsys):
     """The saved files give the same comparison, since they know that they took turns."""
     plain = SimulatorOptions(speed=8, num_speculative_tokens=0)

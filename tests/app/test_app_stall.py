@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.app.app_tools import traffic
-from tests.deploy.kubelet import commands, succeeds
+from tests.deploy.kubelet import probes, succeeds
 
 FOR_EVER = 1e9  # seconds
 STALLED_AFTER = 10  # seconds: the least that can be set
@@ -28,10 +28,10 @@ async def hangs(vllm, page):
     await page.until(is_healthy, 0, seconds=NOTICED)
 
 
-async def probes(page):
+async def pass_probes(page):
     """Whether each probe that is shipped succeeds."""
     port = urlsplit(page.url).port
-    return {await succeeds(command, port) for command in commands()}
+    return {await succeeds(probe, port) for probe in probes()}
 
 
 @pytest.mark.slow
@@ -43,11 +43,11 @@ async def test_a_crash_loop_ends_at_its_budget(vllm, sidecar):
     ):
         for _ in range(2):
             await hangs(vllm, page)
-            assert await probes(page) == {False}
+            assert await pass_probes(page) == {False}
             await vllm.restart()
 
         await hangs(vllm, page)
-        assert await probes(page) == {True}
+        assert await pass_probes(page) == {True}
         answer = await page.get("/-/engine")
 
     assert answer.status == 200

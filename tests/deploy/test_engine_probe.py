@@ -1,7 +1,7 @@
 """The liveness probe for vLLM's container restarts vLLM for nothing but the sidecar's own word."""
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +13,7 @@ from sidecar.export.web import PROBES, make_web
 from sidecar.http.server import GuardedServer, GuardOptions
 from sidecar.settings.web_config import read_web_config
 from tests.debian_servers import free_port
-from tests.deploy.kubelet import commands, succeeds
+from tests.deploy.kubelet import probes, succeeds
 from tests.export import reports
 from tests.http.certificates import Authority
 
@@ -22,9 +22,9 @@ STALLED = HealthReport(
 )
 
 
-@pytest.fixture(params=commands(), ids=["curl", "python"])
+@pytest.fixture(params=probes(), ids=["curl", "python"])
 def probe(request):
-    """Runs the probe against a port as the kubelet would; returns whether it succeeds."""
+    """Runs the probe against a port as the kubelet would; returns whether it succeeds in time."""
     return partial(succeeds, request.param)
 
 
@@ -131,3 +131,22 @@ async def test_whatever_else_answers_fails_open(probe, answer):
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         assert await probe(server.sockets[0].getsockname()[1])
+
+
+@pytest.mark.slow
+async def test_an_answer_that_trickles_fails_open(probe):
+    """A byte every 0.2 seconds, without an end, to http and https alike."""
+
+    async def trickle(_reader, writer):
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nX-Padding: ")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.2)
+
+    server = await asyncio.start_server(trickle, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+
+        assert await probe(port)

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from tests.alerts.chain_tools import Receivers, alertmanager, prometheus
-from tests.deploy.kubelet import commands, succeeds
+from tests.deploy.kubelet import probes, succeeds
 from tests.lab.conftest import page_until, sidecar
 from tests.page import Page
 from tests.waiting import until
@@ -121,10 +121,10 @@ async def only_healthy(ours):
     assert seen == {HEALTHY}
 
 
-async def probes(ours):
+async def pass_probes(ours):
     """Whether each probe that is shipped succeeds."""
     port = urlsplit(ours.url).port
-    return [await succeeds(command, port) for command in commands()]
+    return [await succeeds(probe, port) for probe in probes()]
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def on_call(http, served, tmp_path):
 
 async def stalls(vllm, ours, notified, record_property):
     """Stops the engine's process until the probe and the alert have noticed, and lets it go on."""
-    assert await probes(ours) == [True, True]
+    assert await pass_probes(ours) == [True, True]
 
     begun = time.monotonic()
     with stopped(engine_core(vllm)):
@@ -171,7 +171,7 @@ async def stalls(vllm, ours, notified, record_property):
         status = await ours.status()
         vllms_own = await Page(vllm.url).get("/health")
 
-        assert await probes(ours) == [False, False]
+        assert await pass_probes(ours) == [False, False]
         await notified.until(STALLED, "firing", None)
         record_property("notified after seconds", time.monotonic() - begun)
 
@@ -187,7 +187,7 @@ async def stalls(vllm, ours, notified, record_property):
 
     await until(works_again, seconds=60, pause=0.2)
     record_property("200 again after seconds", time.monotonic() - begun)
-    assert await probes(ours) == [True, True]
+    assert await pass_probes(ours) == [True, True]
     await notified.until(STALLED, "resolved", None)
     record_property("resolved after seconds", time.monotonic() - begun)
 

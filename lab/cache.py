@@ -1,8 +1,9 @@
 """What vLLM's own code makes of a KV cache: ``python -m lab.cache MODEL``, by the Python of vLLM.
 
-Reads a JSON list of caches: memory in bytes, block size, context, batched tokens, and the layers,
-each with its count, KV heads, values per head and window, and whether it is MLA. Prints for each
-how many blocks there are, and how many tokens vLLM says that they hold.
+Reads a JSON list of caches: memory in bytes, block size, context, batched tokens, vLLM's name of
+the cache's precision, and the layers, each with its count, KV heads, values per head, window and
+layout as ``plan`` names it. Prints for each how many blocks there are, and how many tokens vLLM
+says that they hold.
 """
 
 import json
@@ -12,15 +13,21 @@ from typing import Any
 
 import torch
 from vllm.engine.arg_utils import EngineArgs
+from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
+from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity, get_kv_cache_configs
 from vllm.v1.kv_cache_interface import (
+    AttentionSpec,
     FullAttentionSpec,
     KVCacheSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
+    SparseCacheRole,
+    get_kv_quant_mode,
 )
 
 _LAYOUT = "LBHNC"  # of vLLM's CPU and FlashAttention backends
+_FP8_DS_MLA_BYTES = 656  # as vllm/model_executor/layers/attention/mla_attention.py has it
 
 
 def main(model: str) -> None:
@@ -48,28 +55,44 @@ def capacity(model: str, cache: dict[str, Any]) -> list[int]:
     for kind in cache["layers"]:
         for _ in range(kind["count"]):
             name = f"model.layers.{len(specs)}.self_attn.attn"
-            specs[name] = layer(kind, cache["block_size"])
+            specs[name] = layer(kind, cache["block_size"], cache["precision"])
 
     (found,) = get_kv_cache_configs(config, [specs], [cache["bytes"]])
     tokens, _ = get_kv_cache_capacity(config, found)
     return [found.num_blocks, tokens]
 
 
-def layer(kind: dict[str, Any], block_size: int) -> KVCacheSpec:
+def layer(kind: dict[str, Any], block_size: int, precision: str) -> KVCacheSpec:
     """What vLLM needs to know about a layer's cache."""
+    values = kind["head_values"]
     same = {
         "block_size": block_size,
         "num_kv_heads": kind["kv_heads"],
-        "dtype": torch.bfloat16,
+        "dtype": STR_DTYPE_TO_TORCH_DTYPE[precision],
+        "kv_quant_mode": get_kv_quant_mode(precision),
     }
-    if kind["mla"]:
-        return MLAAttentionSpec(head_size=kind["head_values"], **same)
+    if kind["layout"] == "latent":
+        return MLAAttentionSpec(head_size=values, **same)
 
+    if kind["layout"] == "sparse latent":
+        packed = _FP8_DS_MLA_BYTES if precision == "fp8_ds_mla" else None
+        return MLAAttentionSpec(
+            head_size=values, cache_dtype_str=precision, state_content_bytes=packed, **same
+        )
+
+    if kind["layout"] == "indexer":
+        return MLAAttentionSpec(
+            block_size=block_size,
+            num_kv_heads=1,
+            head_size=values,
+            dtype=torch.uint8,
+            cache_role=SparseCacheRole.INDEXER,
+        )
+
+    spec: AttentionSpec = FullAttentionSpec(head_size=values // 2, **same)
     if kind["window"] is not None:
-        window = kind["window"]
-        return SlidingWindowSpec(head_size=kind["head_values"] // 2, sliding_window=window, **same)
-
-    return FullAttentionSpec(head_size=kind["head_values"] // 2, **same)
+        spec = SlidingWindowSpec(head_size=values // 2, sliding_window=kind["window"], **same)
+    return TritonAttentionBackend.customize_spec(spec)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Final
 
 from sidecar.demo.scheduler import Request, SamplingParams, Scheduler, SimulatorOptions
 
-_MEASURED: Final = (0.2, 0.8)  # of the arrivals' time: the rest fills the servers and empties them
+MEASURED: Final = (0.2, 0.8)  # of the arrivals' time: the rest fills the servers and empties them
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def capacity(options: SimulatorOptions, arrivals: Sequence[Arrival]) -> float:
 
     end = server.tokens[-1][0]
     tokens_per_request = sum(count for _, count in server.tokens) / len(arrivals)
-    return _rate([server], *(share * end for share in _MEASURED)) / tokens_per_request
+    return _rate([server], *(share * end for share in MEASURED)) / tokens_per_request
 
 
 def serve(pools: Sequence[Pool], arrivals: Sequence[Arrival]) -> Served:
@@ -166,7 +166,7 @@ def serve(pools: Sequence[Pool], arrivals: Sequence[Arrival]) -> Served:
 
 
 def _served(requests: Iterable[Request], servers: Iterable[Server], end: float) -> Served:
-    start, stop = (share * end for share in _MEASURED)
+    start, stop = (share * end for share in MEASURED)
     per_token: dict[float, list[float]] = {}
     first_token = []
     for request in requests:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.routing.fleet import Arrival, Mix, Pool, capacity, chance, serve
+from benchmarks.routing.results import relative_change
 from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.demo.step_law import LinearLaw
 
@@ -100,3 +101,10 @@ def test_arrivals_have_the_mix_and_the_rate_asked_for():
     cold = [one for one in arrivals if one.temperature == 0]
     assert len(cold) / len(arrivals) == pytest.approx(0.6, abs=0.03)
     assert {10, 20} <= {one.prompt for one in arrivals} <= set(range(10, 21))
+
+
+def test_a_change_pairs_runs_of_the_same_arrivals():
+    """All grow by a tenth, whatever their size; else ± is two standard errors of the changes."""
+    assert relative_change([11, 110], [10, 100]) == "+10% ± 0%"
+    assert relative_change([12, 110, 110], [10, 100, 110]) == "+10% ± 12%"
+    assert relative_change([9], [10]) == "-10%"

@@ -1,6 +1,7 @@
 """``plan``: memory of weights and caches, rules of thumb, and the line for vLLM."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -265,14 +266,97 @@ def test_a_precision_that_the_files_do_not_have_gets_no_line_for_the_files(model
     ],
 )
 def test_the_line_names_the_precision_of_the_cache_as_vllm_does(planned, precision, dtype):
-    """As in vLLM 0.32's CacheDType; what it stores besides is said, as it is not counted."""
+    """As in vLLM 0.32's CacheDType; a note says where only one attention backend has it."""
     plan = planned(*PAIR, "--kv-precision", precision)
 
     words = plan["command"].split()
     named = words[words.index("--kv-cache-dtype") + 1] if "--kv-cache-dtype" in words else None
     assert named == dtype
-    has_scales = any(f"`{dtype}`" in note and "not counted" in note for note in plan["notes"])
-    assert has_scales == (precision in {"int8", "int4", "fp4"})
+    is_noted = any(f"`{dtype}` only in its" in note for note in plan["notes"])
+    assert is_noted == (precision in {"int8", "int4", "fp4"})
+
+
+@pytest.mark.parametrize(
+    ("precision", "of_a_head"),
+    [("bf16", 512), ("fp8", 256), ("int8", 256 + 8), ("int4", 128 + 8), ("fp4", 128 + 16)],
+)
+def test_the_scales_of_a_quantized_cache_are_counted(planned, precision, of_a_head):
+    """Of a head with 128 values: a float for key and value each, or a byte for 16 values."""
+    plan = planned(*PAIR, *SHAPES, "--draft-kv", "32x8x128", "--kv-precision", precision)
+
+    assert plan["room"]["bytes_per_token"] == (80 + 32) * 4 * of_a_head
+
+
+@pytest.mark.parametrize(("precision", "of_a_layer"), [("bf16", 576 * 2 + 132), ("fp8", 656 + 132)])
+def test_a_sparse_mla_also_caches_the_keys_that_select_its_tokens(
+    model, planned, precision, of_a_layer
+):
+    """DeepSeek V3.2: vLLM's fp8_ds_mla, and an indexer that is at 8 bits whatever the rest is."""
+    sparse = DEEPSEEK | {"index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64}
+    arguments = ("--target", model("v32", sparse), "--gpu", "b200", "--gpus", 8)
+    arguments = (*arguments, "--kv-precision", precision, "--context", 8192)
+    plan, with_mtp = planned(*arguments), planned(*arguments, "--method", "mtp")
+
+    assert plan["room"]["bytes_per_token"] == 61 * of_a_layer
+    assert with_mtp["room"]["bytes_per_token"] == 62 * of_a_layer
+    assert any("fp8_ds_mla" in note for note in plan["notes"]) == (precision == "fp8")
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4", "fp4"])
+def test_mla_has_no_cache_of_integers_or_of_4_bits(model, planned, precision):
+    """No backend of vLLM 0.32 for MLA takes one, so there is no line."""
+    arguments = ("--target", model("v3", DEEPSEEK), "--gpu", "b200", "--gpus", 8)
+    plan = planned(*arguments, "--kv-precision", precision, code=1)
+
+    (refused,) = [rule for rule in plan["rules"] if not rule["met"]]
+    assert refused["name"] == "precision of MLA's cache"
+    assert "use --kv-precision fp8 or bf16" in refused["remedy"]
+    assert plan["command"] is None
+    assert planned(*arguments, "--kv-precision", "fp8")["command"]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "longest"),
+    [
+        ({"max_position_embeddings": 32768, "seq_length": 8192}, 8192),
+        ({"max_position_embeddings": 8192, "model_max_length": 131072}, 131072),
+        ({"max_position_embeddings": None, "max_seq_len": 4096}, 4096),
+        (
+            {
+                "max_position_embeddings": 8192,
+                "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 4.0}},
+            },
+            32768,
+        ),
+        ({"max_position_embeddings": 8192, "rope_scaling": {"type": "linear"}}, 8192),
+    ],
+)
+def test_without_a_context_it_is_the_longest_that_vllm_derives(model, planned, lengths, longest):
+    """The shortest that the configuration names, unless it has a model_max_length.
+
+    A tokenizer's own limit does not count: vLLM reads it only for models that pool.
+    """
+    target = model("8b", SMALL | lengths)
+    tokenizer = {"model_max_length": 1024}
+    (Path(target) / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    plan = planned("--target", target, "--gpu", "b200")
+
+    assert plan["context"] == longest
+    assert f"--max-model-len {longest}" in plan["command"]
+
+
+def test_a_draft_that_is_made_for_shorter_requests_is_doubtful(model, planned):
+    """EAGLE heads often name 2,048 positions; model runner V1 does not draft beyond them."""
+    head = SMALL | {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1}
+    draft = model("head", head | {"max_position_embeddings": 2048})
+    arguments = ("--target", model("8b", SMALL), "--draft", draft, "--gpu", "h100")
+
+    for context, verdict in ((2048, "good"), (2049, "doubtful")):
+        plan = planned(*arguments, "--context", context)
+        (rule,) = [one for one in plan["rules"] if one["name"] == "draft's longest context"]
+        assert rule["met"] == (verdict == "good")
+        assert plan["verdict"] == verdict
+        assert "2,048 tokens: while one request of a batch is longer" in rule["remedy"]
 
 
 @pytest.mark.parametrize(
@@ -390,6 +474,7 @@ def test_a_head_shares_the_targets_embedding(model, planned):
         "room for a KV cache",
         "context",
         "target's share of memory",
+        "draft's longest context",
         "draft's share of memory",
     ]
 

@@ -43,6 +43,7 @@ class Lab:
 
     With a ``folder`` it loads the plug-in, found ``copies`` times, each time with ``fault`` at the
     end of its text; ``socket`` is where a sidecar must listen. ``environment`` has more variables.
+    With a ``core`` it has only that one.
     """
 
     def __init__(
@@ -52,14 +53,17 @@ class Lab:
         copies: int = 1,
         fault: str = "",
         environment: Mapping[str, str] = MappingProxyType({}),
+        core: int | None = None,
     ) -> None:
         installed()  # or it says how to install it
         port = str(free_port())
+        pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
         # It dies with the tests, even if they are killed.
         self._command = [
             "setpriv",
             "--pdeathsig",
             "KILL",
+            *pinned,
             str(ROOT / "lab/serve"),
             *arguments,
             "--port",

@@ -3,12 +3,14 @@
 import json
 import os
 import subprocess
+from dataclasses import asdict
 
 import pytest
 
 from lab.installation import ROOT, installed
 from sidecar.commands.planning.config import read_model
 from sidecar.commands.planning.memory import CacheOptions, cache_of
+from sidecar.commands.planning.serving import KV_CACHE_DTYPES
 from sidecar.commands.planning.shape import CachedLayers, ModelShape
 from tests.commands.commands_tools import command
 from tests.lab.conftest import idle
@@ -61,45 +63,64 @@ async def test_the_cache_has_the_blocks_and_tokens_that_vllm_says_at_its_start(l
     assert plan["room"]["tokens"] == pytest.approx(int(info["kv_cache_size_tokens"]), rel=CLOSE)
 
 
-# Memory in bytes, context, batched tokens, and layers with (count, KV heads, values, window).
+BYTES = 50e9
+CONTEXT_OF_CACHES = 32768
+# The precision of the cache, batched tokens, and the layers.
 CACHES = {
-    "a 70B and an 8B draft of half the heads": (50e9, 8192, 2048, [(80, 8, 256), (32, 4, 256)]),
-    "Gemma 3": (50e9, 32768, 2048, [(10, 16, 256), (52, 16, 256, 1024)]),
-    "gpt-oss with an EAGLE head": (
-        50e9,
-        32768,
-        2048,
-        [(12, 8, 128), (12, 8, 128, 128), (1, 8, 128)],
+    "a 70B and an 8B draft of half the heads": (
+        *("bf16", 2048),
+        [CachedLayers(80, 8, 256), CachedLayers(32, 4, 256)],
     ),
-    "DeepSeek V3": (50e9, 32768, 8192, [(61, 1, 576)]),
-    "Mistral 7B": (50e9, 32768, 2048, [(32, 8, 256, 4096)]),
+    "the same with 8 bits": ("int8", 2048, [CachedLayers(80, 8, 256), CachedLayers(32, 4, 256)]),
+    "the same with 4 bits": ("int4", 2048, [CachedLayers(80, 8, 256), CachedLayers(32, 4, 256)]),
+    "Gemma 3": ("bf16", 2048, [CachedLayers(10, 16, 256), CachedLayers(52, 16, 256, 1024)]),
+    "gpt-oss with an EAGLE head": (
+        *("bf16", 2048),
+        [CachedLayers(12, 8, 128), CachedLayers(12, 8, 128, 128), CachedLayers(1, 8, 128)],
+    ),
+    "DeepSeek V3": ("bf16", 8192, [CachedLayers(61, 1, 576, layout="latent")]),
+    "DeepSeek V3 with 8 bits": ("fp8", 8192, [CachedLayers(61, 1, 576, layout="latent")]),
+    "DeepSeek V3.2": (
+        *("bf16", 8192),
+        [
+            CachedLayers(61, 1, 576, layout="sparse latent"),
+            CachedLayers(61, 1, 132, layout="indexer"),
+        ],
+    ),
+    "DeepSeek V3.2 with 8 bits": (
+        *("fp8", 8192),
+        [
+            CachedLayers(61, 1, 576, layout="sparse latent"),
+            CachedLayers(61, 1, 132, layout="indexer"),
+        ],
+    ),
+    "Mistral 7B": ("bf16", 2048, [CachedLayers(32, 8, 256, 4096)]),
     "windows and a draft of other heads": (
-        *(50e9, 32768, 2048),
-        [(18, 8, 128), (18, 8, 128, 128), (1, 4, 256)],
+        *("bf16", 2048),
+        [CachedLayers(18, 8, 128), CachedLayers(18, 8, 128, 128), CachedLayers(1, 4, 256)],
     ),
 }
 
 
+def named_by_vllm(precision, layers):
+    """As vLLM resolves a precision of the cache; the sparse MLA has a format of its own."""
+    if precision == "fp8" and any(one.layout == "sparse latent" for one in layers):
+        return "fp8_ds_mla"
+    return KV_CACHE_DTYPES[precision] or "bfloat16"
+
+
 def test_the_cache_of_other_models_is_as_vllms_own_code_divides_it():
-    options = CacheOptions(block_size=16)
+    """With the scales of a quantization, and with what sparse MLA stores to select tokens."""
     asked = [
         {
-            "bytes": int(size),
-            "context": context,
+            "bytes": int(BYTES),
+            "context": CONTEXT_OF_CACHES,
             "batched_tokens": batched,
-            "block_size": options.block_size,
-            "layers": [
-                {
-                    "count": count,
-                    "kv_heads": heads,
-                    "head_values": values,
-                    "window": next(iter(window), None),
-                    "mla": values == 576,
-                }
-                for count, heads, values, *window in layers
-            ],
+            "block_size": 16,
+            "precision": named_by_vllm(precision, layers),
+            "layers": [asdict(one) for one in layers],
         }
-        for size, context, batched, layers in CACHES.values()
+        for precision, batched, layers in CACHES.values()
     ]
     lab = installed()
     said = subprocess.run(
@@ -114,12 +135,11 @@ def test_the_cache_of_other_models_is_as_vllms_own_code_divides_it():
     answers = json.loads(said.stdout.splitlines()[-1])
 
     for (name, given), (_, tokens) in zip(CACHES.items(), answers, strict=True):
-        size, context, batched, layers = given
-        shape = ModelShape(
-            name=name, parameters=1, layers=tuple(CachedLayers(*layer) for layer in layers)
-        )
-        cache = cache_of([(shape, 1)], CacheOptions(block_size=16, in_flight=batched))
-        assert cache.tokens(size, context) == pytest.approx(tokens, rel=0.005), name
+        precision, batched, layers = given
+        shape = ModelShape(name=name, parameters=1, layers=tuple(layers))
+        options = CacheOptions(precision=precision, block_size=16, in_flight=batched)
+        cache = cache_of([(shape, 1)], options)
+        assert cache.tokens(BYTES, CONTEXT_OF_CACHES) == pytest.approx(tokens, rel=0.005), name
 
 
 def test_a_configuration_tells_the_size_of_the_weights():

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from sidecar.commands.arguments import read_input
-from sidecar.commands.planning.shape import UNQUANTIZED, CachedLayers, ModelShape
+from sidecar.commands.planning.shape import UNQUANTIZED, CachedLayers, CacheLayout, ModelShape
 from sidecar.errors import InputError
 
 _MOST_BYTES: Final = 16 * 1024 * 1024  # of a config.json
@@ -25,6 +25,18 @@ _MOST_TOKENIZER_BYTES: Final = 64 * 1024 * 1024
 _STATEFUL: Final = ("linear_attention", "mamba", "mamba2", "recurrent", "conv")
 _BY_DTYPE: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _BY_BITS: Final = {4: "int4", 8: "int8"}
+# Names of the longest context, of which the shortest counts (vLLM 0.32,
+# transformers_utils/model_arch_config_convertor.py, ``derive_max_model_len_and_key``).
+_LENGTHS: Final = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
+)
+_OVERRIDING_LENGTH: Final = "model_max_length"
 # Kinds of RoPE whose longest context is scaled already (vLLM 0.32, config/model.py,
 # ``_get_and_verify_max_len``).
 _SCALED_ROPE: Final = frozenset(
@@ -67,12 +79,15 @@ class _Config(BaseModel):
     sliding_window: int | None = None
     use_sliding_window: bool = True
     sliding_window_pattern: PositiveInt | None = None
-    longest_context: PositiveInt | None = _named("max_position_embeddings", "n_positions")
+    lengths: dict[str, PositiveInt | None] = {}
     rope: dict[str, Any] | None = _named("rope_scaling", "rope_parameters")
     mtp_layers: int | None = _named(
         "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers"
     )
     index_topk: int | None = None
+    index_head_dim: PositiveInt = 128
+    index_topk_freq: int = 1
+    index_topk_pattern: str | list[str] | None = None
     target_hidden_size: PositiveInt | None = None
     quantization_config: dict[str, Any] | None = None
 
@@ -131,9 +146,11 @@ def _read(file: Path) -> _Config:
         fields = json.loads(read_input(file, _MOST_BYTES))
         # Models that see images nest the language model's fields.
         nested = fields.get("text_config") or fields.get("llm_config") or {}
-        return _Config.model_validate({**fields, **nested})
+        fields = {**fields, **nested}
+        lengths = {name: fields.get(name) for name in (*_LENGTHS, _OVERRIDING_LENGTH)}
+        return _Config.model_validate({**fields, "lengths": lengths})
     except ValidationError as error:
-        missing = ", ".join(str(one["loc"][0]) for one in error.errors())
+        missing = ", ".join(str(one["loc"][-1]) for one in error.errors())
         raise InputError(f"{file}: not a decoder's config.json ({missing})") from None
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise InputError(f"{file}: not a JSON object") from None
@@ -185,15 +202,28 @@ def _tokenizer(folder: Path) -> str | None:
 
 
 def _longest_context(config: _Config) -> int | None:
-    """The tokens that vLLM lets a request have, as it derives them; None if unknown."""
-    longest = config.longest_context
-    rope = config.rope or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    factor = rope.get("factor")
-    is_scaled = kind in _SCALED_ROPE or "gemma3" in (config.model_type or "")
-    if longest is None or is_scaled or not isinstance(factor, int | float):
+    """The tokens that vLLM lets a request have, as it derives them; None if it takes any number.
+
+    vLLM 0.32 reads the tokenizer's own limit only for models that pool (config/model.py,
+    ``get_and_verify_max_len``), and so it is not read here.
+    """
+    lengths = [config.lengths.get(name) for name in _LENGTHS]
+    known = [length for length in lengths if length is not None]
+    longest = config.lengths.get(_OVERRIDING_LENGTH) or min(known, default=None)
+    if longest is None or "gemma3" in (config.model_type or ""):
         return longest
-    return int(longest * factor)
+    return int(longest * _rope_factor(config.rope or {}))
+
+
+def _rope_factor(rope: Mapping[str, Any]) -> float:
+    """How much longer a context is than the configuration says."""
+    by_kind_of_layer = [one for one in rope.values() if isinstance(one, Mapping)]
+    for one in by_kind_of_layer or (rope,):
+        kind = one.get("rope_type", one.get("type", "default"))
+        factor = one.get("factor")
+        if kind not in _SCALED_ROPE and isinstance(factor, int | float):
+            return factor
+    return 1.0
 
 
 def _is_head(method: str | None) -> bool:
@@ -206,14 +236,32 @@ def _head_dim(config: _Config) -> int:
 
 def _cached(config: _Config) -> Iterator[CachedLayers]:
     """The layers by what they cache; those that keep a state of fixed size are left out."""
-    kv_heads = config.kv_heads or config.heads
-    head_values = _head_dim(config) + (config.v_head_dim or _head_dim(config))
-    if config.kv_lora_rank:
-        kv_heads = 1
-        head_values = config.kv_lora_rank + config.qk_rope_head_dim
-
+    layers = _attention(config)
     for window, count in Counter(_windows(config)).items():
-        yield CachedLayers(count, kv_heads, head_values, window)
+        yield replace(layers, count=count, window=window)
+
+    yield from _indexer(config, config.layers)
+
+
+def _attention(config: _Config) -> CachedLayers:
+    """One layer of it, without a window."""
+    if config.kv_lora_rank:
+        latent = config.kv_lora_rank + config.qk_rope_head_dim
+        layout: CacheLayout = "sparse latent" if config.index_topk else "latent"
+        return CachedLayers(1, 1, latent, layout=layout)
+
+    key = _head_dim(config)
+    return CachedLayers(1, config.kv_heads or config.heads, key + (config.v_head_dim or key))
+
+
+def _indexer(config: _Config, count: int) -> Iterator[CachedLayers]:
+    """What selects the tokens of a sparse MLA in so many layers: a key, and a scale for 128 values.
+
+    vLLM counts it as a layer of its own.
+    """
+    if config.index_topk and config.kv_lora_rank:
+        values = config.index_head_dim + 4 * (config.index_head_dim // 128)
+        yield CachedLayers(count, 1, values, layout="indexer")
 
 
 def _windows(config: _Config) -> Iterator[int | None]:
@@ -242,8 +290,11 @@ def _notes(config: _Config) -> Iterator[str]:
             f"{len(stateful)} layers of {config.model_type} keep a state of fixed size for each "
             "request, which is not counted"
         )
-    if config.index_topk:
-        yield f"the cache of the indexer of {config.model_type}'s sparse attention is not counted"
+    if config.index_topk and (config.index_topk_pattern or config.index_topk_freq > 1):
+        yield (
+            f"some layers of {config.model_type} share the indexer of another one; one in each "
+            "layer is counted"
+        )
 
 
 def _with_mtp(target: ModelShape, size: "_Size", config: _Config) -> ModelShape:
@@ -254,15 +305,15 @@ def _with_mtp(target: ModelShape, size: "_Size", config: _Config) -> ModelShape:
     if not config.mtp_layers:
         return target
 
-    first = next(iter(target.layers), None)
     count = config.mtp_layers
+    cached = (replace(_attention(config), count=count), *_indexer(config, count))
     mtp = replace(
         target,
         name="MTP layers of the target",
         parameters=count * size.mtp_layer(),
         embedded=0.0,
         file_bytes=None,
-        layers=() if first is None else (replace(first, count=count, window=None),),
+        layers=cached,
         notes=(),
     )
     own_bytes = target.file_bytes

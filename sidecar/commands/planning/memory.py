@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sidecar.commands.planning.shape import BYTES, ModelShape
+from sidecar.commands.planning.shape import ModelShape
 
 GIB: Final = 1024**3
 LOGIT_BYTES: Final = 4
@@ -86,9 +86,10 @@ def cache_of(models: Sequence[tuple[ModelShape, int]], options: CacheOptions) ->
     if any(not model.layers for model, _ in models):
         return None
 
-    size = BYTES[options.precision]
     groups = [
-        _LayerGroup(layers.count, layers.values_per_token(parallel) * size, layers.window)
+        _LayerGroup(
+            layers.count, layers.bytes_per_token(parallel, options.precision), layers.window
+        )
         for model, parallel in models
         for layers in model.layers
     ]

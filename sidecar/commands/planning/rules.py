@@ -16,6 +16,8 @@ _GUIDE: Final = "deployment guides, not measured here"
 _VLLM: Final = "vLLM refuses to start otherwise"
 _ARITHMETIC: Final = "arithmetic"
 _VERIFICATION: Final = "drafts are compared by token id"
+_RUNNER_V1: Final = "vLLM's model runner V1"
+_LATENT_PRECISIONS: Final = frozenset({"bf16", "fp16", "fp8"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ def checked_rules(deployment: Deployment, serving: Serving, room: Room) -> Itera
     if deployment.draft is None:
         return
 
+    yield from _draft_context(deployment.draft, serving)
     share = deployment.draft_gb / deployment.memory_gb
     yield RuleOfThumb(
         "draft's share of memory",
@@ -107,6 +110,7 @@ def _limits(deployment: Deployment, serving: Serving) -> Iterator[RuleOfThumb]:
             " or less",
         )
 
+    yield from _latent_cache(deployment)
     splits = [("target", deployment.target, deployment.gpus)]
     if deployment.draft is not None and serving.method != "mtp":
         splits.append(("draft", deployment.draft, deployment.draft_parallel))
@@ -121,6 +125,50 @@ def _limits(deployment: Deployment, serving: Serving) -> Iterator[RuleOfThumb]:
                 f"vLLM cannot split the {part}'s {model.heads} attention heads over {gpus} GPUs:"
                 f" use a number of GPUs that divides {model.heads}",
             )
+
+
+def _latent_cache(deployment: Deployment) -> Iterator[RuleOfThumb]:
+    """Which precisions vLLM has for the cache of MLA, where a model has it.
+
+    Sources, of vLLM 0.32: ``supported_kv_cache_dtypes`` of v1/attention/backends/mla, and
+    ``validate_nvfp4_kv_cache_with_mla`` in config/vllm.py.
+    """
+    models = (deployment.target, deployment.draft)
+    if not any(model.has_latent_cache for model in models if model is not None):
+        return
+
+    precision = deployment.cache.precision
+    yield RuleOfThumb(
+        "precision of MLA's cache",
+        precision,
+        "bf16, fp16 or fp8",
+        _VLLM,
+        precision in _LATENT_PRECISIONS,
+        f"vLLM has no {precision} for the cache of multi-head latent attention (MLA):"
+        " use --kv-precision fp8 or bf16",
+    )
+
+
+def _draft_context(draft: ModelShape, serving: Serving) -> Iterator[RuleOfThumb]:
+    """Whether requests may outgrow what the draft was made for, where that is known.
+
+    Sources, of vLLM 0.32: ``_input_fits_in_drafter`` in v1/worker/gpu_model_runner.py, and
+    ``_maybe_override_draft_max_position_embeddings`` in config/speculative.py.
+    """
+    longest = draft.longest_context
+    if longest is None or serving.method == "mtp":
+        return
+
+    yield RuleOfThumb(
+        "draft's longest context",
+        f"{longest:,} tokens",
+        f"at least {serving.context:,}",
+        _RUNNER_V1,
+        longest >= serving.context,
+        f"the draft is made for {longest:,} tokens: while one request of a batch is longer, model"
+        " runner V1 drafts for none of them, and V2 drafts, but beyond what the draft was trained"
+        f" for: use another draft or --context {longest}, or measure with requests that long",
+    )
 
 
 def _ratio(target: ModelShape, draft: ModelShape) -> RuleOfThumb:
@@ -196,7 +244,7 @@ def remarks(deployment: Deployment, serving: Serving) -> Iterator[str]:
             f"{unchecked}: set --draft-kv, or name the draft's config.json"
         )
 
-    yield from _cache_remarks(deployment.cache.precision)
+    yield from _cache_remarks(deployment)
     yield from _file_remarks("target", target)
     yield from target.notes
     if draft is None:
@@ -216,18 +264,18 @@ def remarks(deployment: Deployment, serving: Serving) -> Iterator[str]:
         )
 
 
-def _cache_remarks(precision: str) -> Iterator[str]:
-    """What vLLM 0.32 wants for a KV cache of integers or of 4 bits (v1/attention/backends)."""
+def _cache_remarks(deployment: Deployment) -> Iterator[str]:
+    """Which of vLLM 0.32's attention backends have this cache (v1/attention/backends)."""
+    precision = deployment.cache.precision
     dtype = KV_CACHE_DTYPES[precision]
     if precision in {"int8", "int4"}:
-        yield (
-            f"vLLM has `{dtype}` only in its Triton attention backend, and stores scales of 8 bytes"
-            " a token, layer and KV head with it, which are not counted"
-        )
+        yield f"vLLM has `{dtype}` only in its Triton attention backend"
     elif precision == "fp4":
+        yield f"vLLM has `{dtype}` only in its FlashInfer backend, on GPUs that can compute with it"
+    elif precision == "fp8" and deployment.target.has_sparse_cache:
         yield (
-            f"vLLM has `{dtype}` only in its FlashInfer backend, on GPUs that can compute with it, "
-            "and stores a scale for every 16 values with it, which is not counted"
+            "the cache is counted in the layout `fp8_ds_mla` of vLLM's FlashMLA backend; that of "
+            "its FlashInfer backend, on Blackwell, takes an eighth less"
         )
 
 

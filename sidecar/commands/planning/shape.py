@@ -1,7 +1,7 @@
 """The numbers of a model that decide how much memory it takes."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 BYTES: Final = {
     "fp32": 4.0,
@@ -14,6 +14,13 @@ BYTES: Final = {
 }
 """Bytes of a parameter or a cached value, without the scales of a quantization."""
 UNQUANTIZED: Final = "bf16"
+CacheLayout = Literal["heads", "latent", "sparse latent", "indexer"]
+"""What a layer caches of a token: a key and a value for each KV head; the latent vector of
+multi-head latent attention (MLA), dense or sparse; or the 8-bit key by which sparse MLA selects."""
+_SPARSE_LATENT_FP8: Final = 656
+"""Bytes of vLLM's layout fp8_ds_mla: 512 values and 4 scales, and 64 values at 16 bits for RoPE."""
+_SCALE_BYTES: Final = 4
+_VALUES_OF_A_SCALE: Final = 16  # in NVFP4, whose scales take a byte each
 _FLOATS: Final = frozenset({"fp32", "bf16", "fp16"})  # vLLM loads each as another with --dtype
 
 
@@ -21,23 +28,45 @@ _FLOATS: Final = frozenset({"fp32", "bf16", "fp16"})  # vLLM loads each as anoth
 class CachedLayers:
     """Attention layers that cache alike.
 
-    ``head_values`` are the values cached per token and KV head: key and value, or the latent vector
-    of multi-head latent attention (MLA), which counts as one head. ``window`` is the sliding window
-    in tokens, None for full attention.
+    ``head_values`` are the values cached per token and KV head: key and value, or a vector that all
+    heads share, which counts as one head. ``window`` is the sliding window in tokens, None for full
+    attention.
     """
 
     count: int
     kv_heads: int
     head_values: int
     window: int | None = None
+    layout: CacheLayout = "heads"
 
-    def values_per_token(self, tensor_parallel: int) -> int:
-        """The values that each of so many GPUs caches per token in one layer.
+    def bytes_per_token(self, tensor_parallel: int, precision: str) -> float:
+        """What each of so many GPUs caches per token in one layer at this precision of the cache.
 
         GPUs beyond the number of heads hold copies (vLLM 0.32, config/model.py,
         ``get_num_kv_heads``).
         """
-        return max(1, self.kv_heads // tensor_parallel) * self.head_values
+        heads = max(1, self.kv_heads // tensor_parallel)
+        return heads * self._head_bytes(precision)
+
+    def _head_bytes(self, precision: str) -> float:
+        """What one KV head caches per token, with its scales.
+
+        Sources, of vLLM 0.32: ``customize_spec`` in v1/attention/backends/triton_attn.py for
+        integers and ``nvfp4_kv_cache_full_dim`` in utils/torch_utils.py for 4-bit floats; for
+        sparse MLA ``get_kv_cache_spec`` in model_executor/layers/attention/mla_attention.py, and
+        ``Indexer`` in model_executor/models/deepseek_v2.py for what selects its tokens.
+        """
+        if self.layout == "indexer":
+            return self.head_values
+        if self.layout == "sparse latent" and precision == "fp8":
+            return _SPARSE_LATENT_FP8
+
+        values = self.head_values * BYTES[precision]
+        if precision in {"int8", "int4"}:
+            return values + 2 * _SCALE_BYTES  # of the key and of the value
+        if precision == "fp4":
+            return values + self.head_values / _VALUES_OF_A_SCALE
+        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +109,16 @@ class ModelShape:
         if self.file_precision is None or self.file_precision == self.precision:
             return False
         return not _FLOATS.issuperset((self.file_precision, self.precision))
+
+    @property
+    def has_latent_cache(self) -> bool:
+        """Whether its attention is MLA."""
+        return any("latent" in layers.layout for layers in self.layers)
+
+    @property
+    def has_sparse_cache(self) -> bool:
+        """Whether its attention is MLA of selected tokens."""
+        return any(layers.layout == "sparse latent" for layers in self.layers)
 
     def can_be_split(self, tensor_parallel: int) -> bool:
         """Whether vLLM splits its attention heads over so many GPUs; true if they are unknown."""

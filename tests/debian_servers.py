@@ -78,9 +78,12 @@ class Prometheus:
         self.url = url
         self._http = http
 
-    async def instant(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """The current series: pairs of labels and value."""
-        data = await self.ask("query", query=expression)
+    async def instant(
+        self, expression: str, at: float | None = None
+    ) -> list[tuple[dict[str, str], float]]:
+        """The series at a time in Unix seconds, by default now: pairs of labels and value."""
+        moment = {} if at is None else {"time": at}
+        data = await self.ask("query", query=expression, **moment)
         return [(found["metric"], float(found["value"][1])) for found in data]
 
     async def until(

@@ -1,4 +1,7 @@
-"""``check``: what the sidecar would see, before anything is deployed."""
+"""``check``: what the sidecar would see, before anything is deployed.
+
+With ``--args``, what is wrong with a command line of vLLM, before it is used.
+"""
 
 import argparse
 import asyncio
@@ -22,6 +25,9 @@ from sidecar.commands.arguments import (
     with_sidecar_user,
     with_vllm_url,
 )
+from sidecar.commands.serve_line.findings import line_findings
+from sidecar.commands.serve_line.obsolete import NEWEST, Version, shown, vllm_version
+from sidecar.commands.serve_line.reading import read_line
 from sidecar.commands.sidecar_status import own_url, sidecar_status
 from sidecar.engine.names import Counter
 from sidecar.engine.page_source import page_source
@@ -32,6 +38,7 @@ from sidecar.log import redacted
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
 from sidecar.wording.notes import LIMITATIONS
+from sidecar.wording.numbers import counted
 from sidecar.wording.plugin import plugin_sentence
 from sidecar.wording.speed import baseline_problem
 
@@ -61,16 +68,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vllm_url(parser)
     add_sidecar_user(parser)
 
+    line = (
+        "check what this command line of vLLM says of speculation instead, such as"
+        ' "vllm serve … --speculative-config …"'
+    )
+    parser.add_argument("--args", metavar="COMMAND", help=line)
+
+    version = f"vLLM's version, for --args (default: {shown(NEWEST)})"
+    parser.add_argument(
+        "--vllm-version", type=vllm_version, default=NEWEST, metavar="VERSION", help=version
+    )
+
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Prints its findings; returns 1 if one of them is a failure, else 0.
 
     Failures: the page is unusable, a plug-in failed, its socket cannot be opened, an Alertmanager
     takes no alerts. A plug-in that is not heard is none, as only the split by temperature needs it.
+    With ``--args``, a failure is what does not work in the command line.
 
     Raises:
-        InputError: the file with the password of a sidecar that runs here cannot be used.
+        InputError: the file with the password of a sidecar that runs here cannot be used, or the
+            command line cannot be read.
     """
+    if arguments.args is not None:
+        return _check_line(arguments.args, arguments.vllm_version)
+
     settings = with_vllm_url(settings, arguments.vllm_url)
     own = with_sidecar_user(own_url(settings), arguments.user_file, os.environ)
     source = "environment variables, no file"
@@ -78,6 +101,23 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         source = f"{arguments.config} and environment variables"
     print(f"settings: valid ({source})")
     return asyncio.run(_check(settings, own))
+
+
+def _check_line(text: str, version: Version) -> int:
+    found = line_findings(read_line(text), version)
+    summary = counted(len(found.faults), "problem")
+    if not found.faults:
+        summary = (
+            "nothing removed or obsolete found; vLLM itself finds wrong or missing values when it "
+            "starts"
+        )
+
+    print(f"vLLM {shown(version)}: {summary}")
+    for fault in found.faults:
+        print(f"  {fault}")
+    for note in found.notes:
+        print(f"  note: {note}")
+    return 1 if found.faults else 0
 
 
 async def _check(settings: Settings, own: str) -> int:

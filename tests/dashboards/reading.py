@@ -76,6 +76,7 @@ def of_fleet(fleet, pods):
 
 
 def backfill(folder, samples):
+    """Writes lines of OpenMetrics where a Prometheus that starts in the folder finds them."""
     page = folder / "samples"
     with page.open("w") as file:
         file.writelines(f"{sample}\n" for sample in samples)

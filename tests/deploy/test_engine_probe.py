@@ -1,7 +1,7 @@
 """The liveness probe for vLLM's container restarts vLLM for nothing but the sidecar's own word."""
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,20 +22,29 @@ STALLED = HealthReport(
 )
 
 
-def commands():
-    """The command of each probe in the file."""
+def probes():
+    """Each probe in the file."""
     documents = yaml.safe_load_all(PROBES_FILE.read_text())
-    return [one["livenessProbe"]["exec"]["command"] for one in documents if one]
+    return [one["livenessProbe"] for one in documents if one]
 
 
-@pytest.fixture(params=commands(), ids=["curl", "python"])
+@pytest.fixture(params=probes(), ids=["curl", "python"])
 def probe(request):
-    """Runs the probe against a port as the kubelet would; returns whether it succeeds."""
+    """Runs the probe against a port as the kubelet would; returns whether it succeeds in time."""
+    command = request.param["exec"]["command"]
+    limit = request.param["timeoutSeconds"]
 
     async def run(port):
-        command = [part.replace("9911", str(port)) for part in request.param]
-        process = await asyncio.create_subprocess_exec(*command)
-        return await process.wait() == 0
+        process = await asyncio.create_subprocess_exec(
+            *(part.replace("9911", str(port)) for part in command)
+        )
+        try:
+            async with asyncio.timeout(limit):
+                return await process.wait() == 0
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            return False
 
     return run
 
@@ -124,3 +133,22 @@ async def test_whatever_else_answers_fails_open(probe, answer):
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         assert await probe(server.sockets[0].getsockname()[1])
+
+
+@pytest.mark.slow
+async def test_an_answer_that_trickles_fails_open(probe):
+    """A byte every 0.2 seconds, without an end, to http and https alike."""
+
+    async def trickle(_reader, writer):
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nX-Padding: ")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.2)
+
+    server = await asyncio.start_server(trickle, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+
+        assert await probe(port)

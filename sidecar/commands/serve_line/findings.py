@@ -1,0 +1,134 @@
+"""What does not work in a command line of vLLM, and what is worth knowing before it is used.
+
+What vLLM itself rejects at its start, with a message that says what to write, is left to vLLM.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from sidecar.commands.serve_line.obsolete import NEWEST, Version, obsolete, shown
+from sidecar.commands.serve_line.reading import ServeLine
+from sidecar.engine.methods import (
+    REJECTED,
+    can_sample_drafts,
+    follows_a_schedule,
+    given_up,
+    offers_sampled_drafts,
+    rejects_parameters,
+)
+
+_SCHEDULE: Final = "num_speculative_tokens_per_batch_size"
+_SAMPLING: Final = "draft_sample_method"
+# They assert that every step drafts num_speculative_tokens.
+_ENDED_BY_A_SCHEDULE: Final = frozenset({"suffix", "ngram_gpu", "medusa"})
+_DROPS_SCHEDULES_FROM: Final[Version] = (0, 33)
+_DATA_PARALLEL: Final = ("--data-parallel-size", "-dp")
+# Keys that keep vLLM from starting where drafts are sampled, and where that is.
+_NO_SAMPLED_DRAFTS: Final = {
+    "use_heterogeneous_vocab": "",
+    "use_local_argmax_reduction": " with model runner V2",
+}
+
+_NOT_JSON: Final = (
+    "--speculative-config is not a JSON object; in a shell, put it in single quotes: "
+    '--speculative-config \'{"method": "ngram", "num_speculative_tokens": 3}\''
+)
+_NO_METRICS: Final = (
+    "--disable-log-stats hides vLLM's metrics, so nothing can be monitored; remove it"
+)
+_OFF: Final = "speculation is off: --speculative-config is not set"
+_GREEDY: Final = (
+    "the draft picks its likeliest token at every temperature (draft_sample_method greedy, the "
+    "default), so hot requests accept less; docs/why.md says when probabilistic helps"
+)
+_PROBABILISTIC: Final = (
+    "draft_sample_method probabilistic keeps the draft's logits in GPU memory (`specdec-sidecar "
+    "plan --sampled-drafts` counts them); with model runner V1 vLLM does not plan for that, and "
+    "seeds no longer make outputs reproducible"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LineFindings:
+    """``faults`` are what does not work, ``notes`` what works but is worth knowing."""
+
+    faults: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def line_findings(line: ServeLine, version: Version) -> LineFindings:
+    """Checks a command line for this version of vLLM."""
+    return LineFindings(tuple(_faults(line, version)), tuple(_notes(line, version)))
+
+
+def _faults(line: ServeLine, version: Version) -> Iterator[str]:
+    if line.config is None:
+        yield _NOT_JSON
+
+    yield from obsolete(line, version)
+    if _SCHEDULE in line.keys:
+        yield from _schedule_faults(line, version)
+    if line.keys.get(_SAMPLING) == "probabilistic":
+        for key, where in _NO_SAMPLED_DRAFTS.items():
+            if line.is_on(key):
+                yield (
+                    f"{key} with {_SAMPLING} probabilistic keeps vLLM from starting{where}; "
+                    "remove one of the two"
+                )
+
+    if "--disable-log-stats" in line.flags:
+        yield _NO_METRICS
+
+
+def _schedule_faults(line: ServeLine, version: Version) -> Iterator[str]:
+    """Why the number of draft tokens does not follow the load, or what happens if it does."""
+    method = line.method
+    drops = version >= _DROPS_SCHEDULES_FROM and not follows_a_schedule(method, runner_v2=None)
+    if method == "custom_class":
+        yield f"{_SCHEDULE} has no effect with method {method}; remove it"
+    elif method is not None and drops:
+        yield f"model runner V1 ignores {_SCHEDULE} with method {method}; remove it"
+    elif method in _ENDED_BY_A_SCHEDULE:
+        yield (
+            f"with method {method}, {_SCHEDULE} ends the engine (AssertionError) when it changes "
+            "the number of draft tokens; remove it"
+        )
+
+    if any(line.flags.get(flag, "1") != "1" for flag in _DATA_PARALLEL):
+        yield f"{_SCHEDULE} has no effect with data parallelism; remove one of the two"
+
+
+def _notes(line: ServeLine, version: Version) -> Iterator[str]:
+    if version[:2] > NEWEST:
+        yield (
+            f"this check knows vLLM up to {shown(NEWEST)}, and does not find what later versions "
+            "removed"
+        )
+
+    if line.config == {}:
+        if not any(flag.startswith("--speculative-") for flag in line.flags):
+            yield _OFF
+        return
+
+    if not rejects_parameters(shown(version)):
+        return
+    yield f"vLLM rejects requests with {' or '.join(REJECTED)} (status 400) while it speculates"
+    lost = given_up(line.method)
+    if lost:
+        yield (
+            f"with method {line.method}, vLLM does not use {' and '.join(lost)}, which it uses by "
+            "default without speculation"
+        )
+    yield from _sampling_notes(line, version)
+
+
+def _sampling_notes(line: ServeLine, version: Version) -> Iterator[str]:
+    """How the draft chooses its tokens, where vLLM lets one choose and sampling may gain."""
+    in_parallel = line.is_on("parallel_drafting")
+    can_sample = can_sample_drafts(line.method, in_parallel=in_parallel, architectures=())
+    if not can_sample or not offers_sampled_drafts(shown(version)):
+        return
+
+    is_sampled = line.keys.get(_SAMPLING, "greedy") == "probabilistic"
+    yield _PROBABILISTIC if is_sampled else _GREEDY

@@ -1,0 +1,94 @@
+"""What a command line of vLLM says of speculation."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from sidecar.errors import InputError
+
+_CONFIG: Final = ("--speculative-config", "-sc")
+# Flags of vLLM that set one key each (0.32, engine/arg_utils.py, ``create_speculative_config``).
+_KEYS: Final = {
+    "--spec-method": "method",
+    "--spec-model": "model",
+    "--spec-tokens": "num_speculative_tokens",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServeLine:
+    """The flags of a command line, each with the word that follows it, which may be the next flag.
+
+    ``config`` is what ``--speculative-config`` and its like say, empty if nothing does, None if it
+    is not a JSON object.
+    """
+
+    flags: Mapping[str, str]
+    config: Mapping[str, Any] | None
+
+    @property
+    def keys(self) -> Mapping[str, Any]:
+        """The keys of the speculative configuration, as far as it can be read."""
+        return self.config or {}
+
+    @property
+    def method(self) -> str | None:
+        """The method of speculation; None if the line leaves it to vLLM."""
+        named = self.keys.get("method")
+        return named if isinstance(named, str) else None
+
+    def is_on(self, key: str) -> bool:
+        """Whether a key of the configuration that is true or false is true."""
+        return str(self.keys.get(key, False)).lower() not in {"false", "0"}
+
+
+def read_line(text: str) -> ServeLine:
+    """Reads a command line as a shell and vLLM do.
+
+    Like vLLM, it takes underscores for hyphens in flags, and keys of the configuration after a dot.
+
+    Raises:
+        InputError: it is empty, or a quote is not closed.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"--args: {error}") from None
+    if not words:
+        raise InputError("--args: the command line is empty")
+
+    flags: dict[str, str] = {}
+    config: dict[str, Any] | None = {}
+    for word, following in pairwise((*words, "")):
+        name, equals, given = word.partition("=")
+        value = given if equals else following
+        flag, dot, key = name.partition(".")
+        flag = flag.replace("_", "-")
+
+        if flag in _CONFIG and not dot:
+            config = _json_object(value)
+        elif flag in _CONFIG:
+            config = (config or {}) | {_underscored(key): value}
+        elif flag in _KEYS:
+            config = (config or {}) | {_KEYS[flag]: value}
+        elif flag.startswith("-"):
+            flags[flag] = value
+
+    return ServeLine(flags, config)
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(config, dict):
+        return None
+    return {_underscored(key): value for key, value in config.items()}
+
+
+def _underscored(key: str) -> str:
+    return key.replace("-", "_")

@@ -1,0 +1,181 @@
+"""``check --args``: what is said of vLLM's command lines as old and new guides have them."""
+
+import json
+
+import pytest
+
+from sidecar.commands.serve_line.findings import line_findings
+from sidecar.commands.serve_line.reading import read_line
+from tests.commands.commands_tools import command
+
+SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 2, 3], [3, 16, 0]]}
+SAMPLED = {"draft_sample_method": "probabilistic"}
+GOOD = """vllm serve m --speculative-config
+    '{"method": "draft_model", "model": "d", "num_speculative_tokens": 3}'"""
+
+
+def found(line, version=(0, 32)):
+    return line_findings(read_line(line), version)
+
+
+def config(**keys):
+    return f"vllm serve m --speculative-config '{json.dumps(keys)}'"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        GOOD,
+        config(method="ngram", num_speculative_tokens=3, prompt_lookup_max=4),
+        config(model="RedHatAI/x.eagle3"),
+        "vllm serve m -sc.method ngram -sc.num_speculative_tokens 3",
+        "vllm serve m --speculative_config.method=suffix",
+        "vllm serve m --spec-method ngram --spec-tokens 3",
+        config(method="eagle3", use_local_argmax_reduction=False, **SAMPLED),
+        config(method="eagle3", **SCHEDULE) + " --data-parallel-size 1",
+        "python -m vllm.entrypoints.openai.api_server --model m -tp 4 -sc.method mtp",
+    ],
+)
+def test_a_valid_line_has_no_fault(line):
+    """In each way in which vLLM takes its speculative configuration."""
+    checked = found(line)
+
+    assert checked.faults == ()
+    rejected = "vLLM rejects requests with min_p or logit_bias (status 400) while it speculates"
+    assert checked.notes[0] == rejected
+
+
+def test_a_line_without_speculation_has_one_note():
+    assert found("vllm serve m -tp 4") == found("vllm serve m")
+    assert found("vllm serve m").notes == ("speculation is off: --speculative-config is not set",)
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("vllm serve m --speculative_model d", "--speculative-model was removed"),
+        (
+            "vllm serve m --num-speculative-tokens=3",
+            "--speculative-config '{\"num_speculative_tokens\": …}'",
+        ),
+        (
+            "vllm serve m --speculative-disable-by-batch-size 4",
+            "num_speculative_tokens_per_batch_size (0.24 and later)",
+        ),
+        ("vllm serve m --draft-model d", "--draft-model has never existed in vLLM"),
+        ("vllm serve m --use-v2-block-manager", "belonged to the V0 engine"),
+        ("vllm serve m --speculative-config ngram", "not a JSON object"),
+        ("vllm serve m --speculative-config", "not a JSON object"),
+        ("vllm serve m --speculative-config '[1]'", "not a JSON object"),
+        (config(draft_model="d", num_speculative_tokens=3), "the key draft_model has never"),
+        (
+            config(method="ngram", num_speculative_tokens=3, disable_by_batch_size=4),
+            "the key disable_by_batch_size has had no effect since 0.10",
+        ),
+        ("vllm serve m -sc.speculative-model=d", "use model instead"),
+        (GOOD + " --disable-log-stats", "hides vLLM's metrics"),
+        (config(method="suffix", **SCHEDULE), "ends the engine (AssertionError)"),
+        (config(method="custom_class", **SCHEDULE), "has no effect with method custom_class"),
+        (
+            config(method="eagle3", **SCHEDULE) + " --data_parallel_size=2",
+            "has no effect with data parallelism",
+        ),
+        (config(method="eagle3", **SCHEDULE) + " -dp 2", "no effect with data parallelism"),
+        (config(method="eagle3", max_model_len=4096), "is ignored by model runner V2"),
+        (
+            config(method="eagle3", use_local_argmax_reduction=True, **SAMPLED),
+            "keeps vLLM from starting with model runner V2",
+        ),
+        (
+            "vllm serve m -sc.draft_sample_method probabilistic -sc.use-heterogeneous-vocab=true",
+            "use_heterogeneous_vocab with draft_sample_method probabilistic",
+        ),
+    ],
+)
+def test_what_does_not_work_is_said_with_what_to_write(line, fault):
+    """One fault each, of flags, keys, methods and what does not go together."""
+    (said,) = found(line).faults
+    assert fault in said
+
+
+@pytest.mark.parametrize(
+    ("line", "version", "fault"),
+    [
+        (config(method="medusa", model="d"), (0, 32, 1), None),
+        (
+            config(method="medusa", model="d"),
+            (0, 33),
+            "the method medusa was removed in about 0.33; use eagle3 or mtp",
+        ),
+        ("vllm serve m --num-speculative-tokens 3", (0, 8, 2), None),
+        (config(method="dspark", **SCHEDULE), (0, 32), None),
+        (
+            config(method="dspark", **SCHEDULE),
+            (0, 33),
+            f"model runner V1 ignores {next(iter(SCHEDULE))} with method dspark; remove it",
+        ),
+    ],
+)
+def test_a_line_is_judged_by_the_version(line, version, fault):
+    assert found(line, version).faults == (() if fault is None else (fault,))
+
+
+@pytest.mark.parametrize(
+    ("keys", "version", "noted"),
+    [
+        ({"method": "eagle3"}, (0, 32), "docs/why.md says when probabilistic helps"),
+        ({"method": "eagle3", **SAMPLED}, (0, 32), "plan --sampled-drafts` counts them"),
+        ({"method": "eagle3"}, (0, 21), None),  # without draft_sample_method
+        ({"method": "eagle3", "parallel_drafting": True}, (0, 32), None),
+        ({"method": "ngram_gpu"}, (0, 32), None),
+        ({"method": "suffix"}, (0, 32), "does not use async scheduling and model runner V2, which"),
+        ({"method": "suffix"}, (0, 12), None),
+    ],
+)
+def test_what_a_method_gives_up_and_how_it_drafts_is_noted(keys, version, noted):
+    """Beside the note on refused parameters, which vLLM 0.12 does not refuse."""
+    notes = [note for note in found(config(**keys), version).notes if "status 400" not in note]
+    assert [noted in note for note in notes] == ([] if noted is None else [True])
+
+
+@pytest.mark.parametrize(("version", "known"), [((0, 33, 1), True), ((0, 34), False)])
+def test_a_version_past_the_table_is_noted(version, known):
+    note = "this check knows vLLM up to 0.33, and does not find what later versions removed"
+    assert (note in found(GOOD, version).notes) == (not known)
+
+
+def test_the_command_prints_what_it_finds_and_its_code_says_whether_the_line_works(capsys):
+    """Without reading vLLM's page."""
+    assert command("check", "--args", GOOD) == 0
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "vLLM 0.33: nothing removed or obsolete found; vLLM itself finds wrong or missing values "
+        "when it starts"
+    )
+
+    line = "vllm serve m --speculative-model d"
+    assert command("check", "--args", line, "--vllm-version", "v0.32.0") == 1
+    summary, fault = capsys.readouterr().out.splitlines()
+    assert summary == "vLLM 0.32.0: 1 problem"
+    assert fault == (
+        "  --speculative-model was removed in about 0.8.3; "
+        "use --speculative-config '{\"model\": …}'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--args", "vllm serve 'm"), "--args: No closing quotation"),
+        (("--args", " "), "--args: the command line is empty"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_refused(capsys, arguments, reason):
+    assert command("check", *arguments) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_a_version_that_is_none_is_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command("check", "--args", GOOD, "--vllm-version", "latest")
+
+    assert "expected a version such as 0.32" in capsys.readouterr().err

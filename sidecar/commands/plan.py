@@ -74,7 +74,13 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
 
 def _add_gpus(parser: argparse.ArgumentParser) -> None:
     gpu = parser.add_mutually_exclusive_group(required=True)
-    gpu.add_argument("--gpu", choices=tuple(GPUS), metavar="NAME", help=f"one of {', '.join(GPUS)}")
+    gpu.add_argument(
+        "--gpu",
+        type=str.lower,
+        choices=tuple(GPUS),
+        metavar="NAME",
+        help=f"one of {', '.join(GPUS)}",
+    )
 
     memory = number_up_to(1e5, "gigabytes, such as 80")
     gpu.add_argument(
@@ -217,7 +223,9 @@ def _method(arguments: argparse.Namespace) -> str | None:
         raise InputError(f"--method={method}: has no --draft")
     if method is not None or arguments.draft is None:
         return method
-    return "draft_model" if _is_size(arguments.draft) else method_of(Path(arguments.draft))
+    if _is_size(arguments.draft):
+        return "draft_model"
+    return method_of(_files(arguments.draft, "--draft"))
 
 
 def _target(arguments: argparse.Namespace) -> ModelShape:
@@ -258,8 +266,24 @@ def _model(
             layers=cached,
         )
 
-    model = read_model(Path(given), precision, method)
+    model = read_model(_files(given, argument), precision, method)
     return model if layers is None else replace(model, layers=(layers,))
+
+
+def _files(given: str, argument: str) -> Path:
+    """The folder or the file that is given.
+
+    Raises:
+        InputError: it does not exist.
+    """
+    path = Path(given)
+    if not path.exists():
+        raise InputError(
+            f"{argument}={given}: no such folder or file. plan downloads nothing: fetch the model's"
+            " config.json (`hf download MODEL config.json --local-dir DIR`) and name DIR, or give"
+            " its size, such as 32b"
+        )
+    return path
 
 
 def _is_size(given: str) -> bool:

@@ -752,7 +752,6 @@ def test_where_no_single_change_is_enough_the_text_says_so(capsys):
     ("arguments", "reason"),
     [
         (("--target", "0b"), "--target: not a number of parameters"),
-        (("--target", "nowhere"), "nowhere"),
         (("--target", "70b", "--method", "eagle3"), "--method=eagle3: needs --draft"),
         (("--target", "70b", "--method", "mtp"), "names no MTP layers"),
         (("--target", "70b", "--method", "ngram", "--draft", "8b"), "--method=ngram: has no"),
@@ -764,6 +763,29 @@ def test_arguments_that_do_not_fit_together_are_refused(capsys, arguments, reaso
     """With the argument to add or to leave out."""
     assert command("plan", "--gpu", "h100", *arguments) == 2
     assert reason in capsys.readouterr().err
+
+
+def test_a_models_name_is_not_downloaded_but_the_message_says_how(capsys):
+    """As people know it from vLLM's command line."""
+    for arguments in (
+        ("--target", "Qwen/Qwen3-32B"),
+        ("--target", "32b", "--draft", "Qwen/Qwen3-32B"),
+    ):
+        assert command("plan", "--gpu", "H100", *arguments) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"{arguments[-2]}=Qwen/Qwen3-32B: no such folder or file.")
+        assert "`hf download MODEL config.json --local-dir DIR`" in said
+
+
+def test_a_folder_without_weights_is_not_what_vllm_can_load(model, planned):
+    """Where only the config.json was fetched; the line then needs the model's name."""
+    with_weights = model("with", SMALL, weights=1000)
+    without = model("without", SMALL)
+
+    for target, is_noted in ((with_weights, False), (without, True)):
+        plan = planned("--target", target, "--gpu", "H100")
+        notes = [note for note in plan["notes"] if f"{target} has no *.safetensors" in note]
+        assert bool(notes) == is_noted
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"hidden_size": "x"}', "[" * 100_000])

@@ -295,8 +295,13 @@ def _cache_remarks(deployment: Deployment) -> Iterator[str]:
 
 
 def _file_remarks(part: str, model: ModelShape) -> Iterator[str]:
-    """How vLLM gets weights at another precision than the files'."""
+    """Where vLLM gets the weights, if not from the folder that was named as they are."""
     if not model.needs_other_files:
+        if not model.has_weights:
+            yield (
+                f"{model.name} has no *.safetensors: in the line, write the name under which vLLM "
+                f"finds the {part}"
+            )
         return
 
     quantization = "give vLLM a --quantization"

@@ -100,6 +100,7 @@ async def test_json_has_the_comparison(finished):
     assert (document["comparison"]["before"], document["comparison"]["after"]) == urls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("drafted", "verdict"), [(3, "net_positive"), (0, None)])
 async def test_beside_a_vllm_without_speculation_time_decides_and_not_the_acceptance(
     finished, drafted, verdict

@@ -357,6 +357,8 @@ async def test_the_checklist_and_what_to_try_are_printed_as_on_the_page(reported
     text = await reported(tree)
 
     assert text.count(page["conclusion"]) == 1
+    assert f"model {tree.models[0].model_name}: does not speculate" in text.splitlines()
+    assert "insufficient_data by acceptance" not in text
     assert "temperatures" in text
     assert "median 0; 0% up to 0.5, 100% above 0.8" in text
     for candidate in page["candidates"]:

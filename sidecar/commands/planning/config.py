@@ -123,6 +123,7 @@ def read_model(path: Path, precision: str | None, method: str | None) -> ModelSh
         tokenizer=_tokenizer(folder),
         longest_context=_longest_context(config),
         notes=tuple(_notes(config)),
+        has_weights=_file_bytes(folder) is not None,
     )
     return _with_mtp(model, size, config)
 

@@ -328,6 +328,7 @@ def test_layers_with_a_window_may_have_more_heads(target):
     [
         {"mamba_d_state": 64},
         {"layers_block_type": ["mamba", "hybrid"] * 16},
+        {"layer_types": ["sliding_attention", "compressed_sparse_attention"] * 16},
         {"hybrid_override_pattern": "M-X*" * 8},
         {"block_configs": [{"attention": {"no_op": True}}]},
         {"linear_attn_config": {"num_heads": 32, "head_dim": 128}},

@@ -105,7 +105,9 @@ def _model(model: _Json, layout: _Layout, shown: str) -> Iterator[str]:
     window = recent if judgement["by_speedup"] else judgement["judged"] or recent
     over = f" over {window['seconds']:,.0f} s" if window["seconds"] else ""
     yield ""
-    yield f"model {model['model_name']}: {judgement['verdict']} by {judgement['basis']}{over}"
+    verdict = f"{judgement['verdict']} by {judgement['basis']}{over}"
+    is_plain = model["checklist"] is not None
+    yield f"model {model['model_name']}: {'does not speculate' if is_plain else verdict}"
     for header, rows in model["tables"]:
         yield from ("", *layout.table(header, rows))
 

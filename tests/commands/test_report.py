@@ -50,6 +50,14 @@ def reported(capsys, served):
     return run
 
 
+async def test_a_model_that_does_not_speculate_has_no_verdict_on_drafts(reported):
+    """There is nothing to judge, now or later."""
+    text = await reported(report(plain_model(GOOD, LIGHT)))
+
+    assert "model demo: does not speculate" in text.splitlines()
+    assert "insufficient_data" not in text
+
+
 async def test_it_says_how_the_last_replies_ended(reported):
     shares = {"normal": 0.5, "loop": 0.38, "empty": 0.12}
     tree = report(model(temperature("0"), endings=EndingsReport(requests=1200, shares=shares)))

@@ -50,14 +50,6 @@ def reported(capsys, served):
     return run
 
 
-async def test_a_model_that_does_not_speculate_has_no_verdict_on_drafts(reported):
-    """There is nothing to judge, now or later."""
-    text = await reported(report(plain_model(GOOD, LIGHT)))
-
-    assert "model demo: does not speculate" in text.splitlines()
-    assert "insufficient_data" not in text
-
-
 async def test_it_says_how_the_last_replies_ended(reported):
     shares = {"normal": 0.5, "loop": 0.38, "empty": 0.12}
     tree = report(model(temperature("0"), endings=EndingsReport(requests=1200, shares=shares)))
@@ -376,6 +368,8 @@ async def test_the_checklist_and_what_to_try_are_printed_as_on_the_page(reported
     text = await reported(tree)
 
     assert text.count(page["conclusion"]) == 1
+    assert f"model {tree.models[0].model_name}: does not speculate" in text.splitlines()
+    assert "insufficient_data by acceptance" not in text
     assert "temperatures" in text
     assert "median 0; 0% up to 0.5, 100% above 0.8" in text
     for candidate in page["candidates"]:

@@ -15,11 +15,10 @@ from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.engine.names import Gauge, Phase
-from sidecar.requests.tables import EMPTY, LOOP
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import TONES, effect, leaning_effect, per_step, times_as_fast
 from sidecar.wording.findings import explanations
-from sidecar.wording.findings.endings import REPEAT
+from sidecar.wording.findings.endings import endings_sentence
 from sidecar.wording.findings.explanation import Explanation
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
@@ -142,6 +141,9 @@ def model_section(
     model: ModelReport, thresholds: Thresholds, plugin: PluginReport, said: str
 ) -> str:
     """Everything known about one model, across its engines; does not repeat what is in ``said``."""
+    if model.checklist is not None:
+        return _plain(model, plugin, said)
+
     judged = model.judgement
     notes = "".join(f"<div class=advice>{marked(note)}</div>" for note in model_notes(model))
     if model.no_split is None:
@@ -159,19 +161,24 @@ def model_section(
     )
 
 
+def _plain(model: ModelReport, plugin: PluginReport, said: str) -> str:
+    """What is known of a model that does not speculate, so that there is nothing to judge."""
+    ended = endings_sentence(model)
+    replies = f'<p class="facts">{ended}</p>' if ended else ""
+    split = "" if model.no_split is None else _no_split(model.no_split, plugin, said)
+    name = escape(model.model_name)
+    return f"<h2>{name} <small>does not speculate</small></h2>{replies}{split}"
+
+
 def _outputs(model: ModelReport) -> str:
     """How outputs end, and the page on whether they are still right; empty without drafts."""
     if not seen(model.judgement).draft_tokens:
         return ""
 
-    ended = ""
-    if (endings := model.endings) is not None:
-        ended = (
-            f"Of the last {endings.requests:,} replies, {percent(endings.shares[LOOP])} {REPEAT}"
-            f" and {percent(endings.shares[EMPTY])} are empty. "
-        )
+    ended = endings_sentence(model)
+    said = " ".join(filter(None, (ended, "Speed says nothing about the text.")))
     link = f'<a href="{FIDELITY}">Is it still what the model says without speculation?</a>'
-    return f'<div class="facts">{ended}Speed says nothing about the text. {link}</div>'
+    return f'<div class="facts">{said} {link}</div>'
 
 
 def _why(model: ModelReport) -> str:

@@ -215,16 +215,14 @@ async def test_a_server_made_to_loop_is_named_and_the_model_s_own_loops_are_not(
     broken = lab("draft_model", "--target", str(peaked), *PRECISE, folder=folder / "broken")
     await broken.start()
     async with sidecar(broken, baseline_file=baseline) as ours, traffic(broken.url):
-        last = {}
+        known = []
 
         async def is_named():
-            (last["model"],) = (await ours.status())["models"]
+            known[:] = [model["endings"] for model in (await ours.status())["models"]]
             return await bad_endings(ours)
 
         begun = time.monotonic()
-        await until(
-            is_named, {"looping"}, seconds=300, pause=1, detail=lambda: last["model"]["endings"]
-        )
+        await until(is_named, {"looping"}, seconds=300, pause=1, detail=lambda: known)
         (model,) = (await ours.status())["models"]
         page = await ours()
         record_property("named after seconds of traffic", time.monotonic() - begun)

@@ -289,6 +289,8 @@ def test_which_layers_have_experts(target, fields, with_experts):
         (PLAIN | {"attn_type_list": [0, 0, 0, 1] * 8}, 8, 24),
         (PLAIN | {"attn_layer_indices": [9, 18, 27], "mamba_d_state": 128}, 3, 29),
         (PLAIN | {"layers_block_type": ["mamba", "mamba", "mlp", "attention"] * 8}, 8, 16),
+        (PLAIN | {"layer_group_size": 8}, 4, 28),
+        (PLAIN | {"layer_group_size": 0}, 32, 0),
         (PLAIN | {"num_kv_shared_layers": 12}, 20, 0),
         (PLAIN, 32, 0),
     ],
@@ -300,6 +302,17 @@ def test_which_layers_cache_and_which_keep_a_state(target, config, caching, stat
     assert sum(layers["count"] for layers in read["layers"]) == caching
     said = [note for note in read["notes"] if note.startswith(f"{states} layers of ")]
     assert len(said) == (states > 0)
+
+
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [(QWEN3_NEXT, "1.1 MB"), (NEMOTRON_9B, "2.7 MB"), (JAMBA, "0.31 MB"), (KIMI_LINEAR, "1.1 MB")],
+)
+def test_the_note_about_a_state_has_its_size(target, config, size):
+    """Of the convolution and of the recurrence, as vLLM's MambaStateShapeCalculator has them."""
+    (note,) = [one for one in target(config)["notes"] if "keep a state" in one]
+
+    assert f"not counted ({size} a layer at 16 bits" in note
 
 
 def test_layers_with_a_window_may_have_more_heads(target):
@@ -317,6 +330,7 @@ def test_layers_with_a_window_may_have_more_heads(target):
     [
         {"mamba_d_state": 64},
         {"layers_block_type": ["mamba", "hybrid"] * 16},
+        {"layer_types": ["sliding_attention", "compressed_sparse_attention"] * 16},
         {"hybrid_override_pattern": "M-X*" * 8},
         {"block_configs": [{"attention": {"no_op": True}}]},
         {"linear_attn_config": {"num_heads": 32, "head_dim": 128}},

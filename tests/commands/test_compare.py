@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from sidecar.commands.distributions import confidence_factor
 from sidecar.commands.load.comparison import compare
-from sidecar.commands.load.metrics import confidence_factor
 from sidecar.commands.load.sweep_result import encode
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_level, sweep_of

@@ -21,8 +21,8 @@ class Sample(NamedTuple):
     """Times in seconds, and vLLM's own numbers; without those in the reply, ``drafts`` is None.
 
     ``ttft`` is the time to the first token, ``tpot`` the time per output token after it; None if
-    unknown. ``histogram[j]`` counts the verification steps that accepted j tokens. Saved as an
-    array in the fields' order.
+    unknown. ``histogram[j]`` counts the verification steps that accepted j tokens. ``prompt`` is
+    the number of the prompt in its file, None if unknown. Saved as an array in the fields' order.
     """
 
     temperature: float
@@ -33,6 +33,7 @@ class Sample(NamedTuple):
     draft_tokens: int = 0
     accepted_tokens: int = 0
     histogram: tuple[int, ...] = ()
+    prompt: int | None = None
 
     @property
     def positions(self) -> list[int]:

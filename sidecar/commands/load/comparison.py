@@ -4,15 +4,15 @@ The error of a speed comes from the differences between the rounds of a sweep, s
 anything that slows the machine down for a while. Where the two servers took turns, it comes from
 the differences between rounds of the two, which are the same if both are slowed down. Fewer than
 four rounds do not show how much two runs of one server differ, so no speed is claimed from them.
-Acceptance does not depend on the machine's speed: its error is that of requests drawn at random.
+Acceptance does not depend on the machine's speed: its error is that of prompts drawn at random.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
-from math import ceil
 from typing import Final, Literal, NamedTuple
 
+from sidecar.commands.load.by_prompt import change_by_prompt, prompt_values
 from sidecar.commands.load.conclusion import (
     ACCEPTED,
     Effect,
@@ -43,7 +43,6 @@ from sidecar.commands.load.sweep_result import (
 from sidecar.wording.numbers import aligned, latency
 
 _CONFIDENCE: Final = 0.95  # probability that none of the claimed differences is spurious
-_MOST_BATCHES: Final = 20
 # Relative; smaller differences are not claimed, since a machine may drift between two sweeps. Of
 # servers that took turns only what two machines of one kind may differ by anyway is not claimed.
 _SMALLEST: Final = 0.03
@@ -178,24 +177,58 @@ def _change(
     is_alike: bool,
     in_turns: bool,
 ) -> MetricChange:
-    before = _interval(metric, pair.before, confidence)
-    after = _interval(metric, pair.after, confidence)
-    change = relative_change(before, after)
-    gap = difference(before, after)
+    compared = _speeds
+    if metric in ACCEPTED:
+        compared = _accepted
+    elif in_turns:
+        compared = _speeds_in_turns
 
-    is_paired = in_turns and metric not in ACCEPTED
-    if is_paired:
-        rounds = paired(_by_round(metric, pair.before), _by_round(metric, pair.after))
-        change = paired_change(rounds, confidence) or without_error(change)
-        gap = paired_difference(rounds, confidence)
-
+    before, after, change, gap = compared(metric, pair, confidence)
     if not is_alike:
         change = None
         gap = None
 
-    smallest = _SMALLEST_IN_TURNS if is_paired else _SMALLEST
+    smallest = _SMALLEST_IN_TURNS if compared is _speeds_in_turns else _SMALLEST
     effect = _effect(metric, change, gap, smallest)
     return MetricChange(pair.before.level, metric, before, after, change, gap, effect)
+
+
+class _Compared(NamedTuple):
+    """A metric on both sides, the relative change and the difference."""
+
+    before: Interval | None
+    after: Interval | None
+    change: Interval | None
+    difference: Interval | None
+
+
+def _accepted(metric: str, pair: _Pair, confidence: float) -> _Compared:
+    """What does not depend on the machine's speed, by prompt."""
+    value = METRICS[metric].value
+    before = prompt_values(metric, value(pair.before.whole), pair.before)
+    after = prompt_values(metric, value(pair.after.whole), pair.after)
+    change, gap = change_by_prompt(before, after, confidence)
+    return _Compared(
+        None if before is None else before.interval(confidence),
+        None if after is None else after.interval(confidence),
+        change,
+        gap,
+    )
+
+
+def _speeds(metric: str, pair: _Pair, confidence: float) -> _Compared:
+    """By how the rounds of each sweep differ."""
+    before = _interval(metric, pair.before, confidence)
+    after = _interval(metric, pair.after, confidence)
+    return _Compared(before, after, relative_change(before, after), difference(before, after))
+
+
+def _speeds_in_turns(metric: str, pair: _Pair, confidence: float) -> _Compared:
+    """By how the rounds' own changes differ."""
+    before, after, separate, _ = _speeds(metric, pair, confidence)
+    rounds = paired(_by_round(metric, pair.before), _by_round(metric, pair.after))
+    change = paired_change(rounds, confidence) or without_error(separate)
+    return _Compared(before, after, change, paired_difference(rounds, confidence))
 
 
 def _effect(
@@ -216,20 +249,8 @@ def _effect(
 
 
 def _interval(name: str, level: LevelResult, confidence: float) -> Interval | None:
-    """The metric's value, with the error that follows from that of its parts."""
-    value = METRICS[name].value
-    whole = level.whole
-    if name not in ACCEPTED:
-        return estimate(value(whole), _by_round(name, level), confidence)
-
-    # They do not depend on the machine's speed.
-    size = ceil(len(whole.samples) / _MOST_BATCHES)
-    starts = range(0, len(whole.samples) - size + 1, size)
-    batches = [
-        replace(whole, samples=whole.samples[start : start + size], counted=None)
-        for start in starts
-    ]
-    return estimate(value(whole), map(value, batches), confidence)
+    """The metric's value, with the error that follows from that of its rounds."""
+    return estimate(METRICS[name].value(level.whole), _by_round(name, level), confidence)
 
 
 def _by_round(name: str, level: LevelResult) -> list[float | None]:

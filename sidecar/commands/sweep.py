@@ -30,7 +30,7 @@ from sidecar.commands.arguments import (
 from sidecar.commands.load.comparison import Comparison, compare, comparison_text
 from sidecar.commands.load.measure import SweepOptions, measure_in_turns
 from sidecar.commands.load.metrics import ACCEPTANCE, METRICS, TIMES
-from sidecar.commands.load.mixture import mix_changes, mix_text, mixed_levels
+from sidecar.commands.load.mixture import check_mix, mix_changes, mix_text, mixed_levels
 from sidecar.commands.load.sweep_result import (
     LevelResult,
     Measurement,
@@ -67,6 +67,10 @@ _WHAT_TO_CHANGE: Final = (
     "`specdec-sidecar report` says it."
 )
 _NO_DRAFTS: Final = "neither the replies nor vLLM's counters show any drafts"
+_INCOMPLETE: Final = (
+    "The sweep is incomplete: it was stopped, or its --duration was over, before all levels and "
+    "rounds were measured."
+)
 _OTHERS: Final = "vLLM also served other clients, which affects the times"
 _OTHERS_DRAFTED: Final = (
     "the acceptance is unknown, since vLLM's counters include the drafts of other clients "
@@ -178,7 +182,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     result, *against = asyncio.run(_run(options, (options.url, *others)))
     comparison = _comparison_with(result, against, (arguments.against, options.url))
     if arguments.json:
-        document = _document(result, settings.thresholds)
+        document = _document(result, settings.thresholds, is_compared=comparison is not None)
         if comparison is not None:
             document["comparison"] = asdict(comparison)
         print(json.dumps(document, indent=2, allow_nan=False))
@@ -198,6 +202,7 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
     levels = [SweepLevel(at, number) for at in temperatures for number in concurrency]
     if arguments.mix is not None:
         levels += mixed_levels(arguments.mix, concurrency)
+        check_mix(arguments.mix, arguments.requests)
 
     return SweepOptions(
         url=arguments.url or settings.vllm_url,
@@ -233,10 +238,11 @@ def _comparison_with(
     return compare(other, result, names=(before, after))
 
 
-def _document(result: SweepResult, thresholds: Thresholds) -> dict[str, Any]:
+def _document(result: SweepResult, thresholds: Thresholds, *, is_compared: bool) -> dict[str, Any]:
     about = ("model", "max_tokens", "rounds", "complete", "fault")
     document = {name: getattr(result, name) for name in about}
-    document["levels"] = [asdict(summarize(level, thresholds)) for level in result.levels]
+    summaries = _summaries(result, thresholds, is_compared=is_compared)
+    document["levels"] = [asdict(one) for one in summaries]
     document["mix"] = [asdict(change) for change in mix_changes(result)]
     return document
 
@@ -245,8 +251,9 @@ def _everything(
     result: SweepResult, comparison: Comparison | None, thresholds: Thresholds
 ) -> Iterator[str]:
     """The sweep as text, what a mix does, and the comparison."""
-    summaries = [summarize(level, thresholds) for level in result.levels]
-    yield from text(result, summaries, thresholds, is_compared=comparison is not None)
+    is_compared = comparison is not None
+    summaries = _summaries(result, thresholds, is_compared=is_compared)
+    yield from text(result, summaries, thresholds, is_compared=is_compared)
     if changes := mix_changes(result):
         yield ""
         yield from mix_text(changes)
@@ -260,40 +267,51 @@ class LevelSummary:
     """One level's metrics, with the verdict on its acceptance.
 
     ``acceptance_from`` is the source: the ``replies`` themselves or vLLM's ``counters``.
+    ``verdict`` is None where the times are compared with another server's, which decides.
     """
 
     level: SweepLevel
     acceptance_from: Literal["replies", "counters", "none"]
     position_rates: tuple[float, ...]
     metrics: Mapping[str, float | None]  # by name
-    verdict: Verdict
+    verdict: Verdict | None
     caveats: tuple[str, ...]
 
 
-def summarize(result: LevelResult, thresholds: Thresholds) -> LevelSummary:
-    """Judges a level by the rule of thumb on the acceptance rate.
+def _summaries(
+    result: SweepResult, thresholds: Thresholds, *, is_compared: bool
+) -> list[LevelSummary]:
+    return [summarize(level, thresholds, is_compared=is_compared) for level in result.levels]
+
+
+def summarize(
+    result: LevelResult, thresholds: Thresholds, *, is_compared: bool = False
+) -> LevelSummary:
+    """Judges a level by the rule of thumb on the acceptance rate, unless its times are compared.
 
     The sidecar judges live traffic without a baseline in the same way. Of the volume thresholds
     only ``min_requests`` applies, since the sweep itself decides how much is drafted.
     """
     measured = result.whole
-    judgement = judge(Evidence(window=measured.acceptance), thresholds)
+    judgement = None
+    if not is_compared:
+        judgement = judge(Evidence(window=measured.acceptance), thresholds)
 
     return LevelSummary(
         level=result.level,
         acceptance_from=measured.source,
         position_rates=measured.acceptance.position_rates,
         metrics={name: metric.value(measured) for name, metric in METRICS.items()},
-        verdict=judgement.verdict,
+        verdict=None if judgement is None else judgement.verdict,
         caveats=tuple(_caveats(measured, judgement)),
     )
 
 
-def _caveats(measured: Measurement, judgement: Judgement) -> Iterator[str]:
+def _caveats(measured: Measurement, judgement: Judgement | None) -> Iterator[str]:
     if measured.samples and measured.source == "none":
         others_drafted = measured.counted is not None and measured.counted.draft_tokens
         yield _OTHERS_DRAFTED if others_drafted else _NO_DRAFTS
-    if judgement.gate is not None:
+    if judgement is not None and judgement.gate is not None:
         yield f"no verdict from fewer than {judgement.gate.value:g} requests (raise --requests)"
     if measured.others:
         yield _OTHERS
@@ -306,19 +324,22 @@ def text(
     *,
     is_compared: bool = False,
 ) -> Iterator[str]:
-    """A table of times in milliseconds, and one of acceptance with the verdicts.
+    """A table of times in milliseconds, and one of acceptance, with verdicts unless compared.
 
     After them come the caveats.
     """
     yield f"model {result.model or 'unknown'}; times in milliseconds"
     yield ""
-    yield from _table(summaries, tuple(TIMES))
-    yield ""
+    if summaries:
+        yield from _table(summaries, tuple(TIMES))
+        yield ""
 
     if any(one.acceptance_from != "none" for one in summaries):
-        yield from _table(summaries, (*ACCEPTANCE, "source", "verdict"))
+        judged = () if is_compared else ("verdict",)
+        yield from _table(summaries, (*ACCEPTANCE, "source", *judged))
         yield ""
-        yield _RULE.format(thresholds.acceptance_break_even, thresholds.acceptance_net_negative)
+        if not is_compared:
+            yield _RULE.format(thresholds.acceptance_break_even, thresholds.acceptance_net_negative)
         yield _WHAT_TO_CHANGE
 
     yield from _notes(result, summaries)
@@ -351,7 +372,7 @@ def _cells(one: LevelSummary) -> Mapping[str, str]:
     metrics = {name: METRICS[name].shown(value) for name, value in one.metrics.items()}
     name = one.level.name.removeprefix("temperature ")
     level = {"temperature": name, "concurrency": f"{one.level.concurrency}"}
-    return {**level, **metrics, "source": one.acceptance_from, "verdict": one.verdict}
+    return {**level, **metrics, "source": one.acceptance_from, "verdict": one.verdict or ""}
 
 
 def _notes(result: SweepResult, summaries: Sequence[LevelSummary]) -> Iterator[str]:
@@ -366,5 +387,12 @@ def _notes(result: SweepResult, summaries: Sequence[LevelSummary]) -> Iterator[s
 
     if result.fault is not None:
         yield f"requests failed; the last error: {result.fault}"
-    if not result.complete:
-        yield "The sweep is incomplete: it ended before all levels were measured."
+    unanswered = [str(one.level) for one in result.levels if _only_failed(one.whole)]
+    if unanswered:
+        yield f"no request was answered: {'; '.join(unanswered)}"
+    elif not result.complete:
+        yield _INCOMPLETE
+
+
+def _only_failed(measured: Measurement) -> bool:
+    return measured.failed > 0 and not measured.samples

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 
 import pytest
 
@@ -70,6 +71,9 @@ async def test_two_servers_take_turns_and_are_compared_at_once_or_later(finished
     assert code == 0, err
     assert title in out
     assert re.search(r"^verdict: ", out, re.MULTILINE)
+    # The time decides: no second verdict by a rule of thumb that it may refute.
+    assert "Verdicts go by the acceptance rate" not in out
+    assert "net_" not in out
 
     saved = [read_saved(file) for file in files]
     assert len({one.turns for one in saved} - {None}) == 1
@@ -96,6 +100,26 @@ async def test_json_has_the_comparison(finished):
     document = json.loads(out)
     assert document["comparison"]["result"] == "insufficient_data"
     assert (document["comparison"]["before"], document["comparison"]["after"]) == urls
+    # The time decides, so there is no second verdict by a rule of thumb.
+    assert [level["verdict"] for level in document["levels"]] == [None]
+
+
+@pytest.mark.slow
+async def test_stopped_in_the_first_round_it_says_that_it_was_stopped(program, eventually):
+    """With what it has: a level of one server, or of none."""
+    async with HttpVllm(SimulatorOptions()) as one, HttpVllm(SimulatorOptions()) as other:
+        arguments = ("--url", one.url, "--against", other.url, "--requests", "5000")
+        async with program("sweep", *arguments, "--concurrency", "2") as process:
+            await eventually(lambda: one.counter("generation_tokens") >= 5200)
+            process.send_signal(signal.SIGINT)
+            out, err = await process.communicate()
+    lines = out.decode().splitlines()
+
+    assert (process.returncode, b"Traceback" in err) == (1, False)
+    assert any(line.startswith("The sweep is incomplete: it was stopped, or") for line in lines)
+    assert lines[-1] == (
+        "nothing to compare: a sweep ended before both servers had measured the same level"
+    )
 
 
 async def test_a_server_that_cannot_be_reached_is_named(finished):

@@ -75,8 +75,9 @@ class Comparison:
     ``gains_from`` is the number of output tokens from which on a request gains time, with its
     range, by level; a level is absent where requests gain or lose at any length, and where that is
     not clear. ``more_rounds`` would decide, by level, whether a token takes less time; a level that
-    is decided is absent. ``conclusions`` are sentences on acceptance, time and price. ``left_out``
-    names the levels that only one of the two measured. ``notes`` are the caveats.
+    is decided is absent, and so is one without an error. ``conclusions`` are sentences on
+    acceptance, time and price, or one that says why there is nothing to compare. ``left_out`` names
+    the levels that only one of the two measured. ``notes`` are the caveats.
     """
 
     before: str
@@ -126,7 +127,8 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
 
     before_name, after_name = names
     smallest = _SMALLEST_IN_TURNS if in_turns else _SMALLEST
-    more_rounds = rounds_needed(changes, min(before.rounds, after.rounds), smallest)
+    more_rounds = rounds_needed(changes, _fewest_rounds(pairs), smallest)
+    concluded = tuple(conclusions(changes, more_rounds)) if pairs else (_nothing(before, after),)
     return Comparison(
         before=before_name,
         after=after_name,
@@ -135,13 +137,25 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
         same_requests=not unlike,
         gains_from=gains,
         more_rounds=more_rounds,
-        conclusions=tuple(conclusions(changes, more_rounds)) if changes else (),
+        conclusions=concluded,
         left_out=(
             *_left_out(before_name, first, second),
             *_left_out(after_name, second, first),
         ),
-        notes=tuple(_notes(before, after, pairs)),
+        notes=tuple(_notes(before, after, pairs, changes)),
     )
+
+
+def _fewest_rounds(pairs: Sequence[_Pair]) -> int:
+    """The rounds of the level and side that has the fewest; 0 without levels."""
+    return min((len(level.rounds) for pair in pairs for level in pair), default=0)
+
+
+def _nothing(before: SweepResult, after: SweepResult) -> str:
+    """Why there is no level to compare."""
+    if before.complete and after.complete:
+        return "nothing to compare: the two sweeps have no level in common"
+    return "nothing to compare: a sweep ended before both servers had measured the same level"
 
 
 def _left_out(
@@ -314,11 +328,16 @@ def _result(changes: Sequence[MetricChange]) -> Result:
     return "faster" if "faster" in effects else "slower"
 
 
-def _notes(before: SweepResult, after: SweepResult, pairs: Sequence[_Pair]) -> Iterator[str]:
+def _notes(
+    before: SweepResult,
+    after: SweepResult,
+    pairs: Sequence[_Pair],
+    changes: Sequence[MetricChange],
+) -> Iterator[str]:
     if before.model != after.model:
         yield f"the model names differ: {before.model} and {after.model}"
     reasons = ", ".join(_other_requests(before, after))
-    if reasons:
+    if reasons and pairs:
         yield f"not the same requests: {reasons}; times, lengths and acceptance depend on that"
 
     if any(_has_other_k(pair) for pair in pairs):
@@ -328,11 +347,21 @@ def _notes(before: SweepResult, after: SweepResult, pairs: Sequence[_Pair]) -> I
         )
     if any(pair.before.whole.others or pair.after.whole.others for pair in pairs):
         yield "vLLM served other clients during a sweep, which affects its times"
-    if min(before.rounds, after.rounds) < LEAST_BATCHES:
+    if any(_is_untested(one) for one in changes):
+        yield (
+            f"acceptance is tested only with {LEAST_BATCHES} prompts or more and each reply's own "
+            "numbers (vLLM 0.29 or later with --per-request-spec-decode-metrics summary)"
+        )
+    if pairs and _fewest_rounds(pairs) < LEAST_BATCHES:
         yield (
             f"fewer than {LEAST_BATCHES} rounds are not enough to compare speed: "
-            "run both with `sweep --rounds 8`"
+            "sweep with --rounds 8"
         )
+
+
+def _is_untested(one: MetricChange) -> bool:
+    """Whether it is an acceptance that could be compared but for the error."""
+    return one.metric in ACCEPTED and one.change is not None and one.change.error is None
 
 
 def comparison_text(comparison: Comparison) -> Iterator[str]:
@@ -341,7 +370,7 @@ def comparison_text(comparison: Comparison) -> Iterator[str]:
     yield ""
 
     if not comparison.changes:
-        yield "the two sweeps have no level in common"
+        yield from comparison.conclusions
     else:
         rows: list[Sequence[str]] = []
         for level, changes in groupby(comparison.changes, lambda change: str(change.level)):

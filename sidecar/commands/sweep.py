@@ -25,6 +25,7 @@ from sidecar.commands.arguments import (
     listed,
     number_up_to,
     whole,
+    with_vllm_cacert,
     written,
 )
 from sidecar.commands.load.comparison import Comparison, compare, comparison_text
@@ -170,14 +171,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 if everything was measured and, with ``--save``, saved; else 1.
 
     Raises:
-        InputError: ``--prompts`` cannot be used, or the arguments do not fit together.
+        InputError: ``--prompts`` or ``--cacert`` cannot be used, or the arguments do not fit
+            together.
         MeasurementError: a server answers no request.
         SettingsError: the API key cannot be used.
     """
     if arguments.save_against is not None and arguments.against is None:
         raise InputError("--save-against: needs --against")
 
-    options = _options(arguments, settings)
+    options = _options(arguments, with_vllm_cacert(settings, arguments.cacert))
     others = () if arguments.against is None else (arguments.against,)
     result, *against = asyncio.run(_run(options, (options.url, *others)))
     comparison = _comparison_with(result, against, (arguments.against, options.url))

@@ -40,8 +40,8 @@ async def fault_at(url, **options):
 
 async def test_https_where_vllm_serves_none_is_named(served):
     """Also where the model need not be asked for."""
-    async with served(lambda _request: web.Response()) as url:
-        url = url.replace("http:", "https:")
+    async with served(lambda _request: web.Response()) as plain:
+        url = plain.replace("http:", "https:")
         unknown = await fault_at(url)
         known = await fault_at(url, model="m")
 

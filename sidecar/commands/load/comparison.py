@@ -349,8 +349,9 @@ def _notes(
         yield "vLLM served other clients during a sweep, which affects its times"
     if any(_is_untested(one) for one in changes):
         yield (
-            f"acceptance is tested only with {LEAST_BATCHES} prompts or more and each reply's own "
-            "numbers (vLLM 0.29 or later with --per-request-spec-decode-metrics summary)"
+            f"acceptance is tested only with {LEAST_BATCHES} prompts or more, each reply's own "
+            "numbers (vLLM 0.29 or later with --per-request-spec-decode-metrics summary) and "
+            "sweeps that this version saved"
         )
     if pairs and _fewest_rounds(pairs) < LEAST_BATCHES:
         yield (

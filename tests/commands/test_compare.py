@@ -219,7 +219,8 @@ def test_sweeps_without_a_common_level_say_why():
     )
     for pair in ((cold, stopped), (stopped, cold), (stopped, stopped)):
         assert compared(*pair).conclusions == (
-            "nothing to compare: a sweep ended before both servers had measured the same level",
+            "nothing to compare: a sweep was stopped, or all of its requests failed, before both"
+            " servers had measured the same level",
         )
         assert compared(*pair).notes == ()
 

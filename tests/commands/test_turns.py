@@ -115,7 +115,8 @@ async def test_stopped_in_the_first_round_it_says_that_it_was_stopped(program, e
     assert (process.returncode, b"Traceback" in err) == (1, False)
     assert any(line.startswith("The sweep is incomplete: it was stopped, or") for line in lines)
     assert lines[-1] == (
-        "nothing to compare: a sweep ended before both servers had measured the same level"
+        "nothing to compare: a sweep was stopped, or all of its requests failed, before both"
+        " servers had measured the same level"
     )
 
 

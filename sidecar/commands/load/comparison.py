@@ -155,7 +155,10 @@ def _nothing(before: SweepResult, after: SweepResult) -> str:
     """Why there is no level to compare."""
     if before.complete and after.complete:
         return "nothing to compare: the two sweeps have no level in common"
-    return "nothing to compare: a sweep ended before both servers had measured the same level"
+    return (
+        "nothing to compare: a sweep was stopped, or all of its requests failed, before both"
+        " servers had measured the same level"
+    )
 
 
 def _left_out(

@@ -213,15 +213,16 @@ def test_sweeps_without_a_common_level_say_why():
     cold = sweep_of(generated_level(1))
     hot = sweep_of(generated_level(2, temperature=1.0))
     stopped = replace(cold, levels=(), complete=False)
+    reason = (
+        "nothing to compare: a sweep was stopped, or all of its requests failed, before both"
+        " servers had measured the same level"
+    )
 
     assert compared(cold, hot).conclusions == (
         "nothing to compare: the two sweeps have no level in common",
     )
     for pair in ((cold, stopped), (stopped, cold), (stopped, stopped)):
-        assert compared(*pair).conclusions == (
-            "nothing to compare: a sweep was stopped, or all of its requests failed, before both"
-            " servers had measured the same level",
-        )
+        assert compared(*pair).conclusions == (reason,)
         assert compared(*pair).notes == ()
 
 

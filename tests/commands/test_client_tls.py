@@ -38,10 +38,10 @@ async def fault_at(url, **options):
     return str(error.value)
 
 
-async def test_https_where_vllm_serves_none_is_named(served):
+async def test_https_where_vllm_serves_none_is_named():
     """Also where the model need not be asked for."""
-    async with served(lambda _request: web.Response()) as plain:
-        url = plain.replace("http:", "https:")
+    async with simulated() as vllm:
+        url = vllm.url.replace("http:", "https:")
         unknown = await fault_at(url)
         known = await fault_at(url, model="m")
 

@@ -361,7 +361,8 @@ def test_a_draft_that_is_made_for_shorter_requests_is_doubtful(model, planned):
         (rule,) = [one for one in plan["rules"] if one["name"] == "draft's longest context"]
         assert rule["met"] == (verdict == "good")
         assert plan["verdict"] == verdict
-        assert "2,048 tokens: while one request of a batch is longer" in rule["remedy"]
+
+    assert "2,048 tokens: while one request of a batch is longer" in rule["remedy"]
 
 
 @pytest.mark.parametrize(

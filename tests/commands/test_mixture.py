@@ -120,13 +120,13 @@ def test_a_tail_of_a_few_requests_is_not_shown():
 def test_the_text_says_who_waits_for_whom():
     lines = list(mix_text(mix_changes(generated_mix(1, slower=1.2))))
 
-    (sentence,) = [line for line in lines if line.startswith("temperature 0, 4 at once: ")]
-    (other,) = [line for line in lines if line.startswith("temperature 1, 4 at once: ")]
+    (sentence,) = [line for line in lines if line.startswith("temperature 0, concurrency 4: ")]
+    (other,) = [line for line in lines if line.startswith("temperature 1, concurrency 4: ")]
 
     longer = r"in the mix, the median time per token is \d+\.\d% ± \d+\.\d% longer than alone"
     nothing = r"the mix makes no clear difference to the median time per token \([+-]\d.\d% ± .+%\)"
-    assert re.fullmatch(f"temperature 0, 4 at once: {longer}", sentence)
-    assert re.fullmatch(f"temperature 1, 4 at once: {nothing}", other)
+    assert re.fullmatch(f"temperature 0, concurrency 4: {longer}", sentence)
+    assert re.fullmatch(f"temperature 1, concurrency 4: {nothing}", other)
     assert lines[-1] == (
         "P99 and the gap need 200 requests of a temperature, and their errors as many in each "
         "round; every error needs 4 rounds."

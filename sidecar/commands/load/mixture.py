@@ -146,7 +146,7 @@ def mix_text(changes: Sequence[MixChange]) -> Iterator[str]:
     rows = []
     for one in changes:
         sides = (_milliseconds(side) for side in (one.alone, one.mixed))
-        rows.append((_load(one.level), one.metric, *sides, *_shown(one.change)))
+        rows.append((_named(one.level), one.metric, *sides, *_shown(one.change)))
 
     header = ("milliseconds per token", "", "alone", "mixed", "change", "error")
     yield from aligned(header, rows, left=(0, 1))
@@ -154,7 +154,7 @@ def mix_text(changes: Sequence[MixChange]) -> Iterator[str]:
 
     for one in changes:
         if one.metric == _MEDIAN.name and one.change is not None:
-            yield f"{_load(one.level)}: {_sentence(one.change)}"
+            yield f"{_named(one.level)}: {_sentence(one.change)}"
 
     if any(one.change is None or one.change.error is None for one in changes):
         yield (
@@ -163,8 +163,9 @@ def mix_text(changes: Sequence[MixChange]) -> Iterator[str]:
         )
 
 
-def _load(level: SweepLevel) -> str:
-    return f"temperature {level.temperature:g}, {level.concurrency} at once"
+def _named(level: SweepLevel) -> str:
+    """The temperature whose requests are compared, at their load."""
+    return f"temperature {level.temperature:g}, concurrency {level.concurrency}"
 
 
 def _milliseconds(side: Interval | None) -> str:

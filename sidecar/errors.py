@@ -43,6 +43,12 @@ class MeasurementError(SpecDecError):
     """A server cannot be measured; the message names its address and the reason."""
 
 
+class UndecidedError(MeasurementError):
+    """Whether two servers differ cannot be told, since one of them cannot be measured."""
+
+    exit_code = 3
+
+
 class ListenError(SpecDecError):
     """Cannot bind an address; the message names it, the reason and the setting."""
 

@@ -21,6 +21,7 @@ _LEAST_COMPARED: Final = 0.5  # share of the window's requests that must be comp
 _CLEARLY: Final = 0.05  # a difference of shares that matters
 _MANY_ERRORS: Final = 3.0  # standard errors: it is compared again with each poll
 _ODDS: Final = 3.0  # the odds of a bad ending have risen at least so many times
+_BAD: Final[tuple[Ending, ...]] = (LOOP, EMPTY)
 
 Cell = tuple[str, Ending]  # a temperature's label, and the ending
 Counts = Mapping[Cell, int]
@@ -61,15 +62,43 @@ class EndingChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndingAt:
+    """How often requests of the window at one temperature end in one way.
+
+    ``share`` is that of the ``requests`` there, ``usual`` the reference's, both 0 to 1. The latter
+    is None where there is no reference, or it has fewer than five requests there.
+    """
+
+    temperature: str
+    requests: int
+    share: float
+    usual: float | None = None
+
+    @property
+    def is_often(self) -> bool:
+        """Whether it is often enough to be told."""
+        return self.share >= _CLEARLY and self.share * self.requests >= _FEWEST
+
+    @property
+    def has_risen(self) -> bool:
+        """Whether it is often, and more than usual by enough to matter."""
+        if self.usual is None:
+            return False
+        return self.is_often and self.share - self.usual > _CLEARLY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndingsReport:
     """How a model's requests of the window ended.
 
     ``shares`` are of all ``requests``. ``changes`` has the bad endings, if they can be compared.
+    ``temperatures`` says of each bad ending where some requests end so, most of them first.
     """
 
     requests: int
     shares: Mapping[Ending, float]
     changes: Mapping[Ending, EndingChange] = field(default_factory=dict)
+    temperatures: Mapping[Ending, tuple[EndingAt, ...]] = field(default_factory=dict)
 
     @property
     def is_worse(self) -> bool:
@@ -132,11 +161,15 @@ class Endings:
         if requests < max(min_requests, 1):
             return  # what was worse stays so until enough is known to tell
 
-        changes = [self._change(ending, min_requests) for ending in (LOOP, EMPTY)]
+        changes = {ending: self._change(ending, min_requests) for ending in _BAD}
         self.report = EndingsReport(
             requests=requests,
             shares={ending: _count(recent, ending) / requests for ending in ENDINGS},
-            changes={change.ending: change for change in changes if change is not None},
+            changes={ending: change for ending, change in changes.items() if change is not None},
+            temperatures={
+                ending: at_temperatures(ending, recent, self._compared_with(change))
+                for ending, change in changes.items()
+            },
         )
         self._is_worse = self.report.is_worse
 
@@ -149,9 +182,42 @@ class Endings:
         if by_baseline is not None:
             return by_baseline
 
+        return compare(
+            ending, recent, self._before_window(), Reference.PAST, least=_PAST * min_requests
+        )
+
+    def _before_window(self) -> Counts:
+        """The pod's past, without the window."""
         usual = self._usual.sums
-        past = {cell: count - usual.get(cell, 0) for cell, count in self._past.sums.items()}
-        return compare(ending, recent, past, Reference.PAST, least=_PAST * min_requests)
+        return {cell: count - usual.get(cell, 0) for cell, count in self._past.sums.items()}
+
+    def _compared_with(self, change: EndingChange | None) -> Counts:
+        """What a change was compared with; empty if that is nothing."""
+        if change is None:
+            return {}
+        is_measured = change.reference is Reference.BASELINE
+        return self._baseline if is_measured else self._before_window()
+
+
+def at_temperatures(ending: Ending, recent: Counts, before: Counts) -> tuple[EndingAt, ...]:
+    """Where requests end so, most of them first, and how often those of the reference did there."""
+    references = _by_temperature(before)
+    found = []
+    for temperature, requests in _by_temperature(recent).items():
+        ended = recent.get((temperature, ending), 0)
+        if not ended:
+            continue
+
+        other = references.get(temperature, 0)
+        usual = None
+        if other >= _FEWEST:
+            usual = before.get((temperature, ending), 0) / other
+        place = EndingAt(
+            temperature=temperature, requests=requests, share=ended / requests, usual=usual
+        )
+        found.append(place)
+
+    return tuple(sorted(found, key=lambda place: place.share * place.requests, reverse=True))
 
 
 def compare(

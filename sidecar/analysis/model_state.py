@@ -31,7 +31,7 @@ from sidecar.analysis.windows.growth import HOUR
 from sidecar.analysis.windows.recent import Ordered, Recent, acceptance_bin
 from sidecar.analysis.windows.sums import SlidingSums
 from sidecar.requests.messages import FinishedRequest
-from sidecar.requests.tables import GROUPED, OTHER, Ending, Table
+from sidecar.requests.tables import GROUPED, LOOP, OTHER, Ending, Table
 from sidecar.requests.tally import NO_REQUESTS, Tally
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainEndings
@@ -236,12 +236,13 @@ class ModelState:
     ) -> None:
         """Adds requests to the cells in which they are compared.
 
-        Between engines, they are compared also at one prompt length.
+        Between engines, they are compared also at one prompt length. Repetition loops are left out:
+        they are easy to draft, and say nothing about other text.
         """
         # summed at once, since they are in the same cells
         alike: dict[tuple[Label, ...], list[FinishedRequest]] = {}
         for request in requests:
-            if request.draft_tokens:  # else it says nothing
+            if request.draft_tokens and request.ending != LOOP:
                 alike.setdefault(tuple(self._groups(request)), []).append(request)
 
         for groups, same in alike.items():

@@ -21,15 +21,24 @@ from sidecar.commands.load.workload import (
     add_request_arguments,
     request_options,
 )
-from sidecar.commands.outputs.greedy import NEAR_TIE, GreedyComparison, Parting, compare_greedy
+from sidecar.commands.outputs.greedy import (
+    NEAR_TIE,
+    GreedyComparison,
+    compare_greedy,
+    prompts_for,
+)
 from sidecar.commands.outputs.replies import Tokens, greedy_replies, sampled_replies
 from sidecar.commands.outputs.sampled import SampledComparison, compare_sampled, samples_for
 from sidecar.commands.waiting import stop_on_signals, unless_stopped
-from sidecar.errors import MeasurementError
+from sidecar.errors import InputError, MeasurementError, UndecidedError
 from sidecar.settings import Settings
 
 HELP = "test whether two servers' outputs are the same: greedy, and sampled as a distribution"
-_MOST: Final = 10_000
+# Unless ``--samples`` says how many: first so many, then as many as ``--difference`` needs.
+_FIRST_SAMPLES: Final = 200
+_MOST_SAMPLES: Final = 4000
+PROMPT_SHARE: Final = 0.2
+"""The share of prompts with a fault that greedy outputs must show, unless told otherwise."""
 _SHOWN: Final = 10  # differences
 
 FidelityVerdict = Literal["no_difference_found", "different", "undecided"]
@@ -63,15 +72,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the sampled outputs (default: 1)",
     )
 
-    samples = "sampled outputs of each prompt and server (default: 200)"
-    parser.add_argument("--samples", type=whole(10**6), default=200, metavar="N", help=samples)
+    samples = (
+        "sampled outputs of each prompt and server (default: as many as --difference needs, at most"
+        f" {_MOST_SAMPLES:,})"
+    )
+    parser.add_argument("--samples", type=whole(10**6), metavar="N", help=samples)
 
     drafts = "draft tokens per step of the server to test (default: 3)"
     parser.add_argument("--tokens", type=whole(100), default=3, metavar="K", help=drafts)
 
-    difference = "the change of a token's probability that must be noticed (default: 5%%)"
+    difference = (
+        "the change of a token's probability that sampled outputs must show, at whichever drafted"
+        " position (default: 5%%)"
+    )
     parser.add_argument(
         "--difference", type=share_of_one, default=0.05, metavar="SHARE", help=difference
+    )
+
+    share = (
+        "the share of prompts with a fault that greedy outputs must show"
+        f" (default: {PROMPT_SHARE:.0%}%)"
+    )
+    parser.add_argument(
+        "--prompt-share", type=share_of_one, default=PROMPT_SHARE, metavar="SHARE", help=share
     )
 
     near_tie = f"in nat, the preference up to which numerics explain a difference ({NEAR_TIE})"
@@ -86,18 +109,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     end = "give up after this long (default: 30m)"
     parser.add_argument("--duration", type=duration, default=1800.0, metavar="TIME", help=end)
     parser.add_argument("--json", action="store_true", help="print JSON rather than text")
-    add_request_arguments(parser)
-    parser.set_defaults(endpoint="completions")
+    add_request_arguments(parser, endpoint="completions")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 if no difference was found, 1 if one was, 3 if that cannot be told.
 
     Raises:
-        InputError: ``--prompts`` cannot be used.
-        MeasurementError: a server does not answer, or not in time.
+        InputError: ``--prompts`` or ``--extra-body`` cannot be used.
         SettingsError: the API key cannot be used.
+        UndecidedError: a server does not answer, or not in time.
     """
+    if "seed" in arguments.extra_body:
+        raise InputError(
+            "--extra-body: with a seed, vLLM repeats the same samples; remove it to compare many"
+        )
+
     options = FidelityOptions(
         tested=arguments.url or settings.vllm_url,
         reference=arguments.against,
@@ -105,34 +132,66 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         mode=arguments.mode,
         temperature=arguments.temperature,
         samples=arguments.samples,
+        difference=arguments.difference,
         draft_tokens=arguments.tokens,
         near_tie=arguments.near_tie,
         concurrency=arguments.concurrency,
     )
-    fidelity = asyncio.run(_measured(options, arguments.duration))
-    verdict = fidelity.verdict(arguments.difference)
+    required = Required(arguments.difference, arguments.prompt_share)
+    try:
+        fidelity = asyncio.run(_measured(options, arguments.duration))
+    except MeasurementError as error:
+        if arguments.json:
+            print(json.dumps({"verdict": "undecided", "reason": str(error)}, indent=2))
+        raise UndecidedError(str(error)) from None
+
+    verdict = fidelity.verdict(required)
     if arguments.json:
         document = {"verdict": verdict, **asdict(fidelity)}
         print(json.dumps(document, indent=2, allow_nan=False))
     else:
-        print("\n".join(_text(fidelity, arguments.difference)))
+        print("\n".join(_text(fidelity, required)))
 
     return _CODES[verdict]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FidelityOptions:
-    """What is asked of the two servers; ``mode`` is both, greedy or sampled."""
+    """What is asked of the two servers; ``mode`` is both, greedy or sampled.
+
+    ``samples`` is None for as many as ``difference`` needs.
+    """
 
     tested: str
     reference: str
     requests: RequestOptions
     mode: str
     temperature: float
-    samples: int
+    samples: int | None
+    difference: float
     draft_tokens: int
     near_tie: float
     concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class Required:
+    """What must have been noticed if there were such a fault; both are shares of 1.
+
+    ``difference`` is the change of a token's probability, ``prompt_share`` the share of the prompts
+    whose greedy outputs have a fault.
+    """
+
+    difference: float
+    prompt_share: float = PROMPT_SHARE
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that was asked: its address without credentials, and the model's name."""
+
+    name: str
+    model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,38 +201,57 @@ class Fidelity:
     ``control`` compares the reference's greedy outputs with its own for one request at a time.
     """
 
+    tested: Server
+    reference: Server
     greedy: GreedyComparison | None
     control: GreedyComparison | None
     sampled: SampledComparison | None
     temperature: float
 
-    def verdict(self, difference: float) -> FidelityVerdict:
-        """The verdict if a change of a probability by ``difference`` has to be noticed."""
-        greedy = self.greedy
-        control = self.control
-        sampled = self.sampled
-        if control is not None and control.differs:
-            return "undecided"
-        if (greedy is not None and greedy.differs) or (sampled is not None and sampled.differs):
+    def verdict(self, required: Required) -> FidelityVerdict:
+        """Whether they differ, or what is ``required`` would have been noticed.
+
+        Greedy outputs say nothing if the reference's own differ from each other.
+        """
+        if self.sampled is not None and self.sampled.differs:
             return "different"
 
-        is_unclear = greedy is not None and bool(greedy.unclear)
-        is_weak = sampled is not None and not _is_enough(sampled, difference)
-        return "undecided" if is_unclear or is_weak else "no_difference_found"
+        is_repeatable = self.control is None or not self.control.differs
+        if self.greedy is not None and self.greedy.differs and is_repeatable:
+            return "different"
+
+        is_known = (
+            is_repeatable
+            and (self.greedy is None or _greedy_suffice(self.greedy, required.prompt_share))
+            and (self.sampled is None or _samples_suffice(self.sampled, required.difference))
+        )
+        return "no_difference_found" if is_known else "undecided"
 
 
-def _is_enough(sampled: SampledComparison, difference: float) -> bool:
-    return sampled.noticeable is not None and sampled.noticeable <= difference
+def _greedy_suffice(greedy: GreedyComparison, share: float) -> bool:
+    if greedy.unclear or greedy.noticeable is None:
+        return False
+    return greedy.noticeable <= share
+
+
+def _samples_suffice(sampled: SampledComparison, difference: float) -> bool:
+    noticeable = sampled.noticeable_anywhere
+    return noticeable is not None and noticeable <= difference
 
 
 async def _measured(options: FidelityOptions, seconds: float) -> Fidelity:
     stop = stop_on_signals()
-    asyncio.get_running_loop().call_later(seconds, stop.set)
-    fidelity = await unless_stopped(compare_servers(options), stop)
-    if fidelity is None:
+    work = asyncio.wait_for(compare_servers(options), seconds)
+    try:
+        fidelity = await unless_stopped(work, stop)
+    except TimeoutError:
         raise MeasurementError(
-            "stopped before all outputs were there: lower --samples, or raise --duration"
-        )
+            "the time was over before all outputs were there: ask for fewer --samples, or raise "
+            "--duration"
+        ) from None
+
+    if fidelity is None:
+        raise MeasurementError("stopped before all outputs were there")
     return fidelity
 
 
@@ -200,7 +278,12 @@ async def compare_servers(options: FidelityOptions) -> Fidelity:
             sampled = await _sampled(tested, reference, options)
 
     return Fidelity(
-        greedy=greedy, control=control, sampled=sampled, temperature=options.temperature
+        tested=Server(tested.name, tested.model),
+        reference=Server(reference.name, reference.model),
+        greedy=greedy,
+        control=control,
+        sampled=sampled,
+        temperature=options.temperature,
     )
 
 
@@ -226,35 +309,71 @@ async def _greedy(
 async def _sampled(
     tested: Client, reference: Client, options: FidelityOptions
 ) -> SampledComparison:
+    """Asks for more samples until they suffice, unless the options say how many.
+
+    What suffices depends on how much outputs vary, not on whether the servers' differ.
+    """
     prompts = options.requests.prompts
-    print(f"{options.samples} samples of each of {len(prompts)} prompts", file=sys.stderr)
+    samples = options.samples or _FIRST_SAMPLES
+    one: list[list[Tokens]] = [[] for _ in prompts]
+    other: list[list[Tokens]] = [[] for _ in prompts]
 
-    async def ask(client: Client) -> list[list[Tokens]]:
-        return await sampled_replies(
-            client,
-            prompts,
-            {"temperature": options.temperature},
-            samples=options.samples,
-            max_tokens=options.draft_tokens + 2,
-            concurrency=options.concurrency,
+    while True:
+        more = samples - len(one[0])
+        print(f"{more} samples of each of {len(prompts)} prompts", file=sys.stderr)
+        await asyncio.gather(
+            _add_samples(one, tested, options, more),
+            _add_samples(other, reference, options, more),
         )
+        compared = compare_sampled(one, other)
+        needed = samples_for(compared, options.difference)
 
-    return compare_sampled(*await asyncio.gather(ask(tested), ask(reference)))
+        suffice = _samples_suffice(compared, options.difference)
+        if options.samples or suffice or needed is None or samples == _MOST_SAMPLES:
+            return compared
+        # Rare choices come into view with more samples, so a tenth more than they say.
+        samples = min(max(needed, samples) * 11 // 10, _MOST_SAMPLES)
 
 
-def _text(fidelity: Fidelity, difference: float) -> Iterator[str]:
+async def _add_samples(
+    outputs: Sequence[list[Tokens]], client: Client, options: FidelityOptions, samples: int
+) -> None:
+    """Adds so many of each prompt."""
+    found = await sampled_replies(
+        client,
+        options.requests.prompts,
+        {"temperature": options.temperature},
+        samples=samples,
+        max_tokens=options.draft_tokens + 2,
+        concurrency=options.concurrency,
+    )
+    for kept, more in zip(outputs, found, strict=True):
+        kept.extend(more)
+
+
+def _text(fidelity: Fidelity, required: Required) -> Iterator[str]:
+    yield from _servers_text(fidelity.tested, fidelity.reference)
     if fidelity.greedy is not None:
         yield from _greedy_text(fidelity.greedy, "greedy")
     if fidelity.control is not None:
         yield from _greedy_text(fidelity.control, "the reference, one request at a time")
+    if fidelity.greedy is not None and fidelity.control is not None:
+        yield from _greedy_conclusion(fidelity.greedy, fidelity.control, required.prompt_share)
     if fidelity.sampled is not None:
-        yield from _sampled_text(fidelity.sampled, fidelity.temperature, difference)
-    yield f"verdict: {fidelity.verdict(difference)}"
+        yield from _sampled_text(fidelity.sampled, fidelity.temperature, required.difference)
+    yield f"verdict: {fidelity.verdict(required)}"
+
+
+def _servers_text(tested: Server, reference: Server) -> Iterator[str]:
+    yield f"{tested.name} ({tested.model}) against {reference.name} ({reference.model})"
+    if tested.model != reference.model:
+        yield "  the two models have different names: make sure that they are the same"
+    if tested.name == reference.name:
+        yield "  this is one server, compared with itself"
 
 
 def _greedy_text(compared: GreedyComparison, name: str) -> Iterator[str]:
-    same = compared.prompts - len(compared.partings) - len(compared.ties) - len(compared.unclear)
-    yield f"{name}: the same for {same} of {compared.prompts} prompts"
+    yield f"{name}: the same for {_prompts(compared.same, compared.prompts)}"
     if compared.ties:
         largest = max(one.gap or 0.0 for one in compared.ties)
         yield (
@@ -263,19 +382,33 @@ def _greedy_text(compared: GreedyComparison, name: str) -> Iterator[str]:
         )
 
     if compared.unclear:
-        yield f"  {len(compared.unclear)} differ where a grammar hides how likely the tokens were"
+        yield (
+            f"  {len(compared.unclear)} differ where the reference did not choose its likeliest "
+            "token: a grammar, a penalty or a bias decides there"
+        )
 
-    yield from _partings(compared.partings)
-    if not compared.differs and compared.noticeable is not None:
-        yield f"  a fault in {compared.noticeable:.0%} of the prompts would have been found"
-
-
-def _partings(partings: Sequence[Parting]) -> Iterator[str]:
-    for one in partings[:_SHOWN]:
+    for one in compared.partings[:_SHOWN]:
         size = "an output ended" if one.gap is None else f"{one.gap:.2f} nat"
         yield f"  prompt {one.prompt} differs from token {one.position} on: {size}"
-    if len(partings) > _SHOWN:
-        yield f"  and {len(partings) - _SHOWN} more"
+    yield from _and_more(len(compared.partings))
+
+
+def _greedy_conclusion(
+    greedy: GreedyComparison, control: GreedyComparison, share: float
+) -> Iterator[str]:
+    if control.differs:
+        yield "  the reference's own outputs differ, so the greedy ones say nothing"
+        return
+    if greedy.differs:
+        return
+
+    if greedy.noticeable is not None:
+        yield f"  a fault in {greedy.noticeable:.0%} of the prompts would have been found"
+    if not _greedy_suffice(greedy, share):
+        yield (
+            f"  to find one in {share:.0%} of them, {prompts_for(share)} must be the same to the "
+            "end: give more --prompts, or fewer --max-tokens"
+        )
 
 
 def _sampled_text(
@@ -283,9 +416,9 @@ def _sampled_text(
 ) -> Iterator[str]:
     found = "different" if compared.differs else "no difference found"
     yield (
-        f"sampled at temperature {temperature:g}: {found} in {compared.prompts} prompts with "
-        f"{compared.samples} samples each on both (all drafted positions: p {compared.p:.2g}, "
-        f"{compared.choices} degrees of freedom)"
+        f"sampled at temperature {temperature:g}: {found} in {_prompts(compared.prompts)} with "
+        f"{compared.samples:,} samples each on both (all drafted positions: {_p(compared.p)}, "
+        f"{compared.choices:,} degrees of freedom)"
     )
     if compared.first_differs:
         yield (
@@ -295,15 +428,43 @@ def _sampled_text(
 
     for place in compared.places[:_SHOWN]:
         where = f"prompt {place.prompt}" if place.prompt else f"token {place.position}"
-        yield f"  {where} differs: p {place.p:.2g}"
+        yield f"  {where} differs: {_p(place.p)}"
+    yield from _and_more(len(compared.places))
 
-    if compared.noticeable is None:
-        yield "  too few outputs begin alike to compare what follows: raise --samples"
-    elif not compared.differs:
+    if not compared.differs:
+        yield from _power_text(compared, difference)
+
+
+def _power_text(compared: SampledComparison, difference: float) -> Iterator[str]:
+    """What would have been noticed, and what that lacks."""
+    untested = [at for at, change in compared.noticeable_at.items() if change is None]
+    if untested:
+        tokens = ", ".join(map(str, untested))
+        yield f"  too few outputs to compare token {tokens}: raise --samples, or lower --tokens"
+
+    if compared.noticeable is not None:
         change = f"{compared.noticeable:.1%}"
-        yield f"  a change of {change} at a probability of 30% would have been found"
+        alone = compared.noticeable_anywhere
+        elsewhere = "" if alone is None else f", one of {alone:.1%} at any one of them alone"
+        yield (
+            f"  a change of {change} at a probability of 30% would have been found if it were at "
+            f"every drafted position{elsewhere}"
+        )
 
-    if not compared.differs and not _is_enough(compared, difference):
-        number = samples_for(compared, difference)
-        if number is not None:
-            yield f"  to find one of {difference:.1%}, set --samples {number}"
+    number = samples_for(compared, difference)
+    if number is not None and not _samples_suffice(compared, difference):
+        yield f"  to find one of {difference:.1%} at any one, set --samples {number}"
+
+
+def _prompts(number: int, of: int | None = None) -> str:
+    share = f"{number} of {of}" if of is not None else f"{number}"
+    return f"{share} prompt" if (of or number) == 1 else f"{share} prompts"
+
+
+def _p(chance: float) -> str:
+    return "p < 0.0001" if chance < 0.0001 else f"p {chance:.2g}"
+
+
+def _and_more(number: int) -> Iterator[str]:
+    if number > _SHOWN:
+        yield f"  and {number - _SHOWN} more"

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from sidecar.commands.arguments import number_up_to, whole
 from sidecar.commands.planning.config import method_of, read_model
+from sidecar.commands.planning.gpus import GPUS, Gpu, of_size
 from sidecar.commands.planning.memory import CacheOptions, Deployment
 from sidecar.commands.planning.plan import Plan, make_plan
 from sidecar.commands.planning.serving import KV_CACHE_DTYPES, NEEDS_A_MODEL, Serving
@@ -28,18 +29,6 @@ _MOST_BILLIONS: Final = 100_000.0
 _MOST_GPUS: Final = 4096
 _MOST_TOKENS: Final = 10**9
 _DEFAULT_CONTEXT: Final = 8192
-_GPU_GB: Final = {  # from the data sheets
-    **dict.fromkeys(("a10", "a30", "l4", "rtx4090"), 24.0),
-    "rtx5090": 32.0,
-    "a100-40": 40.0,
-    **dict.fromkeys(("a40", "l40s"), 48.0),
-    **dict.fromkeys(("a100-80", "h100"), 80.0),
-    "mi250": 128.0,
-    "h200": 141.0,
-    "b200": 180.0,
-    "mi300x": 192.0,
-    "mi325x": 256.0,
-}
 _WITHOUT_A_MODEL: Final = ("mtp", "ngram", "suffix")
 _OF_A_DRAFT: Final = (
     "draft",
@@ -86,12 +75,19 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
 def _add_gpus(parser: argparse.ArgumentParser) -> None:
     gpu = parser.add_mutually_exclusive_group(required=True)
     gpu.add_argument(
-        "--gpu", choices=tuple(_GPU_GB), metavar="NAME", help=f"one of {', '.join(_GPU_GB)}"
+        "--gpu",
+        type=str.lower,
+        choices=tuple(GPUS),
+        metavar="NAME",
+        help=f"one of {', '.join(GPUS)}",
     )
 
     memory = number_up_to(1e5, "gigabytes, such as 80")
     gpu.add_argument(
-        "--gpu-memory", type=memory, metavar="GB", help="memory of each GPU, 10^9 bytes"
+        "--gpu-memory",
+        type=memory,
+        metavar="GB",
+        help="memory of each GPU as its driver reports it, in 10^9 bytes (1 GB is 953.7 MiB)",
     )
 
     gpus = "GPUs that share the target: vLLM's --tensor-parallel-size (default: 1)"
@@ -183,7 +179,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         target=target,
         draft=draft,
         gpus=arguments.gpus,
-        gpu_gb=arguments.gpu_memory or _GPU_GB[arguments.gpu],
+        gpu=_gpu(arguments),
         utilization=arguments.utilization,
         draft_parallel=draft_parallel,
         cache=CacheOptions(
@@ -206,6 +202,12 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     return make_plan(deployment, serving)
 
 
+def _gpu(arguments: argparse.Namespace) -> Gpu:
+    if arguments.gpu is not None:
+        return GPUS[arguments.gpu]
+    return of_size(arguments.gpu_memory)
+
+
 def _draft_arguments(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Those that were given and that only a draft has."""
     given = (name for name in _OF_A_DRAFT if getattr(arguments, name))
@@ -221,7 +223,9 @@ def _method(arguments: argparse.Namespace) -> str | None:
         raise InputError(f"--method={method}: has no --draft")
     if method is not None or arguments.draft is None:
         return method
-    return "draft_model" if _is_size(arguments.draft) else method_of(Path(arguments.draft))
+    if _is_size(arguments.draft):
+        return "draft_model"
+    return method_of(_files(arguments.draft, "--draft"))
 
 
 def _target(arguments: argparse.Namespace) -> ModelShape:
@@ -262,8 +266,24 @@ def _model(
             layers=cached,
         )
 
-    model = read_model(Path(given), precision, method)
+    model = read_model(_files(given, argument), precision, method)
     return model if layers is None else replace(model, layers=(layers,))
+
+
+def _files(given: str, argument: str) -> Path:
+    """The folder or the file that is given.
+
+    Raises:
+        InputError: it does not exist.
+    """
+    path = Path(given)
+    if not path.exists():
+        raise InputError(
+            f"{argument}={given}: no such folder or file. plan downloads nothing: fetch the model's"
+            " config.json (`hf download MODEL config.json --local-dir DIR`) and name DIR, or give"
+            " its size, such as 32b"
+        )
+    return path
 
 
 def _is_size(given: str) -> bool:
@@ -294,7 +314,15 @@ def _cached(text: str) -> CachedLayers:
 def _document(plan: Plan) -> dict[str, Any]:
     """The plan as JSON, with what is calculated from a deployment's fields."""
     deployment = plan.deployment
-    calculated = ("memory_gb", "draft_gb", "weights_gb", "left_gb", "logits_gb", "kv_gb")
+    calculated = (
+        "memory_gb",
+        "driver_gb",
+        "draft_gb",
+        "weights_gb",
+        "left_gb",
+        "logits_gb",
+        "kv_gb",
+    )
     models = {
         name: None if model is None else asdict(model) | {"weights_gb": model.weights_gb}
         for name, model in (("target", deployment.target), ("draft", deployment.draft))

@@ -100,12 +100,8 @@ def status_lines(status: _Json, origin: str, *, is_markdown: bool = False) -> It
 def _model(model: _Json, layout: _Layout, shown: str) -> Iterator[str]:
     """All about one model; does not repeat notes that are ``shown`` already."""
     item = layout.item
-    judgement = model["judgement"]
-    recent = judgement["evidence"]["window"]
-    window = recent if judgement["by_speedup"] else judgement["judged"] or recent
-    over = f" over {window['seconds']:,.0f} s" if window["seconds"] else ""
     yield ""
-    yield f"model {model['model_name']}: {judgement['verdict']} by {judgement['basis']}{over}"
+    yield f"model {model['model_name']}: {_verdict(model)}"
     for header, rows in model["tables"]:
         yield from ("", *layout.table(header, rows))
 
@@ -123,6 +119,18 @@ def _model(model: _Json, layout: _Layout, shown: str) -> Iterator[str]:
         if part["note"]
     ]
     yield from ("", *(f"{item}{note}" for note in notes)) if notes else ()
+
+
+def _verdict(model: _Json) -> str:
+    """The verdict, by what and over which time; a model with a checklist has none to give."""
+    if model["checklist"] is not None:
+        return "does not speculate"
+
+    judgement = model["judgement"]
+    recent = judgement["evidence"]["window"]
+    window = recent if judgement["by_speedup"] else judgement["judged"] or recent
+    over = f" over {window['seconds']:,.0f} s" if window["seconds"] else ""
+    return f"{judgement['verdict']} by {judgement['basis']}{over}"
 
 
 def _checklist(text: _Json, layout: _Layout, shown: str) -> Iterator[str]:

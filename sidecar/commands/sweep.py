@@ -177,13 +177,17 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     others = () if arguments.against is None else (arguments.against,)
     result, *against = asyncio.run(_run(options, (options.url, *others)))
     comparison = _comparison_with(result, against, (arguments.against, options.url))
+    is_timed = bool(against) and not any(_drafts(one) for one in against)
+    summaries = [
+        summarize(level, settings.thresholds, is_timed=is_timed) for level in result.levels
+    ]
     if arguments.json:
-        document = _document(result, settings.thresholds)
+        document = _document(result, summaries)
         if comparison is not None:
             document["comparison"] = asdict(comparison)
         print(json.dumps(document, indent=2, allow_nan=False))
     else:
-        print("\n".join(_everything(result, comparison, settings.thresholds)))
+        print("\n".join(_everything(result, summaries, comparison, settings.thresholds)))
 
     files = [("--save", arguments.save, result)]
     files += [("--save-against", arguments.save_against, one) for one in against]
@@ -233,19 +237,30 @@ def _comparison_with(
     return compare(other, result, names=(before, after))
 
 
-def _document(result: SweepResult, thresholds: Thresholds) -> dict[str, Any]:
+def _drafts(result: SweepResult) -> bool:
+    """Whether this vLLM drafts, as far as its replies and its page tell."""
+    measured = [level.whole for level in result.levels]
+    counted = [one.counted for one in measured if one.counted is not None]
+    return any(one.draft_tokens for one in counted) or any(
+        one.acceptance.draft_tokens for one in measured
+    )
+
+
+def _document(result: SweepResult, summaries: Sequence["LevelSummary"]) -> dict[str, Any]:
     about = ("model", "max_tokens", "rounds", "complete", "fault")
     document = {name: getattr(result, name) for name in about}
-    document["levels"] = [asdict(summarize(level, thresholds)) for level in result.levels]
+    document["levels"] = [asdict(summary) for summary in summaries]
     document["mix"] = [asdict(change) for change in mix_changes(result)]
     return document
 
 
 def _everything(
-    result: SweepResult, comparison: Comparison | None, thresholds: Thresholds
+    result: SweepResult,
+    summaries: Sequence["LevelSummary"],
+    comparison: Comparison | None,
+    thresholds: Thresholds,
 ) -> Iterator[str]:
     """The sweep as text, what a mix does, and the comparison."""
-    summaries = [summarize(level, thresholds) for level in result.levels]
     yield from text(result, summaries, thresholds, is_compared=comparison is not None)
     if changes := mix_changes(result):
         yield ""
@@ -259,19 +274,22 @@ def _everything(
 class LevelSummary:
     """One level's metrics, with the verdict on its acceptance.
 
-    ``acceptance_from`` is the source: the ``replies`` themselves or vLLM's ``counters``.
+    ``acceptance_from`` is the source: the ``replies`` themselves or vLLM's ``counters``. The
+    verdict is None where the time beside a vLLM without speculation says more.
     """
 
     level: SweepLevel
     acceptance_from: Literal["replies", "counters", "none"]
     position_rates: tuple[float, ...]
     metrics: Mapping[str, float | None]  # by name
-    verdict: Verdict
+    verdict: Verdict | None
     caveats: tuple[str, ...]
 
 
-def summarize(result: LevelResult, thresholds: Thresholds) -> LevelSummary:
-    """Judges a level by the rule of thumb on the acceptance rate.
+def summarize(
+    result: LevelResult, thresholds: Thresholds, *, is_timed: bool = False
+) -> LevelSummary:
+    """Judges a level by the rule of thumb on the acceptance rate, unless ``is_timed``.
 
     The sidecar judges live traffic without a baseline in the same way. Of the volume thresholds
     only ``min_requests`` applies, since the sweep itself decides how much is drafted.
@@ -284,16 +302,16 @@ def summarize(result: LevelResult, thresholds: Thresholds) -> LevelSummary:
         acceptance_from=measured.source,
         position_rates=measured.acceptance.position_rates,
         metrics={name: metric.value(measured) for name, metric in METRICS.items()},
-        verdict=judgement.verdict,
-        caveats=tuple(_caveats(measured, judgement)),
+        verdict=None if is_timed else judgement.verdict,
+        caveats=tuple(_caveats(measured, None if is_timed else judgement)),
     )
 
 
-def _caveats(measured: Measurement, judgement: Judgement) -> Iterator[str]:
+def _caveats(measured: Measurement, judgement: Judgement | None) -> Iterator[str]:
     if measured.samples and measured.source == "none":
         others_drafted = measured.counted is not None and measured.counted.draft_tokens
         yield _OTHERS_DRAFTED if others_drafted else _NO_DRAFTS
-    if judgement.gate is not None:
+    if judgement is not None and judgement.gate is not None:
         yield f"no verdict from fewer than {judgement.gate.value:g} requests (raise --requests)"
     if measured.others:
         yield _OTHERS
@@ -306,7 +324,7 @@ def text(
     *,
     is_compared: bool = False,
 ) -> Iterator[str]:
-    """A table of times in milliseconds, and one of acceptance with the verdicts.
+    """A table of times in milliseconds, and one of acceptance with the verdicts, if there are any.
 
     After them come the caveats.
     """
@@ -316,9 +334,12 @@ def text(
     yield ""
 
     if any(one.acceptance_from != "none" for one in summaries):
-        yield from _table(summaries, (*ACCEPTANCE, "source", "verdict"))
+        is_judged = any(one.verdict is not None for one in summaries)
+        verdict = ("verdict",) if is_judged else ()
+        yield from _table(summaries, (*ACCEPTANCE, "source", *verdict))
         yield ""
-        yield _RULE.format(thresholds.acceptance_break_even, thresholds.acceptance_net_negative)
+        if is_judged:
+            yield _RULE.format(thresholds.acceptance_break_even, thresholds.acceptance_net_negative)
         yield _WHAT_TO_CHANGE
 
     yield from _notes(result, summaries)
@@ -351,7 +372,7 @@ def _cells(one: LevelSummary) -> Mapping[str, str]:
     metrics = {name: METRICS[name].shown(value) for name, value in one.metrics.items()}
     name = one.level.name.removeprefix("temperature ")
     level = {"temperature": name, "concurrency": f"{one.level.concurrency}"}
-    return {**level, **metrics, "source": one.acceptance_from, "verdict": one.verdict}
+    return {**level, **metrics, "source": one.acceptance_from, "verdict": one.verdict or "-"}
 
 
 def _notes(result: SweepResult, summaries: Sequence[LevelSummary]) -> Iterator[str]:

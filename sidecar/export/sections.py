@@ -15,11 +15,10 @@ from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.engine.names import Gauge, Phase
-from sidecar.requests.tables import EMPTY, LOOP
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import TONES, effect, leaning_effect, per_step, times_as_fast
 from sidecar.wording.findings import explanations
-from sidecar.wording.findings.endings import REPEAT
+from sidecar.wording.findings.endings import endings_sentence
 from sidecar.wording.findings.explanation import Explanation
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
@@ -164,14 +163,10 @@ def _outputs(model: ModelReport) -> str:
     if not seen(model.judgement).draft_tokens:
         return ""
 
-    ended = ""
-    if (endings := model.endings) is not None:
-        ended = (
-            f"Of the last {endings.requests:,} replies, {percent(endings.shares[LOOP])} {REPEAT}"
-            f" and {percent(endings.shares[EMPTY])} are empty. "
-        )
+    ended = endings_sentence(model)
+    said = " ".join(filter(None, (ended, "Speed says nothing about the text.")))
     link = f'<a href="{FIDELITY}">Is it still what the model says without speculation?</a>'
-    return f'<div class="facts">{ended}Speed says nothing about the text. {link}</div>'
+    return f'<div class="facts">{said} {link}</div>'
 
 
 def _why(model: ModelReport) -> str:

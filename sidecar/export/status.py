@@ -15,6 +15,7 @@ from sidecar.export.declaration import Shown
 from sidecar.wording.answer import answer
 from sidecar.wording.checklist import checklist_text
 from sidecar.wording.findings import explanations
+from sidecar.wording.findings.endings import endings_sentence
 from sidecar.wording.notes import hints, judgement_note, model_notes
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
 from sidecar.wording.speed import baseline_sentence
@@ -54,11 +55,12 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
     ]
 
     says = None if model.checklist is None else checklist_text(model.checklist)
+    replies = [sentence for sentence in [endings_sentence(model)] if sentence]
 
     return {
         **as_json(model),
         "checklist_text": as_json(says),
-        "notes": [*model_notes(model), *no_split, *hints(model), *made],
+        "notes": [*model_notes(model), *replies, *no_split, *hints(model), *made],
         "explanations": as_json(tuple(explanations(model))),
         "tables": tables(model),
         "temperatures": temperatures,

@@ -74,10 +74,12 @@ class GroupTable(RequestTable):
     ``labels`` are the groups that exist from the start, and ``label`` is the group of a key.
     ``name`` is what the pages call a group, with ``{}`` for its label. ``key_of`` is a finished
     request's key; None if the groups are not compared with one another at the same temperatures.
+    ``undrafted`` are groups whose requests never get drafts, whatever vLLM does.
     """
 
     name: str
     labels: tuple[str, ...] = ()
+    undrafted: frozenset[str] = frozenset()
     label: Callable[[Any], str] = str
     key_of: Callable[[RequestGroups], int | str | None] | None
 
@@ -143,6 +145,7 @@ class Table(StrEnum):
             sums_to_total=False,
             name="{} endings",
             labels=ENDINGS,
+            undrafted=frozenset({EMPTY}),  # the first token comes from the prompt
             key_of=None,  # nothing that a request asked for
         ),
     )

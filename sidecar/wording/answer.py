@@ -10,6 +10,7 @@ from typing import Final
 from sidecar.analysis.checklist.checklist import Checklist
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.findings.endings import EndsBadly
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.judgement import Verdict
@@ -21,7 +22,7 @@ from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.engine.names import Gauge
 from sidecar.errors import Unreachable
 from sidecar.wording.checklist import conclusion
-from sidecar.wording.findings.endings import READ_A_REPLY, worse_sentence
+from sidecar.wording.findings.endings import READ_A_REPLY, unmeasured_sentence, worse_sentence
 from sidecar.wording.findings.faults import collapse_sentence
 from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import LIMITATIONS
@@ -70,18 +71,34 @@ def answer(report: Report) -> Answer:
     if report.health.stalled:
         return Answer("vLLM's engine hangs.", "bad", stalled_sentence(report.health))
 
-    drafting = [model for model in report.models if model.judgement.evidence.window.draft_tokens]
+    told = [model for model in report.models if _drafts(model) or _has_bad_replies(model)]
     checklists = [model.checklist for model in report.models if model.checklist is not None]
     if checklists and len(checklists) == len(report.models):
         return Answer("This vLLM does not speculate.", "mute", _why_plain(checklists))
 
-    if not drafting:
+    if not told:
         return _without_drafts(report)
 
-    answers = {model.model_name: _of(model, report.plugin) for model in drafting}
+    answers = {model.model_name: _of(model, report.plugin) for model in told}
     name = min(answers, key=lambda name: _WORST_FIRST.index(answers[name].tone))
     worst = answers[name]
     return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
+
+
+def _drafts(model: ModelReport) -> bool:
+    """Whether anything was drafted in the window."""
+    return bool(model.judgement.evidence.window.draft_tokens)
+
+
+def _has_bad_replies(model: ModelReport) -> bool:
+    """Whether there is something to say of its replies; an empty one has no drafts."""
+    return model.speed is not None and _of_replies(model) is not None
+
+
+def _unmeasured(model: ModelReport) -> Sequence[EndsBadly]:
+    """What a large share of the replies does and nobody measured without speculation."""
+    ended = [finding for finding in model.findings if isinstance(finding, EndsBadly)]
+    return [finding for finding in ended if finding.is_large and not finding.is_advice]
 
 
 def _why_unread(report: Report) -> str:
@@ -145,12 +162,24 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
         text = "Almost no draft tokens are accepted, and replies may be wrong."
         return Answer(text, "bad", collapse_sentence(model))
 
-    found = _of_speed(model, plugin)
-    if model.endings is not None and model.endings.is_worse:
-        why = f"{READ_A_REPLY} As for the speed: {found.text} {found.why}"
-        return Answer(worse_sentence(model.endings), "bad", why)
+    replies = _of_replies(model)
+    if replies is None:
+        return _of_speed(model, plugin)
+    if not _drafts(model):
+        return replies
 
-    return found
+    speed = _of_speed(model, plugin)
+    tone = min(replies.tone, speed.tone, key=_WORST_FIRST.index)
+    return Answer(replies.text, tone, f"{replies.why} As for the speed: {speed.text} {speed.why}")
+
+
+def _of_replies(model: ModelReport) -> Answer | None:
+    """That replies end badly, if so many do that it comes before the speed."""
+    if model.endings is not None and model.endings.is_worse:
+        return Answer(worse_sentence(model.endings), "bad", READ_A_REPLY)
+    if unmeasured := _unmeasured(model):
+        return Answer(unmeasured_sentence(unmeasured), "even", READ_A_REPLY)
+    return None
 
 
 def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:

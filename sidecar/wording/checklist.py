@@ -1,7 +1,7 @@
 """The checklist in words: what this pod's numbers say, and what to try first."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,10 +78,10 @@ def conclusion(checklist: Checklist) -> str:
 
     seen = f"By {counted(traffic.requests, 'request')} in {duration(traffic.seconds)}"
     against = checklist.lines_that(Stance.AGAINST)
-    reasons = "; ".join(_against(line, checklist) for line in against)
+    reasons = _reasons(against, checklist)
     if checklist.verdict is Readiness.LEAVE_OFF:
         blocking = [line for line in against if line.blocks]
-        reasons = "; ".join(_against(line, checklist) for line in blocking) or reasons
+        reasons = _reasons(blocking, checklist) or reasons
         return f"{seen}, leave speculation off for now: {reasons}."
 
     return " ".join((f"{seen}, {_open(checklist, reasons)}", *_price(checklist), _MEASURE))
@@ -109,8 +109,10 @@ def _row(line: Line, checklist: Checklist) -> tuple[str, ...]:
     return (words.name, SAYS[line.stance], seen, words.pays, words.loses)
 
 
-def _against(line: Line, checklist: Checklist) -> str:
-    return _WORDS[line.condition].against(checklist)
+def _reasons(lines: Iterable[Line], checklist: Checklist) -> str:
+    """The clauses of lines that speak against it."""
+    clauses = [_WORDS[line.condition].against for line in lines]
+    return "; ".join(clause(checklist) for clause in clauses if clause is not None)
 
 
 def _candidate(candidate: Candidate, checklist: Checklist) -> CandidateText:
@@ -155,14 +157,15 @@ def _why(candidate: Candidate, checklist: Checklist) -> Iterator[str]:
 class _Words:
     """A condition: its name, what speaks for and against speculation, and this pod's number.
 
-    ``seen`` is a cell of the table, where the number is known, ``against`` a clause.
+    ``seen`` is a cell of the table, where the number is known, ``against`` a clause, None where no
+    number speaks against it.
     """
 
     name: str
     pays: str
     loses: str
     seen: Callable[[Checklist], str]
-    against: Callable[[Checklist], str]
+    against: Callable[[Checklist], str] | None = None
 
 
 def _traffic(checklist: Checklist) -> Traffic:
@@ -281,15 +284,6 @@ def _long(checklist: Checklist) -> str:
     return f"{percent(_traffic(checklist).long_prompts)} of the prompts are long"
 
 
-def _structured(checklist: Checklist) -> str:
-    return f"{percent(_traffic(checklist).structured)} of the requests are structured"
-
-
-def _shaped(checklist: Checklist) -> str:
-    share = percent(_traffic(checklist).shaped)
-    return f"{share} of the requests use top-k, top-p, min-p or penalties"
-
-
 _OUTPUTS: Final = THUMBS[Condition.OUTPUTS]
 _LOAD: Final = THUMBS[Condition.LOAD]
 _PARAMETERS: Final = THUMBS[Condition.PARAMETERS]
@@ -325,16 +319,14 @@ _WORDS: Final = {
     Condition.STRUCTURED: _Words(
         name="structured output",
         pays=_at_most(Condition.STRUCTURED),
-        loses=_from(Condition.STRUCTURED),
+        loses=_NONE,
         seen=_share(lambda traffic: traffic.structured),
-        against=_structured,
     ),
     Condition.SAMPLING: _Words(
         name="top-k, top-p, min-p, penalties",
         pays=_at_most(Condition.SAMPLING),
-        loses=_from(Condition.SAMPLING),
+        loses=_NONE,
         seen=_share(lambda traffic: traffic.shaped),
-        against=_shaped,
     ),
     Condition.PARAMETERS: _Words(
         name=" and ".join(REJECTED),

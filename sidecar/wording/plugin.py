@@ -55,6 +55,9 @@ _NO_SPLIT: Final = {
     ),
 }
 _READ: Final = " and ".join(map(str, READ_VERSIONS))
+_IDLE: Final = (
+    "The plug-in is connected and reports requests; vLLM has drafted for none of them yet."
+)
 _CANNOT_LISTEN: Final = (
     "The sidecar cannot listen for the plug-in ({}), so there is no split by temperature. Set"
     " plugin.socket (SPECDEC_PLUGIN__SOCKET) to a path that the sidecar can write and no other"
@@ -117,7 +120,7 @@ def plugin_sentence(report: PluginReport) -> str:
         case PluginState.REFUSED | PluginState.DISABLED | PluginState.CHECKING:
             sentence = _not_observing(report)
         case PluginState.IDLE:
-            sentence = "The plug-in is connected; vLLM has not drafted for any request yet."
+            sentence = _IDLE
         case PluginState.OBSERVING:
             sentence = _observing(report)
 

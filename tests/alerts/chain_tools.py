@@ -61,6 +61,10 @@ class Receivers:
 
         return await first(self.alerts, is_sought)
 
+    def statuses(self, name):
+        """What the webhook has been told of such alerts, in turn."""
+        return [alert["status"] for alert in self.alerts if alert["labels"]["alertname"] == name]
+
 
 async def first(received, is_sought):
     """The first that is sought, once it has been received; a busy machine may bring others."""

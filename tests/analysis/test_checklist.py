@@ -95,9 +95,9 @@ def test_traffic_that_suits_speculation_is_worth_a_try():
         (Condition.PROMPTS, {"long_prompts": 0.11}, BETWEEN),
         (Condition.PROMPTS, {"long_prompts": 0.5}, AGAINST),
         (Condition.STRUCTURED, {"structured": 0.3}, BETWEEN),
-        (Condition.STRUCTURED, {"structured": 0.7}, AGAINST),
+        (Condition.STRUCTURED, {"structured": 1.0}, BETWEEN),
         (Condition.SAMPLING, {"shaped": 0.3}, BETWEEN),
-        (Condition.SAMPLING, {"shaped": 0.7}, AGAINST),
+        (Condition.SAMPLING, {"shaped": 1.0}, BETWEEN),
         (Condition.SAMPLING, {"shaped": None}, UNKNOWN),
         (Condition.PARAMETERS, {"rejected": {"min_p": 0.00001}}, BETWEEN),
         (Condition.PARAMETERS, {"rejected": {"min_p": 0.001, "logit_bias": 0.01}}, AGAINST),
@@ -177,14 +177,24 @@ def test_one_line_that_blocks_is_enough_to_leave_it_off(traffic, load):
 
 
 def test_what_speaks_against_it_leaves_it_open_until_it_is_the_majority():
-    """Of ten lines, five leave it open; of nine that are known, five decide."""
+    """Of eight lines, four leave it open; of seven that are known, four decide."""
     hot = replace(GOOD, cool=0.0, hot=1.0)
-    five = replace(hot, output_tokens=(5.0, 9.0), long_prompts=1.0, structured=1.0, shaped=1.0)
+    four = replace(hot, output_tokens=(5.0, 9.0), long_prompts=1.0, first_token=None)
+    busy = replace(LIGHT, running=40.0, queued=None)
 
     assert judged(hot).verdict is Readiness.UNDECIDED
     assert judged(HALF_BETWEEN, replace(LIGHT, **UNDECIDED_LOAD)).verdict is Readiness.UNDECIDED
-    assert judged(five).verdict is Readiness.UNDECIDED
-    assert judged(replace(five, first_token=None)).verdict is Readiness.LEAVE_OFF
+    assert judged(four, busy).verdict is Readiness.UNDECIDED
+    assert judged(four, replace(busy, kv_cache_high=None)).verdict is Readiness.LEAVE_OFF
+
+
+def test_greedy_extraction_of_json_is_worth_a_try():
+    """A grammar leaves less to guess, and a suffix tree proposes the keys: nothing against it."""
+    extraction = replace(GOOD, structured=1.0, prompt_tokens=(2400.0, 2900.0))
+    result = judged(extraction)
+
+    assert result.verdict is Readiness.TRY
+    assert [one.method for one in result.candidates] == ["suffix", "eagle3"]
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,14 @@ import pytest
 
 from sidecar.analysis.endings import Endings, Reference, compare
 from sidecar.analysis.evidence import Loops
+from sidecar.engine.names import Counter
 from sidecar.requests.messages import Speculation
 from sidecar.requests.tables import Table
 from sidecar.requests.tally import Outcome
 from sidecar.settings.baselines import PlainEndings
 from tests.analysis.analysis_tools import PluginEnd, Pod, snap
+
+UNDRAFTED = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0, "output_tokens": 1}
 
 
 def telling(**settings):
@@ -59,6 +62,17 @@ def test_the_draft_tokens_of_loops_are_known_as_a_group_of_finished_requests(pod
     assert pod.group("empty").tally.requests == 0
 
 
+def test_empty_replies_have_no_drafts_which_is_no_hint(pod):
+    """Their first token ends them, and that comes from the prompt."""
+    for _ in range(30):
+        pod.plugin.finish(0, ending="normal")
+        pod.plugin.finish(0, ending="empty", **UNDRAFTED)
+    pod.poll(pod.plugin.counted())
+
+    assert pod.group("empty").window.requests == 30
+    assert [group.group for group in pod.model().groups if group.without_drafts] == []
+
+
 def finish(pod, *endings, accepted=20, temperature=0):
     """Requests of 30 draft tokens each, of which ``accepted`` are accepted; then a poll."""
     for ending in endings:
@@ -98,6 +112,22 @@ def test_loops_that_hardly_matter_are_not_in_the_evidence(pod, endings):
     finish(pod, *endings)
 
     assert loops(pod) is None
+
+
+def test_loops_at_temperature_0_do_not_flatter_what_another_way_of_drafting_may_gain():
+    """They are easy to draft, so the rate at T 0 that is promised is that of other text."""
+    pod = Pod()
+    greedy = Speculation("draft_model", 3, draft_sample_method="greedy")
+    pod.plugin.hello(speculation=greedy, tables=frozenset(Table))
+    finish(pod, *["loop"] * 40, accepted=30)
+    finish(pod, *["normal"] * 40, accepted=18)
+    finish(pod, *["normal"] * 40, accepted=6, temperature=100)
+
+    drafting = next(one for one in pod.model().findings if one.code == "greedy_drafting")
+
+    assert drafting.cold_rate == pytest.approx(0.6)
+    assert drafting.length_at_most == pytest.approx(1 + 3 * 0.6)
+    assert drafting.is_bound_measured
 
 
 def minutes(pod, count, *, loops=0, empty=0, temperature=0, requests=10):
@@ -171,20 +201,67 @@ def test_a_fault_does_not_become_usual_while_traffic_is_too_low_to_judge():
     assert endings.report.is_worse
 
 
-def test_a_model_that_loops_at_temperature_0_by_itself_is_no_finding(pod):
+def test_a_model_that_loops_at_temperature_0_by_itself_is_no_advice(pod):
     """Nor are more requests at this temperature, where the others never loop."""
     minutes(pod, 15, loops=5)
     minutes(pod, 15, temperature=80)
+    assert found(pod) == {}
+
     minutes(pod, 5, loops=5)
+    (finding,) = pod.model().findings
+
+    assert (finding.code, finding.is_advice) == ("looping", False)
+    assert finding.change.reference is Reference.PAST
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"), [({"loops": 5}, "looping"), ({"empty": 5}, "empty_replies")]
+)
+def test_a_pod_that_is_broken_from_its_start_says_so_for_as_long_as_it_lasts(pod, bad, code):
+    """Its own past is no excuse, since that may be wrong as well; but nothing is advised."""
+    for _ in range(6):
+        minutes(pod, 4, **bad)
+
+        assert found(pod) == {code: False}
+
+    minutes(pod, 7)
 
     assert found(pod) == {}
 
 
-def test_without_anything_to_compare_with_it_is_a_fact(pod):
-    """Some models loop by themselves, so nothing is advised."""
-    minutes(pod, 5, loops=5)
+def test_a_pod_whose_every_reply_is_empty_says_so_although_it_drafts_nothing():
+    """The first token comes from the prompt, and an empty reply has no other one."""
+    pod = telling()
+    pod.plugin.generated = 0
+    for _ in range(30):
+        pod.plugin.finish(0, ending="empty", **UNDRAFTED)
+    pod.poll(snap(counters={Counter.DRAFTS: 0.0, Counter.GENERATION_TOKENS: 30.0}))
 
-    assert found(pod) == {"looping": False}
+    assert found(pod) == {"empty_replies": False}
+
+
+def test_a_few_bad_replies_are_no_fact(pod):
+    minutes(pod, 4)
+    finish(pod, *["empty"] * 4)
+
+    assert found(pod) == {}
+
+
+def test_a_finding_names_the_temperatures_where_replies_have_changed(pod):
+    """Most replies are at another one, so the share of all says little."""
+    for loops in (0, 6):
+        for _ in range(10):
+            minutes(pod, 1, requests=40, temperature=80)
+            minutes(pod, 1, loops=loops)
+    (looping,) = pod.model().findings
+    (place,) = looping.temperatures
+
+    assert looping.is_advice
+    assert place.temperature == "0"
+    assert place.share == 0.6
+    assert place.usual < 0.2
+    assert looping.share < 0.2
+    assert pod.model().endings.temperatures["loop"] == (place,)
 
 
 def baseline(loops, requests=200, temperature=0.0):

@@ -9,6 +9,7 @@ import pytest
 
 from scripts.findings_registry import REGISTRIES
 from sidecar.analysis.advice import Advice
+from sidecar.analysis.evidence import Loops
 from sidecar.analysis.findings.catalog import COUNTS
 from sidecar.analysis.findings.registry import RULES
 from sidecar.analysis.judgement import Verdict
@@ -28,6 +29,7 @@ from tests.analysis.staged_findings import (
     LONG,
     LOWER,
     MANY,
+    MORE,
     MTP,
     PROBABILISTIC,
     STAGED,
@@ -203,6 +205,17 @@ def test_greedy_drafting_has_the_hot_requests_own_evidence():
     assert finding.cold_rate == pytest.approx(0.8)
     assert finding.length_at_most == pytest.approx(1 + 3 * 0.8)
     assert finding.is_bound_measured
+
+
+def test_more_draft_tokens_are_not_advised_where_loops_flatter_the_rate():
+    """Loops accept them all, and other text would not."""
+    flattered = pod(advice=MORE, rate=0.9)
+    loops = Loops(rate=1.0, share=0.4, whole=0.9, without=0.7)
+    judged = flattered.judgement
+    evidence = replace(judged.evidence, loops=loops)
+
+    assert codes(flattered) == ["too_few_tokens"]
+    assert codes(replace(flattered, judgement=replace(judged, evidence=evidence))) == []
 
 
 @pytest.mark.parametrize(("way", "at_most"), [("plain", 3.29), ("filtered", 2.99)])

@@ -46,4 +46,4 @@ async def test_replies_that_loop_are_found_unless_they_do_without_speculation(
     assert 10 <= loops <= 50
     assert model["endings"]["changes"]["loop"]["reference"] == "baseline"
     assert bool(looping(samples)) == found
-    assert ("of the last 60 replies repeat themselves until they are cut off" in text) == found
+    assert ("of the last 60 replies at temperature 0 (1% without speculation" in text) == found

@@ -8,7 +8,8 @@ from random import Random
 import pytest
 from aiohttp import web
 
-from sidecar.commands.outputs.greedy import compare_greedy
+from sidecar.commands.fidelity import Fidelity, Required, Server
+from sidecar.commands.outputs.greedy import compare_greedy, prompts_for
 from sidecar.commands.outputs.homogeneity import homogeneity, total
 from sidecar.commands.outputs.replies import END, GreedyReply
 from sidecar.commands.outputs.sampled import compare_sampled, samples_for
@@ -80,11 +81,37 @@ def test_the_difference_that_is_said_to_be_noticeable_is_noticed(samples):
     ]
 
     assert sum(found) >= 0.7 * len(found)
-    half = [
+    third = [
         compared(seed, samples=samples, change=equal.noticeable / 3, since=2).differs
         for seed in range(50)
     ]
-    assert sum(half) <= 0.4 * len(half)
+    assert sum(third) <= 0.4 * len(third)
+
+
+@pytest.mark.slow
+def test_a_difference_at_the_last_drafted_position_alone_is_noticed():
+    """Though no two of so varied outputs share all that precedes it."""
+    equal = compared(1, prompts=10, samples=100, length=5)
+    change = equal.noticeable_at[5]
+    found = [
+        compared(seed, prompts=10, samples=100, length=5, change=change, since=5)
+        for seed in range(30)
+    ]
+
+    assert list(equal.noticeable_at) == [2, 3, 4, 5]
+    assert equal.noticeable_anywhere == max(equal.noticeable_at.values())
+    assert sum(one.differs for one in found) >= 0.7 * len(found)
+    named = {place.position for one in found for place in one.places if place.position}
+    assert 5 in named
+
+
+def test_what_is_noticeable_is_unknown_if_a_position_could_not_be_compared():
+    """All outputs but a few have ended there."""
+    plain = [[(1, 2, END)] * 98 + [(1, 2, 3, 4)] * 2]
+    found = compare_sampled(plain, plain)
+
+    assert found.noticeable_at[4] is None
+    assert found.noticeable_anywhere is None
 
 
 def test_a_difference_of_two_points_takes_as_many_samples_as_the_textbook_says():
@@ -96,10 +123,11 @@ def test_a_difference_of_two_points_takes_as_many_samples_as_the_textbook_says()
 
 def test_as_many_samples_as_are_asked_for_show_the_difference():
     few = compared(1, samples=200)
-    needed = samples_for(few, few.noticeable / 2)
+    half = few.noticeable_anywhere / 2
+    needed = samples_for(few, half)
 
     assert needed == 800
-    assert compared(1, samples=needed).noticeable == pytest.approx(few.noticeable / 2, rel=0.25)
+    assert compared(1, samples=needed).noticeable_anywhere == pytest.approx(half, rel=0.35)
 
 
 def test_the_prompt_and_the_position_that_differ_are_named():
@@ -196,15 +224,56 @@ def test_the_share_of_prompts_that_would_be_noticed():
     found = compare_greedy([greedy(5)] * 59, [greedy(5)] * 59)
 
     assert found.noticeable == pytest.approx(0.05, abs=0.001)
+    assert prompts_for(0.05) == 59
 
 
-def serving(change=0.0, *, seed=5, wrong=False, ids=True, gap=2.0, seen=None):
+def test_what_follows_a_near_tie_rules_out_no_fault():
+    """It is not compared, whatever the outputs are there."""
+    tested = [greedy(5, 6, 9)] * 57 + [greedy(5, 5, 5)] * 2
+    found = compare_greedy(tested, [greedy(5, 5, 5)] * 59)
+
+    assert (len(found.ties), found.same) == (57, 2)
+    assert found.noticeable == pytest.approx(0.78, abs=0.01)
+    assert compare_greedy(tested[:57], [greedy(5, 5, 5)] * 57).noticeable is None
+
+
+SERVERS = {"tested": Server("http://a", "m"), "reference": Server("http://b", "m")}
+
+
+@pytest.mark.parametrize(
+    ("greedy_differs", "control_differs", "sampled_differs", "verdict"),
+    [
+        (False, False, False, "no_difference_found"),
+        (True, False, False, "different"),
+        (True, True, False, "undecided"),
+        (False, True, True, "different"),
+        (True, True, True, "different"),
+    ],
+)
+def test_a_reference_that_does_not_repeat_itself_voids_greedy_outputs_only(
+    *, greedy_differs, control_differs, sampled_differs, verdict
+):
+    reference = [greedy(5, 5)] * 20
+    broken = [greedy(5, 7)] * 20
+    change = 0.2 if sampled_differs else 0.0
+    found = Fidelity(
+        **SERVERS,
+        greedy=compare_greedy(broken if greedy_differs else reference, reference),
+        control=compare_greedy(broken if control_differs else reference, reference),
+        sampled=compared(1, samples=600, change=change, since=2),
+        temperature=1.0,
+    )
+
+    assert found.verdict(Required(0.3)) == verdict
+
+
+def serving(change=0.0, *, seed=5, wrong=False, ids=True, gap=2.0, seen=None, model="m"):
     """Puts out tokens as vLLM does; with ``wrong`` its greedy outputs differ from the second on."""
     random = Random(seed)
 
     async def handler(request):
         if request.path == "/v1/models":
-            return web.json_response({"data": [{"id": "m"}]})
+            return web.json_response({"data": [{"id": model}]})
         body = await request.json()
         if body.get("stream"):
             return web.Response(text="data: [DONE]\n\n", content_type="text/event-stream")
@@ -226,7 +295,10 @@ def serving(change=0.0, *, seed=5, wrong=False, ids=True, gap=2.0, seen=None):
     return handler
 
 
-ASKED = ("--samples", "600", "--concurrency", "16", "--max-tokens", "8", "--difference", "12%")
+ASKED = (
+    *("--samples", "600", "--concurrency", "16", "--max-tokens", "8"),
+    *("--difference", "25%", "--prompt-share", "80%"),
+)
 
 
 async def fidelity(finished, served, tmp_path, tested, reference, *more):
@@ -243,12 +315,14 @@ async def fidelity(finished, served, tmp_path, tested, reference, *more):
     ("tested", "more", "code", "lines"),
     [
         ({}, (), 0, ["greedy: the same for 2 of 2 prompts", "no difference found"]),
-        ({}, ("--difference", "1%"), 3, ["to find one of 1.0%, set --samples"]),
+        ({}, ("--difference", "1%"), 3, ["to find one of 1.0% at any one, set --samples"]),
         ({"change": 0.15}, (), 1, ["sampled at temperature 1: different", "token 2 differs: p"]),
         ({"change": 0.15}, ("--mode", "greedy"), 0, ["verdict: no_difference_found"]),
         ({"wrong": True}, (), 1, ["prompt 2 differs from token 2 on: 2.00 nat"]),
         ({"wrong": True}, ("--mode", "sampled"), 0, ["no difference found"]),
-        ({"wrong": True}, ("--near-tie", "2.5"), 0, ["2 first differ at a near tie"]),
+        ({"wrong": True}, ("--near-tie", "2.5"), 3, ["2 first differ at a near tie"]),
+        ({}, ("--prompt-share", "20%"), 3, ["14 must be the same to the end: give more --prompts"]),
+        ({"model": "other"}, (), 0, ["(other) against", "the two models have different names"]),
     ],
 )
 async def test_the_exit_code_says_whether_two_servers_differ(
@@ -302,11 +376,50 @@ async def test_json_names_places_and_no_text(finished, served, tmp_path):
     assert MARKER not in out
 
 
-async def test_a_server_without_token_ids_is_named(finished, served, tmp_path):
-    code, _, err = await fidelity(finished, served, tmp_path, serving(ids=False), serving())
+async def test_as_many_samples_are_asked_for_as_the_difference_needs(finished, served, tmp_path):
+    """Of each prompt and server, unless the user says how many."""
+    seen = []
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("one\ntwo\n")
+    asked = ("--mode", "sampled", "--difference", "20%", "--prompts", str(prompts))
+    async with served(serving(seen=seen)) as url, served(serving(seed=6)) as other:
+        code, out, err = await finished("fidelity", "--url", url, "--against", other, *asked)
 
-    assert code == 1
-    assert "the reply has no token ids" in err
+    samples = sum(body["n"] for body in seen) // 2
+    assert (code, samples > 200) == (0, True), out + err
+    assert f"{samples:,} samples each on both" in out
+
+
+async def test_a_server_compared_with_itself_is_named(finished, served, tmp_path):
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("one\n")
+    asked = ("--mode", "greedy", "--prompts", str(prompts), "--prompt-share", "96%")
+    async with served(serving()) as url:
+        code, out, err = await finished("fidelity", "--url", url, "--against", url, *asked)
+
+    assert code == 0, out + err
+    assert "this is one server, compared with itself" in out
+    assert "the same for 1 of 1 prompt" in out
+
+
+async def test_a_seed_is_refused(finished):
+    """vLLM gives the choices of a request the seeds that follow it: all requests are alike."""
+    asked = ("--url", "http://a", "--against", "http://b", "--extra-body", '{"seed": 1}')
+    code, _, err = await finished("fidelity", *asked)
+
+    assert code == 2
+    assert "vLLM repeats the same samples" in err
+
+
+async def test_a_server_that_fails_leaves_it_undecided(finished, served, tmp_path):
+    """A rollout's gate tells a failed request from a difference."""
+    servers = serving(ids=False), serving()
+    code, out, err = await fidelity(finished, served, tmp_path, *servers, "--json")
+
+    document = json.loads(out)
+    assert (code, document["verdict"]) == (3, "undecided")
+    assert "the reply has no token ids" in document["reason"]
+    assert document["reason"] in err
     assert "Traceback" not in err
 
 
@@ -314,8 +427,8 @@ async def test_the_time_is_bounded(finished, served, tmp_path):
     more = ("--samples", "1000000", "--duration", "1s")
     code, _, err = await fidelity(finished, served, tmp_path, serving(), serving(), *more)
 
-    assert code == 1
-    assert "stopped before all outputs were there" in err
+    assert code == 3
+    assert "the time was over before all outputs were there" in err
 
 
 def test_a_reference_is_needed():

@@ -9,6 +9,7 @@ from tests.commands.commands_tools import command
 
 PAIR = ("--target", "70b", "--target-precision", "int8", "--draft", "8b", "--gpu", "h100")
 PAIR = (*PAIR, "--gpus", "2", "--utilization", "0.9")
+TWO_H100 = 2 * 81_559 * 1024**2 / 1e9  # as nvidia-smi reports them
 SHAPES = ("--kv", "80x8x128", "--context", "8192")
 
 # The dimensions of Llama 3.1 70B and 8B, of DeepSeek V3 and of Gemma 3 27B.
@@ -68,35 +69,6 @@ GEMMA = {
 }
 
 
-@pytest.fixture
-def model(tmp_path):
-    """Writes a model's folder; returns its path."""
-
-    def write(name, config, *, weights=None, tokenizer=None):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(config))
-        if weights is not None:
-            (folder / "model.safetensors").write_bytes(b"x" * weights)
-        if tokenizer is not None:
-            document = {"model": {"vocab": {"a": tokenizer}}}
-            (folder / "tokenizer.json").write_text(json.dumps(document))
-        return str(folder)
-
-    return write
-
-
-@pytest.fixture
-def planned(capsys):
-    """The plan for some arguments, as JSON."""
-
-    def plan(*arguments, code=0):
-        assert command("plan", *map(str, arguments), "--json") == code
-        return json.loads(capsys.readouterr().out)
-
-    return plan
-
-
 @pytest.mark.parametrize(
     ("target", "draft", "gpu", "weights", "left"),
     [
@@ -126,13 +98,46 @@ def test_the_cache_gets_what_the_weights_leave_of_vllms_share(planned):
     """With and without a draft, in bytes, tokens and requests."""
     plan = planned(*PAIR, *SHAPES, "--draft-kv", "32x8x128")
 
-    assert plan["room"]["gb"] == pytest.approx(0.9 * 160 - 86)
-    assert plan["plain_room"]["gb"] == pytest.approx(0.9 * 160 - 70)
+    assert plan["room"]["gb"] == pytest.approx(0.9 * TWO_H100 - 86)
+    assert plan["plain_room"]["gb"] == pytest.approx(0.9 * TWO_H100 - 70)
     # Each GPU has half of the heads.
     assert plan["plain_room"]["bytes_per_token"] == 80 * 4 * 256 * 2
     assert plan["room"]["bytes_per_token"] == (80 + 32) * 4 * 256 * 2
-    assert plan["plain_room"]["tokens"] == pytest.approx(37e9 / 163_840, rel=0.001)
-    assert (plan["room"]["requests"], plan["plain_room"]["requests"]) == (15, 27)
+    plain_tokens = (0.9 * TWO_H100 - 70) / 2 * 1e9 / 163_840
+    assert plan["plain_room"]["tokens"] == pytest.approx(plain_tokens, rel=0.001)
+    assert (plan["room"]["requests"], plan["plain_room"]["requests"]) == (18, 31)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "nominal", "reported"), [("h100", 80, 85.5), ("h200", 141, 150.8), ("l4", 24, 24.2)]
+)
+def test_the_cache_comes_out_of_what_the_driver_reports(planned, *, gpu, nominal, reported):
+    """A gibibyte is 7 % more than a GB, which decides whether a 34B starts on an H100."""
+    plan = planned("--target", "1b", "--gpu", gpu, "--utilization", 0.9)
+
+    assert plan["deployment"]["memory_gb"] == nominal
+    assert plan["deployment"]["left_gb"] == nominal - 2
+    assert plan["room"]["gb"] == pytest.approx(0.9 * reported - 2, abs=0.05)
+    assert f"({reported} GB) that the driver reports" in plan["notes"][0]
+
+
+def test_a_34b_with_a_long_context_starts_on_an_h100(planned):
+    """By the data sheet's 80 GB it would not."""
+    arguments = ("--target", "34b", "--kv", "60x8x128", "--context", 32768)
+
+    assert planned(*arguments, "--gpu", "h100")["room"]["gb"] == pytest.approx(10.7, abs=0.05)
+    assert planned(*arguments, "--gpu-memory", 80, code=1)["verdict"] == "impossible"
+
+
+def test_what_activations_take_is_no_room_for_a_cache_of_unknown_size(planned):
+    """1.4 GB of two GPUs are left, of which vLLM makes no cache; an overhead replaces the guess."""
+    arguments = ("--target", "70b", "--draft", "8b", "--gpu", "h100", "--gpus", 2)
+    plan = planned(*arguments, code=1)
+
+    assert 1 < plan["room"]["gb"] < 2
+    assert plan["rules"][0]["wanted"] == "above 2 GB"
+    assert "activations and CUDA graphs" in plan["rules"][0]["remedy"]
+    assert planned(*arguments, "--overhead", 0.1)["room"]["least_gb"] == 0
 
 
 def test_activations_on_each_gpu_are_subtracted_and_vllms_own_number_replaces_all_of_it(planned):
@@ -539,8 +544,22 @@ def test_the_text_has_the_memory_the_cache_the_rules_and_the_verdict(capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
 
     assert [line[:2] for line in lines[3:5]] == [["weights", "86.0"], ["left", "74.0"]]
-    assert lines[7] == ["KV", "cache", "58.0", "GB", "74.0", "GB", "16.0", "GB"]
-    assert lines[9] == ["requests", "of", "8,192", "tokens", "15", "27", "12"]
+    assert lines[0][3:] == [
+        "2",
+        "x",
+        "80",
+        "GB,",
+        "nominal",
+        "(85.5",
+        "GB",
+        "each",
+        "by",
+        "the",
+        "driver)",
+    ]
+    assert lines[6][:8] == ["at", "a", "utilization", "of", "0.9", "of", "171.0", "GB"]
+    assert lines[7] == ["KV", "cache", "67.9", "GB", "83.9", "GB", "16.0", "GB"]
+    assert lines[9] == ["requests", "of", "8,192", "tokens", "18", "31", "13"]
     assert any(line[:6] == ["draft", "to", "target", "1:8.8", "1:8", "to"] for line in lines)
     assert any("an acceptance rate of 23%." in " ".join(line) for line in lines)
     assert any("quantize the draft first" in " ".join(line) for line in lines)
@@ -575,13 +594,14 @@ def test_without_a_draft_the_methods_that_need_none_are_listed(capsys):
 
 
 def test_what_does_not_fit_has_no_line_for_vllm_but_what_would_fit(planned, capsys):
-    """A 70B and an 8B at 16 bits take 156 of 160 GB; vLLM may use 144 of them."""
+    """A 70B and an 8B at 16 bits take 156 of 171 GB; vLLM may use 154 of them."""
     arguments = ("--target", "70b", "--draft", "8b", "--gpu", "h100", "--gpus", "2", *SHAPES)
     arguments = (*arguments, "--draft-kv", "32x8x128", "--utilization", "0.9")
     plan = planned(*arguments, code=1)
 
     assert (plan["verdict"], plan["command"]) == ("impossible", None)
     assert [one["option"] for one in plan["alternatives"]] == [
+        "--draft-precision int8",
         "--target-precision int8",
         "without --draft, --draft-kv",
         "--gpus 4 --draft-gpus 4",
@@ -590,7 +610,7 @@ def test_what_does_not_fit_has_no_line_for_vllm_but_what_would_fit(planned, caps
     lines = capsys.readouterr().out.splitlines()
     assert not [line for line in lines if line.startswith("vllm serve")]
     (quantized,) = [line for line in lines if "--target-precision int8" in line]
-    assert quantized.split()[-6:] == ["58.0", "GB", "15", "of", "8,192", "tokens"]
+    assert quantized.split()[-6:] == ["67.9", "GB", "18", "of", "8,192", "tokens"]
 
 
 SAMPLED = ("--sampled-drafts", "--vocabulary", "128256")
@@ -650,7 +670,7 @@ def test_only_numbers_of_gpus_that_divide_the_attention_heads_are_alternatives(m
 
 
 def test_vllm_does_not_start_without_room_for_one_request_of_the_whole_context(model, planned):
-    """Llama 3.1 8B at 4 bits leaves 16 GB of an L4; 131,072 tokens take 17 GB."""
+    """Llama 3.1 8B at 4 bits leaves 17 GB of an L4; 131,072 tokens take 17.2 GB."""
     arguments = ("--target", model("8b", SMALL), "--target-precision", "int4", "--gpu", "l4")
     plan = planned(*arguments, code=1)
 
@@ -686,7 +706,7 @@ def test_layers_of_the_target_that_draft_are_quantized_with_it(model, planned):
     (quantized,) = [one for one in plan["alternatives"] if "quantized" in one["change"]]
     assert quantized["option"] == "--target-precision int4"
     # 671 and 11.5 billion parameters, of which the embeddings stay at 16 bits
-    assert quantized["room"]["gb"] == pytest.approx(0.92 * 640 - 671 / 2 - 11.5 / 2, abs=5)
+    assert quantized["room"]["gb"] == pytest.approx(0.92 * 684 - 671 / 2 - 11.5 / 2, abs=5)
 
 
 def test_where_no_single_change_is_enough_the_text_says_so(capsys):
@@ -703,7 +723,6 @@ def test_where_no_single_change_is_enough_the_text_says_so(capsys):
     ("arguments", "reason"),
     [
         (("--target", "0b"), "--target: not a number of parameters"),
-        (("--target", "nowhere"), "nowhere"),
         (("--target", "70b", "--method", "eagle3"), "--method=eagle3: needs --draft"),
         (("--target", "70b", "--method", "mtp"), "names no MTP layers"),
         (("--target", "70b", "--method", "ngram", "--draft", "8b"), "--method=ngram: has no"),
@@ -715,6 +734,29 @@ def test_arguments_that_do_not_fit_together_are_refused(capsys, arguments, reaso
     """With the argument to add or to leave out."""
     assert command("plan", "--gpu", "h100", *arguments) == 2
     assert reason in capsys.readouterr().err
+
+
+def test_a_models_name_is_not_downloaded_but_the_message_says_how(capsys):
+    """As people know it from vLLM's command line."""
+    for arguments in (
+        ("--target", "Qwen/Qwen3-32B"),
+        ("--target", "32b", "--draft", "Qwen/Qwen3-32B"),
+    ):
+        assert command("plan", "--gpu", "H100", *arguments) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"{arguments[-2]}=Qwen/Qwen3-32B: no such folder or file.")
+        assert "`hf download MODEL config.json --local-dir DIR`" in said
+
+
+def test_a_folder_without_weights_is_not_what_vllm_can_load(model, planned):
+    """Where only the config.json was fetched; the line then needs the model's name."""
+    with_weights = model("with", SMALL, weights=1000)
+    without = model("without", SMALL)
+
+    for target, is_noted in ((with_weights, False), (without, True)):
+        plan = planned("--target", target, "--gpu", "H100")
+        notes = [note for note in plan["notes"] if f"{target} has no *.safetensors" in note]
+        assert bool(notes) == is_noted
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"hidden_size": "x"}', "[" * 100_000])

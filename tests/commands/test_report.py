@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
+from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.judgement import Gate, Verdict
 from sidecar.errors import BadStatus
@@ -47,6 +48,16 @@ def reported(capsys, served):
         return capsys.readouterr().out.replace(url, "URL")
 
     return run
+
+
+async def test_it_says_how_the_last_replies_ended(reported):
+    shares = {"normal": 0.5, "loop": 0.38, "empty": 0.12}
+    tree = report(model(temperature("0"), endings=EndingsReport(requests=1200, shares=shares)))
+
+    assert (
+        "Of the last 1,200 replies, 38% repeat themselves until they are cut off and 12% are empty."
+        in await reported(tree)
+    )
 
 
 async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
@@ -357,6 +368,8 @@ async def test_the_checklist_and_what_to_try_are_printed_as_on_the_page(reported
     text = await reported(tree)
 
     assert text.count(page["conclusion"]) == 1
+    assert f"model {tree.models[0].model_name}: does not speculate" in text.splitlines()
+    assert "insufficient_data by acceptance" not in text
     assert "temperatures" in text
     assert "median 0; 0% up to 0.5, 100% above 0.8" in text
     for candidate in page["candidates"]:

@@ -4,6 +4,8 @@ import pytest
 
 from sidecar.commands.load.client import Sample
 from sidecar.commands.load.sweep_result import SweepLevel
+from sidecar.commands.sweep import summarize, text
+from sidecar.settings.groups import Thresholds
 from tests.commands.sweep_tools import level_of, printed, summarized, sweep_of
 
 
@@ -32,6 +34,18 @@ def test_the_acceptance_decides_and_what_to_change_is_left_to_the_sidecar(accept
     assert "`specdec-sidecar report` says it." in lines[9]
     assert len(lines) == 11
     assert lines[-1].startswith("To find out whether it pays: ")
+
+
+def test_where_time_was_measured_too_there_is_no_verdict_by_acceptance():
+    """Neither in the table nor as a rule, nor for want of requests."""
+    for accepted, count in ((3, 80), (27, 4)):
+        level = level_of([sample(drafts=10, accepted=accepted)] * count)
+        judged = summarize(level, Thresholds(), is_timed=True)
+        said = "\n".join(text(sweep_of(level), [judged], Thresholds(), is_compared=True))
+
+        assert (judged.verdict, judged.caveats) == (None, ())
+        assert "verdict" not in said.lower()
+        assert "acceptance" in said
 
 
 def test_the_verdict_follows_the_thresholds():

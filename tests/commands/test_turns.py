@@ -69,6 +69,8 @@ async def test_two_servers_take_turns_and_are_compared_at_once_or_later(finished
         )
     assert code == 0, err
     assert title in out
+    # Hot requests gain time although they accept little: no verdict by acceptance contradicts it.
+    assert not re.search(r"net_|break_even|rule of thumb", out)
     assert re.search(r"^verdict: ", out, re.MULTILINE)
 
     saved = [read_saved(file) for file in files]
@@ -96,6 +98,23 @@ async def test_json_has_the_comparison(finished):
     document = json.loads(out)
     assert document["comparison"]["result"] == "insufficient_data"
     assert (document["comparison"]["before"], document["comparison"]["after"]) == urls
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("drafted", "verdict"), [(3, "net_positive"), (0, None)])
+async def test_beside_a_vllm_without_speculation_time_decides_and_not_the_acceptance(
+    finished, drafted, verdict
+):
+    """Beside another that drafts, the rule of thumb is all that says whether either pays."""
+    other = SimulatorOptions(speed=8, num_speculative_tokens=drafted)
+    async with HttpVllm(SimulatorOptions(speed=8)) as one, HttpVllm(other) as against:
+        code, out, err = await finished(
+            *("sweep", "--url", one.url, "--against", against.url, "--temperatures", "0"),
+            *("--concurrency", "8", "--requests", "24", "--max-tokens", "8", "--json"),
+        )
+
+    assert code == 0, err
+    assert [level["verdict"] for level in json.loads(out)["levels"]] == [verdict]
 
 
 async def test_a_server_that_cannot_be_reached_is_named(finished):

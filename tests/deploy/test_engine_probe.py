@@ -1,47 +1,35 @@
 """The liveness probe for vLLM's container restarts vLLM for nothing but the sidecar's own word."""
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import pytest
-import yaml
 
 from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
 from sidecar.engine.identity import EngineKey
 from sidecar.export.web import PROBES, make_web
 from sidecar.http.server import GuardedServer, GuardOptions
 from sidecar.settings.web_config import read_web_config
+from tests.debian_servers import free_port
+from tests.deploy.kubelet import probes, succeeds
 from tests.export import reports
 from tests.http.certificates import Authority
 
-PROBES_FILE = Path(__file__).parents[2] / "deploy/engine-probe/probe.yaml"
 STALLED = HealthReport(
     ailing=(Ailing(EngineKey("demo", "0"), Ailment.STALLED, 1_800_000_000.0),), limit=2
 )
 
 
-def commands():
-    """The command of each probe in the file."""
-    documents = yaml.safe_load_all(PROBES_FILE.read_text())
-    return [one["livenessProbe"]["exec"]["command"] for one in documents if one]
-
-
-@pytest.fixture(params=commands(), ids=["curl", "python"])
+@pytest.fixture(params=probes(), ids=["curl", "python"])
 def probe(request):
-    """Runs the probe against a port as the kubelet would; returns whether it succeeds."""
-
-    async def run(port):
-        command = [part.replace("9911", str(port)) for part in request.param]
-        process = await asyncio.create_subprocess_exec(*command)
-        return await process.wait() == 0
-
-    return run
+    """Runs the probe against a port as the kubelet would; returns whether it succeeds in time."""
+    return partial(succeeds, request.param)
 
 
 @asynccontextmanager
-async def sidecar(health, web_config=None, **options):
+async def sidecar(health, web_config=None, *, port=0, **options):
     """The sidecar's pages with such health; yields the port."""
     report = replace(reports.report(reports.model()), health=health)
     app = make_web(lambda: reports.shown(report), lambda: True)
@@ -50,7 +38,7 @@ async def sidecar(health, web_config=None, **options):
         GuardOptions(open_paths=PROBES, **options),
         read_web_config(web_config) if web_config else None,
     )
-    _, port = await server.start("127.0.0.1", 0)
+    _, port = await server.start("127.0.0.1", port)
     try:
         yield port
     finally:
@@ -97,6 +85,25 @@ async def test_a_dead_sidecar_fails_open(probe):
     assert await probe(port)
 
 
+async def test_a_sidecar_that_keeps_restarting_fails_open(probe):
+    """Whether the probe meets it before it listens, as it answers or as it stops."""
+    port = free_port()
+
+    async def restart():
+        while True:
+            async with sidecar(HealthReport(), port=port):
+                await asyncio.sleep(0.02)
+
+    restarting = asyncio.create_task(restart())
+    try:
+        results = {await probe(port) for _ in range(3)}
+    finally:
+        restarting.cancel()
+        await asyncio.gather(restarting, return_exceptions=True)
+
+    assert results == {True}
+
+
 async def test_a_healthy_engine_passes_while_the_sidecar_has_no_free_connection(probe):
     """Others hold all that it has, and go on to open new ones."""
     async with sidecar(HealthReport(), max_connections=2) as port, AsyncExitStack() as held:
@@ -124,3 +131,22 @@ async def test_whatever_else_answers_fails_open(probe, answer):
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         assert await probe(server.sockets[0].getsockname()[1])
+
+
+@pytest.mark.slow
+async def test_an_answer_that_trickles_fails_open(probe):
+    """A byte every 0.2 seconds, without an end, to http and https alike."""
+
+    async def trickle(_reader, writer):
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nX-Padding: ")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.2)
+
+    server = await asyncio.start_server(trickle, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+
+        assert await probe(port)

@@ -1,14 +1,21 @@
-"""A real vLLM whose engine hangs answers /health with 200; the sidecar's own probe tells."""
+"""A real vLLM whose engine hangs answers /health with 200; the sidecar's own probe tells.
+
+So does the alert, through Debian's Prometheus and Alertmanager.
+"""
 
 import asyncio
 import os
 import signal
-from contextlib import asynccontextmanager
+import time
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
+from tests.alerts.chain_tools import Receivers, alertmanager, prometheus
+from tests.deploy.kubelet import probes, succeeds
 from tests.lab.conftest import page_until, sidecar
 from tests.page import Page
 from tests.waiting import until
@@ -20,6 +27,8 @@ STALLED_AFTER = 20  # seconds
 NOTICED = STALLED_AFTER + 30
 # vLLM's CPU build can sleep only at level 0, where requests stay and nothing moves.
 HALTS = (("/pause?mode=keep", "/resume"), ("/sleep?level=0&mode=keep", "/wake_up"))
+STALLED = "SpecDecodeEngineStalled"
+HEALTHY = (200, "healthy\n")
 SETTINGS = {"engine_health__stalled_after": f"{STALLED_AFTER}s"}
 
 
@@ -90,46 +99,113 @@ async def healthy_for(ours, seconds):
         return (await ours()).value("specdec_last_scrape_timestamp_seconds") >= first + seconds
 
     await until(time_has_passed, seconds=3 * seconds, pause=0.5)
-    return seen == {(200, "healthy\n")}
+    return seen == {HEALTHY}
+
+
+@asynccontextmanager
+async def only_healthy(ours):
+    """The probe says so whenever it is asked within the block, whether there is a poll or not."""
+    seen = set()
+
+    async def ask():
+        while True:
+            seen.add(await probed(ours))
+            await asyncio.sleep(0.5)
+
+    asking = asyncio.create_task(ask())
+    try:
+        yield
+    finally:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    assert seen == {HEALTHY}
+
+
+async def pass_probes(ours):
+    """Whether each probe that is shipped succeeds."""
+    port = urlsplit(ours.url).port
+    return [await succeeds(probe, port) for probe in probes()]
+
+
+@contextmanager
+def stopped(process):
+    """Nothing of it runs within the block."""
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+@pytest.fixture
+def on_call(http, served, tmp_path):
+    """Whom Alertmanager notifies of what the shipped rules, at a fast pace, say of a sidecar."""
+
+    @asynccontextmanager
+    async def notified_of(ours):
+        receivers = Receivers()
+        async with (
+            served(receivers.take) as url,
+            alertmanager(http, tmp_path, url) as address,
+            prometheus(http, tmp_path, ours.url, address),
+        ):
+            yield receivers
+
+    return notified_of
+
+
+async def stalls(vllm, ours, notified, record_property):
+    """Stops the engine's process until the probe and the alert have noticed, and lets it go on."""
+    assert await pass_probes(ours) == [True, True]
+
+    begun = time.monotonic()
+    with stopped(engine_core(vllm)):
+
+        async def is_stalled():
+            return (await probed(ours))[0] == 503
+
+        await until(is_stalled, seconds=3 * NOTICED, pause=0.5)
+        record_property("503 after seconds", time.monotonic() - begun)
+        _, text = await probed(ours)
+        page = await ours()
+        status = await ours.status()
+        vllms_own = await Page(vllm.url).get("/health")
+
+        assert await pass_probes(ours) == [False, False]
+        await notified.until(STALLED, "firing", None)
+        record_property("notified after seconds", time.monotonic() - begun)
+
+    assert text.startswith("unhealthy: engine 0 has been stalled since")
+    assert page.value("specdec_engine_healthy", reason="stalled") == 0
+    assert status["answer"]["text"] == "vLLM's engine hangs."
+    assert vllms_own.status == 200
+
+    begun = time.monotonic()
+
+    async def works_again():
+        return (await probed(ours))[0] == 200
+
+    await until(works_again, seconds=60, pause=0.2)
+    record_property("200 again after seconds", time.monotonic() - begun)
+    assert await pass_probes(ours) == [True, True]
+    await notified.until(STALLED, "resolved", None)
+    record_property("resolved after seconds", time.monotonic() - begun)
 
 
 async def test_a_hanging_engine_is_stalled_and_one_that_pauses_sleeps_or_is_idle_is_not(
-    lab, folder, monkeypatch
+    lab, folder, monkeypatch, on_call, record_property
 ):
-    """vLLM's own /health answers 200 throughout."""
+    """vLLM's own /health answers 200 throughout; the hang is all that anybody is paged for."""
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")  # for /pause and /sleep
     vllm = lab("draft_model", folder=folder)
-    await vllm.start()
-    async with sidecar(vllm, **SETTINGS) as ours:
+    async with sidecar(vllm, **SETTINGS) as ours, on_call(ours) as notified:
+        async with only_healthy(ours):
+            await vllm.start()  # it loads for longer than a stall takes to be noticed
         assert await healthy_for(ours, NOTICED)  # idle
 
         async with long_requests(vllm.url):
             await running(vllm.url)
-            core = engine_core(vllm)
-
-            os.kill(core, signal.SIGSTOP)
-            try:
-
-                async def is_stalled():
-                    return (await probed(ours))[0] == 503
-
-                await until(is_stalled, seconds=3 * NOTICED, pause=0.5)
-                _, text = await probed(ours)
-                page = await ours()
-                status = await ours.status()
-                vllms_own = await Page(vllm.url).get("/health")
-            finally:
-                os.kill(core, signal.SIGCONT)
-
-            assert text.startswith("unhealthy: engine 0 has been stalled since")
-            assert page.value("specdec_engine_healthy", reason="stalled") == 0
-            assert status["answer"]["text"] == "vLLM's engine hangs."
-            assert vllms_own.status == 200
-
-            async def works_again():
-                return (await probed(ours))[0] == 200
-
-            await until(works_again, seconds=60, pause=0.2)
+            await stalls(vllm, ours, notified, record_property)
 
             for halt, go_on in HALTS:
                 await Page(vllm.url).get(halt, method="POST")
@@ -137,6 +213,25 @@ async def test_a_hanging_engine_is_stalled_and_one_that_pauses_sleeps_or_is_idle
                     assert await healthy_for(ours, NOTICED)
                 finally:
                     await Page(vllm.url).get(go_on, method="POST")
+
+    assert [page["event_action"] for page in notified.pages] == ["trigger", "resolve"]
+    assert notified.statuses(STALLED) == ["firing", "resolved"]
+
+
+async def test_a_vllm_that_shows_no_metrics_is_left_alone(lab, folder):
+    """With --disable-log-stats nobody knows what moves, so the engine counts as healthy."""
+    vllm = lab("draft_model", "--disable-log-stats", folder=folder)
+    await vllm.start()
+
+    async with (
+        sidecar(vllm, **SETTINGS) as ours,
+        long_requests(vllm.url),
+        only_healthy(ours),
+    ):
+        await page_until(
+            ours,
+            lambda page: page.sum("specdec_scrape_errors_total", reason="no_log_stats") >= NOTICED,
+        )
 
 
 async def test_an_idle_rank_beside_a_busy_one_is_no_stall(lab, folder):

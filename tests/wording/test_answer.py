@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.analysis.endings import EndingChange, EndingsReport, Reference
+from sidecar.analysis.endings import EndingAt, EndingChange, EndingsReport, Reference
 from sidecar.analysis.evidence import Evidence, Loops
+from sidecar.analysis.findings.endings import EmptyReplies
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.speed.withheld import Withheld
@@ -291,6 +292,42 @@ def test_broken_replies_come_before_a_speed_that_they_flatter(ending, said):
     assert why(broken).startswith(
         f"Send one prompt to this pod and read the reply. As for the speed: {WINS}."
     )
+
+
+def test_the_headline_names_the_temperatures_where_replies_have_changed():
+    place = EndingAt(temperature="0", requests=40, share=0.6, usual=0.01)
+    endings = replace(worse("loop"), temperatures={"loop": (place,)})
+
+    assert text_and_tone(model(temperature("0", GOOD, 0.8), endings=endings)) == (
+        "More replies than usual at temperature 0 repeat themselves until they are cut off.",
+        "bad",
+    )
+
+
+EMPTY = EmptyReplies(share=0.51, requests=120, change=None, is_advice=False)
+SO_MANY_EMPTY = (
+    "Of the last replies, 51% are empty (at most one token): whether that is right is not known."
+)
+
+
+def test_a_large_share_of_bad_replies_that_nobody_measured_comes_before_the_speed():
+    broken = model(temperature("0", GOOD, 0.8), findings=(EMPTY,))
+    some = model(temperature("0", GOOD, 0.8), findings=(replace(EMPTY, share=0.08),))
+
+    assert text_and_tone(broken) == (SO_MANY_EMPTY, "even")
+    assert why(broken).startswith(
+        f"Send one prompt to this pod and read the reply. As for the speed: {WINS}."
+    )
+    assert text_and_tone(some) == (f"{WINS}.", "good")
+
+
+def test_a_pod_whose_every_reply_is_empty_is_not_called_idle():
+    """It drafts nothing, since the first token comes from the prompt."""
+    empty = replace(EMPTY, share=1.0)
+    silent = model(temperature("0"), judgement=judgement(NONE), findings=(empty,))
+
+    assert text_and_tone(silent) == (SO_MANY_EMPTY.replace("51%", "100%"), "even")
+    assert why(silent) == "Send one prompt to this pod and read the reply."
 
 
 def test_replies_that_end_as_usual_leave_the_answer_to_the_speed():

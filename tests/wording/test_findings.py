@@ -9,7 +9,7 @@ import pytest
 
 from scripts.findings_reference import runbook_page, why_page
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
-from sidecar.analysis.endings import EndingChange, EndingsReport, Reference
+from sidecar.analysis.endings import EndingAt, EndingChange, EndingsReport, Reference
 from sidecar.analysis.findings.endings import EmptyReplies, Looping
 from sidecar.analysis.findings.greedy_drafting import GreedyDrafting
 from sidecar.analysis.findings.groups import ForbiddenDrafts, StructuredOutput
@@ -267,14 +267,40 @@ def test_outputs_that_end_badly_are_told_with_what_is_usual():
     empty = explained(EmptyReplies(share=0.4, requests=120, change=MORE_EMPTY))
 
     assert looping.what == (
-        "38% of the last 120 replies repeat themselves until they are cut off. At the same"
+        "36% of the last 130 replies repeat themselves until they are cut off. At the same"
         " temperatures it was 2% on this pod before."
     )
     assert empty.what == (
-        "38% of the last 120 replies are empty (at most one token). At the same temperatures it was"
+        "40% of the last 120 replies are empty (at most one token). At the same temperatures it was"
         " 2% without speculation (baseline)."
     )
     assert looping.remedy.startswith("Send one prompt to this pod and read the reply.")
+
+
+def test_the_temperatures_where_replies_have_changed_are_named_with_what_was_usual_there():
+    """Those of a few requests, since the share of all says little."""
+    cold = EndingAt(temperature="0", requests=880, share=0.6, usual=0.01)
+    hot = EndingAt(temperature="1+", requests=50, share=0.3, usual=0.0)
+    few = replace(LOOPING, share=0.06, requests=8771, temperatures=(cold,))
+    both = replace(few, temperatures=(cold, hot))
+
+    assert explained(few).what == (
+        "60% of the last 880 replies at temperature 0 (1% on this pod before) repeat themselves"
+        " until they are cut off. Of all 8,771 replies it is 6%."
+    )
+    assert explained(both).what.startswith(
+        "60% of the last 880 replies at temperature 0 (1% on this pod before) and 30% of the last"
+        " 50 replies at temperature 1+ (0% on this pod before) repeat themselves"
+    )
+
+
+def test_temperatures_are_not_listed_where_replies_have_changed_at_all_of_them():
+    everywhere = [
+        EndingAt(temperature=label, requests=60, share=0.4, usual=0.02) for label in ("0", "1+")
+    ]
+    finding = replace(LOOPING, share=0.4, requests=120, temperatures=tuple(everywhere))
+
+    assert explained(finding).what.startswith("40% of the last 120 replies repeat themselves")
 
 
 def test_loops_with_nothing_to_compare_with_are_a_fact():
@@ -282,7 +308,23 @@ def test_loops_with_nothing_to_compare_with_are_a_fact():
 
     assert fact.what == "36% of the last 130 replies repeat themselves until they are cut off."
     assert (fact.remedy, fact.verify) == ("", "")
-    assert fact.expect.startswith("Whether that is usual is not known yet")
+    assert fact.expect.startswith("There is nothing to compare it with yet.")
+    assert "Some models repeat themselves at temperature 0" in fact.expect
+    assert "`specdec-sidecar baseline" in fact.expect
+
+
+def test_empty_replies_that_were_usual_before_are_a_fact_that_says_what_to_do():
+    """A pod may have been broken from its start."""
+    before = replace(MORE_EMPTY, reference=Reference.PAST, usual=0.36)
+    fact = explained(EmptyReplies(share=0.38, requests=120, change=before, is_advice=False))
+
+    assert fact.what == (
+        "38% of the last 120 replies are empty (at most one token). At the same temperatures it was"
+        " 36% on this pod before."
+    )
+    assert fact.expect.startswith("This pod has done so before, but it may have been wrong from")
+    assert "Send one prompt to this pod and read the reply. If it is empty, too," in fact.expect
+    assert "repeat" not in fact.expect
 
 
 SHARES = {"normal": 0.45, "loop": 0.12, "empty": 0.43}

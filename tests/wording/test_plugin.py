@@ -69,7 +69,7 @@ def in_state(state):
         (in_state(PluginState.DISABLED), DISABLED),
         (
             in_state(PluginState.IDLE),
-            "The plug-in is connected; vLLM has not drafted for any request yet.",
+            "The plug-in is connected and reports requests; vLLM has drafted for none of them yet.",
         ),
         (
             replace(OBSERVING, state=PluginState.ELSEWHERE, observed=0, engines=(), elsewhere=1),

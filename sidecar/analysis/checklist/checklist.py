@@ -3,6 +3,7 @@
 Its limits are rules of thumb (docs/measure.md), so they decide what to try, not whether it pays.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -55,7 +56,7 @@ class Thumb:
     """A rule of thumb.
 
     At ``pays`` and beyond, away from ``loses``, a value speaks for speculation; at ``loses`` and
-    beyond, against it. Between the two it leaves a line undecided.
+    beyond, against it. Between the two it leaves a line undecided. No value is at an infinite one.
     """
 
     pays: float
@@ -82,8 +83,10 @@ THUMBS: Final = {
     Condition.OUTPUTS: Thumb(50, 20),  # tokens, median
     Condition.FIRST_TOKENS: Thumb(0.4, 0.6),  # share of the requests, like the next four
     Condition.PROMPTS: Thumb(0.1, 0.5),
-    Condition.STRUCTURED: Thumb(0.2, 0.6),
-    Condition.SAMPLING: Thumb(0.2, 0.6),
+    # A drafter knows no grammar and none of these parameters, but what is left to choose from is
+    # easier to guess. Measured, either can win (docs/measurements/why.md).
+    Condition.STRUCTURED: Thumb(0.2, math.inf),
+    Condition.SAMPLING: Thumb(0.2, math.inf),
     Condition.PARAMETERS: Thumb(0.0, 0.01),
     Condition.LOAD: Thumb(8, 32),  # requests running on an engine
     Condition.QUEUE: Thumb(0.1, 0.3),  # share of the busy polls

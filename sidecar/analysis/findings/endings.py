@@ -1,34 +1,44 @@
 """``looping`` and ``empty_replies``: more outputs end badly than usual at the same temperatures.
 
 Speculation promises the same output, so that this is a fault of the draft, of vLLM, of the model or
-a kernel, or another kind of traffic. Without anything to compare with it is a fact: some models
-loop at temperature 0 by themselves.
+a kernel, or another kind of traffic. A share that is large and that nobody measured without
+speculation is a fact for as long as it lasts: some models loop at temperature 0 by themselves, and
+a pod may be broken from its start.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from sidecar.analysis.endings import EndingChange
+from sidecar.analysis.endings import EndingAt, EndingChange, Reference
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
 from sidecar.requests.tables import EMPTY, LOOP, Ending
 
 _MANY: Final = 0.05  # share of the requests from which on it is a fact worth telling
+_FEWEST: Final = 5  # requests that end so, for the same
+_LARGE: Final = 0.2  # share from which on it comes before what is said of the speed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndsBadly(Finding):
     """A ``share`` of the window's finished ``requests``, 0 to 1, ends badly.
 
-    ``change`` is how that compares with the reference; None if there is none.
+    ``change`` is how that compares with the reference; None if there is none. ``temperatures`` are
+    those where it has risen or, for a fact, where it is often; most such requests first.
     """
 
     ending: ClassVar[Ending]
     share: float
     requests: int
     change: EndingChange | None
+    temperatures: tuple[EndingAt, ...] = ()
+
+    @property
+    def is_large(self) -> bool:
+        """Whether so many requests end so that nothing said of the speed matters more."""
+        return self.share >= _LARGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,21 +68,32 @@ def empty_replies(situation: Situation) -> Iterator[EndsBadly]:
 
 
 def _ending_badly(kind: type[EndsBadly], situation: Situation) -> Iterator[EndsBadly]:
-    """The finding on a model that speculates; a fact where nothing can be compared."""
+    """The finding on a model that speculates.
+
+    It is a fact unless more requests than usual end so. What the pod's own past makes usual is one,
+    too: a pod that is broken from its start has no other past.
+    """
     endings = situation.model.endings
     if endings is None or situation.model.speed is None:
         return
 
     share = endings.shares.get(kind.ending, 0.0)
     change = endings.changes.get(kind.ending)
-    found = share >= _MANY if change is None else change.is_clearly_more
-    if found:
-        yield kind(
-            share=share,
-            requests=endings.requests,
-            change=change,
-            is_advice=change is not None,
-        )
+    is_worse = change is not None and change.is_clearly_more
+    is_measured = change is not None and change.reference is Reference.BASELINE
+    is_often = share >= _MANY and round(share * endings.requests) >= _FEWEST
+    if not is_worse and (is_measured or not is_often):
+        return
+
+    places = endings.temperatures.get(kind.ending, ())
+    told = [place for place in places if (place.has_risen if is_worse else place.is_often)]
+    yield kind(
+        share=share,
+        requests=endings.requests,
+        change=change,
+        temperatures=tuple(told),
+        is_advice=is_worse,
+    )
 
 
 RULES: Final = (

@@ -36,10 +36,11 @@ class GreedyDrafting(Finding):
 
     ``temperatures`` are the labels of those with enough requests. ``rate`` and ``position_rates``
     are the acceptance rates of all hot requests, 0 to 1, ``length`` their tokens per verification
-    step. ``cold_rate`` is the acceptance rate at T 0, with ``error`` as the standard error of the
-    difference; both None with too few requests there. With drafts that are sampled, ``length``
-    rises to ``length_at_most``: to that at T 0 or, if ``is_bound_measured`` is False, to that of a
-    draft close to its target. ``is_filtered``: most use top-k, top-p or min-p.
+    step. ``cold_rate`` is the acceptance rate at T 0 without repetition loops, with ``error`` as
+    the standard error of the difference; both None with too few requests there. With drafts that
+    are sampled, ``length`` rises to ``length_at_most``: to that at ``cold_rate`` or, if
+    ``is_bound_measured`` is False, to that of a draft close to its target. ``is_filtered``: most
+    use top-k, top-p or min-p.
     """
 
     code: ClassVar[str] = "greedy_drafting"
@@ -72,7 +73,7 @@ def greedy_drafting(situation: Situation) -> Iterator[GreedyDrafting]:
         return
 
     is_filtered = _filtered_share(hot_parts, situation) > _MOSTLY_FILTERED
-    cold_length = _cold_length(situation) if difference is not None else None
+    cold_length = _cold_length(difference, situation) if difference is not None else None
     at_most = cold_length or _length_of_close_draft(hot, is_filtered=is_filtered)
     cost = min(hot.share, 1.0) * (1 - hot.length / max(at_most, hot.length))
     if cost < situation.thresholds.worthwhile:
@@ -144,10 +145,17 @@ def _below_cold(hot_labels: Iterable[str], situation: Situation) -> Difference |
     return Difference(hot.rate, cold.rate, error, hot.drafted)
 
 
-def _cold_length(situation: Situation) -> float | None:
-    """Tokens per verification step at T 0, where drafts by argmax are as good as sampled ones."""
-    parts = situation.model.temperatures
-    return next((_seen(part).length for part in parts if part.temperature == GREEDY), None)
+def _cold_length(difference: Difference, situation: Situation) -> float | None:
+    """Tokens per verification step at T 0, where drafts by argmax are as good as sampled ones.
+
+    It follows from the finished requests' rate, which has no repetition loops: these are easy to
+    draft at T 0, however the draft's tokens are chosen.
+    """
+    windows = [_seen(part) for part in situation.model.temperatures if part.temperature == GREEDY]
+    cold = sum_windows(windows)
+    if not cold.drafts:
+        return None
+    return 1 + difference.others * cold.draft_tokens / cold.drafts
 
 
 def _length_of_close_draft(hot: Acceptance, *, is_filtered: bool) -> float:

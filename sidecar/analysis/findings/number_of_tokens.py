@@ -41,7 +41,14 @@ def too_many_tokens(situation: Situation) -> Iterator[TooManyTokens]:
 
 
 def too_few_tokens(situation: Situation) -> Iterator[TooFewTokens]:
-    """The model's advice on the number of tokens, if it asks for more."""
+    """The model's advice on the number of tokens, if it asks for more.
+
+    Not where repetition loops matter: these are easy to draft, so they ask for more than other text
+    can use.
+    """
+    if situation.model.judgement.evidence.loops is not None:
+        return
+
     tokens = _advised_tokens(situation)
     if tokens is not None and tokens.direction is Direction.MORE:
         yield TooFewTokens(tokens=tokens, cost=_cost(tokens))

@@ -200,7 +200,7 @@ def group_reports(
     One with fewer than ``min_requests`` requests in the window is never flagged. The windows are
     empty unless the last poll ``is_fresh``.
     """
-    for by in GROUPED:
+    for by, declared in GROUPED.items():
         if by not in tables:
             continue
         groups = {group: tally for (table, group), tally in tallies.items() if table is by}
@@ -211,11 +211,12 @@ def group_reports(
 
         for group, window in windows.items():
             is_enough = (window.requests or 0) >= min_requests
+            could_draft = is_enough and group not in declared.undrafted
             yield GroupReport(
                 by=by,
                 group=group,
                 tally=groups[group].total,
                 window=replace(window, share=window.draft_tokens / drafted if drafted else 0.0),
                 difference=differences.get(by, {}).get(group),
-                without_drafts=is_enough and drafted > 0 and window.draft_tokens == 0,
+                without_drafts=could_draft and drafted > 0 and window.draft_tokens == 0,
             )

@@ -111,11 +111,15 @@ class RequestOptions:
     tls: ssl.SSLContext | bool = True
 
 
-def add_request_arguments(parser: argparse.ArgumentParser, description: str | None = None) -> None:
-    """Adds the arguments that ``request_options`` reads."""
+def add_request_arguments(
+    parser: argparse.ArgumentParser, description: str | None = None, *, endpoint: str = "chat"
+) -> None:
+    """Adds the arguments that ``request_options`` reads; ``endpoint`` is the default."""
     group = parser.add_argument_group("requests", description)
     group.add_argument("--model", help="the model to request (default: the first under /v1/models)")
-    group.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="chat", help="default: chat")
+    group.add_argument(
+        "--endpoint", choices=tuple(ENDPOINTS), default=endpoint, help=f"default: {endpoint}"
+    )
     group.add_argument(
         "--max-tokens",
         type=whole(2**31),

@@ -5,6 +5,7 @@ two tokens are about as likely, the outputs may part, and stay apart from there.
 counts only where the reference preferred its own token by more than that explains.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -35,11 +36,13 @@ class Parting:
 class GreedyComparison:
     """``partings`` are beyond ``limit``, ``ties`` within it, and of ``unclear`` it is unknown.
 
-    ``noticeable`` is the share of prompts from which on a fault would have been noticed, with a
-    probability of 95 %; None without prompts.
+    ``same`` prompts have the same outputs to the end. What follows another prompt's first
+    difference is not compared, so only these rule a fault out: ``noticeable`` is the share of
+    prompts from which on one would have been noticed, with a probability of 95 %; None without any.
     """
 
     prompts: int
+    same: int
     limit: float
     partings: tuple[Parting, ...]
     ties: tuple[Parting, ...]
@@ -66,14 +69,21 @@ def compare_greedy(
     known = [(one, one.gap) for one in found if one.gap is not None]
     large = [one for one, gap in known if gap > limit]
     ended = [one for one in found if one.has_ended]
+    same = len(reference) - len(found)
     return GreedyComparison(
         prompts=len(reference),
+        same=same,
         limit=limit,
         partings=(*large, *ended),
         ties=tuple(one for one, gap in known if gap <= limit),
         unclear=tuple(one for one in found if one.gap is None and not one.has_ended),
-        noticeable=1 - (1 - _CONFIDENCE) ** (1 / len(reference)) if reference else None,
+        noticeable=1 - (1 - _CONFIDENCE) ** (1 / same) if same else None,
     )
+
+
+def prompts_for(share: float) -> int:
+    """How many prompts whose outputs are the same rule out a fault in this share of prompts."""
+    return math.ceil(math.log(1 - _CONFIDENCE) / math.log(1 - share))
 
 
 def _first_difference(tested: Sequence[int], reference: Sequence[int]) -> int | None:

@@ -8,8 +8,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Final, Self
+
+from sidecar.commands.distributions import chi_square_quantile, chi_square_tail
 
 FEWEST: Final = 5
 """Times that a choice is expected in each of the two samples to be a class of its own (Cochran)."""
@@ -39,7 +40,7 @@ class Homogeneity:
     @property
     def p(self) -> float:
         """The chance of such a chi-square or a larger one without a difference; 1 if unknown."""
-        return _beyond(self.square, self.freedom) if self.freedom else 1.0
+        return chi_square_tail(self.square, self.freedom) if self.freedom else 1.0
 
     def noticeable(self, chance: float) -> float | None:
         """The difference that would have been noticed with a probability of ``POWER``.
@@ -88,29 +89,19 @@ def homogeneity(one: Counter[int], other: Counter[int]) -> Homogeneity:
     return Homogeneity(square, len(classes) - 1, first * second / (first + second))
 
 
-def _beyond(square: float, freedom: float) -> float:
-    """The chance of a larger chi-square, by Wilson and Hilferty's approximation."""
-    spread = 2 / (9 * freedom)
-    deviation = ((square / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
-    return 1 - NormalDist().cdf(deviation)
-
-
 def _noncentrality(freedom: int, chance: float) -> float:
     """What a difference must add to the chi-square to be noticed with a probability of ``POWER``.
 
     By Patnaik's approximation to the noncentral chi-square.
     """
-    spread = 2 / (9 * freedom)
-    deviation = NormalDist().inv_cdf(1 - chance)
-    critical = freedom * (1 - spread + deviation * math.sqrt(spread)) ** 3
-
+    critical = chi_square_quantile(chance, freedom)
     low = 0.0
     high = 100.0 * (freedom + 100.0)
     for _ in range(100):
         middle = (low + high) / 2
         scale = (freedom + 2 * middle) / (freedom + middle)
         matched = (freedom + middle) ** 2 / (freedom + 2 * middle)
-        if _beyond(critical / scale, matched) < POWER:
+        if chi_square_tail(critical / scale, matched) < POWER:
             low = middle
         else:
             high = middle

@@ -141,7 +141,8 @@ async def _in_flight(
 async def _ask(client: Client, prompt: str, fields: Mapping[str, Any]) -> list[_Choice]:
     reply = await client.complete(prompt, {**fields, "return_token_ids": True})
     if reply is None:
-        raise MeasurementError(f"{client.name}: a request failed: {client.last_fault}")
+        asked = " for log-probabilities" if "logprobs" in fields else ""
+        raise MeasurementError(f"{client.name}: a request{asked} failed: {client.last_fault}")
     try:
         return _Reply.model_validate(reply).choices
     except ValidationError:

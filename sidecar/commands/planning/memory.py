@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from sidecar.commands.planning.gpus import Gpu
 from sidecar.commands.planning.shape import ModelShape
 
 GIB: Final = 1024**3
 LOGIT_BYTES: Final = 4
 """Of each logit of a draft that samples, which vLLM keeps until verification."""
+_LEAST_ACTIVATIONS: Final = 1.0
+"""GB on a GPU: activations and CUDA graphs of large models often take 1 to 5."""
 # Two kinds of layers whose numbers differ by less are padded to the larger number.
 _PADDED: Final = 1.5
 
@@ -124,19 +127,19 @@ def _hybrid(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A target, and what drafts for it if anything does, on ``gpus`` of ``gpu_gb`` each.
+    """A target, and what drafts for it if anything does, on ``gpus`` of the same kind.
 
     The target is split over all GPUs, the draft over ``draft_parallel`` of them or copied to each
-    (1). ``utilization`` is the share of its memory that vLLM may use; ``overhead_gb`` of it on each
-    GPU is for activations and CUDA graphs. ``available_gib``, if given, is the cache's memory on
-    each GPU without a draft as vLLM itself logged it, instead of the calculation. ``draft_logits``
-    is their number if the draft samples its tokens.
+    (1). ``utilization`` is the share of what the driver reports that vLLM may use; ``overhead_gb``
+    of it on each GPU is for activations and CUDA graphs. ``available_gib``, if given, is the
+    cache's memory on each GPU without a draft as vLLM itself logged it, instead of the calculation.
+    ``draft_logits`` is their number if the draft samples its tokens.
     """
 
     target: ModelShape
     draft: ModelShape | None
     gpus: int
-    gpu_gb: float
+    gpu: Gpu
     utilization: float
     draft_parallel: int
     cache: CacheOptions
@@ -146,8 +149,13 @@ class Deployment:
 
     @property
     def memory_gb(self) -> float:
-        """The memory of all GPUs, not only vLLM's part."""
-        return self.gpus * self.gpu_gb
+        """The nominal memory of all GPUs, not only vLLM's part."""
+        return self.gpus * self.gpu.nominal_gb
+
+    @property
+    def driver_gb(self) -> float:
+        """The memory of all GPUs as their driver reports it, of which vLLM takes its share."""
+        return self.gpus * self.gpu.driver_gb
 
     @property
     def draft_gb(self) -> float:
@@ -164,7 +172,7 @@ class Deployment:
 
     @property
     def left_gb(self) -> float:
-        """All memory minus the weights, whatever vLLM may use of it."""
+        """All nominal memory minus the weights, whatever vLLM may use of it."""
         return self.memory_gb - self.weights_gb
 
     @property
@@ -178,7 +186,7 @@ class Deployment:
         if self.available_gib is not None:
             without_draft = self.gpus * self.available_gib * GIB / 1e9
         else:
-            usable = self.gpu_gb * self.utilization - self.overhead_gb
+            usable = self.gpu.driver_gb * self.utilization - self.overhead_gb
             without_draft = self.gpus * usable - self.target.weights_gb
         return without_draft - self.draft_gb - self.gpus * self.logits_gb
 
@@ -189,6 +197,11 @@ class Deployment:
         if self.draft is not None and self.draft.parameters:
             models.append((self.draft, self.draft_parallel))
         return cache_of(models, self.cache)
+
+    @property
+    def counts_activations(self) -> bool:
+        """Whether the overhead, or what vLLM logged, says what activations and CUDA graphs take."""
+        return self.available_gib is not None or self.overhead_gb > 0
 
     @property
     def can_be_split(self) -> bool:
@@ -205,7 +218,8 @@ class Deployment:
 class Room:
     """What a deployment has for the KV cache on all its GPUs; None where the cache is unknown.
 
-    ``request_gb`` is what one request takes of it.
+    ``request_gb`` is what one request takes of it. Where that is unknown, at least ``least_gb`` is
+    wanted, since what is not counted takes it.
     """
 
     gb: float
@@ -214,11 +228,12 @@ class Room:
     requests: int | None
     request_gb: float | None
     bytes_per_token: float | None  # on each GPU
+    least_gb: float = 0.0
 
     @property
     def fits(self) -> bool:
         """Whether vLLM starts: it wants room for one request, where its size is known."""
-        return self.gb > 0 and self.requests != 0
+        return self.gb > self.least_gb and self.requests != 0
 
 
 def room(deployment: Deployment, context: int) -> Room:
@@ -232,6 +247,7 @@ def room(deployment: Deployment, context: int) -> Room:
             requests=None,
             request_gb=None,
             bytes_per_token=None,
+            least_gb=0.0 if deployment.counts_activations else deployment.gpus * _LEAST_ACTIVATIONS,
         )
 
     available = deployment.kv_gb * 1e9 / deployment.gpus

@@ -81,14 +81,16 @@ def checked_rules(deployment: Deployment, serving: Serving, room: Room) -> Itera
 
 def _cache_rule(room: Room) -> RuleOfThumb:
     """Whether the KV cache holds a request of the whole context, where its size is known."""
-    wanted = "above 0"
+    wanted = f"above {room.least_gb:g} GB"
     source = _ARITHMETIC
     if room.request_gb is not None:
         wanted = f"{room.request_gb:,.2f} GB for a request"
         source = _VLLM
 
     remedy = "weights, overhead and the draft's logits leave no room for a KV cache"
-    if room.gb > 0:
+    if 0 < room.gb <= room.least_gb:
+        remedy = "activations and CUDA graphs, which are not counted, often take what is left"
+    elif room.gb > 0:
         remedy = "one request of the whole context does not fit into the KV cache"
 
     return RuleOfThumb(
@@ -226,11 +228,7 @@ def remarks(deployment: Deployment, serving: Serving) -> Iterator[str]:
     """The caveats of the numbers and the rules."""
     target = deployment.target
     draft = deployment.draft
-    if deployment.available_gib is None and not deployment.overhead_gb:
-        yield (
-            "activations and CUDA graphs, often 1 to 5 GB a GPU, are not counted: set --overhead, "
-            "or --available-kv-cache to what vLLM logged as `Available KV cache memory`"
-        )
+    yield from _memory_remarks(deployment)
 
     unchecked = (
         f"whether one request of {serving.context:,} tokens fits is not checked, and the line may "
@@ -257,10 +255,27 @@ def remarks(deployment: Deployment, serving: Serving) -> Iterator[str]:
         yield from _pair_remarks(target, draft)
 
     if deployment.draft_logits:
-        share = deployment.logits_gb / deployment.gpu_gb
+        share = deployment.logits_gb / deployment.gpu.driver_gb
         yield (
             "model runner V1 does not count the draft's logits when it sizes the cache: there, "
             f"lower --gpu-memory-utilization by {share:.3f}"
+        )
+
+
+def _memory_remarks(deployment: Deployment) -> Iterator[str]:
+    """Which memory is meant where, and what of it is not counted."""
+    gpu = deployment.gpu
+    if gpu.nominal_gb != gpu.driver_gb and deployment.available_gib is None:
+        yield (
+            f"the KV cache comes out of the {gpu.driver_mib:,} MiB ({gpu.driver_gb:.1f} GB) that "
+            "the driver reports for each GPU, since vLLM takes its share of these; memory, what is "
+            f"left and the shares count the nominal {gpu.nominal_gb:g} GB, as deployment guides do"
+        )
+    if not deployment.counts_activations:
+        yield (
+            "activations and CUDA graphs, often 1 to 5 GB a GPU, are not counted, nor is what the "
+            "driver keeps of its total, about 0.5 to 0.8 GB on NVIDIA's: set --overhead, or "
+            "--available-kv-cache to what vLLM logged as `Available KV cache memory`"
         )
 
 
@@ -280,8 +295,13 @@ def _cache_remarks(deployment: Deployment) -> Iterator[str]:
 
 
 def _file_remarks(part: str, model: ModelShape) -> Iterator[str]:
-    """How vLLM gets weights at another precision than the files'."""
+    """Where vLLM gets the weights, if not from the folder that was named as they are."""
     if not model.needs_other_files:
+        if not model.has_weights:
+            yield (
+                f"{model.name} has no *.safetensors: in the line, write the name under which vLLM "
+                f"finds the {part}"
+            )
         return
 
     quantization = "give vLLM a --quantization"

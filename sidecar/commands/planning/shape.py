@@ -79,7 +79,7 @@ class ModelShape:
     None if they are not there or ``precision`` is not that of the files. ``file_precision`` is
     that, None if unknown. ``layers`` are empty if the KV cache is unknown. ``heads`` are those of
     attention. They, ``family``, ``vocabulary`` and ``tokenizer`` (a digest) are None if unknown.
-    ``notes`` say what is not counted.
+    ``notes`` say what is not counted. ``has_weights`` is whether vLLM can load it from its folder.
     """
 
     name: str
@@ -97,6 +97,7 @@ class ModelShape:
     mtp: "ModelShape | None" = None
     """The target's own layers that can draft."""
     notes: tuple[str, ...] = ()
+    has_weights: bool = True
 
     @property
     def is_by_hand(self) -> bool:

@@ -62,7 +62,10 @@ def plan_text(plan: Plan) -> Iterator[str]:
 def _weights(deployment: Deployment) -> Iterator[str]:
     target = deployment.target
     draft = deployment.draft
-    gpus = f"{deployment.gpus} x {deployment.gpu_gb:g} GB"
+    gpu = deployment.gpu
+    gpus = f"{deployment.gpus} x {gpu.nominal_gb:g} GB"
+    if gpu.nominal_gb != gpu.driver_gb:
+        gpus += f", nominal ({gpu.driver_gb:.1f} GB each by the driver)"
     rows = [("memory", deployment.memory_gb, gpus)]
     rows.append(("target", target.weights_gb, _about(target)))
 
@@ -111,8 +114,10 @@ def _cache(plan: Plan) -> list[str]:
     row("KV tokens", lambda one: one.tokens, count)
     row(f"requests of {plan.context:,} tokens", lambda one: one.requests, count)
 
-    source = f"at a utilization of {plan.deployment.utilization:g}"
-    if plan.deployment.available_gib is not None:
+    deployment = plan.deployment
+    reported = _gb(deployment.driver_gb)
+    source = f"at a utilization of {deployment.utilization:g} of {reported}"
+    if deployment.available_gib is not None:
         source = "by vLLM's own log"
 
     return aligned((source, *columns), rows)

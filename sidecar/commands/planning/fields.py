@@ -1,0 +1,214 @@
+"""The fields of a model's ``config.json``, under the names of several families."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from sidecar.commands.arguments import read_input
+from sidecar.errors import InputError
+
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""Of a ``config.json``, and of the index beside it."""
+_MOST_LAYERS: Final = 10_000
+# Names of the longest context, of which the shortest counts (vLLM 0.32,
+# transformers_utils/model_arch_config_convertor.py, ``derive_max_model_len_and_key``).
+LENGTHS: Final = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
+)
+OVERRIDING_LENGTH: Final = "model_max_length"
+_GATED_ATTENTION: Final = ("qwen3_next", "qwen3_5")
+# Fields of layers that keep a state of fixed size, and of caches of yet another kind: which layers
+# these are, another field has to say.
+_OTHER_CACHES: Final = (
+    "block_configs",
+    "compress_ratios",
+    "conv_L_cache",
+    "layer_group_size",
+    "linear_attn_config",
+    "linear_key_head_dim",
+    "linear_num_value_heads",
+    "lru_width",
+    "mamba_d_ssm",
+    "mamba_d_state",
+    "mamba_n_heads",
+    "mamba_num_heads",
+    "ssm_state_size",
+    "state_size",
+    "time_step_rank",
+)
+
+
+def _named(*names: str) -> Any:
+    return Field(None, validation_alias=AliasChoices(*names))
+
+
+class LinearAttention(BaseModel):
+    """Kimi Linear's layers with a state; the numbers of the others begin at 1."""
+
+    num_heads: PositiveInt
+    head_dim: PositiveInt
+    full_attn_layers: list[int] | None = None
+
+
+class ModelFields(BaseModel):
+    """The fields that decide a model's size, and what it caches."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model_type: str | None = None
+    architectures: list[str] | None = None
+    dtype: str | None = _named("dtype", "torch_dtype")
+    quantization_config: dict[str, Any] | None = None
+    lengths: dict[str, PositiveInt | None] = {}
+    rope: dict[str, Any] | None = _named("rope_scaling", "rope_parameters")
+
+    hidden_size: PositiveInt
+    layers: PositiveInt = Field(
+        le=_MOST_LAYERS, validation_alias=AliasChoices("num_hidden_layers", "n_layer")
+    )
+    vocab_size: PositiveInt
+    draft_vocab_size: PositiveInt | None = None
+    target_hidden_size: PositiveInt | None = None
+    tie_word_embeddings: bool = False
+    mtp_layers: int | None = _named(
+        "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers"
+    )
+
+    # Attention
+    heads: PositiveInt = Field(validation_alias=AliasChoices("num_attention_heads", "n_head"))
+    kv_heads: PositiveInt | None = _named("num_key_value_heads")
+    head_dim: PositiveInt | None = _named("head_dim", "attention_head_dim")
+    v_head_dim: PositiveInt | None = None
+    attn_output_gate: bool | None = None
+    kv_lora_rank: PositiveInt | None = None
+    q_lora_rank: PositiveInt | None = None
+    qk_rope_head_dim: int = 0
+    qk_nope_head_dim: int = 0
+    index_topk: int | None = None
+    index_head_dim: PositiveInt = 128
+    index_topk_freq: int = 1
+    index_topk_pattern: str | list[str] | None = None
+    num_kv_shared_layers: int = 0
+    sliding_window: int | None = None
+    use_sliding_window: bool = True
+    sliding_window_pattern: PositiveInt | None = None
+    hybrid_layer_pattern: list[int] | None = None
+    window_kv_heads: PositiveInt | None = _named("swa_num_key_value_heads")
+
+    # Which layers have attention, and which keep a state
+    layer_types: list[str] | None = _named("layer_types", "layers_block_type")
+    hybrid_override_pattern: str | None = None
+    attn_type_list: list[int] | None = None
+    attention_places: list[int] | None = _named("attn_layer_indices", "full_attn_idxs")
+    linear_attn_config: LinearAttention | None = None
+    attention_interval: PositiveInt | None = _named("full_attention_interval", "layer_group_size")
+    attn_layer_period: PositiveInt | None = None
+    attn_layer_offset: int = 0
+    has_other_caches: bool = False
+
+    # Layers that keep a state
+    linear_num_key_heads: PositiveInt | None = None
+    linear_num_value_heads: PositiveInt | None = None
+    linear_key_head_dim: PositiveInt = 128
+    linear_value_head_dim: PositiveInt = 128
+    mamba_heads: PositiveInt | None = _named("mamba_num_heads", "mamba_n_heads")
+    mamba_head_dim: PositiveInt | str | None = _named("mamba_head_dim", "mamba_d_head")
+    mamba_groups: PositiveInt = Field(
+        1, validation_alias=AliasChoices("n_groups", "mamba_n_groups")
+    )
+    mamba_state: PositiveInt = Field(
+        16, validation_alias=AliasChoices("ssm_state_size", "mamba_d_state")
+    )
+    mamba_expand: float | None = None
+    mamba_dt_rank: PositiveInt | str | None = None
+
+    # Feed-forward networks and experts
+    intermediate_size: int = 0
+    dense_width: int | None = _named("intermediate_size_mlp", "dense_intermediate_size")
+    activation: str | None = _named("mlp_hidden_act", "hidden_act", "hidden_activation")
+    experts: int | None = _named(
+        "num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"
+    )
+    moe_intermediate_size: int | None = None
+    moe_latent_size: PositiveInt | None = None
+    shared_experts: int | None = _named(
+        "n_shared_experts", "num_shared_experts", "moe_num_shared_experts"
+    )
+    shared_expert_width: int | None = _named(
+        "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"
+    )
+
+    # Which layers have experts
+    first_k_dense_replace: int = 0
+    moe_layer_freq: int | list[int] = 1
+    sparse_step: int = Field(
+        1,
+        validation_alias=AliasChoices(
+            "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval"
+        ),
+    )
+    mlp_only_layers: list[int] | None = None
+    expert_layer_period: PositiveInt = 1
+    expert_layer_offset: int = 0
+    moe_layers: list[int] | None = None
+    moe_layers_enum: str | None = None
+    mlp_layer_types: list[str] | None = None
+    moe_layer_start_index: int = 0
+    moe_layer_end_index: int = -1
+
+    @property
+    def size_of_head(self) -> int:
+        """The values of a key; the hidden size is divided among the heads if no field says it."""
+        return self.head_dim or self.hidden_size // self.heads
+
+    @property
+    def gates_attention(self) -> bool:
+        """Whether attention has a gate of the size of its queries, as Qwen3-Next's has."""
+        if self.attn_output_gate is not None:
+            return self.attn_output_gate
+        return (self.model_type or "").startswith(_GATED_ATTENTION)
+
+    @property
+    def number_of_shared_experts(self) -> int:
+        """The experts of a layer that each token passes; vLLM's Llama 4 has one unsaid."""
+        if self.shared_experts is not None:
+            return self.shared_experts
+        is_unsaid = (self.model_type or "").startswith("llama4")
+        return 1 if is_unsaid or self.shared_expert_width else 0
+
+
+def read_fields(file: Path) -> ModelFields:
+    """The fields of a ``config.json``; those of the language model where it nests them.
+
+    Raises:
+        InputError: it cannot be read, or is not the configuration of a decoder.
+    """
+    try:
+        read = _flat(json.loads(read_input(file, MOST_BYTES)))
+        lengths = {name: read.get(name) for name in (*LENGTHS, OVERRIDING_LENGTH)}
+        others = any(read.get(name) for name in _OTHER_CACHES)
+        return ModelFields.model_validate({**read, "lengths": lengths, "has_other_caches": others})
+    except ValidationError as error:
+        missing = ", ".join(str(one["loc"][-1]) for one in error.errors())
+        raise InputError(f"{file}: not a decoder's config.json ({missing})") from None
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise InputError(f"{file}: not a JSON object") from None
+
+
+def _flat(read: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without the nulls, which mean an absent field.
+
+    Models that see images nest the language model's fields.
+    """
+    nested = read.get("text_config") or read.get("llm_config") or {}
+    merged = {**read, **nested}
+    return {name: value for name, value in merged.items() if value is not None}

@@ -1,0 +1,149 @@
+"""How many parameters the parts of a model have, by its ``config.json``.
+
+They are those of the usual decoder: attention (grouped, or MLA as in DeepSeek), a gated MLP of
+three matrices or experts of them, embeddings, and the layers with a state that are known here.
+Biases, norms and the like are left out.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sidecar.commands.planning.fields import LinearAttention, ModelFields
+from sidecar.commands.planning.layers import Layer
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Parameters of a model's parts."""
+
+    fields: ModelFields
+    layers: Sequence[Layer]
+
+    def whole(self) -> float:
+        """All of the model, without layers for multi-token prediction."""
+        return self.embeddings() + sum(self._layer(layer) for layer in self.layers)
+
+    def embeddings(self) -> float:
+        """The embedding and the output matrix, which may be one."""
+        matrices = 1 if self.fields.tie_word_embeddings else 2
+        return float(matrices * self.fields.vocab_size * self.fields.hidden_size)
+
+    def mtp_layer(self) -> float:
+        """A layer of the target, and the matrix that joins its two inputs."""
+        block = self._experts() if self.fields.experts else self._mlp()
+        return self._attention() + block + 2 * self.fields.hidden_size**2
+
+    def head(self, method: str | None) -> float:
+        """A head as EAGLE's or SpecForge's; its embedding is the target's."""
+        fields = self.fields
+        inputs = 2 if method == "eagle3" else 1
+        layers = fields.layers * (self._attention(inputs) + self._mlp())
+        features = 3 if method == "eagle3" else 2
+        source = fields.target_hidden_size or fields.hidden_size
+        joined = features * source * fields.hidden_size
+        return layers + joined + self.head_output(method)
+
+    def head_output(self, method: str | None) -> float:
+        """EAGLE-3's own output matrix; other heads use the target's."""
+        if method != "eagle3":
+            return 0.0
+        vocabulary = self.fields.draft_vocab_size or self.fields.vocab_size
+        return float(vocabulary * self.fields.hidden_size)
+
+    def _layer(self, layer: Layer) -> float:
+        parameters = 0.0
+        if layer.has_attention:
+            parameters += self._attention()
+        if layer.has_state:
+            parameters += self._state()
+        if layer.feed_forward == "dense":
+            parameters += self._mlp()
+        elif layer.feed_forward == "experts":
+            parameters += self._experts()
+        return parameters
+
+    def _attention(self, inputs: int = 1) -> float:
+        """Of one layer, whose input is ``inputs`` times the hidden size wide."""
+        fields = self.fields
+        if fields.kv_lora_rank:
+            return self._latent_attention(fields.kv_lora_rank)
+
+        width = inputs * fields.hidden_size
+        values = fields.heads * fields.size_of_head
+        keys = (fields.kv_heads or fields.heads) * fields.size_of_head
+        queries = 2 * values if fields.gates_attention else values
+        return float(width * (queries + 2 * keys) + values * fields.hidden_size)
+
+    def _latent_attention(self, rank: int) -> float:
+        """MLA's five projections, as DeepSeek's."""
+        fields = self.fields
+        key = fields.qk_nope_head_dim + fields.qk_rope_head_dim
+        value = fields.v_head_dim or fields.qk_nope_head_dim
+        query = fields.hidden_size * fields.heads * key
+        if fields.q_lora_rank:
+            query = fields.q_lora_rank * (fields.hidden_size + fields.heads * key)
+
+        down = fields.hidden_size * (rank + fields.qk_rope_head_dim)
+        up = rank * fields.heads * (fields.qk_nope_head_dim + value)
+        return float(query + down + up + fields.heads * value * fields.hidden_size)
+
+    def _state(self) -> float:
+        """A layer with a state; one of a kind that is not known here counts as attention does."""
+        fields = self.fields
+        if fields.linear_num_key_heads and fields.linear_num_value_heads:
+            keys = fields.linear_num_key_heads * fields.linear_key_head_dim
+            return self._gated_delta_net(keys, fields.linear_num_value_heads)
+        if fields.linear_attn_config is not None:
+            return self._kimi_delta_attention(fields.linear_attn_config)
+        if fields.mamba_heads and isinstance(fields.mamba_head_dim, int):
+            return self._mamba2(fields.mamba_heads, fields.mamba_head_dim)
+        if fields.mamba_expand:
+            return self._mamba(round(fields.mamba_expand * fields.hidden_size))
+        return self._attention()
+
+    def _gated_delta_net(self, keys: int, value_heads: int) -> float:
+        """As Qwen3-Next's: queries, keys, values, their gate, and two scalars for each head."""
+        values = value_heads * self.fields.linear_value_head_dim
+        inputs = 2 * keys + 2 * values + 2 * value_heads
+        return float(self.fields.hidden_size * (inputs + values))
+
+    def _kimi_delta_attention(self, attention: LinearAttention) -> float:
+        """Kimi Linear's: four projections, and two gates of low rank."""
+        width = attention.num_heads * attention.head_dim
+        low_rank = attention.head_dim * (self.fields.hidden_size + width)
+        inputs = 4 * width + attention.num_heads
+        return float(self.fields.hidden_size * inputs + 2 * low_rank)
+
+    def _mamba2(self, heads: int, head_dim: int) -> float:
+        inner = heads * head_dim
+        inputs = 2 * inner + 2 * self.fields.mamba_groups * self.fields.mamba_state + heads
+        return float(self.fields.hidden_size * (inputs + inner))
+
+    def _mamba(self, inner: int) -> float:
+        """The first Mamba, as Jamba's."""
+        rank = self.fields.mamba_dt_rank
+        if not isinstance(rank, int):
+            rank = math.ceil(self.fields.hidden_size / 16)
+        projections = 3 * self.fields.hidden_size
+        return float(inner * (projections + 2 * rank + 3 * self.fields.mamba_state))
+
+    def _mlp(self) -> float:
+        width = self.fields.dense_width or self.fields.intermediate_size
+        return float(self._matrices() * self.fields.hidden_size * width)
+
+    def _experts(self) -> float:
+        """The experts of one layer, those that all tokens share, and the router."""
+        fields = self.fields
+        width = fields.moe_intermediate_size or fields.intermediate_size
+        shared = fields.number_of_shared_experts * (fields.shared_expert_width or width)
+        number = fields.experts or 0
+        input_width = fields.moe_latent_size or fields.hidden_size
+        routed = number * width * input_width
+        return float(
+            self._matrices() * (routed + shared * fields.hidden_size) + number * fields.hidden_size
+        )
+
+    def _matrices(self) -> int:
+        """Those of a feed-forward network: a squared ReLU has no gate."""
+        return 2 if self.fields.activation == "relu2" else 3

@@ -321,6 +321,24 @@ def test_hardly_any_canary_without_a_change_is_ended(
     assert found[INCONCLUSIVE] <= most_inconclusive * pairs
 
 
+# By how many percent the canary is slower: the fewest and the most that are ended of 100.
+ENDED_BY_PERCENT = {0: (0, 5), 3: (0, 5), 5: (0, 10), 8: (10, 50), 10: (50, 90), 12: (80, 100)}
+
+
+@pytest.mark.measured
+@pytest.mark.limit(3600)
+@pytest.mark.parametrize("percent", ENDED_BY_PERCENT)
+def test_the_slower_a_canary_is_the_likelier_it_is_ended(tmp_path, record_property, percent):
+    """The README's table. What is slower by 12 % is hardly ever missed."""
+    times = {name: time * (1 + percent / 100) for name, time in STABLE.milliseconds.items()}
+    found = outcomes(tmp_path, 100, STABLE, Version(milliseconds=times))
+
+    for name in (ENDED, INCONCLUSIVE):
+        record_property(name, found[name])
+    fewest, most = ENDED_BY_PERCENT[percent]
+    assert fewest <= found[ENDED] <= most
+
+
 def outcomes(tmp_path, pairs, stable, canary):
     """How many rollouts are ended, and how many have a measure without a verdict but none worse."""
     found = Counter()

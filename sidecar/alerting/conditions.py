@@ -143,8 +143,11 @@ def conditions(
     for model in report.models:
         context = _context(report, model)
         for rule, labels, value in _table(model, past, thresholds, paged.get(model.model_name)):
-            if value is not None:
-                yield Condition(rule, {"model_name": model.model_name, **labels}, value, context)
+            if value is None:
+                continue
+            is_on_replies = rule == Alert.OUTPUT_WORSE
+            said = _context_of_replies(model) if is_on_replies else context
+            yield Condition(rule, {"model_name": model.model_name, **labels}, value, said)
 
 
 def _on_vllm(report: Report, past: Past, thresholds: Thresholds, pace: float) -> str | None:
@@ -258,6 +261,12 @@ def _context(report: Report, model: ModelReport) -> str:
     why = [_why(finding) for finding in explanations(model)[:1] if finding.remedy]
     notes = [note for note in model_notes(model) if note not in answered]
     return "\n".join((answered, *why, *notes))
+
+
+def _context_of_replies(model: ModelReport) -> str:
+    """How replies end and what is usual; nothing on drafts, whose numbers loops flatter."""
+    codes = {finding.code for finding in advised(model.findings) if isinstance(finding, EndsBadly)}
+    return "\n".join(one.what for one in explanations(model) if one.code in codes)
 
 
 def _why(finding: Explanation) -> str:

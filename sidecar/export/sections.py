@@ -141,6 +141,9 @@ def model_section(
     model: ModelReport, thresholds: Thresholds, plugin: PluginReport, said: str
 ) -> str:
     """Everything known about one model, across its engines; does not repeat what is in ``said``."""
+    if model.checklist is not None:
+        return _plain(model, plugin, said)
+
     judged = model.judgement
     notes = "".join(f"<div class=advice>{marked(note)}</div>" for note in model_notes(model))
     if model.no_split is None:
@@ -156,6 +159,15 @@ def model_section(
         f"{split}</div>{_why(model)}{_lower(model)}{_speed(model)}{_contexts(model)}"
         f"{_prices(model)}"
     )
+
+
+def _plain(model: ModelReport, plugin: PluginReport, said: str) -> str:
+    """What is known of a model that does not speculate, so that there is nothing to judge."""
+    ended = endings_sentence(model)
+    replies = f'<p class="facts">{ended}</p>' if ended else ""
+    split = "" if model.no_split is None else _no_split(model.no_split, plugin, said)
+    name = escape(model.model_name)
+    return f"<h2>{name} <small>does not speculate</small></h2>{replies}{split}"
 
 
 def _outputs(model: ModelReport) -> str:

@@ -1,6 +1,7 @@
 """The sidecar's own pages: metrics, probes, status, the page for people and the runbooks."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
@@ -24,6 +25,8 @@ PROBES = frozenset({"/-/healthy", "/-/ready", "/-/engine"})
 """The paths of the probes, whose responses reveal nothing but whether something works."""
 
 _MOST_MADE = 16  # kept at once: a client may request any version of OpenMetrics, and gets it
+# A relative link in Markdown: its text, and its target without the anchor.
+_LINK = re.compile(r"\[([^]]+)\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
 _Made = TypeVar("_Made")
 
 
@@ -66,8 +69,8 @@ def make_web(
     for name, text in runbooks.items():
         app.router.add_get(f"/runbooks/{name}", _file(text, "text/plain"))
 
-    fidelity = shipped("fidelity.md", "docs").read_bytes()
-    app.router.add_get(f"/{FIDELITY}", _file(fidelity, "text/plain"))
+    fidelity = _without_links(shipped("fidelity.md", "docs").read_text(encoding="utf-8"))
+    app.router.add_get(f"/{FIDELITY}", _file(fidelity.encode(), "text/plain"))
 
     return app
 
@@ -135,6 +138,11 @@ def _links(folder: str, names: Sequence[str]) -> str:
     """A page that links to all runbooks; ``folder`` is their path relative to the page."""
     links = "".join(f'<p><a href="{folder}{name}">{name}</a>' for name in names)
     return f"<!doctype html><title>Runbooks</title>{links}"
+
+
+def _without_links(text: str) -> str:
+    """A page of docs/ that names the pages it links to, which this server does not have."""
+    return _LINK.sub(r"\1 (see docs/\2 in the source)", text)
 
 
 def _file(body: bytes, content_type: str) -> Handler:

@@ -30,8 +30,8 @@ def stalled_sentence(health: HealthReport) -> str:
     others = len(health.stalled) - 1
     more = f" and {counted(others, 'other engine')}" if others else ""
     return (
-        f"Requests run on engine {first.key.engine}{more}, but nothing that vLLM or the plug-in"
-        f" counts has moved since {utc(first.since)}, and vLLM is not paused. Restart vLLM; an"
-        " engine that hangs answers no request any more. docs/restarts.md says how the kubelet does"
-        " that."
+        f"Requests wait for an answer on engine {first.key.engine}{more}, but nothing that vLLM or"
+        f" the plug-in counts has changed since {utc(first.since)}, and vLLM is not paused. Restart"
+        " vLLM; an engine that hangs answers no request any more. docs/restarts.md says how the"
+        " kubelet does that."
     )

@@ -58,6 +58,9 @@ _READ: Final = " and ".join(map(str, READ_VERSIONS))
 _IDLE: Final = (
     "The plug-in is connected and reports requests; vLLM has drafted for none of them yet."
 )
+_NO_SPECULATION: Final = (
+    "The plug-in is connected and reports requests; this vLLM does not speculate."
+)
 _CANNOT_LISTEN: Final = (
     "The sidecar cannot listen for the plug-in ({}), so there is no split by temperature. Set"
     " plugin.socket (SPECDEC_PLUGIN__SOCKET) to a path that the sidecar can write and no other"
@@ -120,11 +123,16 @@ def plugin_sentence(report: PluginReport) -> str:
         case PluginState.REFUSED | PluginState.DISABLED | PluginState.CHECKING:
             sentence = _not_observing(report)
         case PluginState.IDLE:
-            sentence = _IDLE
+            sentence = _idle(report)
         case PluginState.OBSERVING:
             sentence = _observing(report)
 
     return sentence
+
+
+def _idle(report: PluginReport) -> str:
+    speculates = any(engine.speculates for engine in report.engines)
+    return _IDLE if speculates else _NO_SPECULATION
 
 
 def _not_observing(report: PluginReport) -> str:

@@ -505,6 +505,31 @@ def output_worse():
         pod("as-plain", after(30, 0, 0.4), model="loops-by-itself"),
     )
 
+    replies = "Replies that repeat themselves or are empty, by temperature: [0] 40%."
+    why = "Why (docs/why.md): looping."
+    yield Scene(
+        "the numbers beside it are of replies, not of drafts: where, and what is usual",
+        "SpecDecodeOutputWorse",
+        at=(40, 60),
+        needs_prometheus=True,
+    ).with_pods(
+        pod("loops", after(40, 0, 0.4)).fires(
+            0.4,
+            since=60,
+            context=(
+                replies,
+                "At all temperatures together: at most 0% for half of the last day.",
+                why,
+            ),
+        ),
+        ending(plain("plain", 1, model="has-plain"), 0, 20, "0.7-1"),
+        pod("as-plain", after(40, 0, 0.4), model="has-plain").fires(
+            0.4,
+            since=60,
+            context=(replies, "On pods without speculative decoding: [0] 5% [0.7-1] 0%.", why),
+        ),
+    )
+
     def speculating(instance, loops, requests, **own):
         return ending(Pod(instance, **own).drafting(8, 0.7), loops, requests)
 

@@ -14,6 +14,7 @@ from sidecar.wording.findings import explanations
 from sidecar.wording.notes import model_notes
 from tests.alerts.pods import DAY, Pod
 from tests.alerts.scene import all_scenes
+from tests.alerts.vllm_pages import after
 from tests.analysis.analysis_tools import Server
 
 ALIKE = [
@@ -121,6 +122,17 @@ def test_the_context_is_what_the_status_page_says():
     for condition in at_once(report):
         assert condition.context == f"{shown.text} {shown.why}\n{note}"
         assert "22% at T 1+" in condition.context
+
+
+def test_the_context_of_broken_replies_is_about_replies():
+    """The acceptance rate looks better than it is, and means nothing to who is told this."""
+    pod = Pod("loops", minutes=52).drafting(8, 0.7).finishing(0.7).looping(after(40, 0, 0.4))
+    *_, (minute, sidecar) = pod.scrapes()
+    (condition,) = at_once(sidecar.report(minute))
+
+    assert condition.rule == "SpecDecodeOutputWorse"
+    assert "replies at temperature 0 (2% on this pod before) repeat" in condition.context
+    assert "accept" not in condition.context
 
 
 def test_the_context_has_the_first_finding_and_its_remedy():

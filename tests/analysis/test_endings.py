@@ -12,6 +12,8 @@ from sidecar.requests.tables import Table
 from sidecar.requests.tally import Outcome
 from sidecar.settings.baselines import PlainEndings
 from tests.analysis.analysis_tools import PluginEnd, Pod, snap
+from tests.requests.test_endings import ending as classified
+from tests.requests.test_endings import json_list, table, tokens_of, tool_call
 
 UNDRAFTED = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0, "output_tokens": 1}
 
@@ -238,6 +240,32 @@ def test_a_pod_whose_every_reply_is_empty_says_so_although_it_drafts_nothing():
     pod.poll(snap(counters={Counter.DRAFTS: 0.0, Counter.GENERATION_TOKENS: 30.0}))
 
     assert found(pod) == {"empty_replies": False}
+
+
+OTHER_TRAFFIC = {
+    "short answers": ("Yes .", "stopped"),
+    "answers of one token": ("7", "length"),
+    "JSON lists that are cut off": (json_list(), "length"),
+    "tool calls": (tool_call(), "stopped"),
+    "tables that their clients leave": (table(), "aborted"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_TRAFFIC)
+def test_other_traffic_than_before_is_no_finding(pod, kind):
+    """Clients that ask for something else get replies that end otherwise, which is no fault."""
+    minutes(pod, 20)
+
+    text, outcome = OTHER_TRAFFIC[kind]
+    tokens = tokens_of(text)
+    for _ in range(8):
+        for _ in range(20):
+            ended = classified(tokens, outcome)
+            pod.plugin.finish(0, ending=ended, outcome=outcome, output_tokens=len(tokens))
+        pod.poll(pod.plugin.counted(), seconds=60)
+
+        assert pod.model().endings.requests >= 20
+        assert found(pod) == {}
 
 
 def test_a_few_bad_replies_are_no_fact(pod):

@@ -302,6 +302,17 @@ def test_which_layers_cache_and_which_keep_a_state(target, config, caching, stat
     assert len(said) == (states > 0)
 
 
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [(QWEN3_NEXT, "1.1 MB"), (NEMOTRON_9B, "2.7 MB"), (JAMBA, "0.31 MB"), (KIMI_LINEAR, "1.1 MB")],
+)
+def test_the_note_about_a_state_has_its_size(target, config, size):
+    """Of the convolution and of the recurrence, as vLLM's MambaStateShapeCalculator has them."""
+    (note,) = [one for one in target(config)["notes"] if "keep a state" in one]
+
+    assert f"not counted ({size} a layer at 16 bits" in note
+
+
 def test_layers_with_a_window_may_have_more_heads(target):
     """MiMo-V2-Flash has 9 layers that see everything, and 39 with a window of 128 tokens."""
     layers = target(MIMO_V2_FLASH)["layers"]
@@ -317,6 +328,7 @@ def test_layers_with_a_window_may_have_more_heads(target):
     [
         {"mamba_d_state": 64},
         {"layers_block_type": ["mamba", "hybrid"] * 16},
+        {"layer_types": ["sliding_attention", "compressed_sparse_attention"] * 16},
         {"hybrid_override_pattern": "M-X*" * 8},
         {"block_configs": [{"attention": {"no_op": True}}]},
         {"linear_attn_config": {"num_heads": 32, "head_dim": 128}},

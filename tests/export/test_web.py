@@ -117,6 +117,15 @@ async def test_the_page_links_to_what_is_promised_of_the_text(site):
     assert text.startswith("# Is the text still the target's?")
 
 
+async def test_the_page_on_fidelity_links_to_nothing_that_is_not_here(site):
+    """What it links to is named, with its path in the source."""
+    status, headers, text = await site.get("/docs/fidelity.md")
+
+    assert (status, headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+    assert "What it said of a real vLLM (see docs/measurements/fidelity.md in the source)" in text
+    assert re.findall(r"\]\((?!https?://)", text) == []
+
+
 @pytest.mark.parametrize(
     "path", ["/runbooks/SpecDecodeNothing.md", "/runbooks/..%2Fpyproject.toml", "/nothing"]
 )

@@ -29,6 +29,7 @@ ELSEWHERE = {
     "online_serving",
     "rate_limit",
     "remoteWrite",
+    "repetition_detection",
     "podTargetLabels",
     "speculative_model",
     "tcpSocket",

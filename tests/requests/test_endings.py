@@ -173,6 +173,24 @@ def test_usual_outputs_are_no_loops(situation):
     assert ending(tokens, outcome) == "normal"
 
 
+END = 0  # the token that ends an output; vLLM counts it
+
+
+@pytest.mark.parametrize(
+    ("tokens", "outcome", "expected"),
+    [
+        ([7, END], "stopped", "normal"),  # "Yes"
+        ([END], "stopped", "empty"),
+        ([], "stopped", "empty"),
+        ([7], "length", "normal"),  # one token was asked for
+        ([7], "aborted", "normal"),  # a stop string at once
+    ],
+)
+def test_a_reply_is_empty_if_it_stops_with_nothing_before_its_end_token(tokens, outcome, expected):
+    """A "yes" is the shortest that is not: one token, and the one that ends it."""
+    assert ending(tokens, outcome) == expected
+
+
 @pytest.mark.parametrize("outcome", ["length", "aborted"])
 @pytest.mark.parametrize(
     "text",
@@ -181,6 +199,7 @@ def test_usual_outputs_are_no_loops(situation):
         '{"id": 1, "name": "item"}, ' * 30,
         "the the " * 60,
         f"It began well. {'0 ' * 80}",
+        f"[{'0, ' * 80}",  # an array of zeros, which may be right: vLLM's detection ends it, too
     ],
 )
 def test_an_output_that_repeats_itself_until_it_is_cut_off_is_a_loop(text, outcome):

@@ -33,6 +33,9 @@ def in_state(state):
     )
 
 
+PLAIN = replace(in_state(PluginState.IDLE).engines[0], speculates=False)
+
+
 @pytest.mark.parametrize(
     ("report", "words"),
     [
@@ -70,6 +73,10 @@ def in_state(state):
         (
             in_state(PluginState.IDLE),
             "The plug-in is connected and reports requests; vLLM has drafted for none of them yet.",
+        ),
+        (
+            replace(in_state(PluginState.IDLE), engines=(PLAIN,)),
+            "The plug-in is connected and reports requests; this vLLM does not speculate.",
         ),
         (
             replace(OBSERVING, state=PluginState.ELSEWHERE, observed=0, engines=(), elsewhere=1),

@@ -134,6 +134,7 @@ class Life:
             vllm_version=self.hello.vllm or "",
             state=state,
             reason=self.hello.reason,
+            speculates=self.hello.speculation is not None,
         )
 
     @property

@@ -32,7 +32,10 @@ BAD: Final = (PluginState.OTHER_FORMAT, PluginState.DISABLED, PluginState.REFUSE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginEngineReport:
-    """One engine that is connected. ``reason`` is empty while it observes."""
+    """One engine that is connected. ``reason`` is empty while it observes.
+
+    ``speculates``: vLLM is configured to speculate, as the plug-in says.
+    """
 
     model_name: str
     engine: str
@@ -40,6 +43,7 @@ class PluginEngineReport:
     vllm_version: str
     state: PluginState
     reason: str
+    speculates: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,21 +118,26 @@ def mix_text(changes: Sequence[MixChange]) -> Iterator[str]:
     rows = []
     for one in changes:
         sides = (_milliseconds(side) for side in (one.alone, one.mixed))
-        rows.append((str(one.level), one.metric, *sides, *_shown(one.change)))
+        rows.append((_named(one.level), one.metric, *sides, *_shown(one.change)))
 
-    header = ("in company", "", "alone", "mixed", "change", "error")
+    header = ("in the mix", "", "alone", "mixed", "change", "error")
     yield from aligned(header, rows, left=(0, 1))
     yield ""
 
     for one in changes:
         if one.metric == _MEDIAN.name and one.change is not None:
-            yield f"{one.level}: {_sentence(one.change)}"
+            yield f"{_named(one.level)}: {_sentence(one.change)}"
 
     if any(one.change is not None and one.change.error is None for one in changes):
         yield (
             "An error of P50 needs 4 rounds, one of P99 200 requests of each temperature in each "
             "round as well."
         )
+
+
+def _named(level: SweepLevel) -> str:
+    """The temperature whose requests are compared, at their load."""
+    return f"temperature {level.temperature:g}, concurrency {level.concurrency}"
 
 
 def _milliseconds(side: Interval | None) -> str:

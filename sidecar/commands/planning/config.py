@@ -23,6 +23,7 @@ from sidecar.commands.planning.fields import (
 from sidecar.commands.planning.layers import Layer, layers_of, plain_layers
 from sidecar.commands.planning.parameters import Parameters
 from sidecar.commands.planning.shape import UNQUANTIZED, CachedLayers, CacheLayout, ModelShape
+from sidecar.commands.planning.states import state_layer
 from sidecar.errors import InputError
 
 _MOST_TOKENIZER_BYTES: Final = 64 * 1024 * 1024
@@ -215,14 +216,22 @@ def _notes(config: ModelFields, layers: Sequence[Layer] | None) -> Iterator[str]
     if states:
         yield (
             f"{states} layers of {config.model_type} keep a state of fixed size for each request, "
-            "at least 1 + K of them with speculation, which are not counted: fewer requests fit, "
-            "above all short ones"
+            f"at least 1 + K of them with speculation, which is not counted{_state_size(config)}: "
+            "fewer requests fit, above all short ones"
         )
     if config.index_topk and (config.index_topk_pattern or config.index_topk_freq > 1):
         yield (
             f"some layers of {config.model_type} share the indexer of another one; one in each "
             "layer is counted"
         )
+
+
+def _state_size(config: ModelFields) -> str:
+    state = state_layer(config)
+    if state is None:
+        return ""
+    megabytes = 2 * state.values / 1e6
+    return f" ({megabytes:.2g} MB a layer at 16 bits, and twice that at 32)"
 
 
 def _with_mtp(target: ModelShape, size: Parameters, config: ModelFields) -> ModelShape:

@@ -129,6 +129,9 @@ class ModelFields(BaseModel):
         16, validation_alias=AliasChoices("ssm_state_size", "mamba_d_state")
     )
     mamba_expand: float | None = None
+    convolution: PositiveInt = Field(
+        4, validation_alias=AliasChoices("linear_conv_kernel_dim", "conv_kernel", "mamba_d_conv")
+    )
     mamba_dt_rank: PositiveInt | str | None = None
 
     # Feed-forward networks and experts

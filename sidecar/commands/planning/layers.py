@@ -11,6 +11,18 @@ Mixer = Literal["attention", "state", "both", "none"]
 """What mixes tokens: attention, which caches keys and values, or a state of fixed size."""
 FeedForward = Literal["dense", "experts", "none"]
 
+_ATTENTION: Final = frozenset(
+    {
+        "attention",
+        "full_attention",
+        "sliding_attention",
+        "chunked_attention",
+        "indexed_attention",
+        "deepseek_sparse_attention",
+        "qwen_sparse_attention",
+    }
+)
+"""Kinds of layers that cache every token, as transformers names them; not the compressed ones."""
 _STATES: Final = frozenset({"linear_attention", "mamba", "mamba2", "recurrent", "conv"})
 _FEED_FORWARD: Final[dict[str, FeedForward]] = {"mlp": "dense", "moe": "experts"}
 """Kinds of layers that mix nothing. Beside them, the other layers have no feed-forward network."""
@@ -94,7 +106,7 @@ def _named(fields: ModelFields, kinds: Sequence[str]) -> Iterator[Layer]:
 
 
 def _is_known(kind: str) -> bool:
-    return kind in _STATES or kind in _FEED_FORWARD or "attention" in kind
+    return kind in _ATTENTION or kind in _STATES or kind in _FEED_FORWARD
 
 
 def _kinds(fields: ModelFields) -> Sequence[str] | None:

@@ -1,16 +1,16 @@
 """How many parameters the parts of a model have, by its ``config.json``.
 
 They are those of the usual decoder: attention (grouped, or MLA as in DeepSeek), a gated MLP of
-three matrices or experts of them, embeddings, and the layers with a state that are known here.
+three matrices or experts of them, embeddings, and the layers with a state whose kind is known.
 Biases, norms and the like are left out.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sidecar.commands.planning.fields import LinearAttention, ModelFields
+from sidecar.commands.planning.fields import ModelFields
 from sidecar.commands.planning.layers import Layer
+from sidecar.commands.planning.states import state_layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,44 +89,9 @@ class Parameters:
         return float(query + down + up + fields.heads * value * fields.hidden_size)
 
     def _state(self) -> float:
-        """A layer with a state; one of a kind that is not known here counts as attention does."""
-        fields = self.fields
-        if fields.linear_num_key_heads and fields.linear_num_value_heads:
-            keys = fields.linear_num_key_heads * fields.linear_key_head_dim
-            return self._gated_delta_net(keys, fields.linear_num_value_heads)
-        if fields.linear_attn_config is not None:
-            return self._kimi_delta_attention(fields.linear_attn_config)
-        if fields.mamba_heads and isinstance(fields.mamba_head_dim, int):
-            return self._mamba2(fields.mamba_heads, fields.mamba_head_dim)
-        if fields.mamba_expand:
-            return self._mamba(round(fields.mamba_expand * fields.hidden_size))
-        return self._attention()
-
-    def _gated_delta_net(self, keys: int, value_heads: int) -> float:
-        """As Qwen3-Next's: queries, keys, values, their gate, and two scalars for each head."""
-        values = value_heads * self.fields.linear_value_head_dim
-        inputs = 2 * keys + 2 * values + 2 * value_heads
-        return float(self.fields.hidden_size * (inputs + values))
-
-    def _kimi_delta_attention(self, attention: LinearAttention) -> float:
-        """Kimi Linear's: four projections, and two gates of low rank."""
-        width = attention.num_heads * attention.head_dim
-        low_rank = attention.head_dim * (self.fields.hidden_size + width)
-        inputs = 4 * width + attention.num_heads
-        return float(self.fields.hidden_size * inputs + 2 * low_rank)
-
-    def _mamba2(self, heads: int, head_dim: int) -> float:
-        inner = heads * head_dim
-        inputs = 2 * inner + 2 * self.fields.mamba_groups * self.fields.mamba_state + heads
-        return float(self.fields.hidden_size * (inputs + inner))
-
-    def _mamba(self, inner: int) -> float:
-        """The first Mamba, as Jamba's."""
-        rank = self.fields.mamba_dt_rank
-        if not isinstance(rank, int):
-            rank = math.ceil(self.fields.hidden_size / 16)
-        projections = 3 * self.fields.hidden_size
-        return float(inner * (projections + 2 * rank + 3 * self.fields.mamba_state))
+        """A layer with a state; one of a kind that is not known counts as attention does."""
+        state = state_layer(self.fields)
+        return self._attention() if state is None else state.parameters
 
     def _mlp(self) -> float:
         width = self.fields.dense_width or self.fields.intermediate_size

@@ -92,6 +92,15 @@ def test_a_model_that_does_not_speculate_has_a_checklist():
     assert "would speculation suit it?" not in text(model())
 
 
+def test_a_model_that_does_not_speculate_has_no_verdict_on_drafts():
+    """There is nothing to judge, now or later."""
+    page = text(reports.plain_model(GOOD, LIGHT))
+
+    assert "demo does not speculate" in page
+    assert "insufficient data" not in page
+    assert "No draft" not in page
+
+
 def test_names_are_escaped():
     """A model's name is whatever its operator typed, and an adapter's its tenant."""
     plugin = replace(NEVER_CONNECTED, problem="<i>")

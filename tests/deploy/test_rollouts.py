@@ -295,6 +295,12 @@ def test_the_template_is_valid_by_argo_s_schema():
 
 
 BATCH = 25  # pairs that promtool takes at once within its limit of samples
+EQUAL = {  # and the largest share that may be inconclusive
+    "busy": (STABLE, 0.2),
+    "noisy": (Version(noise=0.2), 1.0),
+    # hardly enough requests to be compared, of which more are preempted and end in loops
+    "rare": (Version(requests={"0": 4, "0.7-1": 3.5}, broken=0.03, preempted=0.05), 1.0),
+}
 ENDED = "ended"
 INCONCLUSIVE = "inconclusive"
 CANARIES = f'{VERDICT}{{rollouts_pod_template_hash="canary"}}'
@@ -304,19 +310,18 @@ SUCCESSFUL = f"count(count by (model_name) ({CANARIES} == 1) == {len(MEASURES)})
 
 @pytest.mark.slow
 @pytest.mark.limit(3600)
-@pytest.mark.parametrize(("noise", "most_inconclusive"), [(0.02, 0.2), (0.2, 1.0)])
-def test_hardly_any_canary_without_a_change_is_ended(
-    tmp_path, request, record_property, noise, most_inconclusive
-):
-    """Of equal versions at most 5 % fail by any measure; where little else changes, most succeed.
+@pytest.mark.parametrize("name", EQUAL)
+def test_hardly_any_canary_without_a_change_is_ended(tmp_path, request, record_property, name):
+    """Of equal versions at most 5 % fail by any measure, also where most cannot be told.
 
-    So it is with noise that lasts, however large.
+    With little noise and enough requests, four of five succeed.
     """
     pairs = request.config.getoption("--null-pairs")
-    found = outcomes(tmp_path, pairs, Version(noise=noise), Version(noise=noise))
+    version, most_inconclusive = EQUAL[name]
+    found = outcomes(tmp_path, pairs, version, version)
 
-    for name in (ENDED, INCONCLUSIVE):
-        record_property(name, found[name])
+    for outcome in (ENDED, INCONCLUSIVE):
+        record_property(outcome, found[outcome])
     assert found[ENDED] <= 0.05 * pairs
     assert found[INCONCLUSIVE] <= most_inconclusive * pairs
 

@@ -281,6 +281,7 @@ def test_which_layers_have_experts(target, fields, with_experts):
     [
         (QWEN3_NEXT, 12, 36),
         (QWEN3_NEXT | {"full_attention_interval": None}, 12, 36),
+        (QWEN3_NEXT | {"full_attention_interval": None, "model_type": "qwen3_5_moe"}, 12, 36),
         (NEMOTRON_9B, 4, 27),
         (NEMOTRON_30B, 6, 23),
         (JAMBA, 4, 28),
@@ -289,6 +290,8 @@ def test_which_layers_have_experts(target, fields, with_experts):
         (PLAIN | {"attn_type_list": [0, 0, 0, 1] * 8}, 8, 24),
         (PLAIN | {"attn_layer_indices": [9, 18, 27], "mamba_d_state": 128}, 3, 29),
         (PLAIN | {"layers_block_type": ["mamba", "mamba", "mlp", "attention"] * 8}, 8, 16),
+        (PLAIN | {"layer_group_size": 8}, 4, 28),
+        (PLAIN | {"layer_group_size": 0}, 32, 0),
         (PLAIN | {"num_kv_shared_layers": 12}, 20, 0),
         (PLAIN, 32, 0),
     ],

@@ -5,7 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+)
 
 from sidecar.commands.arguments import read_input
 from sidecar.errors import InputError
@@ -110,7 +118,9 @@ class ModelFields(BaseModel):
     attn_type_list: list[int] | None = None
     attention_places: list[int] | None = _named("attn_layer_indices", "full_attn_idxs")
     linear_attn_config: LinearAttention | None = None
-    attention_interval: PositiveInt | None = _named("full_attention_interval", "layer_group_size")
+    attention_interval: NonNegativeInt | None = _named(
+        "full_attention_interval", "layer_group_size"
+    )
     attn_layer_period: PositiveInt | None = None
     attn_layer_offset: int = 0
     has_other_caches: bool = False

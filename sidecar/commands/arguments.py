@@ -18,6 +18,13 @@ from sidecar.settings import Settings
 from sidecar.settings.field_types import parse_base_url, parse_duration
 from sidecar.settings.groups import USER_FILE_VARIABLE, USER_VARIABLE
 
+CACERT_HELP: Final = (
+    "CA certificates (PEM) to verify vLLM's certificate (default: the setting vllm_ca_file)"
+)
+TLS_HINT: Final = (
+    "Does vLLM serve TLS there? If not, use http. If it does, is the CA of its certificate in "
+    "--cacert or the setting vllm_ca_file, and the name of the URL in the certificate?"
+)
 _LONGEST: Final = 24 * 3600.0  # seconds
 _MEBIBYTE: Final = 1024 * 1024
 _Value = TypeVar("_Value")
@@ -148,6 +155,17 @@ def add_vllm_url(parser: argparse.ArgumentParser) -> None:
 def with_vllm_url(settings: Settings, url: str | None) -> Settings:
     """The settings with vLLM's address replaced, if ``--url`` has one."""
     return settings if url is None else settings.model_copy(update={"vllm_url": url})
+
+
+def with_vllm_cacert(settings: Settings, path: Path | None) -> Settings:
+    """The settings with the CA certificates replaced, if ``--cacert`` has some.
+
+    Raises:
+        InputError: the file cannot be read or has no certificate.
+    """
+    if authorities(path) is None:
+        return settings
+    return settings.model_copy(update={"vllm_ca_file": path})
 
 
 def add_sidecar_user(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,15 @@ from yarl import URL
 
 from sidecar.analysis.engine.latency import latency
 from sidecar.analysis.evidence import CONFIDENCE
-from sidecar.commands.arguments import base_url, duration, file_to_write, listed, whole, written
+from sidecar.commands.arguments import (
+    base_url,
+    duration,
+    file_to_write,
+    listed,
+    whole,
+    with_vllm_cacert,
+    written,
+)
 from sidecar.commands.load.client import Client
 from sidecar.commands.load.workload import (
     MOST_AT_ONCE,
@@ -103,11 +111,12 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     Returns 1 if there is nothing to write, 2 if the file cannot be written.
 
     Raises:
-        InputError: ``--prompts`` cannot be used.
+        InputError: ``--prompts`` or ``--cacert`` cannot be used.
         MeasurementError: vLLM's page cannot be read, it speculates despite ``--load``, or it
             answers no request.
         SettingsError: the API key cannot be used.
     """
+    settings = with_vllm_cacert(settings, arguments.cacert)
     url = arguments.url or settings.vllm_url
     seconds: float = arguments.duration or (600.0 if arguments.load else 60.0)
     options = request_options(arguments, settings)

@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -20,9 +21,12 @@ from sidecar.analysis.report import EngineReport, Report
 from sidecar.analysis.split.plugin_state import BAD
 from sidecar.analysis.state import State
 from sidecar.commands.arguments import (
+    CACERT_HELP,
+    TLS_HINT,
     add_sidecar_user,
     add_vllm_url,
     with_sidecar_user,
+    with_vllm_cacert,
     with_vllm_url,
 )
 from sidecar.commands.serve_line.findings import line_findings
@@ -66,6 +70,7 @@ _REMEDIES: Final = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``check``."""
     add_vllm_url(parser)
+    parser.add_argument("--cacert", type=Path, metavar="FILE", help=CACERT_HELP)
     add_sidecar_user(parser)
 
     line = (
@@ -88,13 +93,14 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     With ``--args``, a failure is what does not work in the command line.
 
     Raises:
-        InputError: the file with the password of a sidecar that runs here cannot be used, or the
-            command line cannot be read.
+        InputError: the certificates, or the file with the password of a sidecar that runs here,
+            cannot be used, or the command line cannot be read.
     """
     if arguments.args is not None:
         return _check_line(arguments.args, arguments.vllm_version)
 
     settings = with_vllm_url(settings, arguments.vllm_url)
+    settings = with_vllm_cacert(settings, arguments.cacert)
     own = with_sidecar_user(own_url(settings), arguments.user_file, os.environ)
     source = "environment variables, no file"
     if arguments.config:
@@ -265,10 +271,7 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
 
 def _remedy(error: ScrapeError, url: str) -> str:
     if isinstance(error.__cause__, ssl.SSLError):
-        return (
-            "Does vLLM serve TLS there? If not, use http. "
-            "If it does, is the CA of its certificate in vllm_ca_file?"
-        )
+        return TLS_HINT
     if error.reason == "status" and url.rstrip("/").endswith("/v1"):
         return "vLLM's /metrics is not under /v1: remove /v1 from the URL."
     return error.remedy

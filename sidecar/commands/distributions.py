@@ -1,10 +1,14 @@
-"""Tails of distributions that tests compare with."""
+"""Tails and quantiles of distributions that tests compare with."""
 
 import math
+from statistics import NormalDist
 from typing import Final
 
 _PRECISE: Final = 1e-14
 _MOST_TERMS: Final = 100_000
+_TINY: Final = 1e-300
+_CLOSE: Final = 1e-12  # relative, of a quantile by Newton's method
+_MOST_STEPS: Final = 1000
 
 
 def chi_square_tail(square: float, freedom: float) -> float:
@@ -56,16 +60,15 @@ def _series(shape: float, half: float) -> float:
 
 def _fraction(shape: float, half: float) -> float:
     """1 / (half + 1 - shape - 1 (1 - shape) / (half + 3 - shape - …)), by Lentz's algorithm."""
-    tiny = 1e-300
     denominator = half + 1 - shape
-    c = 1 / tiny
+    c = 1 / _TINY
     d = 1 / denominator
     found = d
     for number in range(1, _MOST_TERMS):
         numerator = -number * (number - shape)
         denominator += 2
-        d = 1 / _away_from_zero(numerator * d + denominator, tiny)
-        c = _away_from_zero(denominator + numerator / c, tiny)
+        d = 1 / _away_from_zero(numerator * d + denominator)
+        c = _away_from_zero(denominator + numerator / c)
         factor = c * d
         found *= factor
         if abs(factor - 1) < _PRECISE:
@@ -74,5 +77,79 @@ def _fraction(shape: float, half: float) -> float:
     return found
 
 
-def _away_from_zero(value: float, tiny: float) -> float:
-    return value if abs(value) > tiny else tiny
+def _away_from_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY
+
+
+def confidence_factor(confidence: float, degrees: int) -> float:
+    """Half the width of a two-sided interval by Student's t, in standard errors.
+
+    ``confidence`` is above 0 and below 1, ``degrees`` at least 1. By Newton's method from the
+    normal distribution's quantile, which lies below the result: from there the tail is convex, so
+    that no step goes past it.
+    """
+    wanted = 1 - confidence
+    factor = NormalDist().inv_cdf(0.5 + confidence / 2)
+    for _ in range(_MOST_STEPS):
+        excess = student_tail(factor, degrees) - wanted
+        step = excess / (2 * _student_density(factor, degrees))
+        factor += step
+        if abs(step) <= _CLOSE * factor:
+            break
+
+    return factor
+
+
+def student_tail(factor: float, degrees: int) -> float:
+    """The chance that Student's t is beyond ``factor``, at least 0, on either side.
+
+    By the incomplete beta function (Abramowitz and Stegun, 26.7.1).
+    """
+    return _incomplete_beta(degrees / (degrees + factor**2), degrees / 2, 0.5)
+
+
+def _student_density(factor: float, degrees: int) -> float:
+    gammas = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
+    exponent = (degrees + 1) / 2 * math.log1p(factor**2 / degrees)
+    return math.exp(gammas - exponent) / math.sqrt(degrees * math.pi)
+
+
+def _incomplete_beta(x: float, a: float, b: float) -> float:
+    """The regularized incomplete beta function for ``x`` above 0, ``a`` and ``b`` above 0.
+
+    By its continued fraction (DLMF 8.17.22), which converges fast below the mean; beyond it by that
+    of the complement.
+    """
+    if x >= 1:
+        return 1.0
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _incomplete_beta(1 - x, b, a)
+
+    gammas = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    scale = math.exp(gammas + a * math.log(x) + b * math.log1p(-x))
+    return scale / (a * _beta_fraction(x, a, b))
+
+
+def _beta_fraction(x: float, a: float, b: float) -> float:
+    """1 + d1 / (1 + d2 / (1 + …)), by Lentz's algorithm."""
+    c = 1.0
+    d = 0.0
+    found = 1.0
+    for number in range(1, _MOST_TERMS):
+        numerator = _beta_numerator(number, x, a, b)
+        d = 1 / _away_from_zero(1 + numerator * d)
+        c = _away_from_zero(1 + numerator / c)
+        factor = c * d
+        found *= factor
+        if abs(factor - 1) < _PRECISE:
+            break
+
+    return found
+
+
+def _beta_numerator(number: int, x: float, a: float, b: float) -> float:
+    half = number // 2
+    end = a + number
+    if number % 2:
+        return -(a + half) * (a + b + half) * x / ((end - 1) * end)
+    return half * (b - half) * x / ((end - 1) * end)

@@ -13,7 +13,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Final, Literal
 
-from sidecar.commands.arguments import base_url, duration, number_up_to, share_of_one, whole
+from sidecar.commands.arguments import (
+    base_url,
+    duration,
+    number_up_to,
+    share_of_one,
+    whole,
+    with_vllm_cacert,
+)
 from sidecar.commands.load.client import Client
 from sidecar.commands.load.workload import (
     MOST_AT_ONCE,
@@ -116,7 +123,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 if no difference was found, 1 if one was, 3 if that cannot be told.
 
     Raises:
-        InputError: ``--prompts`` or ``--extra-body`` cannot be used.
+        InputError: ``--prompts``, ``--extra-body`` or ``--cacert`` cannot be used.
         SettingsError: the API key cannot be used.
         UndecidedError: a server does not answer, or not in time.
     """
@@ -128,7 +135,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     options = FidelityOptions(
         tested=arguments.url or settings.vllm_url,
         reference=arguments.against,
-        requests=request_options(arguments, settings),
+        requests=request_options(arguments, with_vllm_cacert(settings, arguments.cacert)),
         mode=arguments.mode,
         temperature=arguments.temperature,
         samples=arguments.samples,

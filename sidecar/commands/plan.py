@@ -328,4 +328,5 @@ def _document(plan: Plan) -> dict[str, Any]:
         for name, model in (("target", deployment.target), ("draft", deployment.draft))
     }
     about = {name: getattr(deployment, name) for name in calculated} | {"fits": plan.room.fits}
-    return asdict(plan) | {"deployment": asdict(deployment) | models | about}
+    rules = [asdict(rule) | {"remedy": None if rule.met else rule.remedy} for rule in plan.rules]
+    return asdict(plan) | {"deployment": asdict(deployment) | models | about, "rules": rules}

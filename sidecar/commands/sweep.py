@@ -25,12 +25,13 @@ from sidecar.commands.arguments import (
     listed,
     number_up_to,
     whole,
+    with_vllm_cacert,
     written,
 )
 from sidecar.commands.load.comparison import Comparison, compare, comparison_text
 from sidecar.commands.load.measure import SweepOptions, measure_in_turns
 from sidecar.commands.load.metrics import ACCEPTANCE, METRICS, TIMES
-from sidecar.commands.load.mixture import mix_changes, mix_text, mixed_levels
+from sidecar.commands.load.mixture import check_mix, mix_changes, mix_text, mixed_levels
 from sidecar.commands.load.sweep_result import (
     LevelResult,
     Measurement,
@@ -67,6 +68,10 @@ _WHAT_TO_CHANGE: Final = (
     "`specdec-sidecar report` says it."
 )
 _NO_DRAFTS: Final = "neither the replies nor vLLM's counters show any drafts"
+_INCOMPLETE: Final = (
+    "The sweep is incomplete: it was stopped, or its --duration was over, before all levels and "
+    "rounds were measured."
+)
 _OTHERS: Final = "vLLM also served other clients, which affects the times"
 _OTHERS_DRAFTED: Final = (
     "the acceptance is unknown, since vLLM's counters include the drafts of other clients "
@@ -166,14 +171,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 if everything was measured and, with ``--save``, saved; else 1.
 
     Raises:
-        InputError: ``--prompts`` cannot be used, or the arguments do not fit together.
+        InputError: ``--prompts`` or ``--cacert`` cannot be used, or the arguments do not fit
+            together.
         MeasurementError: a server answers no request.
         SettingsError: the API key cannot be used.
     """
     if arguments.save_against is not None and arguments.against is None:
         raise InputError("--save-against: needs --against")
 
-    options = _options(arguments, settings)
+    options = _options(arguments, with_vllm_cacert(settings, arguments.cacert))
     others = () if arguments.against is None else (arguments.against,)
     result, *against = asyncio.run(_run(options, (options.url, *others)))
     comparison = _comparison_with(result, against, (arguments.against, options.url))
@@ -202,6 +208,7 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
     levels = [SweepLevel(at, number) for at in temperatures for number in concurrency]
     if arguments.mix is not None:
         levels += mixed_levels(arguments.mix, concurrency)
+        check_mix(arguments.mix, arguments.requests)
 
     return SweepOptions(
         url=arguments.url or settings.vllm_url,
@@ -330,8 +337,9 @@ def text(
     """
     yield f"model {result.model or 'unknown'}; times in milliseconds"
     yield ""
-    yield from _table(summaries, tuple(TIMES))
-    yield ""
+    if summaries:
+        yield from _table(summaries, tuple(TIMES))
+        yield ""
 
     if any(one.acceptance_from != "none" for one in summaries):
         is_judged = any(one.verdict is not None for one in summaries)
@@ -387,5 +395,12 @@ def _notes(result: SweepResult, summaries: Sequence[LevelSummary]) -> Iterator[s
 
     if result.fault is not None:
         yield f"requests failed; the last error: {result.fault}"
-    if not result.complete:
-        yield "The sweep is incomplete: it ended before all levels were measured."
+    unanswered = [str(one.level) for one in result.levels if _only_failed(one.whole)]
+    if unanswered:
+        yield f"no request was answered: {'; '.join(unanswered)}"
+    elif not result.complete:
+        yield _INCOMPLETE
+
+
+def _only_failed(measured: Measurement) -> bool:
+    return measured.failed > 0 and not measured.samples

@@ -78,6 +78,7 @@ def generated_level(
 ):
     """Requests whose times scatter by a tenth, in runs that share a level of their own.
 
+    Each round sends the same prompts.
     ``slowdowns`` has a factor of the machine for each round.
     """
     random = Random(seed)
@@ -100,6 +101,7 @@ def generated_level(
                 draft_tokens=drafts * k,
                 accepted_tokens=accepted,
                 histogram=(0,) * k + (drafts,) if k else (),
+                prompt=number % size,
             )
         )
     parts = [samples[place * size : (place + 1) * size] for place in range(rounds)]

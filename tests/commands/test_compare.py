@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from sidecar.commands.distributions import confidence_factor
 from sidecar.commands.load.comparison import compare
-from sidecar.commands.load.metrics import confidence_factor
 from sidecar.commands.load.sweep_result import encode
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_level, sweep_of
@@ -96,7 +96,7 @@ def test_it_concludes_on_acceptance_time_and_price():
     ("rounds", "tpot", "says"),
     [
         (8, 0.0100, "at {} is not decided: about"),  # a difference of 3 % cannot be ruled out
-        (2, 0.0100, "at {} is not decided: about 2 more rounds"),
+        (2, 0.0100, None),  # how much two rounds differ says nothing of how many it takes
         (8, 0.0200, None),
     ],
 )
@@ -150,15 +150,80 @@ def test_a_server_without_speculation_has_no_acceptance_to_compare():
 
 
 def test_nothing_is_claimed_from_one_round():
-    """One round does not show how much the machine varies from minute to minute."""
+    """One round does not show how much the machine varies from minute to minute.
+
+    It says so, rather than that no difference was found, and once what would be enough.
+    """
     comparison = compared(
         sweep_of(generated_level(1, rounds=1)), sweep_of(generated_level(2, tpot=0.02))
     )
+    _, time, price, *others = comparison.conclusions
 
-    assert any(
-        "fewer than 4 rounds are not enough to compare speed" in note for note in comparison.notes
+    assert comparison.notes[-1] == (
+        "fewer than 4 rounds are not enough to compare speed: sweep with --rounds 8"
     )
     assert (shown(comparison), comparison.result) == ([], "insufficient_data")
+    assert re.match(r"time: not tested \(10 ms and 20 ms per token\) at temperature 0", time)
+    assert (price, others) == ("price: not compared", [])
+
+
+def test_the_rounds_that_were_measured_count_not_those_that_were_asked_for():
+    """A sweep that was stopped has fewer."""
+    stopped = replace(sweep_of(generated_level(1, rounds=2)), rounds=8, complete=False)
+    comparison = compared(stopped, sweep_of(generated_level(2)))
+
+    assert any("fewer than 4 rounds" in note for note in comparison.notes)
+
+
+def without_times(level):
+    """As of a server whose replies are of one token."""
+    rounds = []
+    for part in level.rounds:
+        samples = tuple(one._replace(tpot=None) for one in part.samples)
+        rounds.append(replace(part, samples=samples))
+    return replace(level, rounds=tuple(rounds))
+
+
+def test_a_metric_that_was_not_measured_is_not_called_the_same():
+    """On neither side, or on one."""
+    timed = generated_level(1)
+    untimed = without_times(generated_level(2))
+    level = "temperature 0, concurrency 4"
+    _, neither, *_ = compared(sweep_of(untimed), sweep_of(untimed)).conclusions
+    _, one, *_ = compared(sweep_of(timed), sweep_of(untimed)).conclusions
+
+    assert neither == f"time: not measured at {level}"
+    assert one == f"time: measured on one side only (10 ms and - per token) at {level}"
+
+
+def test_acceptance_without_an_error_says_what_it_needs():
+    """Three prompts are too few."""
+    few = generated_level(1, requests=24)
+    comparison = compared(sweep_of(few), sweep_of(few))
+
+    assert re.match(r"acceptance: not tested \(6\d% and 6\d%\)", comparison.conclusions[0])
+    assert any(
+        note.startswith("acceptance is tested only with 4 prompts or more")
+        for note in comparison.notes
+    )
+
+
+def test_sweeps_without_a_common_level_say_why():
+    """They measured other levels, or one of them was stopped before it had any."""
+    cold = sweep_of(generated_level(1))
+    hot = sweep_of(generated_level(2, temperature=1.0))
+    stopped = replace(cold, levels=(), complete=False)
+    reason = (
+        "nothing to compare: a sweep was stopped, or all of its requests failed, before both"
+        " servers had measured the same level"
+    )
+
+    assert compared(cold, hot).conclusions == (
+        "nothing to compare: the two sweeps have no level in common",
+    )
+    for pair in ((cold, stopped), (stopped, cold), (stopped, stopped)):
+        assert compared(*pair).conclusions == (reason,)
+        assert compared(*pair).notes == ()
 
 
 @pytest.mark.parametrize(("requests", "is_known"), [(1600, True), (1592, False)])

@@ -7,7 +7,6 @@ import pytest
 
 from sidecar.commands.load.metrics import (
     Interval,
-    confidence_factor,
     estimate,
     least_size,
     relative_change,
@@ -20,13 +19,6 @@ from sidecar.commands.load.metrics import (
 def test_a_batch_has_two_values_beyond_the_quantile(share, size):
     """Its own quantile scatters as that of the whole does only then."""
     assert least_size(share) == size
-
-
-@pytest.mark.parametrize(
-    ("confidence", "degrees", "t"), [(0.95, 3, 3.182), (0.95, 19, 2.093), (0.99, 10, 3.169)]
-)
-def test_the_confidence_factor_is_students(confidence, degrees, t):
-    assert confidence_factor(confidence, degrees) == pytest.approx(t, rel=0.02)
 
 
 def correlated(random, count, length):

@@ -1,12 +1,15 @@
 """What is said of requests that are slower in the company of others."""
 
+import re
 from dataclasses import replace
 from itertools import product
 
 import pytest
 
-from sidecar.commands.load.mixture import mix_changes, mix_text, mixed_levels
+from sidecar.commands.load.mixture import check_mix, mix_changes, mix_text, mixed_levels
 from sidecar.commands.load.sweep_result import SweepLevel
+from sidecar.errors import InputError
+from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import (
     drifting,
     generated_level,
@@ -103,16 +106,64 @@ def test_the_tail_and_the_gap_have_an_error_with_200_requests_of_each_in_each_ro
         assert (errors["TPOT P99 - P50"] is not None) == is_known
 
 
+def test_a_tail_of_a_few_requests_is_not_shown():
+    """Of five requests P99 is the slowest one."""
+    few = {"requests": 5, "rounds": 1}
+    changes = {one.metric: one for one in mix_changes(generated_mix(1, **few))}
+
+    assert changes["TPOT P50"].change is not None
+    for metric in ("TPOT P99", "TPOT P99 - P50"):
+        one = changes[metric]
+        assert (one.alone, one.mixed, one.change) == (None, None, None)
+
+
 def test_the_text_says_who_waits_for_whom():
     lines = list(mix_text(mix_changes(generated_mix(1, slower=1.2))))
 
-    start = "temperature 0, concurrency 4"
-    (sentence,) = [line for line in lines if line.startswith(f"{start}: ")]
+    (sentence,) = [line for line in lines if line.startswith("temperature 0, concurrency 4: ")]
+    (other,) = [line for line in lines if line.startswith("temperature 1, concurrency 4: ")]
 
-    assert "in the mix its median token takes" in sentence
-    assert sentence.endswith("longer than alone")
-    assert any("no clear difference" in line for line in lines)
-    assert lines[-1].startswith("An error of P50 needs 4 rounds")
+    longer = r"in the mix, the median time per token is \d+\.\d% ± \d+\.\d% longer than alone"
+    nothing = r"the mix makes no clear difference to the median time per token \([+-]\d.\d% ± .+%\)"
+    assert re.fullmatch(f"temperature 0, concurrency 4: {longer}", sentence)
+    assert re.fullmatch(f"temperature 1, concurrency 4: {nothing}", other)
+    assert lines[-1] == (
+        "P99 and the gap need 200 requests of a temperature, and their errors as many in each "
+        "round; every error needs 4 rounds."
+    )
+
+
+def test_without_an_error_the_text_says_so():
+    """One round has none."""
+    lines = list(mix_text(mix_changes(generated_mix(1, slower=1.2, rounds=1))))
+
+    assert any(line.endswith("longer than alone, without an error") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("mix", "requests", "temperature", "enough"),
+    [
+        (((0.0, 99.0), (1.0, 1.0)), 5, "1, whose weight is 1 of 100", 100),
+        (((0.0, 1.0), (0.5, 1.0), (1.0, 1.0)), 2, "0.5, whose weight is 1 of 3", 3),
+        (((0.0, 0.5), (1.0, 9.5)), 9, "0, whose weight is 0.5 of 10", 20),
+    ],
+)
+def test_too_few_requests_for_a_weight_are_refused_with_a_number_that_is_enough(
+    mix, requests, temperature, enough
+):
+    with pytest.raises(InputError) as error:
+        check_mix(mix, requests)
+
+    assert str(error.value) == (
+        f"--mix: none of {requests} requests would be at temperature {temperature}: "
+        f"use --requests {enough} or another weight"
+    )
+    check_mix(mix, enough)
+
+
+def test_the_command_refuses_them_before_it_asks_a_server(capsys):
+    assert command("sweep", "--mix", "0:99,1:1", "--requests", "5") == 2
+    assert capsys.readouterr().err.startswith("--mix: none of 5 requests would be at temperature 1")
 
 
 async def test_a_mix_is_measured_at_its_temperatures():
@@ -152,4 +203,4 @@ async def test_the_command_measures_only_the_mix_unless_temperatures_are_given(f
         "measuring temperature 1 of 0:1,1:1 alone, concurrency 2",
         "measuring mix 0:1,1:1, concurrency 2",
     ]
-    assert "in the mix" in out
+    assert "milliseconds per token" in out

@@ -361,7 +361,8 @@ def test_a_draft_that_is_made_for_shorter_requests_is_doubtful(model, planned):
         (rule,) = [one for one in plan["rules"] if one["name"] == "draft's longest context"]
         assert rule["met"] == (verdict == "good")
         assert plan["verdict"] == verdict
-        assert "2,048 tokens: while one request of a batch is longer" in rule["remedy"]
+
+    assert "2,048 tokens: while one request of a batch is longer" in rule["remedy"]
 
 
 @pytest.mark.parametrize(
@@ -611,6 +612,31 @@ def test_what_does_not_fit_has_no_line_for_vllm_but_what_would_fit(planned, caps
     assert not [line for line in lines if line.startswith("vllm serve")]
     (quantized,) = [line for line in lines if "--target-precision int8" in line]
     assert quantized.split()[-6:] == ["67.9", "GB", "18", "of", "8,192", "tokens"]
+
+
+@pytest.mark.parametrize(
+    ("overhead", "condition"),
+    [
+        ((), "Not counting activations (set --overhead), each of these changes would fit; "),
+        (("--overhead", "3"), "Each of these changes would fit; "),
+    ],
+)
+def test_what_would_fit_says_whether_activations_count(capsys, overhead, condition):
+    """With them less may fit."""
+    arguments = ("--target", "70b", "--draft", "8b", "--gpu", "h100", "--gpus", "2")
+
+    assert command("plan", *arguments, *overhead) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{condition}run `plan` again with one of them for vLLM's line:" in lines
+
+
+def test_only_a_rule_that_is_broken_has_a_remedy_in_the_json(planned):
+    """A tool that shows remedies would advise to change what is right."""
+    arguments = ("--target", "8b", "--draft", "4b", "--gpu", "h100")
+    rules = planned(*arguments)["rules"]
+
+    assert {rule["met"] for rule in rules} == {True, False}
+    assert all((rule["remedy"] is None) == rule["met"] for rule in rules)
 
 
 SAMPLED = ("--sampled-drafts", "--vocabulary", "128256")

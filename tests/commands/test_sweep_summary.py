@@ -1,9 +1,11 @@
 """What is judged from requests of known speed and acceptance."""
 
+from dataclasses import replace
+
 import pytest
 
 from sidecar.commands.load.client import Sample
-from sidecar.commands.load.sweep_result import SweepLevel
+from sidecar.commands.load.sweep_result import LevelResult, SweepLevel
 from sidecar.commands.sweep import summarize, text
 from sidecar.settings.groups import Thresholds
 from tests.commands.sweep_tools import level_of, printed, summarized, sweep_of
@@ -100,3 +102,22 @@ def test_a_vllm_without_speculation_has_times_and_no_verdict():
     lines = printed(sweep_of(level))
     assert lines[5] == "neither the replies nor vLLM's counters show any drafts: every level"
     assert len(lines) == 7
+
+
+def test_where_no_request_was_answered_the_levels_are_named():
+    """They were measured: the sweep was not stopped."""
+    answered = level_of([sample()])
+    (round_,) = answered.rounds
+    failing = replace(round_, samples=(), failed=3)
+    unanswered = LevelResult(level=SweepLevel(1.0, 4), rounds=(failing,))
+    result = replace(sweep_of(answered, unanswered), complete=False)
+    lines = printed(result)
+
+    assert "no request was answered: temperature 1, concurrency 4" in lines
+    assert not any("incomplete" in line for line in lines)
+
+
+def test_a_sweep_that_was_stopped_says_so():
+    lines = printed(replace(sweep_of(level_of([sample()])), complete=False))
+
+    assert any(line.startswith("The sweep is incomplete: it was stopped, or") for line in lines)

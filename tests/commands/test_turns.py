@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 
 import pytest
 
@@ -98,6 +99,25 @@ async def test_json_has_the_comparison(finished):
     document = json.loads(out)
     assert document["comparison"]["result"] == "insufficient_data"
     assert (document["comparison"]["before"], document["comparison"]["after"]) == urls
+
+
+@pytest.mark.slow
+async def test_stopped_in_the_first_round_it_says_that_it_was_stopped(program, eventually):
+    """With what it has: a level of one server, or of none."""
+    async with HttpVllm(SimulatorOptions()) as one, HttpVllm(SimulatorOptions()) as other:
+        arguments = ("--url", one.url, "--against", other.url, "--requests", "5000")
+        async with program("sweep", *arguments, "--concurrency", "2") as process:
+            await eventually(lambda: one.counter("generation_tokens") >= 5200)
+            process.send_signal(signal.SIGINT)
+            out, err = await process.communicate()
+    lines = out.decode().splitlines()
+
+    assert (process.returncode, b"Traceback" in err) == (1, False)
+    assert any(line.startswith("The sweep is incomplete: it was stopped, or") for line in lines)
+    assert lines[-1] == (
+        "nothing to compare: a sweep was stopped, or all of its requests failed, before both"
+        " servers had measured the same level"
+    )
 
 
 @pytest.mark.slow

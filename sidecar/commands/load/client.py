@@ -4,6 +4,7 @@ It keeps times and counts, but never any text.
 """
 
 import json
+import ssl
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from typing import Any, Final, NamedTuple, Self
 import aiohttp
 from pydantic import AliasPath, BaseModel, Field
 
+from sidecar.commands.arguments import TLS_HINT
 from sidecar.commands.load.workload import ENDPOINTS, RequestOptions
 from sidecar.errors import MeasurementError
 from sidecar.log import redacted
@@ -21,8 +23,8 @@ class Sample(NamedTuple):
     """Times in seconds, and vLLM's own numbers; without those in the reply, ``drafts`` is None.
 
     ``ttft`` is the time to the first token, ``tpot`` the time per output token after it; None if
-    unknown. ``histogram[j]`` counts the verification steps that accepted j tokens. Saved as an
-    array in the fields' order.
+    unknown. ``histogram[j]`` counts the verification steps that accepted j tokens. ``prompt`` is
+    the number of the prompt in its file, None if unknown. Saved as an array in the fields' order.
     """
 
     temperature: float
@@ -33,6 +35,7 @@ class Sample(NamedTuple):
     draft_tokens: int = 0
     accepted_tokens: int = 0
     histogram: tuple[int, ...] = ()
+    prompt: int | None = None
 
     @property
     def positions(self) -> list[int]:
@@ -175,10 +178,7 @@ class Client:
                 models = json.loads(await _read_at_most(response, _MOST_MODELS) or b"")
                 return str(models["data"][0]["id"])
         except aiohttp.ClientConnectionError as error:
-            fault = (
-                f"cannot connect ({type(error).__name__}); "
-                "is vLLM running, and is this its address?"
-            )
+            fault = _no_connection(error)
         except (*_FAILURES, LookupError, TypeError) as error:
             fault = (
                 f"no model under /v1/models ({_reason(error)}); "
@@ -252,8 +252,21 @@ class Client:
         return self._options.endpoint == "chat"
 
 
+def _no_connection(error: aiohttp.ClientConnectionError) -> str:
+    """Why a server cannot be asked, and what to check."""
+    if isinstance(error, ssl.SSLError):
+        return f"cannot connect: {_reason(error)}"
+
+    kind = type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"cannot connect ({kind}); is vLLM running, and is this its address?"
+    return f"the connection was closed ({kind}); is this vLLM's address, and http or https right?"
+
+
 def _reason(error: Exception) -> str:
     """Why a request failed; never quotes a reply."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed ({type(error).__name__}). {TLS_HINT}"
     return str(error) if isinstance(error, BadReply) else type(error).__name__
 
 

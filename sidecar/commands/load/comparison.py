@@ -4,15 +4,15 @@ The error of a speed comes from the differences between the rounds of a sweep, s
 anything that slows the machine down for a while. Where the two servers took turns, it comes from
 the differences between rounds of the two, which are the same if both are slowed down. Fewer than
 four rounds do not show how much two runs of one server differ, so no speed is claimed from them.
-Acceptance does not depend on the machine's speed: its error is that of requests drawn at random.
+Acceptance does not depend on the machine's speed: its error is that of prompts drawn at random.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
-from math import ceil
 from typing import Final, Literal, NamedTuple
 
+from sidecar.commands.load.by_prompt import change_by_prompt, prompt_values
 from sidecar.commands.load.conclusion import (
     ACCEPTED,
     Effect,
@@ -43,7 +43,6 @@ from sidecar.commands.load.sweep_result import (
 from sidecar.wording.numbers import aligned, latency
 
 _CONFIDENCE: Final = 0.95  # probability that none of the claimed differences is spurious
-_MOST_BATCHES: Final = 20
 # Relative; smaller differences are not claimed, since a machine may drift between two sweeps. Of
 # servers that took turns only what two machines of one kind may differ by anyway is not claimed.
 _SMALLEST: Final = 0.03
@@ -76,8 +75,9 @@ class Comparison:
     ``gains_from`` is the number of output tokens from which on a request gains time, with its
     range, by level; a level is absent where requests gain or lose at any length, and where that is
     not clear. ``more_rounds`` would decide, by level, whether a token takes less time; a level that
-    is decided is absent. ``conclusions`` are sentences on acceptance, time and price. ``left_out``
-    names the levels that only one of the two measured. ``notes`` are the caveats.
+    is decided is absent, and so is one without an error. ``conclusions`` are sentences on
+    acceptance, time and price, or one that says why there is nothing to compare. ``left_out`` names
+    the levels that only one of the two measured. ``notes`` are the caveats.
     """
 
     before: str
@@ -127,7 +127,8 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
 
     before_name, after_name = names
     smallest = _SMALLEST_IN_TURNS if in_turns else _SMALLEST
-    more_rounds = rounds_needed(changes, min(before.rounds, after.rounds), smallest)
+    more_rounds = rounds_needed(changes, _fewest_rounds(pairs), smallest)
+    concluded = tuple(conclusions(changes, more_rounds)) if pairs else (_nothing(before, after),)
     return Comparison(
         before=before_name,
         after=after_name,
@@ -136,12 +137,27 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
         same_requests=not unlike,
         gains_from=gains,
         more_rounds=more_rounds,
-        conclusions=tuple(conclusions(changes, more_rounds)) if changes else (),
+        conclusions=concluded,
         left_out=(
             *_left_out(before_name, first, second),
             *_left_out(after_name, second, first),
         ),
-        notes=tuple(_notes(before, after, pairs)),
+        notes=tuple(_notes(before, after, pairs, changes)),
+    )
+
+
+def _fewest_rounds(pairs: Sequence[_Pair]) -> int:
+    """The rounds of the level and side that has the fewest; 0 without levels."""
+    return min((len(level.rounds) for pair in pairs for level in pair), default=0)
+
+
+def _nothing(before: SweepResult, after: SweepResult) -> str:
+    """Why there is no level to compare."""
+    if before.complete and after.complete:
+        return "nothing to compare: the two sweeps have no level in common"
+    return (
+        "nothing to compare: a sweep was stopped, or all of its requests failed, before both"
+        " servers had measured the same level"
     )
 
 
@@ -178,24 +194,58 @@ def _change(
     is_alike: bool,
     in_turns: bool,
 ) -> MetricChange:
-    before = _interval(metric, pair.before, confidence)
-    after = _interval(metric, pair.after, confidence)
-    change = relative_change(before, after)
-    gap = difference(before, after)
+    compared = _speeds
+    if metric in ACCEPTED:
+        compared = _accepted
+    elif in_turns:
+        compared = _speeds_in_turns
 
-    is_paired = in_turns and metric not in ACCEPTED
-    if is_paired:
-        rounds = paired(_by_round(metric, pair.before), _by_round(metric, pair.after))
-        change = paired_change(rounds, confidence) or without_error(change)
-        gap = paired_difference(rounds, confidence)
-
+    before, after, change, gap = compared(metric, pair, confidence)
     if not is_alike:
         change = None
         gap = None
 
-    smallest = _SMALLEST_IN_TURNS if is_paired else _SMALLEST
+    smallest = _SMALLEST_IN_TURNS if compared is _speeds_in_turns else _SMALLEST
     effect = _effect(metric, change, gap, smallest)
     return MetricChange(pair.before.level, metric, before, after, change, gap, effect)
+
+
+class _Compared(NamedTuple):
+    """A metric on both sides, the relative change and the difference."""
+
+    before: Interval | None
+    after: Interval | None
+    change: Interval | None
+    difference: Interval | None
+
+
+def _accepted(metric: str, pair: _Pair, confidence: float) -> _Compared:
+    """What does not depend on the machine's speed, by prompt."""
+    value = METRICS[metric].value
+    before = prompt_values(metric, value(pair.before.whole), pair.before)
+    after = prompt_values(metric, value(pair.after.whole), pair.after)
+    change, gap = change_by_prompt(before, after, confidence)
+    return _Compared(
+        None if before is None else before.interval(confidence),
+        None if after is None else after.interval(confidence),
+        change,
+        gap,
+    )
+
+
+def _speeds(metric: str, pair: _Pair, confidence: float) -> _Compared:
+    """By how the rounds of each sweep differ."""
+    before = _interval(metric, pair.before, confidence)
+    after = _interval(metric, pair.after, confidence)
+    return _Compared(before, after, relative_change(before, after), difference(before, after))
+
+
+def _speeds_in_turns(metric: str, pair: _Pair, confidence: float) -> _Compared:
+    """By how the rounds' own changes differ."""
+    before, after, separate, _ = _speeds(metric, pair, confidence)
+    rounds = paired(_by_round(metric, pair.before), _by_round(metric, pair.after))
+    change = paired_change(rounds, confidence) or without_error(separate)
+    return _Compared(before, after, change, paired_difference(rounds, confidence))
 
 
 def _effect(
@@ -216,20 +266,8 @@ def _effect(
 
 
 def _interval(name: str, level: LevelResult, confidence: float) -> Interval | None:
-    """The metric's value, with the error that follows from that of its parts."""
-    value = METRICS[name].value
-    whole = level.whole
-    if name not in ACCEPTED:
-        return estimate(value(whole), _by_round(name, level), confidence)
-
-    # They do not depend on the machine's speed.
-    size = ceil(len(whole.samples) / _MOST_BATCHES)
-    starts = range(0, len(whole.samples) - size + 1, size)
-    batches = [
-        replace(whole, samples=whole.samples[start : start + size], counted=None)
-        for start in starts
-    ]
-    return estimate(value(whole), map(value, batches), confidence)
+    """The metric's value, with the error that follows from that of its rounds."""
+    return estimate(METRICS[name].value(level.whole), _by_round(name, level), confidence)
 
 
 def _by_round(name: str, level: LevelResult) -> list[float | None]:
@@ -293,11 +331,16 @@ def _result(changes: Sequence[MetricChange]) -> Result:
     return "faster" if "faster" in effects else "slower"
 
 
-def _notes(before: SweepResult, after: SweepResult, pairs: Sequence[_Pair]) -> Iterator[str]:
+def _notes(
+    before: SweepResult,
+    after: SweepResult,
+    pairs: Sequence[_Pair],
+    changes: Sequence[MetricChange],
+) -> Iterator[str]:
     if before.model != after.model:
         yield f"the model names differ: {before.model} and {after.model}"
     reasons = ", ".join(_other_requests(before, after))
-    if reasons:
+    if reasons and pairs:
         yield f"not the same requests: {reasons}; times, lengths and acceptance depend on that"
 
     if any(_has_other_k(pair) for pair in pairs):
@@ -307,11 +350,22 @@ def _notes(before: SweepResult, after: SweepResult, pairs: Sequence[_Pair]) -> I
         )
     if any(pair.before.whole.others or pair.after.whole.others for pair in pairs):
         yield "vLLM served other clients during a sweep, which affects its times"
-    if min(before.rounds, after.rounds) < LEAST_BATCHES:
+    if any(_is_untested(one) for one in changes):
+        yield (
+            f"acceptance is tested only with {LEAST_BATCHES} prompts or more, each reply's own "
+            "numbers (vLLM 0.29 or later with --per-request-spec-decode-metrics summary) and "
+            "sweeps that this version saved"
+        )
+    if pairs and _fewest_rounds(pairs) < LEAST_BATCHES:
         yield (
             f"fewer than {LEAST_BATCHES} rounds are not enough to compare speed: "
-            "run both with `sweep --rounds 8`"
+            "sweep with --rounds 8"
         )
+
+
+def _is_untested(one: MetricChange) -> bool:
+    """Whether it is an acceptance that could be compared but for the error."""
+    return one.metric in ACCEPTED and one.change is not None and one.change.error is None
 
 
 def comparison_text(comparison: Comparison) -> Iterator[str]:
@@ -320,7 +374,7 @@ def comparison_text(comparison: Comparison) -> Iterator[str]:
     yield ""
 
     if not comparison.changes:
-        yield "the two sweeps have no level in common"
+        yield from comparison.conclusions
     else:
         rows: list[Sequence[str]] = []
         for level, changes in groupby(comparison.changes, lambda change: str(change.level)):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final, Literal
 
-from sidecar.commands.load.metrics import LEAST_BATCHES, METRICS, Interval
+from sidecar.commands.load.metrics import METRICS, Interval
 from sidecar.commands.load.sweep_result import SweepLevel
-from sidecar.wording.numbers import latency, percent
+from sidecar.wording.numbers import counted, latency, percent
 
 ACCEPTED: Final = ("acceptance", "length")
 TPOT: Final = "TPOT P50"
@@ -66,14 +66,13 @@ def rounds_needed(
 
     The error falls with the square root of their number. A change above ``smallest`` is decided
     once its error is below it, a smaller one once ``smallest`` can be ruled out. A level that is
-    decided is absent.
+    decided is absent, and so is one whose error is not known.
     """
     needed = {}
     for one in changes:
-        if one.metric != TPOT or one.effect is not None or one.change is None:
+        if one.metric != TPOT or one.effect is not None:
             continue
-        if one.change.error is None:
-            needed[str(one.level)] = max(LEAST_BATCHES - rounds, 1)
+        if one.change is None or one.change.error is None:
             continue
 
         size = abs(one.change.value)
@@ -92,7 +91,7 @@ def _undecided(level: str, rounds: int) -> str:
             f"time at {level} is not decided, and the difference is too small for this machine to"
             " show it"
         )
-    return f"time at {level} is not decided: about {rounds} more rounds would decide it"
+    return f"time at {level} is not decided: about {counted(rounds, 'more round')} would decide it"
 
 
 def _acceptance(by_metric: Mapping[str, Sequence[MetricChange]]) -> str:
@@ -116,12 +115,12 @@ def _accepted(one: MetricChange) -> str:
 
 
 def _tokens_per_step(one: MetricChange) -> str:
-    return f"{_moved(one, METRICS['length'].shown)} tokens per step"
+    return _moved(one, METRICS["length"].shown, " tokens per step")
 
 
 def _time_per_token(one: MetricChange) -> str:
     if one.difference is None:
-        return f"{_moved(one, _latency)} per token"
+        return _moved(one, _latency, " per token")
     size = f"{latency(abs(one.difference.value))} ± {latency(one.difference.error or 0.0)}"
     if one.effect is None:
         return f"no clear difference per token ({size})"
@@ -133,13 +132,26 @@ def _latency(seconds: float | None) -> str:
     return "-" if seconds is None else latency(seconds)
 
 
-def _moved(one: MetricChange, show: Callable[[float | None], str]) -> str:
+def _moved(one: MetricChange, show: Callable[[float | None], str], unit: str = "") -> str:
+    if one.before is None and one.after is None:
+        return "not measured"
+
     before = show(one.before.value if one.before is not None else None)
     after = show(one.after.value if one.after is not None else None)
-    change = f" ({one.change.value:+.0%})" if one.change is not None else ""
-    if one.effect is None:
-        return f"no clear difference ({before} and {after})"
-    return f"{before} became {after}{change}"
+    if one.effect is not None:
+        change = f" ({one.change.value:+.0%})" if one.change is not None else ""
+        return f"{before} became {after}{unit}{change}"
+
+    return f"{_why_unclear(one)} ({before} and {after}{unit})"
+
+
+def _why_unclear(one: MetricChange) -> str:
+    """What keeps a metric that at least one side has from being a change."""
+    if one.before is None or one.after is None:
+        return "measured on one side only"
+    if one.difference is not None:
+        return "no clear difference"
+    return "not compared" if one.change is None else "not tested"
 
 
 def _price(by_metric: Mapping[str, Sequence[MetricChange]]) -> str:

@@ -195,15 +195,20 @@ class _Sweep:
         """One round of a level, as far as it gets before ``stop``."""
         before = await self._settled()
         prompts = self.options.requests.prompts
+        numbers = _numbers(prompts)
         asked = level.requests(self.options.count)
         ended: list[Sample | None] = []  # None for a request that failed
         begun = time.monotonic()
 
         async def ask(place: int) -> None:
             number, temperature = asked[place]
-            ended.append(await self.client.ask(prompts[number % len(prompts)], temperature))
-            if ended[-1] is None:
+            prompt = prompts[number % len(prompts)]
+            sample = await self.client.ask(prompt, temperature)
+            if sample is None:
+                ended.append(None)
                 await asyncio.sleep(_AFTER_FAILURE)
+            else:
+                ended.append(sample._replace(prompt=numbers[prompt]))
 
         await unless_stopped(_send(level.concurrency, len(asked), ask), self.stop)
         seconds = time.monotonic() - begun
@@ -262,6 +267,14 @@ class _Sweep:
             )
 
         return merge(engines)
+
+
+def _numbers(prompts: Sequence[str]) -> Mapping[str, int]:
+    """The number of each prompt; of equal ones that of the first."""
+    numbers: dict[str, int] = {}
+    for number, prompt in enumerate(prompts):
+        numbers.setdefault(prompt, number)
+    return numbers
 
 
 async def _send(concurrency: int, requests: int, ask: Callable[[int], Awaitable[None]]) -> None:

@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
 from typing import Final
 
 from sidecar.analysis.distributions import quantile
+from sidecar.commands.distributions import confidence_factor
 from sidecar.commands.load.client import Sample
 from sidecar.commands.load.sweep_result import Measurement
 from sidecar.wording.numbers import count, milliseconds, number, ratio
@@ -38,18 +39,6 @@ def least_size(share: float | None) -> int:
     less extreme and scatter too little to give the error of the whole.
     """
     return 1 if share is None else math.ceil(round(2 / min(share, 1 - share), 6))
-
-
-def confidence_factor(confidence: float, degrees: int) -> float:
-    """Student's t for a two-sided interval.
-
-    By the Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5).
-    """
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / degrees + second / degrees**2 + third / degrees**3
 
 
 def estimate(

@@ -4,6 +4,7 @@ The requests of a mix are measured together, and those of each of its temperatur
 same load and round by round. So what a temperature gains or loses is due to its company.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -19,7 +20,8 @@ from sidecar.commands.load.metrics import (
     without_error,
 )
 from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
-from sidecar.wording.numbers import aligned, milliseconds
+from sidecar.errors import InputError
+from sidecar.wording.numbers import aligned, counted, milliseconds
 
 _CONFIDENCE: Final = 0.95  # probability that none of the claimed changes is spurious
 _MEDIAN: Final = METRICS["TPOT P50"]
@@ -52,6 +54,25 @@ def mixed_levels(
         for number in concurrency
         for temperature in (*temperatures, None)
     ]
+
+
+def check_mix(mix: tuple[tuple[float, float], ...], requests: int) -> None:
+    """Whether so many requests have each temperature.
+
+    Raises:
+        InputError: they are too few for the smallest weight.
+    """
+    total = sum(weight for _, weight in mix)
+    for temperature, weight in mix:
+        if SweepLevel(temperature, 1, mix).requests(requests):
+            continue
+
+        enough = math.ceil(total / weight)
+        raise InputError(
+            f"--mix: none of {counted(requests, 'request')} would be at temperature "
+            f"{temperature:g}, whose weight is {weight:g} of {total:g}: "
+            f"use --requests {enough} or another weight"
+        )
 
 
 def mix_changes(result: SweepResult) -> tuple[MixChange, ...]:
@@ -98,19 +119,26 @@ def _interval(metric: str, level: LevelResult, confidence: float) -> Interval | 
 
 def _by_round(metric: str, level: LevelResult) -> list[float | None]:
     """The metric in each round; none at all if a round is too small to have it."""
-    share = _MEDIAN.share if metric == _MEDIAN.name else _TAIL.share
-    if min(len(part.samples) for part in level.rounds) < least_size(share):
+    if min(len(part.samples) for part in level.rounds) < _least_requests(metric):
         return []
     return [_value(metric, part) for part in level.rounds]
 
 
 def _value(metric: str, measured: Measurement) -> float | None:
+    """The metric; None with fewer requests than it needs, as for an error."""
+    if len(measured.samples) < _least_requests(metric):
+        return None
     if metric != _GAP:
         return METRICS[metric].value(measured)
 
     median = _MEDIAN.value(measured)
     tail = _TAIL.value(measured)
     return None if median is None or tail is None else tail - median
+
+
+def _least_requests(metric: str) -> int:
+    share = _MEDIAN.share if metric == _MEDIAN.name else _TAIL.share
+    return least_size(share)
 
 
 def mix_text(changes: Sequence[MixChange]) -> Iterator[str]:
@@ -120,7 +148,7 @@ def mix_text(changes: Sequence[MixChange]) -> Iterator[str]:
         sides = (_milliseconds(side) for side in (one.alone, one.mixed))
         rows.append((_named(one.level), one.metric, *sides, *_shown(one.change)))
 
-    header = ("in the mix", "", "alone", "mixed", "change", "error")
+    header = ("milliseconds per token", "", "alone", "mixed", "change", "error")
     yield from aligned(header, rows, left=(0, 1))
     yield ""
 
@@ -128,10 +156,10 @@ def mix_text(changes: Sequence[MixChange]) -> Iterator[str]:
         if one.metric == _MEDIAN.name and one.change is not None:
             yield f"{_named(one.level)}: {_sentence(one.change)}"
 
-    if any(one.change is not None and one.change.error is None for one in changes):
+    if any(one.change is None or one.change.error is None for one in changes):
         yield (
-            "An error of P50 needs 4 rounds, one of P99 200 requests of each temperature in each "
-            "round as well."
+            f"P99 and the gap need {_least_requests(_GAP)} requests of a temperature, and their "
+            "errors as many in each round; every error needs 4 rounds."
         )
 
 
@@ -153,12 +181,19 @@ def _shown(change: Interval | None) -> tuple[str, str]:
 
 
 def _sentence(change: Interval) -> str:
+    size = f"{abs(change.value):.1%}"
+    direction = "longer" if change.value > 0 else "shorter"
     if change.error is None:
         return (
-            f"half of its requests take {change.value:+.1%} per token in the mix (no error known)"
+            f"in the mix, the median time per token is {size} {direction} than alone, without an "
+            "error"
         )
-    size = f"{abs(change.value):.1%} ± {change.error:.1%}"
     if not change.is_clear:
-        return f"the mix makes no clear difference to its median time per token ({size})"
-    direction = "longer" if change.value > 0 else "less"
-    return f"in the mix its median token takes {size} {direction} than alone"
+        return (
+            "the mix makes no clear difference to the median time per token "
+            f"({change.value:+.1%} ± {change.error:.1%})"
+        )
+    return (
+        f"in the mix, the median time per token is {size} ± {change.error:.1%} {direction} than "
+        "alone"
+    )

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from sidecar.commands.arguments import read_input, whole
+from sidecar.commands.arguments import CACERT_HELP, read_input, whole
 from sidecar.errors import InputError, SettingsError
 from sidecar.settings import Settings
 
@@ -139,6 +139,7 @@ def add_request_arguments(
     group.add_argument(
         "--api-key-env", metavar="NAME", help="environment variable that holds the servers' API key"
     )
+    group.add_argument("--cacert", type=Path, metavar="FILE", help=CACERT_HELP)
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -138,8 +138,14 @@ def _alternatives(plan: Plan) -> Iterator[str]:
         )
         return
 
+    deployment = plan.deployment
+    counts_activations = deployment.overhead_gb > 0 or deployment.available_gib is not None
+    condition = "Each of these changes would fit"
+    if not counts_activations:
+        condition = "Not counting activations (set --overhead), each of these changes would fit"
+
     yield "vLLM would not start."
-    yield "Each of these changes would fit; run `plan` again with it for vLLM's line:"
+    yield f"{condition}; run `plan` again with one of them for vLLM's line:"
     rows = [(one.change, one.option, _gb(one.room.gb), _requests(one)) for one in plan.alternatives]
     header = ("change", "option", "KV cache", "requests")
     table = aligned(header, rows, left=(0, 1))

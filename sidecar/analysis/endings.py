@@ -3,10 +3,10 @@
 They are compared at the same temperatures: many models loop at temperature 0 by themselves.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import inf, sqrt
+from math import asin, inf, sqrt
 from typing import Final
 
 from sidecar.analysis.windows.sums import SlidingSums
@@ -16,11 +16,10 @@ from sidecar.requests.tables import EMPTY, ENDINGS, LOOP, Ending
 DAY: Final = 86_400.0  # seconds
 # The past needs this many times ``min_requests``: a pod's first requests are seldom its usual ones.
 _PAST: Final = 5
+# alerts/recording.yaml compares with plain pods by the same rules: see test_endings_rules.py.
 _FEWEST: Final = 5  # requests of a temperature to be compared, and bad endings to be called more
 _LEAST_COMPARED: Final = 0.5  # share of the window's requests that must be comparable
 _CLEARLY: Final = 0.05  # a difference of shares that matters
-_MANY_ERRORS: Final = 3.0  # standard errors: it is compared again with each poll
-_ODDS: Final = 3.0  # the odds of a bad ending have risen at least so many times
 _BAD: Final[tuple[Ending, ...]] = (LOOP, EMPTY)
 
 Cell = tuple[str, Ending]  # a temperature's label, and the ending
@@ -35,30 +34,53 @@ class Reference(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Limits:
+    """What a rise must reach to count, each of them."""
+
+    requests: int  # that end so
+    difference: float  # of the shares
+    standard_errors: float
+    odds_ratio: float
+
+
+# It is compared at each poll, so some 300 windows a day: four standard errors are too many for
+# chance on all but one day in ten (docs/measurements/fidelity.md).
+_BEGINS: Final = _Limits(requests=_FEWEST, difference=_CLEARLY, standard_errors=4.0, odds_ratio=3.0)
+# What has begun goes on until it is hardly more than usual: a window with few by chance does not
+# end it.
+_GOES_ON: Final = _Limits(requests=2, difference=0.02, standard_errors=1.0, odds_ratio=1.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndingChange:
     """How often requests of the window end in one way, and how often the reference's do.
 
     ``share`` is that of the ``requests`` that can be compared, ``usual`` what it would be if those
-    of each temperature ended as the reference's; both 0 to 1. ``error`` is the standard error of
-    the difference. ``odds_ratio`` is how many times the reference's the odds of ending so are, at
-    the same temperatures: see ``_odds_ratio``.
+    of each temperature ended as the reference's; both 0 to 1. ``standard_errors`` is the difference
+    in units of its own error, see ``_standard_errors``. ``odds_ratio`` is how many times the
+    reference's the odds of ending so are, at the same temperatures: see ``_odds_ratio``.
+    ``was_more`` says whether it was clearly more when it was last judged: it then takes less to
+    stay so.
     """
 
     ending: Ending
     share: float
     usual: float
-    error: float
+    standard_errors: float
     odds_ratio: float
     requests: int
     reference: Reference
+    was_more: bool = False
 
     @property
     def is_clearly_more(self) -> bool:
         """Whether it is more by far more than chance, and by enough to matter."""
-        difference = self.share - self.usual
-        is_many = self.share * self.requests >= _FEWEST
-        exceeds_chance = difference > max(_MANY_ERRORS * self.error, _CLEARLY)
-        return is_many and exceeds_chance and self.odds_ratio >= _ODDS
+        limits = _GOES_ON if self.was_more else _BEGINS
+
+        is_many = round(self.share * self.requests) >= limits.requests
+        matters = self.share - self.usual > limits.difference
+        exceeds_chance = self.standard_errors >= limits.standard_errors
+        return is_many and matters and exceeds_chance and self.odds_ratio >= limits.odds_ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +99,7 @@ class EndingAt:
     @property
     def is_often(self) -> bool:
         """Whether it is often enough to be told."""
-        return self.share >= _CLEARLY and self.share * self.requests >= _FEWEST
+        return self.share >= _CLEARLY and round(self.share * self.requests) >= _FEWEST
 
     @property
     def has_risen(self) -> bool:
@@ -101,9 +123,15 @@ class EndingsReport:
     temperatures: Mapping[Ending, tuple[EndingAt, ...]] = field(default_factory=dict)
 
     @property
+    def worse(self) -> frozenset[Ending]:
+        """The bad endings that are clearly more frequent than usual."""
+        changes = self.changes.values()
+        return frozenset(change.ending for change in changes if change.is_clearly_more)
+
+    @property
     def is_worse(self) -> bool:
         """Whether requests clearly end badly more often than usual."""
-        return any(change.is_clearly_more for change in self.changes.values())
+        return bool(self.worse)
 
 
 class Endings:
@@ -121,7 +149,7 @@ class Endings:
         # Those of the window that the past already has.
         self._usual: SlidingSums[Cell, int] = SlidingSums(window, 20)
         self._past: SlidingSums[Cell, int] = SlidingSums(DAY, 24)
-        self._is_worse = False
+        self._worse: frozenset[Ending] = frozenset()  # as of the last time that it could be told
         # As of the last ``judge``; None if too few are known.
         self.report: EndingsReport | None = None
 
@@ -142,7 +170,7 @@ class Endings:
         if not counts:
             return
         self._recent.add(at, counts)
-        if not self._is_worse:
+        if not self._worse:
             self._usual.add(at, counts)
             self._past.add(at, counts)
 
@@ -150,7 +178,7 @@ class Endings:
         """Forgets what has left the windows that end at ``at``."""
         self._recent.drop(at)
         self._usual.drop(at)
-        if not self._is_worse:
+        if not self._worse:
             self._past.drop(at)
 
     def judge(self, min_requests: int) -> None:
@@ -171,19 +199,30 @@ class Endings:
                 for ending, change in changes.items()
             },
         )
-        self._is_worse = self.report.is_worse
+        self._worse = self.report.worse
 
     def _change(self, ending: Ending, min_requests: int) -> EndingChange | None:
         """By the baseline, if that has the window's temperatures; else by the pod's past."""
         recent = self._recent.sums
+        was_more = ending in self._worse
         by_baseline = compare(
-            ending, recent, self._baseline, Reference.BASELINE, least=min_requests
+            ending,
+            recent,
+            self._baseline,
+            Reference.BASELINE,
+            least=min_requests,
+            was_more=was_more,
         )
         if by_baseline is not None:
             return by_baseline
 
         return compare(
-            ending, recent, self._before_window(), Reference.PAST, least=_PAST * min_requests
+            ending,
+            recent,
+            self._before_window(),
+            Reference.PAST,
+            least=_PAST * min_requests,
+            was_more=was_more,
         )
 
     def _before_window(self) -> Counts:
@@ -221,12 +260,18 @@ def at_temperatures(ending: Ending, recent: Counts, before: Counts) -> tuple[End
 
 
 def compare(
-    ending: Ending, recent: Counts, before: Counts, reference: Reference, *, least: int
+    ending: Ending,
+    recent: Counts,
+    before: Counts,
+    reference: Reference,
+    *,
+    least: int,
+    was_more: bool = False,
 ) -> EndingChange | None:
     """Requests that finished recently and those of the reference, at the same temperatures.
 
     None unless the reference has at the ``least`` so many requests, at the temperatures of at least
-    half of the recent ones.
+    half of the recent ones. ``was_more`` is as in ``EndingChange``.
     """
     requests = _by_temperature(recent)
     references = _by_temperature(before)
@@ -240,44 +285,84 @@ def compare(
     if not compared or not is_enough or compared < _LEAST_COMPARED * sum(requests.values()):
         return None
 
-    bad = 0
-    expected = 0.0
-    unchanged = 0.0
-    variance = 0.0
-    for temperature in shared:
-        count = requests[temperature]
-        other = references[temperature]
-        ended = recent.get((temperature, ending), 0)
-        ended_before = before.get((temperature, ending), 0)
-
-        bad += ended
-        expected += count * ended_before / other
-        unchanged += ended * ended_before / other
-        # With one more that ends so, and one that does not: of few, none is no certainty.
-        share = (ended + ended_before + 1) / (count + other + 2)
-        variance += count**2 * share * (1 - share) * (1 / count + 1 / other)
-
+    strata = [
+        _Stratum(
+            requests=requests[temperature],
+            bad=recent.get((temperature, ending), 0),
+            reference_requests=references[temperature],
+            reference_bad=before.get((temperature, ending), 0),
+        )
+        for temperature in shared
+    ]
     return EndingChange(
         ending=ending,
-        share=bad / compared,
-        usual=expected / compared,
-        error=sqrt(variance) / compared,
-        odds_ratio=_odds_ratio(bad, expected, unchanged),
+        share=sum(stratum.bad for stratum in strata) / compared,
+        usual=sum(stratum.requests * stratum.usual for stratum in strata) / compared,
+        standard_errors=_standard_errors(strata),
+        odds_ratio=_odds_ratio(strata),
         requests=compared,
         reference=reference,
+        was_more=was_more,
     )
 
 
-def _odds_ratio(bad: float, expected: float, unchanged: float) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stratum:
+    """The requests of one temperature and the reference's, and how many of them end badly."""
+
+    requests: int
+    bad: int
+    reference_requests: int
+    reference_bad: int
+
+    @property
+    def share(self) -> float:
+        return self.bad / self.requests
+
+    @property
+    def usual(self) -> float:
+        return self.reference_bad / self.reference_requests
+
+    @property
+    def weight(self) -> float:
+        """Of a comparison of two shares: the smaller number of requests bounds it."""
+        total = self.requests + self.reference_requests
+        return self.requests * self.reference_requests / total
+
+    @property
+    def rise(self) -> float:
+        """The difference of the stabilized shares: its variance is 1 / ``weight``."""
+        usual = _stabilized(self.reference_bad, self.reference_requests)
+        return _stabilized(self.bad, self.requests) - usual
+
+
+def _standard_errors(strata: Sequence[_Stratum]) -> float:
+    """The mean rise over temperatures, by weight, in standard errors.
+
+    The reference's own error is in it. The transformation makes the error the same for each share,
+    so that it holds for the few bad endings of a usual window, too, where a normal distribution
+    of the shares themselves would call chance a rise.
+    """
+    weights = sum(stratum.weight for stratum in strata)
+    return sum(stratum.weight * stratum.rise for stratum in strata) / sqrt(weights)
+
+
+def _stabilized(bad: int, requests: int) -> float:
+    """A share's arcsine transformation, whose variance is 1 / ``requests`` (Anscombe, 1948)."""
+    share = (bad + 0.375) / (requests + 0.75)
+    return 2 * asin(sqrt(share))
+
+
+def _odds_ratio(strata: Sequence[_Stratum]) -> float:
     """The common odds ratio over temperatures (Mantel and Haenszel, 1959).
 
-    With a bad ones and b others at a temperature where the reference's share is u, it is the sum of
-    a (1 - u) / the sum of b u. So a temperature at which nearly all end badly anyway hides no rise
-    at another one, as it would in the odds of all together. ``bad`` is the sum of a, ``expected``
-    that of (a + b) u, ``unchanged`` that of a u.
+    So a temperature at which nearly all end badly anyway hides no rise at another one, as it would
+    in the odds of all together, and one with a small reference does not decide alone. Infinite
+    where none of the reference ends badly, or all that finished recently do; 1 where neither says
+    anything.
     """
-    risen = bad - unchanged
-    usual = expected - unchanged
+    risen = sum(stratum.weight * stratum.share * (1 - stratum.usual) for stratum in strata)
+    usual = sum(stratum.weight * (1 - stratum.share) * stratum.usual for stratum in strata)
     if usual <= 0:
         return inf if risen > 0 else 1.0
     return risen / usual

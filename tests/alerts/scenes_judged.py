@@ -490,7 +490,7 @@ def output_worse():
     ).with_pods(
         pod("heals", plan((40, 0), (31, 0.4), (40, 0)))
         .fires(0.4, since=55, until=70)
-        .fires(0.26, since=80, until=80),
+        .fires(0.22, since=80, until=80),
     )
     yield Scene(
         "more replies repeat themselves than on the plain pods of the model",
@@ -533,8 +533,24 @@ def output_worse():
     def speculating(instance, loops, requests, **own):
         return ending(Pod(instance, **own).drafting(8, 0.7), loops, requests)
 
+    hot_only = speculating("hot-only", 0, 3, minutes=61)
+    ending(hot_only, 30, 57, "0.7-1")
+    hot_only.plain("specdec_finding", (90, 1), finding="looping", model_name="m")
+    few = {"model": "few"}
     yield Scene(
-        "clearly more than on plain pods: by five points, three standard errors, three times odds",
+        "plain pods decide neither by few replies nor for temperatures that they lack",
+        "SpecDecodeOutputWorse",
+        at=(8, 60),
+        needs_prometheus=True,
+    ).with_pods(
+        plain("plain", 0),
+        hot_only.fires(0.5, since=60),
+        ending(Pod("plain-few", **few).generating(50), 0, 0.5),
+        speculating("seven-in-a-hundred", 1.4, 20, **few),
+        speculating("one-in-two", 10, 20, **few).fires(0.5, since=60),
+    )
+    yield Scene(
+        "clearly more than on plain pods: by five points, four standard errors, three times odds",
         "SpecDecodeOutputWorse",
         at=(8, 45, 70),
         needs_prometheus=True,

@@ -157,7 +157,7 @@ def ending(name, share, usual):
         ending=name,
         share=share,
         usual=usual,
-        error=0.03,
+        standard_errors=12.0,
         odds_ratio=share * (1 - usual) / (usual * (1 - share)),
         requests=120,
         reference=Reference.PAST,

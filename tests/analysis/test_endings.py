@@ -1,5 +1,7 @@
 """How the outputs of finished requests end: counted, and compared with how they used to end."""
 
+from itertools import pairwise
+from random import Random
 from types import SimpleNamespace
 
 import pytest
@@ -379,6 +381,108 @@ def test_loops_at_one_temperature_are_seen_where_another_one_always_loops(
     change = compare("loop", recent, before, Reference.PAST, least=100)
 
     assert (change.usual, change.is_clearly_more) == (0.475, is_more)
+
+
+def at_0_and_1(loops_at_0, loops_at_1, requests_at_0, requests_at_1):
+    return {
+        ("0", "normal"): requests_at_0 - loops_at_0,
+        ("0", "loop"): loops_at_0,
+        ("1", "normal"): requests_at_1 - loops_at_1,
+        ("1", "loop"): loops_at_1,
+    }
+
+
+def test_a_temperature_with_a_small_reference_does_not_decide_the_odds():
+    """At 0 the odds are as they were; at 1 the ten of the reference say next to nothing."""
+    recent = at_0_and_1(5, 25, requests_at_0=100, requests_at_1=500)
+    before = at_0_and_1(50, 0, requests_at_0=1000, requests_at_1=10)
+    change = compare("loop", recent, before, Reference.BASELINE, least=20)
+
+    risen = 5 * 950 / 1100 + 25 * 10 / 510
+    usual = 95 * 50 / 1100
+    assert change.odds_ratio == pytest.approx(risen / usual)
+    assert not change.is_clearly_more
+
+
+@pytest.mark.parametrize(
+    ("loops", "reference_loops", "references", "is_more"),
+    [
+        (7, 14, 700, False),  # on one day in three a window has so many by chance
+        (13, 14, 700, True),  # 20 % more
+        (18, 350, 7000, True),
+        (14, 1, 20, False),  # of so few, 5 % are not known well
+        (40, 1, 20, True),
+    ],
+)
+def test_of_sixty_requests_more_is_what_chance_does_not_explain(
+    loops, reference_loops, references, is_more
+):
+    recent = {("0", "normal"): 60 - loops, ("0", "loop"): loops}
+    before = {("0", "normal"): references - reference_loops, ("0", "loop"): reference_loops}
+    change = compare("loop", recent, before, Reference.PAST, least=20)
+
+    assert change.is_clearly_more == is_more
+
+
+class Traffic:
+    """Requests by chance, judged each minute; some of them loop."""
+
+    def __init__(self, requests_a_minute, seed):
+        self.endings = Endings(300.0, {})
+        self.at = 0.0
+        self._mean = requests_a_minute
+        self._random = Random(seed)
+
+    def minute(self, share):
+        """Whether replies are found to be worse after another minute of so many loops."""
+        self.at += 60
+        arrives = self._mean / 100
+        replies = [
+            SimpleNamespace(ending="loop" if self._random.random() < share else "normal")
+            for _ in range(100)
+            if self._random.random() < arrives
+        ]
+        self.endings.finished(self.at, "0", replies)
+        self.endings.mark(self.at)
+        self.endings.judge(20)
+        return self.endings.report is not None and self.endings.report.is_worse
+
+
+def begun(found):
+    """How often a finding begins."""
+    return sum(now and not before for before, now in pairwise([False, *found]))
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05])
+def test_a_healthy_pod_has_no_finding_by_chance(share):
+    """Sixty requests a window, a day: by three standard errors of shares it had several."""
+    traffic = Traffic(12, seed=1)
+    found = [traffic.minute(share) for _ in range(1440)]
+
+    assert begun(found) == 0
+
+
+def test_a_finding_does_not_come_and_go_while_its_cause_stays():
+    """The share of loops is close to what it takes to begin."""
+    traffic = Traffic(12, seed=1)
+    for _ in range(120):
+        traffic.minute(0.02)
+    found = [traffic.minute(0.15) for _ in range(180)]
+
+    assert begun(found) == 1
+    assert found[-1]
+
+
+def test_a_finding_ends_with_its_cause():
+    traffic = Traffic(12, seed=1)
+    for _ in range(120):
+        traffic.minute(0.02)
+    while not traffic.minute(0.3):
+        assert traffic.at < 130 * 60
+
+    found = [traffic.minute(0.02) for _ in range(60)]
+
+    assert not any(found[6:])
 
 
 def test_requests_at_temperatures_of_which_little_is_known_are_not_compared():

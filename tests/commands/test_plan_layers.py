@@ -281,6 +281,7 @@ def test_which_layers_have_experts(target, fields, with_experts):
     [
         (QWEN3_NEXT, 12, 36),
         (QWEN3_NEXT | {"full_attention_interval": None}, 12, 36),
+        (QWEN3_NEXT | {"full_attention_interval": None, "model_type": "qwen3_5_moe"}, 12, 36),
         (NEMOTRON_9B, 4, 27),
         (NEMOTRON_30B, 6, 23),
         (JAMBA, 4, 28),

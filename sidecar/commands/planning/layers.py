@@ -29,8 +29,8 @@ _FEED_FORWARD: Final[dict[str, FeedForward]] = {"mlp": "dense", "moe": "experts"
 _BY_LETTER: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """The letters of Nemotron-H's ``hybrid_override_pattern``."""
 _WINDOWS_OF_MIMO: Final = {0: "full_attention", 1: "sliding_attention"}
-_INTERVALS: Final = {"qwen3_next": 4, "qwen3_5_text": 4, "qwen3_5_moe_text": 4}
-"""Every so many layers have attention where the fields do not say it, as in transformers."""
+_EVERY_FOURTH: Final = ("qwen3_next", "qwen3_5")
+"""Families of which every fourth layer has attention if no field says it, as in transformers."""
 _ATTENTION_AND_STATE: Final = frozenset({"falcon_h1"})
 """Families of which each layer has both."""
 
@@ -142,8 +142,10 @@ def _attention_places(fields: ModelFields) -> Collection[int] | None:
     if period is not None:
         return range(fields.attn_layer_offset, fields.layers, period)
 
-    interval = fields.attention_interval or _INTERVALS.get(fields.model_type or "")
-    return None if interval is None else range(interval - 1, fields.layers, interval)
+    interval = fields.attention_interval
+    if not interval and (fields.model_type or "").startswith(_EVERY_FOURTH):
+        interval = 4
+    return range(interval - 1, fields.layers, interval) if interval else None
 
 
 def _feed_forward(fields: ModelFields, place: int) -> FeedForward:

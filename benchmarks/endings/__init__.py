@@ -1,0 +1,1 @@
+"""How often chance is called a fault of the replies, and how soon a fault is named."""

@@ -99,7 +99,7 @@ class EndingAt:
     @property
     def is_often(self) -> bool:
         """Whether it is often enough to be told."""
-        return self.share >= _CLEARLY and self.share * self.requests >= _FEWEST
+        return self.share >= _CLEARLY and round(self.share * self.requests) >= _FEWEST
 
     @property
     def has_risen(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 from sidecar.analysis.checklist.checklist import Checklist
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Evidence
-from sidecar.analysis.findings.endings import EndsBadly
+from sidecar.analysis.findings.endings import unmeasured
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.judgement import Verdict
@@ -95,12 +95,6 @@ def _has_bad_replies(model: ModelReport) -> bool:
     return model.speed is not None and _of_replies(model) is not None
 
 
-def _unmeasured(model: ModelReport) -> Sequence[EndsBadly]:
-    """What a large share of the replies does and nobody measured without speculation."""
-    ended = [finding for finding in model.findings if isinstance(finding, EndsBadly)]
-    return [finding for finding in ended if finding.is_large and not finding.is_advice]
-
-
 def _why_unread(report: Report) -> str:
     error = report.scrape.last_error
     if error is None:
@@ -177,8 +171,8 @@ def _of_replies(model: ModelReport) -> Answer | None:
     """That replies end badly, if so many do that it comes before the speed."""
     if model.endings is not None and model.endings.is_worse:
         return Answer(worse_sentence(model.endings), "bad", READ_A_REPLY)
-    if unmeasured := _unmeasured(model):
-        return Answer(unmeasured_sentence(unmeasured), "even", READ_A_REPLY)
+    if facts := unmeasured(model.findings):
+        return Answer(unmeasured_sentence(facts), "even", READ_A_REPLY)
     return None
 
 

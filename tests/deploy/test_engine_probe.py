@@ -114,10 +114,18 @@ async def test_a_healthy_engine_passes_while_the_sidecar_has_no_free_connection(
         assert await probe(port)
 
 
+BUSY = b"HTTP/1.1 503 Service Unavailable\r\n"
+
+
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\n\r\nbusy\n", b"unhealthy\n"],
-    ids=["cut", "another_503", "no_http"],
+    [
+        b"",
+        BUSY + b"Content-Length: 5\r\n\r\nbusy\n",
+        BUSY + b"Transfer-Encoding: chunked\r\n\r\nff\r\nunhea",
+        b"unhealthy\n",
+    ],
+    ids=["cut", "another_503", "cut_body", "no_http"],
 )
 async def test_whatever_else_answers_fails_open(probe, answer):
     """At its limit the sidecar cuts the oldest connection; another program may hold the port."""

@@ -2,9 +2,9 @@
 
 ``test_rollouts.py`` has the rules' cases on series of its own. Here the pages are the product's, so
 that a metric or label which the rules name and the sidecar does not have leaves no verdict. The
-rules need half an hour: it is simulated, written into Debian's Prometheus, and the rules as shipped
-are evaluated over it by promtool and Prometheus. A Prometheus that scrapes live would have to run a
-changed text, with all windows shortened.
+rules need forty minutes: they are simulated, written into Debian's Prometheus, and the rules as
+shipped are evaluated over them by promtool and Prometheus. A Prometheus that scrapes live would
+have to run a changed text, with all windows shortened.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from tests.deploy.simulated_pods import SimulatedClock, SimulatedPod
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 BEGIN = 1_699_999_200  # Unix seconds
-SECONDS = 40 * 60
+SECONDS = 50 * 60
 END = BEGIN + SECONDS
 EACH = 2  # Pods of a version
 MIXED = {0.0: 1, 1.0: 1}
@@ -42,7 +42,7 @@ CANARIES = {
 
 
 def engine(**changes):
-    """One so slow that its forty minutes take seconds to simulate."""
+    """One so slow that its fifty minutes take seconds to simulate."""
     return SimulatorOptions(model_name="m", step_seconds=0.2, **changes)
 
 
@@ -90,7 +90,7 @@ def levels():
 
 
 async def record(http, folder):
-    """Evaluates the rules over the forty minutes and writes what they record beside the samples.
+    """Evaluates the rules over this time and writes what they record beside the samples.
 
     Prometheus finds new blocks when it starts. The rules' file and group keep their names, on which
     depends when Prometheus evaluates a group within its interval.
@@ -160,6 +160,8 @@ def test_every_rule_finds_what_it_reads_on_the_pages_of_the_pods(ask):
     """One that names a metric wrongly records nothing, which not every verdict would show."""
     [group] = yaml.safe_load(RULES.read_text())["groups"]
     for rule in group["rules"]:
+        if rule["record"] == "specdec_rollout:tolerance":
+            continue  # reads nothing
         matcher = ",".join(f'{name}="{value}"' for name, value in rule.get("labels", {}).items())
         for namespace in CANARIES:
             selected = f'{rule["record"]}{{namespace="{namespace}",{matcher}}}'

@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.analysis.endings import EndingAt, EndingChange, EndingsReport, Reference
 from sidecar.analysis.evidence import Evidence, Loops
-from sidecar.analysis.findings.endings import EmptyReplies
+from sidecar.analysis.findings.endings import EmptyReplies, Looping
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.speed.withheld import Withheld
@@ -319,6 +319,21 @@ def test_a_large_share_of_bad_replies_that_nobody_measured_comes_before_the_spee
         f"Send one prompt to this pod and read the reply. As for the speed: {WINS}."
     )
     assert text_and_tone(some) == (f"{WINS}.", "good")
+
+
+def test_bad_replies_of_both_kinds_come_first_if_they_are_many_together():
+    few = (
+        Looping(share=0.12, requests=120, change=None, is_advice=False),
+        replace(EMPTY, share=0.09),
+    )
+
+    text, tone = text_and_tone(model(temperature("0", GOOD, 0.8), findings=few))
+
+    assert tone == "even"
+    assert text == (
+        "Of the last replies, 12% repeat themselves until they are cut off and 9% are empty (at"
+        " most one token): whether that is right is not known."
+    )
 
 
 def test_a_pod_whose_every_reply_is_empty_is_not_called_idle():

@@ -6,7 +6,7 @@ speculation is a fact for as long as it lasts: some models loop at temperature 0
 a pod may be broken from its start.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -35,11 +35,6 @@ class EndsBadly(Finding):
     change: EndingChange | None
     temperatures: tuple[EndingAt, ...] = ()
 
-    @property
-    def is_large(self) -> bool:
-        """Whether so many requests end so that nothing said of the speed matters more."""
-        return self.share >= _LARGE
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looping(EndsBadly):
@@ -55,6 +50,15 @@ class EmptyReplies(EndsBadly):
 
     code: ClassVar[str] = "empty_replies"
     ending: ClassVar[Ending] = EMPTY
+
+
+def unmeasured(findings: Iterable[Finding]) -> Sequence[EndsBadly]:
+    """How requests end that nobody measured without speculation.
+
+    Empty unless these together are so many that nothing said of the speed matters more.
+    """
+    facts = [one for one in findings if isinstance(one, EndsBadly) and not one.is_advice]
+    return facts if sum(fact.share for fact in facts) >= _LARGE else ()
 
 
 def looping(situation: Situation) -> Iterator[EndsBadly]:

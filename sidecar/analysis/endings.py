@@ -16,7 +16,7 @@ from sidecar.requests.tables import EMPTY, ENDINGS, LOOP, Ending
 DAY: Final = 86_400.0  # seconds
 # The past needs this many times ``min_requests``: a pod's first requests are seldom its usual ones.
 _PAST: Final = 5
-# alerts/recording.yaml compares with plain pods by the same rules: see test_endings_rules.py.
+# alerts/recording.yaml compares with plain pods in the same way (tests/alerts/scenes_endings.py).
 _FEWEST: Final = 5  # requests of a temperature to be compared, and bad endings to be called more
 _LEAST_COMPARED: Final = 0.5  # share of the window's requests that must be comparable
 _CLEARLY: Final = 0.05  # a difference of shares that matters

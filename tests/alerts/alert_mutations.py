@@ -29,6 +29,8 @@ _UNNOTICED = (
     "SpecDecodeNotSpeculating: max -> min in: ",
     # Equal for this sidecar: a rate that is low without a known time is net_negative.
     "pod:specdec_acceptance:unmeasured: removed: and pod:specdec_loses:bool == 1",
+    # Equal: 0 of whatever takes only the labels.
+    "pod_temperature:specdec_endings:reference1h: * -> / in: 0 ",
     # Equal: all engines' information is 1.
     "pod:specdec_adaptive:bool: max -> min in: ",
     # Equal: both are 1.

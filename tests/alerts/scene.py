@@ -200,15 +200,15 @@ def concerned(rules, scene):
     return [rule for rule in rules if rule.get("record") in needed or rule in alerts]
 
 
-def promtool(directory, scene, rules, evaluated="1m", **scraped):
+def promtool(directory, scene, rules, **scraped):
     """The output of promtool if the scene fails under these rules, else None.
 
-    They are evaluated each ``evaluated``. ``scraped`` is as in ``Scene.test``.
+    ``scraped`` is as in ``Scene.test``.
     """
     text = "\n".join(rule["expr"] + str(rule.get("annotations")) for rule in rules)
     document = {
         "rule_files": ["rules.yaml"],
-        "evaluation_interval": evaluated,
+        "evaluation_interval": "1m",
         "tests": [scene.test(text, **scraped)],
     }
     # JSON is also YAML, and quick to write.

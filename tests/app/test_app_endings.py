@@ -47,3 +47,26 @@ async def test_replies_that_loop_are_found_unless_they_do_without_speculation(
     assert model["endings"]["changes"]["loop"]["reference"] == "baseline"
     assert bool(looping(samples)) == found
     assert ("of the last 60 replies at temperature 0 (1% without speculation" in text) == found
+
+
+async def test_a_pod_whose_every_reply_is_empty_says_so_from_its_start(sidecar, socket_path):
+    """It drafts nothing, and nobody measured whether that is usual; but it is not idle."""
+    options = SimulatorOptions(speed=50.0, empty_share=1.0)
+    async with (
+        HttpVllm(options, plugin_socket=socket_path) as vllm,
+        sidecar(vllm.url) as page,
+    ):
+        await work(vllm, REQUESTS)
+
+        async def is_told():
+            status = await page.status()
+            return status if "empty" in status["answer"]["text"] else None
+
+        status = await until(is_told)
+        samples = await page()
+
+    (model,) = status["models"]
+    assert status["answer"]["text"].startswith("Of the last replies, 100% are empty")
+    assert [finding["code"] for finding in model["explanations"]] == ["empty_replies"]
+    assert samples.value("specdec_finding", finding="empty_replies") == 0  # no alert
+    assert samples.sum("specdec_drafts_total") == 0

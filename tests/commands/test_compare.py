@@ -164,7 +164,7 @@ def test_nothing_is_claimed_from_one_round():
     )
     assert (shown(comparison), comparison.result) == ([], "insufficient_data")
     assert re.match(r"time: not tested \(10 ms and 20 ms per token\) at temperature 0", time)
-    assert (price, others) == ("price: not compared", [])
+    assert (price, others) == ("price: not tested", [])
 
 
 def test_the_rounds_that_were_measured_count_not_those_that_were_asked_for():

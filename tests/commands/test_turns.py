@@ -103,11 +103,12 @@ async def test_json_has_the_comparison(finished):
 
 @pytest.mark.slow
 async def test_stopped_in_the_first_round_it_says_that_it_was_stopped(program, eventually):
-    """With what it has: a level of one server, or of none."""
-    async with HttpVllm(SimulatorOptions()) as one, HttpVllm(SimulatorOptions()) as other:
+    """After the warm-up, whose requests are as many as there are built-in prompts."""
+    fast = SimulatorOptions(speed=8)
+    async with HttpVllm(fast) as one, HttpVllm(fast) as other:
         arguments = ("--url", one.url, "--against", other.url, "--requests", "5000")
-        async with program("sweep", *arguments, "--concurrency", "2") as process:
-            await eventually(lambda: one.counter("generation_tokens") >= 5200)
+        async with program("sweep", *arguments, "--max-tokens", "16") as process:
+            await eventually(lambda: one.counter("request_success", finished_reason="length") >= 30)
             process.send_signal(signal.SIGINT)
             out, err = await process.communicate()
     lines = out.decode().splitlines()

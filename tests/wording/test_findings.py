@@ -10,6 +10,7 @@ import pytest
 from scripts.findings_reference import runbook_page, why_page
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.endings import EndingAt, EndingChange, EndingsReport, Reference
+from sidecar.analysis.evidence import Loops
 from sidecar.analysis.findings.endings import EmptyReplies, Looping
 from sidecar.analysis.findings.greedy_drafting import GreedyDrafting
 from sidecar.analysis.findings.groups import ForbiddenDrafts, StructuredOutput
@@ -18,13 +19,14 @@ from sidecar.analysis.findings.number_of_tokens import TooManyTokens
 from sidecar.analysis.findings.prefix_cache import PrefixCache
 from sidecar.analysis.findings.registry import RULES
 from sidecar.analysis.findings.room import Room
+from sidecar.analysis.judgement import Verdict
 from sidecar.cli import parser
 from sidecar.engine.names import Phase
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.findings import explanations
 from sidecar.wording.findings.registry import WORDS
 from tests.analysis.staged_findings import examples
-from tests.export.reports import engine, latency, model, temperature
+from tests.export.reports import engine, judgement, latency, model, temperature
 
 ROOT = Path(__file__).parents[2]
 GREEDY = Speculation("eagle3", 3, rejection_sample_method="standard", draft_sample_method="greedy")
@@ -275,6 +277,20 @@ def test_outputs_that_end_badly_are_told_with_what_is_usual():
         " 2% without speculation (baseline)."
     )
     assert looping.remedy.startswith("Send one prompt to this pod and read the reply.")
+
+
+def test_greedy_drafting_says_that_the_rate_at_temperature_0_leaves_out_loops():
+    """The page shows the rate with them beside it."""
+    judged = judgement(Verdict.NET_POSITIVE, 0.7)
+    loops = Loops(rate=0.98, share=0.18, whole=0.71, without=0.62)
+    flattered = replace(judged, evidence=replace(judged.evidence, loops=loops))
+    pod = model(temperature("0"), findings=(HOT_AND_COLD,), judgement=flattered)
+    (explanation,) = explanations(pod)
+
+    assert "than the 76% at temperature 0;" in explained(HOT_AND_COLD).what
+    assert (
+        "than the 76% at temperature 0 without replies that repeat themselves;" in explanation.what
+    )
 
 
 def test_the_temperatures_where_replies_have_changed_are_named_with_what_was_usual_there():

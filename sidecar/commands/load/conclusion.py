@@ -157,11 +157,14 @@ def _why_unclear(one: MetricChange) -> str:
 def _price(by_metric: Mapping[str, Sequence[MetricChange]]) -> str:
     """What became clearly worse, or that nothing did."""
     worse = []
-    compared = []
+    tested = []
+    is_compared = False
     for metric, name in _PRICES.items():
         changes = by_metric.get(metric, ())
+        if any(one.change is not None for one in changes):
+            is_compared = True
         if any(one.difference is not None for one in changes):
-            compared.append(name)
+            tested.append(name)
 
         show = METRICS[metric].shown
         worse += [
@@ -170,7 +173,9 @@ def _price(by_metric: Mapping[str, Sequence[MetricChange]]) -> str:
 
     if worse:
         return "; ".join(worse)
-    return f"no clear loss in {', '.join(compared)}" if compared else "not compared"
+    if tested:
+        return f"no clear loss in {', '.join(tested)}"
+    return "not tested" if is_compared else "not compared"
 
 
 def _is_worse(one: MetricChange) -> bool:

@@ -185,8 +185,8 @@ def _sentence(change: Interval) -> str:
     direction = "longer" if change.value > 0 else "shorter"
     if change.error is None:
         return (
-            f"in the mix, the median time per token is {size} {direction} than alone, without an "
-            "error"
+            f"in the mix, the median time per token is {size} {direction} than alone, with an "
+            "unknown error"
         )
     if not change.is_clear:
         return (

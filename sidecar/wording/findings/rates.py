@@ -70,8 +70,8 @@ def _greedy_drafting(finding: GreedyDrafting, model: ModelReport) -> Explanation
         code=finding.code,
         what=(
             f"Requests above temperature 0{at} accept {percent(finding.rate)} of their draft tokens"
-            f"{_below_cold(finding)}{by_position}. vLLM drafts the draft model's likeliest token at"
-            " every temperature, which a request that samples rejects often."
+            f"{_below_cold(finding, model)}{by_position}. vLLM drafts the draft model's likeliest"
+            " token at every temperature, which a request that samples rejects often."
         ),
         remedy=(
             'Try `"draft_sample_method": "probabilistic"` in --speculative-config on one pod: the'
@@ -84,14 +84,16 @@ def _greedy_drafting(finding: GreedyDrafting, model: ModelReport) -> Explanation
     )
 
 
-def _below_cold(finding: GreedyDrafting) -> str:
+def _below_cold(finding: GreedyDrafting, model: ModelReport) -> str:
     if finding.cold_rate is None or finding.error is None:
         return ""
+    has_loops = model.judgement.evidence.loops is not None
+    which = " without replies that repeat themselves" if has_loops else ""
     points = 100 * (finding.cold_rate - finding.rate)
     interval = 100 * CONFIDENCE * finding.error
     return (
         f", {points:.0f} ± {interval:.0f} points less than the {percent(finding.cold_rate)} at"
-        " temperature 0"
+        f" temperature 0{which}"
     )
 
 

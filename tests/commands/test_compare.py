@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sidecar.commands.distributions import confidence_factor
-from sidecar.commands.load.comparison import compare
+from sidecar.commands.load.comparison import compare, comparison_text
 from sidecar.commands.load.sweep_result import encode
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_level, sweep_of
@@ -108,6 +108,16 @@ def test_where_the_time_is_not_decided_it_says_how_many_more_rounds_would(rounds
 
     assert len(undecided) == (says is not None)
     assert all(says.format(first.levels[0].level) in line for line in undecided)
+
+
+def test_the_conclusion_and_the_balance_give_the_same_difference():
+    """With its sign: the second is a little faster."""
+    pair = (sweep_of(generated_level(1)), sweep_of(generated_level(2, tpot=0.0099)))
+    comparison = compared(*pair)
+    time = comparison.conclusions[1].removeprefix("time: ").partition(" at ")[0]
+
+    assert re.fullmatch(r"no clear difference per token \(-.+ ms ± .+ ms\)", time)
+    assert any(time in line for line in comparison_text(comparison) if "first token" in line)
 
 
 def test_without_drafts_on_one_side_there_is_no_acceptance_to_conclude_on():

@@ -123,7 +123,8 @@ def _time_per_token(one: MetricChange) -> str:
         return _moved(one, _latency, " per token")
     size = f"{latency(abs(one.difference.value))} ± {latency(one.difference.error or 0.0)}"
     if one.effect is None:
-        return f"no clear difference per token ({size})"
+        sign = "-" if one.difference.value < 0 else ""
+        return f"no clear difference per token ({sign}{size})"
     verb = "saves" if one.effect == "faster" else "costs"
     return f"{verb} {size} per token ({_moved(one, _latency)})"
 

@@ -64,6 +64,7 @@ def compared(seed, prompts=2, samples=150, length=4, **changed):
     return compare_sampled(outputs(random, prompts, samples, length, **changed), plain)
 
 
+@pytest.mark.slow
 def test_of_a_thousand_equal_pairs_at_most_five_percent_are_called_different():
     different = sum(compared(seed, samples=80, length=3).differs for seed in range(1000))
 

@@ -8,8 +8,8 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Final, Literal
 
@@ -206,6 +206,7 @@ class Fidelity:
     """What was compared; None for what was not.
 
     ``control`` compares the reference's greedy outputs with its own for one request at a time.
+    ``is_complete``: all outputs that were asked for came in time.
     """
 
     tested: Server
@@ -214,6 +215,7 @@ class Fidelity:
     control: GreedyComparison | None
     sampled: SampledComparison | None
     temperature: float
+    is_complete: bool = True
 
     def verdict(self, required: Required) -> FidelityVerdict:
         """Whether they differ, or what is ``required`` would have been noticed.
@@ -228,7 +230,8 @@ class Fidelity:
             return "different"
 
         is_known = (
-            is_repeatable
+            self.is_complete
+            and is_repeatable
             and (self.greedy is None or _greedy_suffice(self.greedy, required.prompt_share))
             and (self.sampled is None or _samples_suffice(self.sampled, required.difference))
         )
@@ -247,23 +250,33 @@ def _samples_suffice(sampled: SampledComparison, difference: float) -> bool:
 
 
 async def _measured(options: FidelityOptions, seconds: float) -> Fidelity:
+    """What was compared until the time is over, or a signal stops it.
+
+    Raises:
+        MeasurementError: a server does not answer as vLLM does, or nothing was compared in time.
+    """
+    found: list[Fidelity] = []
+
+    async def compare() -> None:
+        async for fidelity in compare_servers(options):
+            found[:] = [fidelity]
+
     stop = stop_on_signals()
-    work = asyncio.wait_for(compare_servers(options), seconds)
+    reason = "stopped"
     try:
-        fidelity = await unless_stopped(work, stop)
+        await unless_stopped(asyncio.wait_for(compare(), seconds), stop)
     except TimeoutError:
-        raise MeasurementError(
-            "the time was over before all outputs were there: ask for fewer --samples, or raise "
-            "--duration"
-        ) from None
+        reason = "the time was over (--duration)"
 
-    if fidelity is None:
-        raise MeasurementError("stopped before all outputs were there")
-    return fidelity
+    if not found:
+        raise MeasurementError(f"{reason} before there was anything to compare")
+    if not found[-1].is_complete:
+        print(f"{reason} before all outputs were there", file=sys.stderr)
+    return found[-1]
 
 
-async def compare_servers(options: FidelityOptions) -> Fidelity:
-    """Asks both servers and compares their outputs.
+async def compare_servers(options: FidelityOptions) -> AsyncIterator[Fidelity]:
+    """Asks both servers and compares their outputs: all that is compared, after each part.
 
     Raises:
         MeasurementError: a server does not answer as vLLM does.
@@ -276,22 +289,25 @@ async def compare_servers(options: FidelityOptions) -> Fidelity:
         for client in (tested, reference):
             await client.connect(requests.prompts[0])
 
-        greedy: GreedyComparison | None = None
-        control: GreedyComparison | None = None
-        sampled: SampledComparison | None = None
+        found = Fidelity(
+            tested=Server(tested.name, tested.model),
+            reference=Server(reference.name, reference.model),
+            greedy=None,
+            control=None,
+            sampled=None,
+            temperature=options.temperature,
+            is_complete=False,
+        )
         if options.mode != "sampled":
             greedy, control = await _greedy(tested, reference, options)
+            found = replace(found, greedy=greedy, control=control)
+            yield found
         if options.mode != "greedy":
-            sampled = await _sampled(tested, reference, options)
+            async for sampled in _sampled(tested, reference, options):
+                found = replace(found, sampled=sampled)
+                yield found
 
-    return Fidelity(
-        tested=Server(tested.name, tested.model),
-        reference=Server(reference.name, reference.model),
-        greedy=greedy,
-        control=control,
-        sampled=sampled,
-        temperature=options.temperature,
-    )
+    yield replace(found, is_complete=True)
 
 
 async def _greedy(
@@ -315,8 +331,8 @@ async def _greedy(
 
 async def _sampled(
     tested: Client, reference: Client, options: FidelityOptions
-) -> SampledComparison:
-    """Asks for more samples until they suffice, unless the options say how many.
+) -> AsyncIterator[SampledComparison]:
+    """The comparison of ever more samples until they suffice, or of as many as the options say.
 
     What suffices depends on how much outputs vary, not on whether the servers' differ.
     """
@@ -327,18 +343,19 @@ async def _sampled(
 
     while True:
         more = samples - len(one[0])
-        print(f"{more} samples of each of {len(prompts)} prompts", file=sys.stderr)
+        print(f"{more:,} samples of each of {len(prompts)} prompts", file=sys.stderr)
         await asyncio.gather(
             _add_samples(one, tested, options, more),
             _add_samples(other, reference, options, more),
         )
         compared = compare_sampled(one, other)
-        needed = samples_for(compared, options.difference)
+        yield compared
 
         suffice = _samples_suffice(compared, options.difference)
-        if options.samples or suffice or needed is None or samples == _MOST_SAMPLES:
-            return compared
+        if options.samples or suffice or samples == _MOST_SAMPLES:
+            return
         # Rare choices come into view with more samples, so a tenth more than they say.
+        needed = samples_for(compared, options.difference) or 2 * samples
         samples = min(max(needed, samples) * 11 // 10, _MOST_SAMPLES)
 
 
@@ -447,7 +464,10 @@ def _power_text(compared: SampledComparison, difference: float) -> Iterator[str]
     untested = [at for at, change in compared.noticeable_at.items() if change is None]
     if untested:
         tokens = ", ".join(map(str, untested))
-        yield f"  too few outputs to compare token {tokens}: raise --samples, or lower --tokens"
+        yield (
+            f"  too few outputs are so long that token {tokens} can be compared: give other "
+            "--prompts, raise --samples, or lower --tokens"
+        )
 
     if compared.noticeable is not None:
         change = f"{compared.noticeable:.1%}"

@@ -25,7 +25,8 @@ class Homogeneity:
     """A chi-square with its degrees of freedom.
 
     ``weight`` is the sum over contexts of n m / (n + m), for samples of n and m choices: the larger
-    it is, the smaller a difference shows.
+    it is, the smaller a difference shows. A context in which all choose the same has weight, too,
+    but no degree of freedom.
     """
 
     square: float = 0.0
@@ -48,11 +49,12 @@ class Homogeneity:
         It is the change of the probability of a choice at 0.3 in every context. ``chance`` is that
         of a false alarm. None without any data.
         """
-        if not self.freedom:
+        if not self.weight:
             return None
 
-        # A change d of a probability q adds weight d^2 / (q (1 - q)) to the chi-square.
-        added = _noncentrality(self.freedom, chance)
+        # A change d of a probability q adds weight d^2 / (q (1 - q)) to the chi-square. Where all
+        # have chosen the same, it makes the first two classes.
+        added = _noncentrality(max(self.freedom, 1), chance)
         return math.sqrt(added * _TYPICAL * (1 - _TYPICAL) / self.weight)
 
 
@@ -68,9 +70,10 @@ def homogeneity(one: Counter[int], other: Counter[int]) -> Homogeneity:
     """
     first = one.total()
     second = other.total()
-    if min(first, second) < 2 * FEWEST:
+    if not first or not second:
         return Homogeneity()
 
+    weight = first * second / (first + second)
     both = one + other
     smaller = min(first, second) / (first + second)  # its share of what both have seen
     common = [choice for choice, times in both.items() if times * smaller >= FEWEST]
@@ -82,11 +85,12 @@ def homogeneity(one: Counter[int], other: Counter[int]) -> Homogeneity:
         classes.append((rare_in_first, rare_in_second))
 
     if len(classes) < 2:
-        return Homogeneity()
+        is_certain = len(both) == 1 and min(first, second) >= 2 * FEWEST
+        return Homogeneity(weight=weight) if is_certain else Homogeneity()
 
     scale = math.sqrt(second / first)
     square = sum((a * scale - b / scale) ** 2 / (a + b) for a, b in classes)
-    return Homogeneity(square, len(classes) - 1, first * second / (first + second))
+    return Homogeneity(square, len(classes) - 1, weight)
 
 
 def _noncentrality(freedom: int, chance: float) -> float:

@@ -1,14 +1,19 @@
 """Sampled outputs of two servers: whether they have the same distribution.
 
 A prompt's outputs are a tree: what follows each beginning is compared among the outputs that share
-it. Where both servers have too few of a beginning, what follows is compared among all such outputs
-of the prompt, so that each position is tested with all of them. The first token comes from the
-prefill and is never drafted; a difference there is none of speculation.
+it, and what follows the rare continuations of one beginning among these together. Each comparison
+is independent of those before it, so their sum is a test of the whole outputs.
+
+A position by itself is tested with all of its outputs: those whose beginnings are rare are compared
+together, wherever they come from. That shows more there, but repeats what earlier positions have
+shown, so it is in no sum over positions. The first token comes from the prefill and is never
+drafted; a difference there is none of speculation.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter
 from typing import Final
 
@@ -19,6 +24,7 @@ FALSE_ALARMS: Final = 0.05
 """The chance that any of the tests finds a difference between equal servers."""
 _POOLED: Final = FALSE_ALARMS / 2
 _EACH: Final = FALSE_ALARMS / 4  # for all positions, and for all prompts
+_REACHED: Final = 0.05  # share of the outputs that are so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +44,8 @@ class SampledComparison:
     the degrees of freedom. ``first_differs``: the first tokens differ, which come from the prefill.
 
     ``noticeable`` is the change of a probability that would have been noticed if it were at every
-    drafted position; ``noticeable_at`` that at a position alone. They are None where nothing could
-    be compared.
+    drafted position; ``noticeable_at`` that at a position alone, of those that at least 5 % of the
+    outputs reach. They are None where nothing could be compared.
     """
 
     prompts: int
@@ -63,10 +69,6 @@ class SampledComparison:
         return max(changes) if changes and is_known else None
 
 
-Node = tuple[int, int]
-"""A prompt and a position, both from 1."""
-
-
 def compare_sampled(
     one: Sequence[Sequence[Tokens]], other: Sequence[Sequence[Tokens]]
 ) -> SampledComparison:
@@ -75,34 +77,36 @@ def compare_sampled(
     Half of the chance of a false alarm is for all choices together. A quarter is shared by the
     tests of the positions, another one by those of the prompts (Bonferroni).
     """
-    found = _nodes(one, other)
-    drafted = {place: node for place, node in found.items() if place[1] > 1}
-    pooled = total(drafted.values())
-
     by_position: dict[int, Homogeneity] = defaultdict(Homogeneity)
     by_prompt: dict[int, Homogeneity] = defaultdict(Homogeneity)
-    for (prompt, position), node in found.items():
-        by_position[position] += node
-        if position > 1:
-            by_prompt[prompt] += node
+    prompts = list(zip(one, other, strict=True))
+    for prompt, (first, second) in enumerate(prompts, start=1):
+        for position in range(1, _longest(first, second) + 1):
+            by_position[position] += _at(position, first, second)
+        drafted = (node for position, node in _tree(first, second, 1) if position > 1)
+        by_prompt[prompt] = total(drafted)
 
+    pooled = total(by_prompt.values())
     limit = _limit(by_position)
     places = [
         *(Place(None, position, p) for position, p in _below(limit, by_position)),
         *(Place(prompt, None, p) for prompt, p in _below(_limit(by_prompt), by_prompt)),
     ]
 
-    first = [place for place in places if place.position == 1]
-    positions = sorted({position for _, position in drafted})
+    is_first = any(place.position == 1 for place in places)
     return SampledComparison(
         prompts=len(one),
         samples=min((len(outputs) for outputs in (*one, *other)), default=0),
         choices=pooled.freedom,
         p=pooled.p,
         noticeable=pooled.noticeable(_POOLED),
-        noticeable_at={position: by_position[position].noticeable(limit) for position in positions},
+        noticeable_at={
+            position: node.noticeable(limit)
+            for position, node in sorted(by_position.items())
+            if position > 1 and _is_reached(position, prompts)
+        },
         differs=pooled.p < _POOLED or bool(places),
-        first_differs=bool(first),
+        first_differs=is_first,
         places=tuple(sorted(places, key=attrgetter("p"))),
     )
 
@@ -117,57 +121,99 @@ def _below(limit: float, tests: Mapping[int, Homogeneity]) -> list[tuple[int, fl
     return [(number, test.p) for number, test in tests.items() if test.p < limit]
 
 
-def _nodes(
-    one: Sequence[Sequence[Tokens]], other: Sequence[Sequence[Tokens]]
-) -> Mapping[Node, Homogeneity]:
-    """What was compared of each prompt at each position that any output has."""
-    found: dict[Node, Homogeneity] = {}
-    for prompt, (first, second) in enumerate(zip(one, other, strict=True), start=1):
-        longest = max(map(len, (*first, *second)), default=0)
-        for place in range(longest):
-            contexts = _contexts(first, second, place)
-            found[prompt, place + 1] = total(homogeneity(*followers) for followers in contexts)
-    return found
+def _longest(first: Sequence[Tokens], second: Sequence[Tokens]) -> int:
+    return max(map(len, (*first, *second)), default=0)
 
 
-def _contexts(
-    first: Sequence[Tokens], second: Sequence[Tokens], place: int
-) -> Iterator[tuple[Counter[int], Counter[int]]]:
-    """What follows each beginning of ``place`` tokens, and what follows all rare ones together.
+def _is_reached(
+    position: int, prompts: Iterable[tuple[Sequence[Tokens], Sequence[Tokens]]]
+) -> bool:
+    """Whether so many outputs are as long that a fault there matters."""
+    lengths = [len(tokens) for outputs in prompts for tokens in chain(*outputs)]
+    reached = sum(length >= position for length in lengths)
+    return reached >= _REACHED * len(lengths)
 
-    Whether one is rare depends on how often both servers have it together, so that no server's own
-    counts decide what is compared with what.
-    """
-    followers = _followers(first, place)
-    others = _followers(second, place)
-    smaller = min(len(first), len(second)) / (len(first) + len(second))
 
-    rare: tuple[Counter[int], Counter[int]] = Counter(), Counter()
-    for beginning in followers.keys() | others.keys():
-        context = followers[beginning], others[beginning]
-        outputs = sum(counts.total() for counts in context)
-        if outputs * smaller >= 2 * FEWEST:
-            yield context
+def _tree(
+    first: Sequence[Tokens], second: Sequence[Tokens], position: int
+) -> Iterator[tuple[int, Homogeneity]]:
+    """What is at ``position`` of these outputs and, by what that is, at each one after it."""
+    followers = _by_token(first, position)
+    others = _by_token(second, position)
+    if not followers and not others:
+        return
+    yield position, homogeneity(_counts(followers), _counts(others))
+
+    rare: tuple[list[Tokens], list[Tokens]] = [], []
+    for token in followers.keys() | others.keys():
+        alike = followers[token], others[token]
+        if _is_common(alike, (first, second)):
+            yield from _tree(*alike, position + 1)
             continue
-        for together, counts in zip(rare, context, strict=True):
-            together.update(counts)
+        for together, outputs in zip(rare, alike, strict=True):
+            together.extend(outputs)
 
-    yield rare
+    yield from _tree(*rare, position + 1)
 
 
-def _followers(outputs: Iterable[Tokens], place: int) -> defaultdict[Tokens, Counter[int]]:
-    """What follows each beginning of ``place`` tokens, and how often."""
-    found: defaultdict[Tokens, Counter[int]] = defaultdict(Counter)
+def _by_token(outputs: Iterable[Tokens], position: int) -> defaultdict[int, list[Tokens]]:
+    """The outputs by what they have at a position; without those that have ended."""
+    found: defaultdict[int, list[Tokens]] = defaultdict(list)
     for tokens in outputs:
-        if len(tokens) > place:
-            found[tokens[:place]][tokens[place]] += 1
+        if len(tokens) >= position:
+            found[tokens[position - 1]].append(tokens)
     return found
+
+
+def _counts(outputs: Mapping[int, Sequence[Tokens]]) -> Counter[int]:
+    return Counter({token: len(alike) for token, alike in outputs.items()})
+
+
+def _at(position: int, first: Sequence[Tokens], second: Sequence[Tokens]) -> Homogeneity:
+    """What is at a position after each common beginning, and after all rare ones together."""
+    followers = _by_beginning(first, position)
+    others = _by_beginning(second, position)
+
+    contexts = []
+    rare: tuple[list[int], list[int]] = [], []
+    for beginning in followers.keys() | others.keys():
+        alike = followers[beginning], others[beginning]
+        if _is_common(alike, (first, second)):
+            contexts.append(alike)
+            continue
+        for together, tokens in zip(rare, alike, strict=True):
+            together.extend(tokens)
+
+    return total(homogeneity(Counter(own), Counter(its)) for own, its in (*contexts, rare))
+
+
+def _by_beginning(outputs: Iterable[Tokens], position: int) -> defaultdict[Tokens, list[int]]:
+    """The tokens at a position by all that precedes them."""
+    found: defaultdict[Tokens, list[int]] = defaultdict(list)
+    for tokens in outputs:
+        if len(tokens) >= position:
+            found[tokens[: position - 1]].append(tokens[position - 1])
+    return found
+
+
+def _is_common(
+    alike: tuple[Sequence[object], Sequence[object]],
+    outputs: tuple[Sequence[Tokens], Sequence[Tokens]],
+) -> bool:
+    """Whether those ``alike`` are so many of all ``outputs`` that they are compared by themselves.
+
+    That depends on how many both servers have together: what one of them has must not decide what
+    is compared with what.
+    """
+    sizes = [len(those) for those in outputs]
+    smaller = min(sizes) / sum(sizes)
+    return sum(map(len, alike)) * smaller >= 2 * FEWEST
 
 
 def samples_for(comparison: SampledComparison, difference: float) -> int | None:
     """About how many samples a prompt and server would show a difference of this size anywhere.
 
-    None if some position could not be compared.
+    None if some position could not be compared, so that nobody knows.
     """
     noticeable = comparison.noticeable_anywhere
     if noticeable is None:

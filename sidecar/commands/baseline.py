@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +54,7 @@ HELP = (
     "and write them as a baseline"
 )
 _DIGITS: Final = 6
+_INCOMPLETE: Final = 3
 # Share of a level that the step times must reach: while requests end, fewer run.
 _REACHED: Final = 0.7
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -106,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 if it wrote or printed a baseline.
+    """Returns 0 if it wrote or printed a baseline, 3 if that lacks what ``--load`` was to measure.
 
     Returns 1 if there is nothing to write, 2 if the file cannot be written.
 
@@ -136,7 +137,19 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     )
     histograms = measured.histograms()
     curves = {model: _beside(model, curve, earlier) for model, curve in measured.curves().items()}
-    _warn(histograms.keys() - curves.keys(), measured.drafted, curves, arguments.load)
+    without = histograms.keys() - curves.keys()
+    _say(_unknown_steps(without, measured.drafted))
+    lacking = [
+        sentence
+        for model, curve in curves.items()
+        for sentence in _lacking(model, curve, arguments.load, arguments.context)
+    ]
+    _say(lacking)
+    _say(
+        f"{model}: {note}"
+        for model, curve in curves.items()
+        for note in _notes(curve, arguments.load)
+    )
 
     document: dict[str, Any] = {
         "baseline": {
@@ -163,13 +176,16 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     text = f"# Measured over {measured.until - measured.began:.0f} s.\n"
     text += yaml.safe_dump(document, sort_keys=False, default_flow_style=None)
 
+    is_complete = not lacking and not (arguments.load and without)
+    code = 0 if is_complete else _INCOMPLETE
     out: Path | None = arguments.out
     if out is None or not written("--out", out, text.encode()):
         print(text, end="")  # do not lose what took so long to measure
-        return 0 if out is None else 2
+        return code if out is None else 2
 
-    print(f"written to {out}; use it with SPECDEC_BASELINE_FILE={out}", file=sys.stderr)
-    return 0
+    but = "" if is_complete else ", but incomplete (see above)"
+    print(f"written to {out}{but}; use it with SPECDEC_BASELINE_FILE={out}", file=sys.stderr)
+    return code
 
 
 def _earlier(arguments: argparse.Namespace) -> Mapping[str, PlainStepTimes]:
@@ -281,36 +297,47 @@ def _machine_load(url: str) -> float | None:
     return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
-def _warn(
-    without: Iterable[str],
-    drafted: Container[str],
-    curves: Mapping[str, PlainStepTimes],
-    loads: Sequence[int],
-) -> None:
-    """Prints which plain step times are missing.
+def _say(sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        print(sentence, file=sys.stderr)
 
-    For models ``without`` any, it says why; for others, at which of the ``loads`` they have none.
-    """
+
+def _unknown_steps(without: Iterable[str], drafted: Container[str]) -> Iterator[str]:
+    """Why models ``without`` plain step times have none."""
     for model in sorted(without):
         why = "not enough tokens, or vLLM exports no step times"
         if model in drafted:
             why = "it speculates"
-        print(f"{model}: no plain step times ({why})", file=sys.stderr)
-
-    for model, curve in curves.items():
-        low = _REACHED * curve.running[0]
-        high = curve.running[-1] / _REACHED
-        if missed := ", ".join(str(load) for load in loads if not low <= load <= high):
-            print(
-                f"{model}: no step times with {missed} running: measure longer, with --duration",
-                file=sys.stderr,
-            )
-        for problem in _problems(curve):
-            print(f"{model}: {problem}", file=sys.stderr)
+        yield f"{model}: no plain step times ({why})"
 
 
-def _problems(times: PlainStepTimes) -> Iterable[str]:
-    if not times.slopes:
+def _lacking(
+    model: str, times: PlainStepTimes, loads: Sequence[int], contexts: Sequence[int]
+) -> Iterator[str]:
+    """What requests were sent for, at these loads and contexts, and the times do not tell."""
+    low = _REACHED * times.running[0]
+    high = times.running[-1] / _REACHED
+    if missed := ", ".join(str(load) for load in loads if not low <= load <= high):
+        yield f"{model}: no step times with {missed} running: measure longer, with --duration"
+
+    if loads and not times.contexts:
+        yield (
+            f"{model}: the measurement was too short or too noisy to tell how long the contexts"
+            " were, so there will be no speedup: measure longer, with --duration"
+        )
+    elif loads and not times.slopes and len(set(contexts)) != 1:
+        yield (
+            f"{model}: the measurement was too short or too noisy to tell what a longer context"
+            " costs, or vLLM took no longer prompts, so a speedup will be known only at about one"
+            " context: measure longer, with --duration"
+        )
+
+
+def _notes(times: PlainStepTimes, loads: Sequence[int]) -> Iterator[str]:
+    """What else the times do not tell, or not well."""
+    if not loads and not times.contexts:
+        yield "the requests' context is not known, so there will be no speedup: --load measures it"
+    elif not loads and not times.slopes:
         yield (
             "all requests had about the same context, so a speedup will be known only at that"
             " context: --load measures two"

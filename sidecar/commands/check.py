@@ -39,7 +39,7 @@ from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import AnotherServer, CountersFell, ScrapeError, Unreachable
 from sidecar.log import redacted
-from sidecar.requests.receiver import PluginReceiver
+from sidecar.requests.receiver import PluginReceiver, is_listened_at
 from sidecar.settings import Settings
 from sidecar.wording.notes import LIMITATIONS
 from sidecar.wording.numbers import counted
@@ -60,6 +60,11 @@ _SHARED: Final = (
 _NO_FOLDER: Final = (
     "not heard, because {} does not exist. The sidecar creates it when it runs; vLLM must see the"
     " same folder, so in Kubernetes both containers mount one volume there."
+)
+_TAKEN: Final = (
+    "not heard, because another process listens at {}. If that is the sidecar that runs here, set"
+    " SPECDEC_LISTEN as it does, and this command asks it. If it is another vLLM's, give this one a"
+    " socket of its own (SPECDEC_PLUGIN__SOCKET)."
 )
 _REMEDIES: Final = {
     "rejected": "alerting.alertmanagers takes base URLs, such as http://alertmanager:9093",
@@ -89,7 +94,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Prints its findings; returns 1 if one of them is a failure, else 0.
 
     Failures: the page is unusable, a plug-in failed, its socket cannot be opened, an Alertmanager
-    takes no alerts. A plug-in that is not heard is none, as only the split by temperature needs it.
+    takes no alerts. A plug-in that is not heard is none, as only the split by temperature needs it,
+    nor is a socket at which another process listens, as a sidecar that already runs does.
     With ``--args``, a failure is what does not work in the command line.
 
     Raises:
@@ -215,6 +221,9 @@ async def _listen(state: State, settings: Settings) -> tuple[bool, str]:
     path = settings.plugin.socket
     if not path.parent.is_dir():
         return False, _NO_FOLDER.format(path.parent)
+
+    if is_listened_at(path):
+        return False, _TAKEN.format(path)
 
     was_there = path.exists()
     # ``check`` itself prints what it finds.

@@ -229,6 +229,14 @@ class PluginReceiver:
         return True
 
 
+def is_listened_at(path: Path) -> bool:
+    """Whether a process listens at this socket: it accepts a connection, or its queue is full."""
+    if not path.is_socket():
+        return False
+    with _new_socket() as probe:
+        return probe.connect_ex(str(path)) in {0, errno.EAGAIN}
+
+
 def _listening(path: Path) -> socket.socket:
     """A socket listening at ``path``, replacing one on which no process listens any more.
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from sidecar.analysis.checklist.checklist import Checklist
 from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.evidence import CONFIDENCE, Evidence
 from sidecar.analysis.findings.endings import unmeasured
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.not_speculating import NotSpeculating
@@ -41,6 +41,8 @@ TONES: Final = {
 _WORST_FIRST: Final = tuple(TONES.values())
 _ALMOST_ALL: Final = 0.95
 _SETTLED: Final = 60.0  # seconds of traffic after which the answer does not wait for the speedup
+# The acceptance rate knows neither the load nor the cost of drafting.
+_BY_RULE: Final = "By the rule of thumb, speculation"
 _ON_AVERAGE: Final = {
     Verdict.NET_NEGATIVE: "does not pay",
     Verdict.BREAK_EVEN: "roughly breaks even",
@@ -188,8 +190,7 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
         return replace(found, why=f"{held_sentence(speed.held)} {found.why}")
 
     if speed is not None and speed.withheld in _SAID_FIRST:
-        rest = f"By the acceptance rate alone: {found.text[0].lower()}{found.text[1:]}"
-        return replace(found, text=f"No speedup: {why_withheld(model)}. {rest}")
+        return replace(found, text=f"No speedup: {why_withheld(model)}. {found.text}")
 
     return found
 
@@ -253,17 +254,23 @@ def _by_temperature(split: Split, drafted: str) -> Answer:
         share = percent(sum(bucket.window.share for bucket in losing))
         have = "have" if len(losing) > 1 else "has"
         text = (
-            f"Speculation does not pay at {_temperatures(losing)}, which {have} {share} of the"
-            f" draft tokens{drafted}."
+            f"{_subject(losing)} does not pay at {_temperatures(losing)}, which {have} {share} of"
+            f" the draft tokens{drafted}."
         )
         return Answer(text, "bad", listed)
 
     if even:
-        text = f"Speculation roughly breaks even at {_temperatures(even)}{drafted}."
+        text = f"{_subject(even)} roughly breaks even at {_temperatures(even)}{drafted}."
         return Answer(text, "even", listed)
 
-    text = f"Speculation pays at every temperature with enough traffic{drafted}."
+    text = f"{_subject(split)} pays at every temperature with enough traffic{drafted}."
     return Answer(text, "good", listed)
+
+
+def _subject(split: Split) -> str:
+    """What the sentence is about, and that it is not measured where a rule of thumb decides."""
+    is_measured = all(bucket.judgement.by_speedup is not None for bucket in split)
+    return "Speculation" if is_measured else _BY_RULE
 
 
 def _temperatures(split: Split) -> str:
@@ -306,7 +313,15 @@ def _at_each(split: Split, say: Callable[[Speedup], str]) -> list[str]:
 
 
 def _probably(speedup: Speedup) -> str:
-    return f"probably {_changes(speedup)}, not yet certain ({plus_minus(speedup)})"
+    """The time saved or lost where the interval of the ratio reaches across a threshold."""
+    return _leaning(speedup, _changes(speedup))
+
+
+def _leaning(speedup: Speedup, change: str) -> str:
+    """Within its error a ratio says nothing, not even on which side of 1 it is."""
+    if abs(speedup.ratio - 1) <= CONFIDENCE * speedup.error:
+        return f"makes no clear difference so far ({plus_minus(speedup)})"
+    return f"probably {change}, not yet certain ({plus_minus(speedup)})"
 
 
 def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> Answer:
@@ -341,7 +356,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
         return Answer("Not enough traffic for a verdict.", "mute", why)
 
     if judged.by_speedup is None or speedup is None:
-        text = f"Speculation {_ON_AVERAGE[verdict]} on average{_drafted(model)}."
+        text = f"{_BY_RULE} {_ON_AVERAGE[verdict]} on average{_drafted(model)}."
         return Answer(text, TONES[verdict], why)
 
     what = "breaks even" if verdict is Verdict.BREAK_EVEN else effect(speedup)
@@ -407,7 +422,7 @@ def _changes(speedup: Speedup) -> str:
 
 def leaning_effect(speedup: Speedup) -> str:
     """The same where the interval of the ratio reaches across a threshold."""
-    return f"probably {effect(speedup)}, not yet certain ({plus_minus(speedup)})"
+    return _leaning(speedup, effect(speedup))
 
 
 def _gained(speedup: Speedup) -> str:

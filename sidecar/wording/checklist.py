@@ -7,6 +7,7 @@ from typing import Final
 
 from sidecar.analysis.checklist.candidates import Candidate, Reason
 from sidecar.analysis.checklist.checklist import (
+    LEAST_POLLS,
     THUMBS,
     Checklist,
     Condition,
@@ -71,12 +72,9 @@ def conclusion(checklist: Checklist) -> str:
             " its requests."
         )
     if checklist.verdict is Readiness.INSUFFICIENT_DATA:
-        return (
-            "Not enough requests yet to say whether speculation would suit them:"
-            f" {traffic.requests} of {checklist.least}."
-        )
+        return _too_little(checklist, traffic)
 
-    seen = f"By {counted(traffic.requests, 'request')} in {duration(traffic.seconds)}"
+    seen = f"Judging by {counted(traffic.requests, 'request')} in {duration(traffic.seconds)}"
     against = checklist.lines_that(Stance.AGAINST)
     reasons = _reasons(against, checklist)
     if checklist.verdict is Readiness.LEAVE_OFF:
@@ -85,6 +83,23 @@ def conclusion(checklist: Checklist) -> str:
         return f"{seen}, leave speculation off for now: {reasons}."
 
     return " ".join((f"{seen}, {_open(checklist, reasons)}", *_price(checklist), _MEASURE))
+
+
+def _too_little(checklist: Checklist, traffic: Traffic) -> str:
+    """What is missing: requests, or what could be reason enough to leave speculation off."""
+    if traffic.requests < checklist.least:
+        return (
+            "Not enough requests yet to say whether speculation would suit them:"
+            f" {traffic.requests} of {checklist.least}."
+        )
+
+    unknown = [_WORDS[line.condition] for line in checklist.lines if line.may_block]
+    missing = " and ".join(words.unknown for words in unknown if words.unknown is not None)
+    return (
+        f"Nothing speaks against speculation yet, but it is not known {missing}, which alone could"
+        f" be a reason to leave it off. The load counts from {LEAST_POLLS} polls with requests on,"
+        f" requests' times from {checklist.least} requests on."
+    )
 
 
 def _open(checklist: Checklist, reasons: str) -> str:
@@ -158,7 +173,8 @@ class _Words:
     """A condition: its name, what speaks for and against speculation, and this pod's number.
 
     ``seen`` is a cell of the table, where the number is known, ``against`` a clause, None where no
-    number speaks against it.
+    number speaks against it. ``unknown`` is the question to which the number is the answer, None
+    where it never decides alone or is always known.
     """
 
     name: str
@@ -166,6 +182,7 @@ class _Words:
     loses: str
     seen: Callable[[Checklist], str]
     against: Callable[[Checklist], str] | None = None
+    unknown: str | None = None
 
 
 def _traffic(checklist: Checklist) -> Traffic:
@@ -303,11 +320,12 @@ _WORDS: Final = {
         against=_short_outputs,
     ),
     Condition.FIRST_TOKENS: _Words(
-        name="half of the time before the first token",
+        name="mostly waiting for the first token",
         pays=_at_most(Condition.FIRST_TOKENS),
         loses=_from(Condition.FIRST_TOKENS),
         seen=_first_tokens,
         against=_late,
+        unknown="how long requests wait for the first token",
     ),
     Condition.PROMPTS: _Words(
         name="prompt length",
@@ -348,6 +366,7 @@ _WORDS: Final = {
         loses=_from(Condition.QUEUE),
         seen=_queue,
         against=_queued,
+        unknown="how often requests wait",
     ),
     Condition.KV_CACHE: _Words(
         name="KV cache used, P95 of busy polls",
@@ -355,5 +374,6 @@ _WORDS: Final = {
         loses=_from(Condition.KV_CACHE),
         seen=_kv_cache,
         against=_full_cache,
+        unknown="how full the KV cache is",
     ),
 }

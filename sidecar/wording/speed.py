@@ -15,6 +15,11 @@ _MEASURE: Final = "specdec-sidecar baseline --url URL --load 1,2,4,8,16 --out ba
 _WITHOUT_CONTEXT: Final = (
     "the baseline does not say at which context it was measured, as in files of earlier versions"
 )
+_UNTOLD_CONTEXT: Final = (
+    "the baseline was measured for too short a time, or on too noisy a machine, to tell at which"
+    " context"
+)
+_LONGER: Final = " --duration 20m"
 _TIMES_SHORTER: Final = 8  # than the traffic's context: the other one to measure, if none was
 _WITHHELD: Final = {
     Withheld.NO_STEPS: (
@@ -59,7 +64,7 @@ def _other_context(times: PlainStepTimes, running: float, context: float | None)
     holds = f"requests hold {context:,.0f} tokens on average"
     if not times.contexts:
         shorter = max(context / _TIMES_SHORTER, 1.0)
-        return f"{holds}, and {_WITHOUT_CONTEXT}; {_again(times, (shorter, context))}"
+        return f"{holds}, and {_without_context(times)}; {_again(times, (shorter, context))}"
 
     low, high = context_range(times, running)
     again = _again(times, (min(low, context), max(high, context)))
@@ -76,7 +81,12 @@ def baseline_problem(times: PlainStepTimes) -> str:
     """Why a baseline never gives a speedup and what to do, as a clause; empty if it may."""
     if times.contexts:
         return ""
-    return f"{_WITHOUT_CONTEXT}, so there is no speedup; {_again(times)}"
+    return f"{_without_context(times)}, so there is no speedup; {_again(times)}"
+
+
+def _without_context(times: PlainStepTimes) -> str:
+    """Why times have no contexts; a file with a source is of no version that never has any."""
+    return _WITHOUT_CONTEXT if times.source is None else _UNTOLD_CONTEXT
 
 
 def _again(times: PlainStepTimes, contexts: Sequence[float] = ()) -> str:
@@ -84,7 +94,9 @@ def _again(times: PlainStepTimes, contexts: Sequence[float] = ()) -> str:
     loads = ",".join(str(max(round(running), 1)) for running in times.running)
     lengths = ",".join(f"{context:.0f}" for context in contexts)
     with_lengths = f" --context {lengths}" if lengths else ""
-    command = f"specdec-sidecar baseline --url URL --load {loads}{with_lengths} --out baseline.yaml"
+    is_too_short = times.source is not None and not times.contexts
+    options = f"--load {loads}{with_lengths}{_LONGER if is_too_short else ''}"
+    command = f"specdec-sidecar baseline --url URL {options} --out baseline.yaml"
     return f"measure it again on a vLLM that does not speculate: `{command}`"
 
 

@@ -110,7 +110,9 @@ async def test_a_firing_alert_has_its_labels_texts_links_and_times(scene):
     annotations = alert["annotations"]
     dashboard = "https://g.example/d/specdec-operator?from=now-6h&to=now"
 
-    assert annotations["context"].startswith("Speculation does not pay on average.")
+    assert annotations["context"].startswith(
+        "By the rule of thumb, speculation does not pay on average."
+    )
     assert annotations["context"].endswith(
         "\nDetails: specdec-sidecar report --url http://pod-7:9911"
     )

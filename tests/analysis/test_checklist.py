@@ -156,7 +156,23 @@ def test_too_few_requests_or_polls_say_nothing():
         assert result.verdict is Readiness.INSUFFICIENT_DATA
         assert result.candidates == ()
     assert {name for name, stance in stances(quiet).items() if stance is UNKNOWN} == of_engines
-    assert quiet.verdict is Readiness.TRY
+    assert quiet.verdict is Readiness.INSUFFICIENT_DATA
+
+
+@pytest.mark.parametrize(
+    ("traffic", "load"),
+    [({"first_token": None}, {}), ({}, {"queued": None}), ({}, {"kv_cache_high": None})],
+)
+def test_while_a_line_that_could_block_is_not_known_it_is_not_worth_a_try(traffic, load):
+    """The others alone can leave it open or off, and a load that is not known blocks nothing."""
+    changed = replace(LIGHT, **load)
+    hot = replace(GOOD, **traffic, cool=0.0, hot=1.0)
+
+    unknown = judged(replace(GOOD, **traffic), changed)
+    assert unknown.verdict is Readiness.INSUFFICIENT_DATA
+    assert unknown.candidates == ()
+    assert judged(hot, changed).verdict is Readiness.UNDECIDED
+    assert judged(GOOD, replace(LIGHT, running=None)).verdict is Readiness.TRY
 
 
 @pytest.mark.parametrize(

@@ -115,14 +115,49 @@ def test_a_baseline_that_cannot_be_written_is_printed(capsys, monkeypatch):
 def test_levels_that_were_measured_for_too_short_a_time_are_named(capsys, monkeypatch):
     """Otherwise a load would be missing in the file without a word."""
     monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
-    assert command("baseline", "--load", "1,16") == 0
+    one_context = ("--context", "100")
+    assert command("baseline", "--load", "1,16", *one_context) == 0
     assert "no step times" not in capsys.readouterr().err
-    assert command("baseline", "--load", "1,64") == 0
+    assert command("baseline", "--load", "1,64", *one_context) == 3
     assert re.search(
         ": no step times with 64 running: measure longer, with --duration$",
         capsys.readouterr().err,
         re.MULTILINE,
     )
+
+
+NO_CONTEXTS = {"contexts": (), "context_ranges": ()}
+
+
+@pytest.mark.parametrize(
+    ("lost", "options", "code", "says"),
+    [
+        (NO_CONTEXTS, ["--load", "1,16"], 3, "too short or too noisy to tell how long the"),
+        ({}, ["--load", "1,16"], 3, "too short or too noisy to tell what a longer context costs"),
+        ({}, ["--load", "1,16", "--context", "90,900"], 3, "too noisy to tell what a longer"),
+        ({}, ["--load", "1,16", "--context", "90"], 0, ""),
+        ({}, [], 0, "about the same context, so a speedup will be known only at that context"),
+        (NO_CONTEXTS, [], 0, "context is not known, so there will be no speedup: --load"),
+    ],
+)
+def test_a_baseline_that_lacks_what_load_was_to_measure_is_written_and_exits_with_3(
+    capsys, monkeypatch, tmp_path, *, lost, options, code, says
+):
+    """A script would take it for a whole one, and the sidecar then has no speedup."""
+    curves = BaselineRun.curves
+
+    def shortened(run):
+        return {model: replace(curve, **lost) for model, curve in curves(run).items()}
+
+    monkeypatch.setattr(BaselineRun, "curves", shortened)
+    monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
+    file = tmp_path / "baseline.yaml"
+
+    returned = command("baseline", *options, "--out", str(file))
+    printed = capsys.readouterr().err
+    assert (returned, file.is_file()) == (code, True)
+    assert says in printed
+    assert ("incomplete" in printed) == (code == 3)
 
 
 async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path):

@@ -106,6 +106,19 @@ async def test_a_socket_that_cannot_be_listened_at_is_a_failure(
     )
 
 
+async def test_a_socket_at_which_another_process_listens_is_no_failure(checked, socket_path):
+    """It is the running sidecar's, whose address this command was not told."""
+    elsewhere = f"127.0.0.1:{free_port()}"
+    async with HttpVllm() as vllm, running_sidecar(socket_path, vllm.url, listen=elsewhere):
+        code, lines = await checked(vllm.url, LISTEN=f"127.0.0.1:{free_port()}")
+
+    assert code == 0
+    assert lines[-1].startswith(
+        f"plug-in: not heard, because another process listens at {socket_path}."
+    )
+    assert "set SPECDEC_LISTEN as it does" in lines[-1]
+
+
 async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_vllm(
     checked, socket_path
 ):

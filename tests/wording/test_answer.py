@@ -38,8 +38,8 @@ GOOD = Verdict.NET_POSITIVE
 EVEN = Verdict.BREAK_EVEN
 BAD = Verdict.NET_NEGATIVE
 NONE = Verdict.INSUFFICIENT_DATA
-WINS = "Speculation pays at every temperature with enough traffic"
-LOSES = "Speculation does not pay at"
+WINS = "By the rule of thumb, speculation pays at every temperature with enough traffic"
+LOSES = "By the rule of thumb, speculation does not pay at"
 
 
 def text_and_tone(*models):
@@ -91,7 +91,9 @@ def test_of_several_models_that_do_not_speculate_one_whose_requests_are_known_is
     known = plain_model(replace(SUITS, requests=41), LIGHT, name="second")
     other = plain_model(replace(SUITS, requests=42), LIGHT, name="third")
 
-    assert "By 41 requests in 10 min, speculation is worth a try" in why(unknown, known, other)
+    assert "Judging by 41 requests in 10 min, speculation is worth a try" in why(
+        unknown, known, other
+    )
     assert "that takes what a plug-in reports of its requests." in why(unknown)
 
 
@@ -116,7 +118,7 @@ def test_just_after_the_start_it_waits_for_the_time_that_will_decide(seconds, ba
         ([("0", GOOD, 0.8, 0.6), ("0.7-1", GOOD, 0.7, 0.4)], (f"{WINS}.", "good")),
         ([("0", GOOD, 0.8, 0.9), ("1+", NONE, 0.1, 0.1)], (f"{WINS}.", "good")),
         ([("0", GOOD, 0.8, 0.6), ("0.7-1", EVEN, 0.6, 0.4)],
-         ("Speculation roughly breaks even at temperature 0.7-1.", "even")),
+         ("By the rule of thumb, speculation roughly breaks even at temperature 0.7-1.", "even")),
         ([("0", GOOD, 0.8, 0.62), ("0.7-1", BAD, 0.4, 0.2), ("1+", BAD, 0.3, 0.18)],
          (f"{LOSES} temperatures 0.7-1 and 1+, which have 38% of the draft tokens.", "bad")),
         ([("1+", BAD, 0.3, 1.0)],
@@ -142,7 +144,10 @@ def test_temperatures_that_pay_are_no_answer_where_all_requests_together_lose():
     split = model(
         temperature("0", GOOD, 0.8), temperature("1+", NONE, 0.1), judgement=judgement(BAD, 0.4)
     )
-    assert text_and_tone(split) == ("Speculation does not pay on average.", "bad")
+    assert text_and_tone(split) == (
+        "By the rule of thumb, speculation does not pay on average.",
+        "bad",
+    )
     assert (
         why(split)
         == "The acceptance rate over all requests is 40%. Acceptance rate by temperature: 80% at"
@@ -177,9 +182,9 @@ def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
 @pytest.mark.parametrize(
     ("verdict", "expected"),
     [
-        (BAD, ("Speculation does not pay on average.", "bad")),
-        (EVEN, ("Speculation roughly breaks even on average.", "even")),
-        (GOOD, ("Speculation pays on average.", "good")),
+        (BAD, ("By the rule of thumb, speculation does not pay on average.", "bad")),
+        (EVEN, ("By the rule of thumb, speculation roughly breaks even on average.", "even")),
+        (GOOD, ("By the rule of thumb, speculation pays on average.", "good")),
         (NONE, ("Not enough traffic for a verdict.", "mute")),
     ],
 )
@@ -230,13 +235,19 @@ def test_a_verdict_on_drafts_says_how_few_of_the_steps_have_one():
     share = "only 13% of all requests' steps have a draft."
     hot = temperature("1+", GOOD, 0.7)
     assert text_and_tone(model(hot, speed=seldom)) == (f"{WINS}; {share}", "good")
-    assert text_and_tone(model(speed=seldom)) == (f"Speculation pays on average; {share}", "good")
+    assert text_and_tone(model(speed=seldom)) == (
+        f"By the rule of thumb, speculation pays on average; {share}",
+        "good",
+    )
 
 
 def test_of_several_models_the_worst_is_named():
     good = model(name="a", judgement=judgement(GOOD, 0.9))
     bad = model(name="b", judgement=judgement(BAD, 0.3))
-    assert text_and_tone(good, bad) == ("b: Speculation does not pay on average.", "bad")
+    assert text_and_tone(good, bad) == (
+        "b: By the rule of thumb, speculation does not pay on average.",
+        "bad",
+    )
     assert why(good, bad).startswith("The acceptance rate over all requests is 30%.")
 
 

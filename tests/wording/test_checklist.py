@@ -23,10 +23,8 @@ MEASURE = (
     "The limits are rules of thumb. Only a measurement decides: `specdec-sidecar sweep --against`"
     " (docs/measure.md)."
 )
-WORTH_A_TRY = (
-    "By 40 requests in 10 min, speculation is worth a try: most lines speak for it, and none"
-    " against it."
-)
+JUDGED = "Judging by 40 requests in 10 min"
+WORTH_A_TRY = f"{JUDGED}, speculation is worth a try: most lines speak for it, and none against it."
 
 
 @pytest.mark.parametrize(
@@ -45,22 +43,29 @@ WORTH_A_TRY = (
             {},
             (f"Not enough requests yet to say whether speculation would suit them: 19 of {LEAST}."),
         ),
+        (
+            GOOD,
+            {"busy_polls": 10},
+            (
+                "Nothing speaks against speculation yet, but it is not known how often requests"
+                " wait and how full the KV cache is, which alone could be a reason to leave it off."
+                " The load counts from 20 polls with requests on, requests' times from 20 requests"
+                " on."
+            ),
+        ),
         (GOOD, {}, f"{WORTH_A_TRY} {MEASURE}"),
         (
             HOT,
             {},
             (
-                "By 40 requests in 10 min, speculation may pay or not. Against it: 75% of the"
+                f"{JUDGED}, speculation may pay or not. Against it: 75% of the"
                 f" requests are above T 0.8. {MEASURE}"
             ),
         ),
         (
             HALF_BETWEEN,
             UNDECIDED_LOAD,
-            (
-                "By 40 requests in 10 min, speculation may pay or not: not enough lines speak for"
-                f" it. {MEASURE}"
-            ),
+            (f"{JUDGED}, speculation may pay or not: not enough lines speak for it. {MEASURE}"),
         ),
         (
             replace(GOOD, requests=103, rejected={"min_p": 1 / 103}),
@@ -74,7 +79,7 @@ WORTH_A_TRY = (
             replace(HOT, rejected={"min_p": 0.25, "logit_bias": 0.5}),
             {},
             (
-                "By 40 requests in 10 min, leave speculation off for now: vLLM rejects min_p (25%"
+                f"{JUDGED}, leave speculation off for now: vLLM rejects min_p (25%"
                 " of the requests) and logit_bias (50% of the requests) with status 400 while it"
                 " speculates."
             ),
@@ -82,16 +87,13 @@ WORTH_A_TRY = (
         (
             GOOD,
             {"queued": 0.4},
-            (
-                "By 40 requests in 10 min, leave speculation off for now: requests wait at 40% of"
-                " the busy polls."
-            ),
+            (f"{JUDGED}, leave speculation off for now: requests wait at 40% of the busy polls."),
         ),
         (
             GOOD,
             {"kv_cache_high": 0.95},
             (
-                "By 40 requests in 10 min, leave speculation off for now: the KV cache is 95% full"
+                f"{JUDGED}, leave speculation off for now: the KV cache is 95% full"
                 " (P95 of busy polls)."
             ),
         ),
@@ -190,7 +192,8 @@ def test_what_to_try_is_a_whole_option_with_its_price():
 def test_draft_tokens_that_do_not_follow_from_the_load_say_so():
     """One busy poll of 100 requests is no load; a suffix tree needs none."""
     quiet = replace(LIGHT, busy_polls=1, running=100.0)
-    suffix, head = checklist_text(judged(replace(GOOD, structured=0.5), quiet)).candidates
+    mixed = replace(HALF_BETWEEN, structured=0.5)
+    suffix, head = checklist_text(judged(mixed, quiet)).candidates
 
     assert json.loads(shlex.split(head.option)[1])["num_speculative_tokens"] == 3
     assert head.why.endswith("The load is not known yet: draft fewer tokens if it is high.")

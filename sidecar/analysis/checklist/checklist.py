@@ -118,6 +118,11 @@ class Line:
         """Whether this alone is a reason to leave speculation off for now."""
         return self.stance is Stance.AGAINST and self.condition in _BLOCKING
 
+    @property
+    def may_block(self) -> bool:
+        """Whether it could be such a reason, and is not known."""
+        return self.stance is Stance.UNKNOWN and self.condition in _BLOCKING
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checklist:
@@ -235,12 +240,17 @@ def _of_load(load: PolledLoad) -> dict[Condition, Stance]:
 
 
 def _verdict(lines: Sequence[Line]) -> Readiness:
-    """A line that blocks decides; otherwise the majority of what is known."""
+    """A line that blocks decides; otherwise the majority of what is known.
+
+    While one that could block is not known, speculation is not worth a try yet.
+    """
     stances = [line.stance for line in lines]
     known = len(stances) - stances.count(Stance.UNKNOWN)
     against = stances.count(Stance.AGAINST)
     if any(line.blocks for line in lines) or 2 * against > known:
         return Readiness.LEAVE_OFF
-    if not against and 2 * stances.count(Stance.FOR) > known:
-        return Readiness.TRY
-    return Readiness.UNDECIDED
+    if against or 2 * stances.count(Stance.FOR) <= known:
+        return Readiness.UNDECIDED
+    if any(line.may_block for line in lines):
+        return Readiness.INSUFFICIENT_DATA
+    return Readiness.TRY

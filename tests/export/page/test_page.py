@@ -79,7 +79,10 @@ BY_TOKEN = reports.speed(withheld=Withheld.ITL_PER_TOKEN)
 STATES = (  # what the page says, and the name of its picture
     (
         mixed(),
-        "Speculation does not pay at temperature 0.7-1, which has 38% of the draft tokens.",
+        (
+            "By the rule of thumb, speculation does not pay at temperature 0.7-1, which has 38% of"
+            " the draft tokens."
+        ),
         "failing",
     ),
     (without_plugin(), "No plug-in has connected yet", "no-plugin"),

@@ -84,7 +84,7 @@ def test_a_model_that_does_not_speculate_has_a_checklist():
     tree = reports.plain_model(sampled, LIGHT)
     page = text(tree)
 
-    assert page.count("By 40 requests in 10 min, speculation may pay or not.") == 1
+    assert page.count("Judging by 40 requests in 10 min, speculation may pay or not.") == 1
     assert "demo: would speculation suit it? condition says this pod speaks for it" in page
     assert "temperatures against median 0; 0% up to 0.5, 100% above 0.8" in page
     assert "To try first eagle3 A head that was trained for this model" in page

@@ -99,7 +99,7 @@ class EndingAt:
     @property
     def is_often(self) -> bool:
         """Whether it is often enough to be told."""
-        return self.share >= _CLEARLY and round(self.share * self.requests) >= _FEWEST
+        return _is_often(self.share, self.requests)
 
     @property
     def has_risen(self) -> bool:
@@ -133,6 +133,10 @@ class EndingsReport:
         """Whether requests clearly end badly more often than usual."""
         return bool(self.worse)
 
+    def is_often(self, ending: Ending) -> bool:
+        """Whether requests end so often enough to be told, whatever is usual."""
+        return _is_often(self.shares.get(ending, 0.0), self.requests)
+
 
 class Endings:
     """How a model's requests end: over the window, and before it.
@@ -154,9 +158,13 @@ class Endings:
         self.report: EndingsReport | None = None
 
     def begin_again(self) -> "Endings":
-        """The same without a window: the past goes on, since it is what tells a change."""
+        """The same without a window: the past goes on, since it is what tells a change.
+
+        What was worse stays so until the new window can tell, and the past stands still as long.
+        """
         again = Endings(self._seconds, self._baseline)
         again._past = self._past
+        again._worse = self._worse
         return again
 
     def finished(self, at: float, temperature: str, requests: Iterable[FinishedRequest]) -> None:
@@ -366,6 +374,10 @@ def _odds_ratio(strata: Sequence[_Stratum]) -> float:
     if usual <= 0:
         return inf if risen > 0 else 1.0
     return risen / usual
+
+
+def _is_often(share: float, requests: int) -> bool:
+    return share >= _CLEARLY and round(share * requests) >= _FEWEST
 
 
 def _count(counts: Counts, wanted: Ending) -> int:

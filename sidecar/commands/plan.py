@@ -87,7 +87,8 @@ def _add_gpus(parser: argparse.ArgumentParser) -> None:
         "--gpu-memory",
         type=memory,
         metavar="GB",
-        help="memory of each GPU as its driver reports it, in 10^9 bytes (1 GB is 953.7 MiB)",
+        help="memory that PyTorch finds on each GPU, `torch.cuda.mem_get_info()[1]`, in 10^9 bytes"
+        " (1 GB is 0.931 GiB); nvidia-smi shows more",
     )
 
     gpus = "GPUs that share the target: vLLM's --tensor-parallel-size (default: 1)"
@@ -316,7 +317,7 @@ def _document(plan: Plan) -> dict[str, Any]:
     deployment = plan.deployment
     calculated = (
         "memory_gb",
-        "driver_gb",
+        "pytorch_gb",
         "draft_gb",
         "weights_gb",
         "left_gb",

@@ -205,6 +205,33 @@ def test_a_fault_does_not_become_usual_while_traffic_is_too_low_to_judge():
     assert endings.report.is_worse
 
 
+def test_a_fault_of_more_than_a_day_does_not_become_usual_with_another_draft():
+    """The past before it is the only right one, however old; a draft that mends it ends it."""
+    endings = Endings(300.0, {})
+    at = 0.0
+
+    def hours(count, loop, normal):
+        nonlocal at
+        replies = ["loop"] * loop + ["normal"] * normal
+        requests = [SimpleNamespace(ending=one) for one in replies]
+        for _ in range(60 * count):
+            at += 60
+            endings.finished(at, "0", requests)
+            endings.mark(at)
+            endings.judge(20)
+
+    hours(5, 0, 10)
+    hours(25, 4, 6)
+    endings = endings.begin_again()
+    hours(1, 4, 6)
+    assert endings.report.is_worse
+
+    endings = endings.begin_again()
+    hours(1, 0, 10)
+
+    assert not endings.report.is_worse
+
+
 def test_a_model_that_loops_at_temperature_0_by_itself_is_no_advice(pod):
     """Nor are more requests at this temperature, where the others never loop."""
     minutes(pod, 15, loops=5)

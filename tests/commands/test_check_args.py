@@ -33,6 +33,8 @@ def config(**keys):
         "vllm serve m --spec-method ngram --spec-tokens 3",
         config(method="eagle3", use_local_argmax_reduction=False, **SAMPLED),
         config(method="eagle3", **SCHEDULE) + " --data-parallel-size 1",
+        config(method="eagle3", num_speculative_tokens_per_batch_size=None) + " -dp 2",
+        "vllm serve m -sc.method mtp -sc.num-speculative-tokens-per-batch-size null -dp 2",
         "python -m vllm.entrypoints.openai.api_server --model m -tp 4 -sc.method mtp",
     ],
 )
@@ -48,6 +50,15 @@ def test_a_valid_line_has_no_fault(line):
 def test_a_line_without_speculation_has_one_note():
     assert found("vllm serve m -tp 4") == found("vllm serve m")
     assert found("vllm serve m").notes == ("speculation is off: --speculative-config is not set",)
+
+
+@pytest.mark.parametrize("file", ["--config c.yaml", "--config=c.yaml"])
+def test_a_file_of_flags_may_set_what_the_line_does_not(file):
+    """So whether speculation is off is not known; what the line sets is judged."""
+    (note,) = found(f"vllm serve m {file}").notes
+    assert note.startswith("this check does not read the file of --config")
+
+    assert found(f"{GOOD} {file}").notes == (note, *found(GOOD).notes)
 
 
 @pytest.mark.parametrize(

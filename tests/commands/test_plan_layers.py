@@ -316,6 +316,16 @@ def test_the_note_about_a_state_has_its_size(target, config, size):
     assert f"not counted ({size} a layer at 16 bits" in note
 
 
+@pytest.mark.parametrize("kind", ["full_attention", "linear_attention", "unheard_of"])
+def test_kinds_beyond_the_last_layer_are_no_layers(target, kind):
+    """Step 3.5 has them; vLLM leaves them out."""
+    kinds = ["full_attention", *["sliding_attention"] * 3] * 8
+    config = PLAIN | {"layer_types": [*kinds, *[kind] * 3], "sliding_window": 512}
+    layers = target(config)["layers"]
+
+    assert {group["window"]: group["count"] for group in layers} == {None: 8, 512: 24}
+
+
 def test_layers_with_a_window_may_have_more_heads(target):
     """MiMo-V2-Flash has 9 layers that see everything, and 39 with a window of 128 tokens."""
     layers = target(MIMO_V2_FLASH)["layers"]

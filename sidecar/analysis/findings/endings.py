@@ -16,8 +16,6 @@ from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
 from sidecar.requests.tables import EMPTY, LOOP, Ending
 
-_MANY: Final = 0.05  # share of the requests from which on it is a fact worth telling
-_FEWEST: Final = 5  # requests that end so, for the same
 _LARGE: Final = 0.2  # share from which on it comes before what is said of the speed
 
 
@@ -81,18 +79,16 @@ def _ending_badly(kind: type[EndsBadly], situation: Situation) -> Iterator[EndsB
     if endings is None or situation.model.speed is None:
         return
 
-    share = endings.shares.get(kind.ending, 0.0)
     change = endings.changes.get(kind.ending)
     is_worse = change is not None and change.is_clearly_more
     is_measured = change is not None and change.reference is Reference.BASELINE
-    is_often = share >= _MANY and round(share * endings.requests) >= _FEWEST
-    if not is_worse and (is_measured or not is_often):
+    if not is_worse and (is_measured or not endings.is_often(kind.ending)):
         return
 
     places = endings.temperatures.get(kind.ending, ())
     told = [place for place in places if (place.has_risen if is_worse else place.is_often)]
     yield kind(
-        share=share,
+        share=endings.shares.get(kind.ending, 0.0),
         requests=endings.requests,
         change=change,
         temperatures=tuple(told),

@@ -110,10 +110,15 @@ def _is_known(kind: str) -> bool:
 
 
 def _kinds(fields: ModelFields) -> Sequence[str] | None:
-    """The kind of each layer in the words of ``layer_types``; None if no field tells them apart."""
+    """The kind of each layer in the words of ``layer_types``; None if no field tells them apart.
+
+    Step 3.5 names more kinds than it has layers: vLLM 0.32 leaves out the last ones
+    (transformers_utils/configs/step3p5.py).
+    """
     if fields.layer_types is not None:
-        missing = fields.layers - len(fields.layer_types)
-        return [*fields.layer_types, *["full_attention"] * missing]
+        named = fields.layer_types[: fields.layers]
+        missing = fields.layers - len(named)
+        return [*named, *["full_attention"] * missing]
     if fields.hybrid_override_pattern is not None:
         return [_BY_LETTER.get(letter, letter) for letter in fields.hybrid_override_pattern]
     if fields.hybrid_layer_pattern is not None:

@@ -130,7 +130,7 @@ class Deployment:
     """A target, and what drafts for it if anything does, on ``gpus`` of the same kind.
 
     The target is split over all GPUs, the draft over ``draft_parallel`` of them or copied to each
-    (1). ``utilization`` is the share of what the driver reports that vLLM may use; ``overhead_gb``
+    (1). ``utilization`` is the share of what PyTorch finds that vLLM may use; ``overhead_gb``
     of it on each GPU is for activations and CUDA graphs. ``available_gib``, if given, is the
     cache's memory on each GPU without a draft as vLLM itself logged it, instead of the calculation.
     ``draft_logits`` is their number if the draft samples its tokens.
@@ -153,9 +153,9 @@ class Deployment:
         return self.gpus * self.gpu.nominal_gb
 
     @property
-    def driver_gb(self) -> float:
-        """The memory of all GPUs as their driver reports it, of which vLLM takes its share."""
-        return self.gpus * self.gpu.driver_gb
+    def pytorch_gb(self) -> float:
+        """The memory that PyTorch finds on all GPUs, of which vLLM takes its share."""
+        return self.gpus * self.gpu.pytorch_gb
 
     @property
     def draft_gb(self) -> float:
@@ -186,7 +186,7 @@ class Deployment:
         if self.available_gib is not None:
             without_draft = self.gpus * self.available_gib * GIB / 1e9
         else:
-            usable = self.gpu.driver_gb * self.utilization - self.overhead_gb
+            usable = self.gpu.pytorch_gb * self.utilization - self.overhead_gb
             without_draft = self.gpus * usable - self.target.weights_gb
         return without_draft - self.draft_gb - self.gpus * self.logits_gb
 

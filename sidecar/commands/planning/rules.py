@@ -255,7 +255,7 @@ def remarks(deployment: Deployment, serving: Serving) -> Iterator[str]:
         yield from _pair_remarks(target, draft)
 
     if deployment.draft_logits:
-        share = deployment.logits_gb / deployment.gpu.driver_gb
+        share = deployment.logits_gb / deployment.gpu.pytorch_gb
         yield (
             "model runner V1 does not count the draft's logits when it sizes the cache: there, "
             f"lower --gpu-memory-utilization by {share:.3f}"
@@ -265,17 +265,17 @@ def remarks(deployment: Deployment, serving: Serving) -> Iterator[str]:
 def _memory_remarks(deployment: Deployment) -> Iterator[str]:
     """Which memory is meant where, and what of it is not counted."""
     gpu = deployment.gpu
-    if gpu.nominal_gb != gpu.driver_gb and deployment.available_gib is None:
+    if gpu.nominal_gb != gpu.pytorch_gb and deployment.available_gib is None:
         yield (
-            f"the KV cache comes out of the {gpu.driver_mib:,} MiB ({gpu.driver_gb:.1f} GB) that "
-            "the driver reports for each GPU, since vLLM takes its share of these; memory, what is "
-            f"left and the shares count the nominal {gpu.nominal_gb:g} GB, as deployment guides do"
+            f"the KV cache comes out of the {gpu.pytorch_gib:g} GiB ({gpu.pytorch_gb:.1f} GB) that "
+            "PyTorch finds on each GPU, since vLLM takes its share of these (on NVIDIA's, "
+            "nvidia-smi shows 0.4 to 2 % more); memory, what is left and the shares count the "
+            f"nominal {gpu.nominal_gb:g} GB, as deployment guides do"
         )
     if not deployment.counts_activations:
         yield (
-            "activations and CUDA graphs, often 1 to 5 GB a GPU, are not counted, nor is what the "
-            "driver keeps of its total, about 0.5 to 0.8 GB on NVIDIA's: set --overhead, or "
-            "--available-kv-cache to what vLLM logged as `Available KV cache memory`"
+            "activations and CUDA graphs, often 1 to 5 GB a GPU, are not counted: set --overhead, "
+            "or --available-kv-cache to what vLLM logged as `Available KV cache memory`"
         )
 
 

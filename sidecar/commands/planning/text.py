@@ -64,8 +64,8 @@ def _weights(deployment: Deployment) -> Iterator[str]:
     draft = deployment.draft
     gpu = deployment.gpu
     gpus = f"{deployment.gpus} x {gpu.nominal_gb:g} GB"
-    if gpu.nominal_gb != gpu.driver_gb:
-        gpus += f", nominal ({gpu.driver_gb:.1f} GB each by the driver)"
+    if gpu.nominal_gb != gpu.pytorch_gb:
+        gpus += f", nominal ({gpu.pytorch_gb:.1f} GB each for PyTorch)"
     rows = [("memory", deployment.memory_gb, gpus)]
     rows.append(("target", target.weights_gb, _about(target)))
 
@@ -115,8 +115,8 @@ def _cache(plan: Plan) -> list[str]:
     row(f"requests of {plan.context:,} tokens", lambda one: one.requests, count)
 
     deployment = plan.deployment
-    reported = _gb(deployment.driver_gb)
-    source = f"at a utilization of {deployment.utilization:g} of {reported}"
+    found = _gb(deployment.pytorch_gb)
+    source = f"at a utilization of {deployment.utilization:g} of {found}"
     if deployment.available_gib is not None:
         source = "by vLLM's own log"
 

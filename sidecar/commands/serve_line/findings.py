@@ -38,6 +38,11 @@ _NO_METRICS: Final = (
     "--disable-log-stats hides vLLM's metrics, so nothing can be monitored; remove it"
 )
 _OFF: Final = "speculation is off: --speculative-config is not set"
+_CONFIG_FILE: Final = "--config"
+_FILE_NOT_READ: Final = (
+    "this check does not read the file of --config, which can set --speculative-config and any "
+    "other flag"
+)
 _GREEDY: Final = (
     "the draft picks its likeliest token at every temperature (draft_sample_method greedy, the "
     "default), so hot requests accept less; docs/why.md says when probabilistic helps"
@@ -67,7 +72,7 @@ def _faults(line: ServeLine, version: Version) -> Iterator[str]:
         yield _NOT_JSON
 
     yield from obsolete(line, version)
-    if _SCHEDULE in line.keys:
+    if line.keys.get(_SCHEDULE) is not None:
         yield from _schedule_faults(line, version)
     if line.keys.get(_SAMPLING) == "probabilistic":
         for key, where in _NO_SAMPLED_DRAFTS.items():
@@ -106,8 +111,13 @@ def _notes(line: ServeLine, version: Version) -> Iterator[str]:
             "removed"
         )
 
+    has_file = _CONFIG_FILE in line.flags
+    if has_file:
+        yield _FILE_NOT_READ
+
     if line.config == {}:
-        if not any(flag.startswith("--speculative-") for flag in line.flags):
+        sets_old_flags = any(flag.startswith("--speculative-") for flag in line.flags)
+        if not has_file and not sets_old_flags:
             yield _OFF
         return
 

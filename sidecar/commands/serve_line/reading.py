@@ -71,13 +71,21 @@ def read_line(text: str) -> ServeLine:
         if flag in _CONFIG and not dot:
             config = _json_object(value)
         elif flag in _CONFIG:
-            config = (config or {}) | {_underscored(key): value}
+            config = (config or {}) | {_underscored(key): _json_value(value)}
         elif flag in _KEYS:
             config = (config or {}) | {_KEYS[flag]: value}
         elif flag.startswith("-"):
             flags[flag] = value
 
     return ServeLine(flags, config)
+
+
+def _json_value(text: str) -> Any:
+    """The value of a key after a dot: JSON if it is any, else the text itself, as for vLLM."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _json_object(text: str) -> dict[str, Any] | None:

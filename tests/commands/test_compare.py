@@ -8,6 +8,7 @@ import pytest
 
 from sidecar.commands.distributions import confidence_factor
 from sidecar.commands.load.comparison import compare, comparison_text, gate
+from sidecar.commands.load.conclusion import rounds_needed
 from sidecar.commands.load.metrics import Interval
 from sidecar.commands.load.sweep_result import encode
 from tests.commands.commands_tools import command
@@ -472,12 +473,28 @@ def test_the_exit_code_says_whether_a_slowdown_is_within_the_limit(
     assert capsys.readouterr().err.startswith(f"--fail-if-slower: {reason}")
 
 
+def test_a_change_that_is_clear_only_as_a_ratio_is_not_decided_either():
+    """Its difference has an error of its own, which rounds shrink as well."""
+    pair = [sweep_of(generated_level(seed)) for seed in (1, 2)]
+    one = replace(
+        of("TPOT P50", compared(*pair)),
+        change=Interval(-0.4, 0.3),
+        difference=Interval(-0.010, 0.015),
+        effect=None,
+    )
+
+    assert list(rounds_needed([one], 8, 0.03).values()) == [10]
+
+
 def failing(change, error, limit=0.05, metric="tokens/s", rounds=8):
     """The gate's code and lines on a level of which only this is known."""
     pair = [sweep_of(generated_level(seed)) for seed in (1, 2)]
     comparison = compared(*pair)
     one = replace(
-        of(metric, comparison), change=Interval(change, error), effect="slower" if error else None
+        of(metric, comparison),
+        change=Interval(change, error),
+        difference=None,
+        effect="slower" if error else None,
     )
     return gate(replace(comparison, changes=(one,), rounds=rounds), limit)
 

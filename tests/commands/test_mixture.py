@@ -137,6 +137,9 @@ def test_the_text_says_who_waits_for_whom():
     nothing = r"the mix makes no clear difference to the median time per token \([+-]\d.\d% ± .+%\)"
     assert re.fullmatch(f"temperature 0, concurrency 4: {longer}", sentence)
     assert re.fullmatch(f"temperature 1, concurrency 4: {nothing}", other)
+    assert lines[-2] == (
+        "Times beside an error are means of the rounds' own; others are of all requests."
+    )
     assert lines[-1] == (
         "P99 and the gap need 200 requests of a temperature, and their errors as many in each "
         "round; every error needs 4 rounds."

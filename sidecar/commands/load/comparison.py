@@ -20,6 +20,7 @@ from sidecar.commands.load.conclusion import (
     conclusions,
     is_out_of_reach,
     more_rounds,
+    rounds_for_difference,
     rounds_needed,
 )
 from sidecar.commands.load.metrics import (
@@ -458,6 +459,8 @@ def gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
             )
         elif slowdown.value + error >= limit:
             more = more_rounds(comparison.rounds, error, abs(slowdown.value - limit))
+            if slowdown.value > limit:
+                more = max(more, rounds_for_difference(one, comparison.rounds))
             undecided.append(
                 f"{where}: a slowdown of {limit:.1%} cannot be ruled out ({shown}){_advice(more)}"
             )

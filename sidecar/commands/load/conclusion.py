@@ -65,7 +65,7 @@ def rounds_needed(
     """By level, how many more rounds would decide whether a token takes less time.
 
     The error falls with the square root of their number. A change above ``smallest`` is decided
-    once its error is below it, a smaller one once ``smallest`` can be ruled out. A level that is
+    once its error is below it, and that of the difference below that, a smaller one once ``smallest`` can be ruled out. A level that is
     decided is absent, and so is one whose error is not known.
     """
     needed = {}
@@ -77,7 +77,10 @@ def rounds_needed(
 
         size = abs(one.change.value)
         target = size if size > smallest else smallest - size
-        needed[str(one.level)] = more_rounds(rounds, one.change.error, target)
+        more = more_rounds(rounds, one.change.error, target)
+        if size > smallest:
+            more = max(more, rounds_for_difference(one, rounds))
+        needed[str(one.level)] = more
 
     return {level: more for level, more in needed.items() if more > 0}
 
@@ -92,6 +95,13 @@ def more_rounds(rounds: int, error: float, target: float) -> int:
 
     total = rounds * (error / target) ** 2 if target else float(_MOST_ROUNDS)
     return max(min(ceil(total), _MOST_ROUNDS) - rounds, 0)
+
+
+def rounds_for_difference(one: MetricChange, rounds: int) -> int:
+    """How many more rounds would make the difference clear; 0 if it is, or has no error."""
+    if one.difference is None or one.difference.error is None:
+        return 0
+    return more_rounds(rounds, one.difference.error, abs(one.difference.value))
 
 
 def is_out_of_reach(rounds: int) -> bool:

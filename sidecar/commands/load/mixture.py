@@ -163,6 +163,8 @@ def mix_text(changes: Sequence[MixChange]) -> Iterator[str]:
         if one.metric == _MEDIAN.name and one.change is not None:
             yield f"{_named(one.level)}: {_sentence(one.change)}"
 
+    if any(one.change is not None and one.change.error is not None for one in changes):
+        yield "Times beside an error are means of the rounds' own; others are of all requests."
     if any(one.change is None or one.change.error is None for one in changes):
         yield (
             f"P99 and the gap need {_least_requests(_GAP)} requests of a temperature, and their "

@@ -44,6 +44,7 @@ HELP = "test whether two servers' outputs are the same: greedy, and sampled as a
 # Unless ``--samples`` says how many: first so many, then as many as ``--difference`` needs.
 _FIRST_SAMPLES: Final = 200
 _MOST_SAMPLES: Final = 4000
+_BEYOND_DOUBT: Final = 1e-4  # a p below which nobody needs a second run
 PROMPT_SHARE: Final = 0.2
 """The share of prompts with a fault that greedy outputs must show, unless told otherwise."""
 _SHOWN: Final = 10  # differences
@@ -446,8 +447,8 @@ def _sampled_text(
     )
     if compared.first_differs:
         yield (
-            "  the first tokens differ, which are never drafted: other weights, precision, prompts "
-            "or sampling defaults, rather than speculation"
+            "  the first tokens differ, which are never drafted: that points to other weights, "
+            "precision, prompts or sampling defaults, rather than to speculation"
         )
 
     for place in compared.places[:_SHOWN]:
@@ -457,6 +458,8 @@ def _sampled_text(
 
     if not compared.differs:
         yield from _power_text(compared, difference)
+    elif min((compared.p, *(place.p for place in compared.places))) > _BEYOND_DOUBT:
+        yield "  equal servers differ as much in up to one of 20 runs: run it again to be sure"
 
 
 def _power_text(compared: SampledComparison, difference: float) -> Iterator[str]:

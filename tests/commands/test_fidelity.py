@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections import Counter, defaultdict
 from functools import cache
 from random import Random
@@ -70,6 +71,23 @@ def test_of_a_thousand_equal_pairs_at_most_five_percent_are_called_different():
     different = sum(compared(seed, samples=80, length=3).differs for seed in range(1000))
 
     assert different <= 50
+
+
+def test_many_small_contexts_do_not_add_up_to_a_difference():
+    """Equal samples of 12 choices each differ on average by as much as the degrees of freedom say.
+
+    They differed by a part in 24 more, so that two of five equal pairs with thousands of contexts
+    were called different.
+    """
+    random = Random(1)
+    contexts = 30_000
+    found = total(
+        homogeneity(*(Counter(random.choices((0, 1), k=12)) for _ in "12")) for _ in range(contexts)
+    )
+
+    error = math.sqrt(2 / found.freedom)
+    assert found.freedom > contexts / 2
+    assert found.square / found.freedom == pytest.approx(1, abs=2.5 * error)
 
 
 def open_beginning(random):

@@ -65,8 +65,9 @@ def rounds_needed(
     """By level, how many more rounds would decide whether a token takes less time.
 
     The error falls with the square root of their number. A change above ``smallest`` is decided
-    once its error is below it, and that of the difference below that, a smaller one once ``smallest`` can be ruled out. A level that is
-    decided is absent, and so is one whose error is not known.
+    once its error is below it, and that of the difference below that, a smaller one once
+    ``smallest`` can be ruled out. A level that is decided is absent, and so is one whose error is
+    not known.
     """
     needed = {}
     for one in changes:

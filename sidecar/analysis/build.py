@@ -222,6 +222,7 @@ def _engine_report(facts: ModelFacts, engine: EngineFacts, judged: ModelJudgemen
         speed=engine.speed,
         speculation=plugin.speculation,
         configuration=plugin.configuration,
+        vllm=plugin.vllm,
         said=plugin.said.speculation if plugin.said is not None else None,
         difference=None,
         undrafted_tokens=0.0,

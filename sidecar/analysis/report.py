@@ -42,8 +42,8 @@ class EngineReport:
     """One engine.
 
     Every field after ``judgement`` is a current value: empty or None unless the last poll is fresh.
-    The exceptions are ``speculation``, ``configuration`` and ``said``, which hold until vLLM
-    restarts.
+    The exceptions are ``speculation``, ``configuration``, ``said`` and ``vllm``, which hold until
+    vLLM restarts.
     """
 
     key: EngineKey
@@ -80,6 +80,7 @@ class EngineReport:
     report_age: float | None = None  # of the plug-in's newest whole report, in seconds
     # as a plug-in says it, also if nothing has confirmed it yet: to be shown, not to judge by
     said: Speculation | None = None
+    vllm: str | None = None  # its version, where a confirmed plug-in says it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

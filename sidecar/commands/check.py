@@ -84,10 +84,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--args", metavar="COMMAND", help=line)
 
-    version = f"vLLM's version, for --args (default: {shown(NEWEST)})"
-    parser.add_argument(
-        "--vllm-version", type=vllm_version, default=NEWEST, metavar="VERSION", help=version
+    version = (
+        "vLLM's version, for --args (default: the tag of the image that the command names, else"
+        f" {shown(NEWEST)})"
     )
+    parser.add_argument("--vllm-version", type=vllm_version, metavar="VERSION", help=version)
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -115,8 +116,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     return asyncio.run(_check(settings, own))
 
 
-def _check_line(text: str, version: Version) -> int:
-    found = line_findings(read_line(text), version)
+def _check_line(text: str, given: Version | None) -> int:
+    line = read_line(text)
+    version = given or NEWEST
+    source = ""
+    if given is None and line.image_version is not None:
+        version = vllm_version(line.image_version)
+        source = " (the image's tag)"
+
+    found = line_findings(line, version)
     summary = counted(len(found.faults), "problem")
     if not found.faults:
         summary = (
@@ -124,7 +132,7 @@ def _check_line(text: str, version: Version) -> int:
             "starts"
         )
 
-    print(f"vLLM {shown(version)}: {summary}")
+    print(f"vLLM {shown(version)}{source}: {summary}")
     for fault in found.faults:
         print(f"  {fault}")
     for note in found.notes:

@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
 
     slower = (
-        "such as 5%%: exit with 1 if median TTFT, median TPOT or tokens/s is significantly slower"
-        " by that much, with 3 if the sweeps cannot rule it out at every level"
+        "such as 5%%: exit with 1 if median TTFT, median TPOT or tokens/s is slower by that much"
+        " at the least, with 3 if the sweeps cannot rule it out at every level"
     )
     parser.add_argument("--fail-if-slower", type=share_of_one, metavar="SHARE", help=slower)
 

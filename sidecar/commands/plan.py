@@ -260,9 +260,11 @@ def _model(
     """A model by its number of parameters, or by its files."""
     if _is_size(given):
         cached = () if layers is None else (layers,)
+        parameters = _parameters(given, argument)
         return ModelShape(
             name="",
-            parameters=_parameters(given, argument),
+            parameters=parameters,
+            active_parameters=parameters,
             precision=precision or UNQUANTIZED,
             layers=cached,
         )

@@ -30,7 +30,7 @@ from sidecar.commands.arguments import (
 )
 from sidecar.commands.load.comparison import Comparison, compare, comparison_text
 from sidecar.commands.load.measure import SweepOptions, measure_in_turns
-from sidecar.commands.load.metrics import ACCEPTANCE, METRICS, TIMES
+from sidecar.commands.load.metrics import ACCEPTANCE, LEAST_BATCHES, METRICS, TIMES
 from sidecar.commands.load.mixture import check_mix, mix_changes, mix_text, mixed_levels
 from sidecar.commands.load.sweep_result import (
     LevelResult,
@@ -66,6 +66,9 @@ _HOW_TO_TELL: Final = (
 _WHAT_TO_CHANGE: Final = (
     "What to change depends on how this vLLM drafts, which a sweep does not know: "
     "`specdec-sidecar report` says it."
+)
+_TOO_FEW_ROUNDS: Final = (
+    f"--rounds {{}}: too few to tell a difference from chance, which takes {LEAST_BATCHES} or more"
 )
 _NO_DRAFTS: Final = "neither the replies nor vLLM's counters show any drafts"
 _INCOMPLETE: Final = (
@@ -126,11 +129,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rounds",
         type=whole(_MOST),
-        default=1,
         metavar="N",
         help=(
-            "repeat all levels; `compare` needs 4 or more to estimate how much runs differ "
-            "(default: 1)"
+            f"repeat all levels; a comparison needs {LEAST_BATCHES} or more to estimate how much "
+            f"runs differ (default: 1, with --against or --mix {LEAST_BATCHES})"
         ),
     )
     parser.add_argument(
@@ -180,6 +182,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         raise InputError("--save-against: needs --against")
 
     options = _options(arguments, with_vllm_cacert(settings, arguments.cacert))
+    if _is_comparing(arguments) and options.rounds < LEAST_BATCHES:
+        print(_TOO_FEW_ROUNDS.format(options.rounds), file=sys.stderr)
     others = () if arguments.against is None else (arguments.against,)
     result, *against = asyncio.run(_run(options, (options.url, *others)))
     comparison = _comparison_with(result, against, (arguments.against, options.url))
@@ -215,10 +219,15 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
         requests=request_options(arguments, settings),
         levels=tuple(levels),
         count=arguments.requests,
-        rounds=arguments.rounds,
+        rounds=arguments.rounds or (LEAST_BATCHES if _is_comparing(arguments) else 1),
         seconds=arguments.duration,
         settings=settings,
     )
+
+
+def _is_comparing(arguments: argparse.Namespace) -> bool:
+    """Whether the sweep itself says what differs, and not only what `compare` reads later."""
+    return arguments.against is not None or arguments.mix is not None
 
 
 async def _run(options: SweepOptions, urls: Sequence[str]) -> tuple[SweepResult, ...]:

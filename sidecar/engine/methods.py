@@ -1,28 +1,51 @@
 """What follows from vLLM's method of speculation, where the engine itself does not tell.
 
-As in the code of 0.32 (config/vllm.py, v1/spec_decode/). The plug-in reports what vLLM made of its
-options, and that comes first: such tables age. A method that is not listed is taken for one that
+As in the code of 0.32 (config/vllm.py, v1/spec_decode/); what differs by version, as in that of
+0.12.0, 0.14.1, 0.20.2, 0.27.1 and 0.32.0. The plug-in reports what vLLM made of its options, and
+that comes first: such tables age. A method that is not listed is taken for one that
 drafts token by token with a model, as most are.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
+
+Release = tuple[int, int]
 
 _NO_DRAFTER: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
 _ONE_PASS: Final = _NO_DRAFTER | {"dflash", "dspark", "medusa"}
 _CUSTOM: Final = "custom_class"
-_WITHOUT_ASYNC: Final = frozenset({"ngram", "suffix", "medusa", "mlp_speculator", _CUSTOM})
-_WITHOUT_RUNNER_V2: Final = _WITHOUT_ASYNC - {"ngram"}
+ASYNC_SCHEDULING: Final = "async scheduling"
+RUNNER_V2: Final = "model runner V2"
+# Since when vLLM decodes plainly with it by default; model runner V2 on GPUs.
+_ASYNC_FROM: Final[Release] = (0, 14)
+_RUNNER_V2_FROM: Final[Release] = (0, 27)
+# From which version on a method has it, too, None for never; others always have it. 0.27.1 has
+# neither with a draft model, and 0.32.0 has both: what is between is taken to have them.
+_ALWAYS_WITHOUT: Final[Mapping[str, Release | None]] = dict.fromkeys(
+    ("suffix", "medusa", "mlp_speculator", _CUSTOM)
+)
+_ASYNC_WITH_METHOD: Final[Mapping[str, Release | None]] = {
+    **_ALWAYS_WITHOUT,
+    "draft_model": (0, 28),
+    "ngram": (0, 33),
+}
+_RUNNER_V2_WITH_METHOD: Final[Mapping[str, Release | None]] = {
+    **_ALWAYS_WITHOUT,
+    "draft_model": (0, 28),
+    "ngram": (0, 28),
+    "ngram_gpu": (0, 28),
+}
+_ASYNC_ONLY_ON_V2: Final = "ngram"
 # With MTP: use_eagle().
 _DROP_THE_LAST_BLOCK: Final = frozenset({"eagle", "eagle3", "dflash", "dspark"})
 _SAMPLES_DRAFTS: Final = frozenset({"draft_model", "eagle", "eagle3"})
 _DFLASH2: Final = "DFlash2"
 REJECTED: Final = ("min_p", "logit_bias")
 """Sampling parameters that vLLM from 0.14 on answers with status 400 while it speculates."""
-_REJECTS_FROM: Final = (0, 14)
-_SAMPLES_FROM: Final = (0, 22)
-_OBSERVED_FROM: Final = (0, 9)  # no plug-in is loaded before
+_REJECTS_FROM: Final[Release] = (0, 14)  # pull requests 31982 and 32003
+_SAMPLES_FROM: Final[Release] = (0, 22)
+_UNTAGGED: Final = re.compile(r"v?0\.(0|1\.dev)")
 # With MTP: what vLLM 0.33 keeps a schedule for on model runner V1. Others assert a fixed K, or
 # ignore the schedule.
 _WITH_SCHEDULE: Final = frozenset({"draft_model", "eagle", "eagle3", "dflash", "ngram"})
@@ -43,6 +66,11 @@ def drafts_with_a_model(method: str | None) -> bool:
     If so, drafts do not depend on what the text repeats.
     """
     return method not in _NO_DRAFTER | {_CUSTOM}
+
+
+def needs_a_draft(method: str | None) -> bool:
+    """Whether a model other than the target drafts, so that the configuration has to name it."""
+    return drafts_with_a_model(method) and not is_mtp(method)
 
 
 def can_sample_drafts(
@@ -72,17 +100,15 @@ def offers_sampled_drafts(vllm: str | None) -> bool:
     return _is_from(_SAMPLES_FROM, vllm)
 
 
-def _is_from(release: tuple[int, int], vllm: str | None) -> bool:
+def _is_from(release: Release, vllm: str | None) -> bool:
     """Whether a version is at least ``release``, or unknown.
 
     A build from source without tags calls itself 0.1.dev1, which says nothing of its age.
     """
     numbers = re.match(r"v?(\d+)\.(\d+)", vllm or "")
-    if numbers is None:
+    if numbers is None or _UNTAGGED.match(vllm or ""):
         return True
-
-    known = (int(numbers[1]), int(numbers[2]))
-    return known >= release or known < _OBSERVED_FROM
+    return (int(numbers[1]), int(numbers[2])) >= release
 
 
 def drops_last_block(method: str | None) -> bool:
@@ -108,14 +134,31 @@ def follows_a_schedule(method: str | None, *, runner_v2: bool | None) -> bool:
     return method in _WITH_SCHEDULE or is_mtp(method)
 
 
-def given_up(method: str | None) -> tuple[str, ...]:
-    """What vLLM does without because of the method.
+def given_up(
+    method: str | None, vllm: str | None, *, runner_v2: bool | None = None
+) -> tuple[str, ...]:
+    """What this version does without because of the method, and has by default in plain decoding.
 
-    Plain decoding has it by default (0.14; 0.27, on GPUs).
+    An unknown version is taken for the latest. ``runner_v2``: whether the engine runs on model
+    runner V2; None if unknown, and then it is taken for what the version's default is on GPUs.
     """
-    missing = []
-    if method in _WITHOUT_ASYNC:
-        missing.append("async scheduling")
-    if method in _WITHOUT_RUNNER_V2:
-        missing.append("model runner V2")
-    return tuple(missing)
+    return tuple(_given_up(method or "", vllm, runner_v2=runner_v2))
+
+
+def _given_up(method: str, vllm: str | None, *, runner_v2: bool | None) -> Iterator[str]:
+    lacks_async = _lacks(_ASYNC_WITH_METHOD, method, vllm)
+    if method == _ASYNC_ONLY_ON_V2 and runner_v2 is False:
+        lacks_async = True
+    if lacks_async and _is_from(_ASYNC_FROM, vllm):
+        yield ASYNC_SCHEDULING
+
+    if _lacks(_RUNNER_V2_WITH_METHOD, method, vllm) and _is_from(_RUNNER_V2_FROM, vllm):
+        yield RUNNER_V2
+
+
+def _lacks(with_method: Mapping[str, Release | None], method: str, vllm: str | None) -> bool:
+    """Whether this version has it, by the table, not with this method."""
+    if method not in with_method:
+        return False
+    release = with_method[method]
+    return release is None or not _is_from(release, vllm)

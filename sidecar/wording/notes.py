@@ -14,7 +14,7 @@ from sidecar.analysis.findings.number_of_tokens import NumberOfTokens
 from sidecar.analysis.judgement import Basis, Judgement, Verdict
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.verdict import MARGIN
-from sidecar.engine.methods import given_up
+from sidecar.engine.methods import ASYNC_SCHEDULING, RUNNER_V2, given_up
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.numbers import duration, percent
 from sidecar.wording.speed import why_withheld
@@ -112,12 +112,13 @@ def model_notes(model: ModelReport) -> list[str]:
     has_told = any(isinstance(finding, told) for finding in model.findings)
     schedule = "" if model.advice is None or has_told else schedule_sentence(model.advice)
 
-    configured = [
-        engine.configuration for engine in model.engines if engine.speculation is not None
-    ]
+    speculating = (engine for engine in model.engines if engine.speculation is not None)
+    configured = next(speculating, None)
+    configuration = _NO_CONFIGURATION if configured is None else configured.configuration
+    vllm = None if configured is None else configured.vllm
     notes = [
         *filter(None, (note, loops_sentence(judgement.evidence), schedule)),
-        *caveats(judgement.evidence, *configured[:1]),
+        *caveats(judgement.evidence, configuration, vllm),
         *_placeholders(model),
     ]
     return [*notes, *_losing_engines(model)]
@@ -274,20 +275,28 @@ def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
     )
 
 
-def _lost(speculation: Speculation, configuration: Configuration) -> list[str]:
+def _lost(speculation: Speculation, configuration: Configuration, vllm: str | None) -> list[str]:
     """What vLLM gives up, unless the engine says that it has it."""
     has = {
-        "async scheduling": configuration.async_scheduling,
-        "model runner V2": configuration.model_runner_v2,
+        ASYNC_SCHEDULING: configuration.async_scheduling,
+        RUNNER_V2: configuration.model_runner_v2,
     }
+    lost = given_up(speculation.method, vllm, runner_v2=configuration.model_runner_v2)
     graphs = ["full CUDA graphs"] * (
         speculation.per_batch_size and configuration.model_runner_v2 is False
     )
-    return [lost for lost in given_up(speculation.method) if not has[lost]] + graphs
+    return [one for one in lost if not has[one]] + graphs
 
 
-def caveats(evidence: Evidence, configuration: Configuration = _NO_CONFIGURATION) -> Iterator[str]:
-    """Why the acceptance rate misleads, and what the method costs that drafts do not show."""
+def caveats(
+    evidence: Evidence,
+    configuration: Configuration = _NO_CONFIGURATION,
+    vllm: str | None = None,
+) -> Iterator[str]:
+    """Why the acceptance rate misleads, and what the method costs that drafts do not show.
+
+    ``vllm`` is the engine's version; an unknown one is taken for the latest.
+    """
     if evidence.speculation is None:
         return
 
@@ -298,7 +307,7 @@ def caveats(evidence: Evidence, configuration: Configuration = _NO_CONFIGURATION
     elif evidence.speedup is None and not evidence.is_ruled:
         yield _UNRULED.format(method)
 
-    if lost := _lost(evidence.speculation, configuration):
+    if lost := _lost(evidence.speculation, configuration, vllm):
         schedule = ""
         if "full CUDA graphs" in lost and evidence.has_schedule:
             schedule = " and a schedule by batch size"

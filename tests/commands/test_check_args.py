@@ -75,6 +75,8 @@ def test_a_file_of_flags_may_set_what_the_line_does_not(file):
         ),
         ("vllm serve m --draft-model d", "--draft-model has never existed in vLLM"),
         ("vllm serve m --use-v2-block-manager", "belonged to the V0 engine"),
+        ("vllm serve m --num-scheduler-steps 8", "--num-scheduler-steps belonged to the V0"),
+        ("vllm serve m --scheduler_delay_factor=0.1", "--scheduler-delay-factor belonged to the"),
         ("vllm serve m --speculative-config ngram", "not a JSON object"),
         ("vllm serve m --speculative-config", "not a JSON object"),
         ("vllm serve m --speculative-config '[1]'", "not a JSON object"),
@@ -109,6 +111,52 @@ def test_what_does_not_work_is_said_with_what_to_write(line, fault):
     assert fault in said
 
 
+EAGLE3 = '{"method": "eagle3", "model": "h", "num_speculative_tokens": 2}'
+TAKEN_APART = '{"method": "eagle3", "model": "…", "num_speculative_tokens": 3}'
+
+
+@pytest.mark.parametrize(
+    ("given", "example"),
+    [
+        (EAGLE3, EAGLE3),
+        (f'"{EAGLE3}"', EAGLE3),
+        (f"{EAGLE3} --port 1", EAGLE3),
+        ("{method: eagle3, model: h, num_speculative_tokens: 2}", TAKEN_APART),
+        ("{method: mtp}", '{"method": "mtp", "num_speculative_tokens": 3}'),
+        ("eagle3", '{"method": "ngram", "num_speculative_tokens": 3}'),
+    ],
+)
+def test_a_configuration_without_quotes_is_shown_with_them(given, example):
+    """With the method that was meant; any method if none can be read."""
+    (fault,) = found(f"vllm serve m --speculative-config {given}").faults
+    assert fault.endswith(f"put it in single quotes: --speculative-config '{example}'")
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("vllm/vllm-openai:v0.11.0", "0.11.0 (the image's tag)"),
+        ("registry:5000/vllm/vllm-openai:v0.8.5.post1", "0.8.5 (the image's tag)"),
+        ("vllm-openai-rocm:0.14", "0.14 (the image's tag)"),
+        ("vllm/vllm-openai@sha256:0123", "0.33"),
+        ("vllm/vllm-openai:latest", "0.33"),
+        ("lmcache/vllm-openai:v0.3.9", "0.33"),  # the version of LMCache
+    ],
+)
+def test_the_version_is_that_of_the_image(image, version, capsys):
+    line = f"docker run --gpus all -p 8000:8000 {image} --model m -sc.method mtp"
+
+    assert command("check", "--args", line) == 0
+    assert capsys.readouterr().out.startswith(f"vLLM {version}: nothing removed")
+
+
+def test_a_version_that_is_given_counts_more_than_the_images(capsys):
+    line = "docker run vllm/vllm-openai:v0.11.0 --model m -sc.method mtp"
+
+    assert command("check", "--args", line, "--vllm-version", "0.32") == 0
+    assert capsys.readouterr().out.startswith("vLLM 0.32: ")
+
+
 @pytest.mark.parametrize(
     ("line", "version", "fault"),
     [
@@ -140,13 +188,33 @@ def test_a_line_is_judged_by_the_version(line, version, fault):
         ({"method": "eagle3", "parallel_drafting": True}, (0, 32), None),
         ({"method": "ngram_gpu"}, (0, 32), None),
         ({"method": "suffix"}, (0, 32), "does not use async scheduling and model runner V2, which"),
-        ({"method": "suffix"}, (0, 12), None),
+        ({"method": "suffix"}, (0, 12), None),  # plain decoding has neither by default
+        ({"method": "suffix"}, (0, 20), "does not use async scheduling, which"),
+        ({"method": "suffix"}, (0, 33), "does not use async scheduling and model runner V2, which"),
+        ({"method": "ngram"}, (0, 20), "does not use async scheduling, which"),
+        ({"method": "ngram"}, (0, 27), "does not use async scheduling and model runner V2, which"),
+        ({"method": "ngram"}, (0, 32), "does not use async scheduling, which"),
+        ({"method": "ngram"}, (0, 33), None),
+        ({"method": "draft_model", "parallel_drafting": True}, (0, 20), "async scheduling, which"),
+        ({"method": "draft_model", "parallel_drafting": True}, (0, 32), None),
     ],
 )
 def test_what_a_method_gives_up_and_how_it_drafts_is_noted(keys, version, noted):
     """Beside the note on refused parameters, which vLLM 0.12 does not refuse."""
     notes = [note for note in found(config(**keys), version).notes if "status 400" not in note]
     assert [noted in note for note in notes] == ([] if noted is None else [True])
+
+
+@pytest.mark.parametrize(
+    ("version", "noted"), [((0, 8, 5), []), ((0, 13), []), ((0, 14), [0]), ((0, 33), [0])]
+)
+def test_parameters_are_refused_from_0_14_on(version, noted):
+    """An old version is as well known as a new one."""
+    line = config(method="eagle3", draft_sample_method="probabilistic")
+    notes = found(line, version).notes
+
+    assert [at for at, note in enumerate(notes) if "status 400" in note] == noted
+    assert any("draft_sample_method" in note for note in notes) == (version >= (0, 22))
 
 
 @pytest.mark.parametrize(("version", "known"), [((0, 33, 1), True), ((0, 34), False)])

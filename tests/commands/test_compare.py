@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sidecar.commands.distributions import confidence_factor
-from sidecar.commands.load.comparison import compare, comparison_text
+from sidecar.commands.load.comparison import compare, comparison_text, gate
+from sidecar.commands.load.conclusion import rounds_needed
+from sidecar.commands.load.metrics import Interval
 from sidecar.commands.load.sweep_result import encode
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_level, sweep_of
@@ -86,10 +88,22 @@ def test_it_concludes_on_acceptance_time_and_price():
 
     assert re.match(rf"acceptance: 4.% became 7.% \(\+..%\) at {level}$", acceptance)
     assert re.match(
-        rf"time: saves .+ ms ± .+ ms per token \(3. ms became 2. ms \(-2.%\)\) at {level}$", time
+        rf"time: saves .+ ms ± .+ ms per token \(3.\.. ms became 2.\.. ms \(-2.%\)\) at {level}$",
+        time,
     )
     assert price.startswith("price: no clear loss in time to first token, requests a second")
     assert others == []
+
+
+def test_a_price_in_time_has_its_unit():
+    """As exact as in the table, so that the percentage can be checked."""
+    pair = (sweep_of(generated_level(1)), sweep_of(generated_level(2, ttft=0.09)))
+    price = compared(*pair).conclusions[2]
+    before, after, change = re.match(
+        r"price: time to first token: ([\d.]+) ms became ([\d.]+) ms \(\+(\d+)%\) at ", price
+    ).groups()
+
+    assert 100 * (float(after) / float(before) - 1) == pytest.approx(float(change), abs=1)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +187,7 @@ def test_nothing_is_claimed_from_one_round():
         "fewer than 4 rounds are not enough to compare speed: sweep with --rounds 8"
     )
     assert (shown(comparison), comparison.result) == ([], "insufficient_data")
-    assert re.match(r"time: not tested \(10 ms and 20 ms per token\) at temperature 0", time)
+    assert re.match(r"time: not tested \(10\.. ms and 20\.. ms per token\) at temperature 0", time)
     assert (price, others) == ("price: not tested", [])
 
 
@@ -203,7 +217,7 @@ def test_a_metric_that_was_not_measured_is_not_called_the_same():
     _, one, *_ = compared(sweep_of(timed), sweep_of(untimed)).conclusions
 
     assert neither == f"time: not measured at {level}"
-    assert one == f"time: measured on one side only (10 ms and - per token) at {level}"
+    assert one == f"time: measured on one side only (10.2 ms and - per token) at {level}"
 
 
 def test_acceptance_without_an_error_says_what_it_needs():
@@ -457,6 +471,61 @@ def test_the_exit_code_says_whether_a_slowdown_is_within_the_limit(
 
     assert command("compare", *files, "--fail-if-slower", limit) == code
     assert capsys.readouterr().err.startswith(f"--fail-if-slower: {reason}")
+
+
+def test_a_change_that_is_clear_only_as_a_ratio_is_not_decided_either():
+    """Its difference has an error of its own, which rounds shrink as well."""
+    pair = [sweep_of(generated_level(seed)) for seed in (1, 2)]
+    one = replace(
+        of("TPOT P50", compared(*pair)),
+        change=Interval(-0.4, 0.3),
+        difference=Interval(-0.010, 0.015),
+        effect=None,
+    )
+
+    assert list(rounds_needed([one], 8, 0.03).values()) == [10]
+
+
+def failing(change, error, limit=0.05, metric="tokens/s", rounds=8):
+    """The gate's code and lines on a level of which only this is known."""
+    pair = [sweep_of(generated_level(seed)) for seed in (1, 2)]
+    comparison = compared(*pair)
+    one = replace(
+        of(metric, comparison),
+        change=Interval(change, error),
+        difference=None,
+        effect="slower" if error else None,
+    )
+    return gate(replace(comparison, changes=(one,), rounds=rounds), limit)
+
+
+def test_the_gate_fails_only_on_what_is_slower_by_the_limit_at_the_least():
+    """Slower for certain, but perhaps by less than the limit, is not decided."""
+    level = "tokens/s at temperature 0, concurrency 4"
+    undecided = (
+        f"{level}: a slowdown of 5.0% cannot be ruled out (10.8% ± 6.7%): about 3 more rounds"
+        " would decide it"
+    )
+
+    assert failing(-0.108, 0.067) == (3, [undecided])
+    assert failing(-0.12, 0.067) == (
+        1,
+        [f"{level} is slower by 12.0% ± 6.7%, at least 5.3%; the limit is 5.0%"],
+    )
+
+
+def test_the_gate_says_how_many_more_rounds_would_decide_and_where_none_would():
+    """For each metric that it checks; without an error, rounds are not what decides it alone."""
+    undecided = {
+        ("TTFT P50", 0.01, 0.08): ": about 24 more rounds would decide it",
+        ("TPOT P50", 0.0501, 0.08): ": too close to the limit for rounds to decide it",
+        ("TTFT P50", 0.01, None): " (1.0%, unknown error)",
+    }
+    for (metric, change, error), end in undecided.items():
+        code, (line,) = failing(change, error, metric=metric)
+
+        assert code == 3
+        assert line.endswith(end)
 
 
 @pytest.mark.parametrize(

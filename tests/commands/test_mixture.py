@@ -52,9 +52,9 @@ def test_each_load_has_each_temperature_alone_and_all_together():
     ]
 
 
-def generated_mix(seed, *, slower=1.0, requests=64, rounds=8):
+def generated_mix(seed, *, slower=1.0, requests=64, rounds=8, slowdowns=None):
     """The first temperature takes so much longer in the mix; the second does not."""
-    slowdowns = drifting(seed, rounds)
+    slowdowns = slowdowns or drifting(seed, rounds)
     same = {"requests": requests, "rounds": rounds, "slowdowns": slowdowns, "k": 1}
     alone = [
         replace(
@@ -78,6 +78,16 @@ def clear(seed, **given):
     return [
         one.level.temperature for one in changes if one.change is not None and one.change.is_clear
     ]
+
+
+def test_the_change_follows_from_the_two_times_beside_it():
+    """However much rounds scatter."""
+    slowdowns = [1 + number / 2 for number in range(8)]
+    for one in mix_changes(generated_mix(1, requests=1600, slowdowns=slowdowns, slower=1.2)):
+        ratio = one.mixed.value / one.alone.value
+
+        assert one.change.error is not None
+        assert one.change.value == pytest.approx(ratio - 1)
 
 
 @pytest.mark.slow
@@ -127,6 +137,9 @@ def test_the_text_says_who_waits_for_whom():
     nothing = r"the mix makes no clear difference to the median time per token \([+-]\d.\d% ± .+%\)"
     assert re.fullmatch(f"temperature 0, concurrency 4: {longer}", sentence)
     assert re.fullmatch(f"temperature 1, concurrency 4: {nothing}", other)
+    assert lines[-2] == (
+        "Times beside an error are means of the rounds' own; others are of all requests."
+    )
     assert lines[-1] == (
         "P99 and the gap need 200 requests of a temperature, and their errors as many in each "
         "round; every error needs 4 rounds."
@@ -193,10 +206,14 @@ async def test_the_command_measures_only_the_mix_unless_temperatures_are_given(f
     async with simulated() as vllm:
         code, out, err = await finished(
             *("sweep", "--url", vllm.url, "--mix", "0:1,1:1", "--concurrency", "2"),
-            *("--requests", "8", "--max-tokens", "8"),
+            *("--requests", "8", "--max-tokens", "8", "--rounds", "1"),
         )
     assert code == 0, err
-    begun = [line.split(" (")[0] for line in err.splitlines()]
+    warning, *lines = err.splitlines()
+    begun = [line.split(" (")[0] for line in lines]
+
+    # It says so before it begins, not after minutes of measuring.
+    assert warning == "--rounds 1: too few to tell a difference from chance, which takes 4 or more"
 
     assert begun == [
         "measuring temperature 0 of 0:1,1:1 alone, concurrency 2",

@@ -483,6 +483,7 @@ def test_a_head_shares_the_targets_embedding(model, planned):
         "target's share of memory",
         "draft's longest context",
         "draft's share of memory",
+        "KV tokens lost to the draft",
     ]
 
 
@@ -564,7 +565,79 @@ def test_the_text_has_the_memory_the_cache_the_rules_and_the_verdict(capsys):
     assert any(line[:6] == ["draft", "to", "target", "1:8.8", "1:8", "to"] for line in lines)
     assert any("an acceptance rate of 23%." in " ".join(line) for line in lines)
     assert any("quantize the draft first" in " ".join(line) for line in lines)
-    assert lines[-1] == ["verdict:", "good"]
+    assert lines[-2] == ["verdict:", "doubtful"]
+    assert " ".join(lines[-1]).startswith("the draft costs 42% of the KV tokens (30 requests of")
+
+
+def test_the_verdict_says_how_much_of_the_kv_cache_the_draft_takes(planned):
+    """Up to a third, which is our own limit; a head takes a fraction of it."""
+    pair = ("--target", "70b", "--target-precision", "int8", *SHAPES, "--gpu", "h200", "--gpus", 2)
+    head = planned(*pair, "--draft", "1b", "--draft-kv", "1x8x128", "--method", "eagle3")
+    draft = planned(*pair, "--draft", "8b", "--draft-kv", "32x8x128")
+
+    for plan, is_met, verdict in ((head, True, "good"), (draft, False, "doubtful")):
+        (loss,) = [rule for rule in plan["rules"] if rule["name"] == "KV tokens lost to the draft"]
+        tokens = [plan[room]["tokens"] for room in ("room", "plain_room")]
+        assert loss["found"] == f"{1 - tokens[0] / tokens[1]:.1%}"
+        assert loss["source"] == "our own limit, not measured"
+        assert (loss["met"], plan["verdict"]) == (is_met, verdict)
+    assert "once the cache is full, only a speedup of 1.5 serves as many" in loss["remedy"]
+
+
+QWEN3_30B = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "vocab_size": 151936,
+}
+QWEN3_SMALL = {
+    "model_type": "qwen3",
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}
+
+
+def test_a_mixture_of_experts_is_compared_by_what_a_token_passes(model, planned):
+    """Its card says 30.5 billion parameters, of which 3.3 are active."""
+    draft = model("small", QWEN3_SMALL)
+    arguments = ("--draft", draft, "--gpu", "h200", "--context", 8192)
+    plan = planned("--target", model("moe", QWEN3_30B), *arguments)
+    (ratio,) = [rule for rule in plan["rules"] if rule["name"] == "draft to target"]
+    target = plan["deployment"]["target"]
+
+    assert target["parameters"] / 1e9 == pytest.approx(30.5, abs=0.1)
+    assert target["active_parameters"] / 1e9 == pytest.approx(3.35, abs=0.05)
+    assert ratio["found"] == "1:5.6"
+    assert "(1:5.6 of active parameters) is large" in ratio["remedy"]
+    assert [rule["met"] for rule in plan["rules"] if rule["name"] == "family"] == [True]
+    (cost,) = [note for note in plan["notes"] if note.startswith("at light load")]
+    assert "about 0.18 of a target step" in cost
+    assert "the experts that verification adds to a step" in cost
+
+
+@pytest.mark.parametrize("chosen", [None, 0, 129, [8, 8]])
+def test_a_mixture_of_unknown_experts_per_token_has_no_ratio_and_no_cost(model, planned, chosen):
+    target = model("moe", QWEN3_30B | {"num_experts_per_tok": chosen})
+    draft = model("small", QWEN3_SMALL)
+    plan = planned("--target", target, "--draft", draft, "--gpu", "h200", "--context", 8192)
+
+    assert plan["deployment"]["target"]["active_parameters"] is None
+    assert "draft to target" not in [rule["name"] for rule in plan["rules"]]
+    assert not [note for note in plan["notes"] if note.startswith("at light load")]
+    assert any(note.startswith("what a draft token costs is not known") for note in plan["notes"])
 
 
 def test_without_the_shape_of_a_cache_there_are_no_tokens(capsys):

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from sidecar.commands.load.comparison import compare
 from sidecar.commands.load.sweep_result import read_saved
 from sidecar.demo.scheduler import SimulatorOptions
 from tests.commands.commands_tools import command
-from tests.commands.sweep_tools import generated_pair
+from tests.commands.sweep_tools import generated_level, generated_pair, sweep_of
 from tests.demo.http_vllm import HttpVllm
 
 NULL_PAIRS = 1000
@@ -56,6 +57,38 @@ def test_a_difference_below_one_percent_is_not_claimed_however_clear():
         assert (effects["TPOT P50"], effects["tokens/s"]) == (None, None)
 
 
+def slowed(level, factors):
+    """The level on a server that takes so many times as long in each round."""
+    rounds = []
+    for part, factor in zip(level.rounds, factors, strict=True):
+        samples = [
+            one._replace(ttft=factor * one.ttft, tpot=factor * one.tpot) for one in part.samples
+        ]
+        rounds.append(replace(part, samples=tuple(samples), seconds=factor * part.seconds))
+    return replace(level, rounds=tuple(rounds))
+
+
+def uneven_pair():
+    """Two servers that took turns, of which the first is up to 4.5 times as slow by the round."""
+    before = slowed(generated_level(1), [1 + number / 2 for number in range(8)])
+    after = slowed(generated_level(2), [3] * 8)
+    return [replace(sweep_of(level), turns="same") for level in (before, after)]
+
+
+def test_a_change_follows_from_the_two_numbers_beside_it_however_rounds_scatter():
+    """A mean of the rounds' ratios would be another number than the ratio of what is shown."""
+    changes = compare(*uneven_pair(), names=("A", "B")).changes
+    speeds = [one for one in changes if one.metric in ("TTFT P50", "TPOT P50", "tokens/s")]
+
+    assert len(speeds) == 3
+    for one in speeds:
+        before = one.before.value
+        after = one.after.value
+
+        assert one.change.value == pytest.approx(after / before - 1)
+        assert one.difference.value == pytest.approx(after - before)
+
+
 @pytest.mark.slow
 async def test_two_servers_take_turns_and_are_compared_at_once_or_later(finished, tmp_path, capsys):
     """The saved files give the same comparison, since they know that they took turns."""
@@ -87,6 +120,21 @@ async def test_two_servers_take_turns_and_are_compared_at_once_or_later(finished
     assert set(unnamed) <= set(out.splitlines())
 
 
+def test_what_the_numbers_are_is_said_where_servers_took_turns():
+    """They are not those of the table above, which is over all requests."""
+    note = (
+        "but for acceptance and length, numbers with an error are means of the rounds' own;"
+        " all others are of all requests"
+    )
+
+    for pair, is_said in (
+        (generated_pair(1), True),
+        (generated_pair(1, in_turns=False), False),
+        (generated_pair(1, rounds=3), False),
+    ):
+        assert (note in compare(*pair, names=("A", "B")).notes) == is_said
+
+
 async def test_json_has_the_comparison(finished):
     fast = SimulatorOptions(speed=8)
     async with HttpVllm(fast) as one, HttpVllm(fast) as other:
@@ -97,6 +145,11 @@ async def test_json_has_the_comparison(finished):
         )
     assert code == 0, err
     document = json.loads(out)
+
+    # It says so before it begins, not after minutes of measuring.
+    assert err.splitlines()[0] == (
+        "--rounds 1: too few to tell a difference from chance, which takes 4 or more"
+    )
     assert document["comparison"]["result"] == "insufficient_data"
     assert (document["comparison"]["before"], document["comparison"]["after"]) == urls
 
@@ -132,10 +185,26 @@ async def test_beside_a_vllm_without_speculation_time_decides_and_not_the_accept
         code, out, err = await finished(
             *("sweep", "--url", one.url, "--against", against.url, "--temperatures", "0"),
             *("--concurrency", "8", "--requests", "24", "--max-tokens", "8", "--json"),
+            *("--rounds", "1"),
         )
 
     assert code == 0, err
     assert [level["verdict"] for level in json.loads(out)["levels"]] == [verdict]
+
+
+@pytest.mark.slow
+async def test_servers_in_turns_have_four_rounds_unless_told_otherwise(finished):
+    """The fewest that give a difference an error."""
+    fast = SimulatorOptions(speed=8)
+    async with HttpVllm(fast) as one, HttpVllm(fast) as other:
+        code, out, err = await finished(
+            *("sweep", "--url", one.url, "--against", other.url, "--temperatures", "0", "--json"),
+            *("--concurrency", "4", "--requests", "4", "--max-tokens", "1"),
+        )
+
+    assert code == 0, err
+    assert json.loads(out)["comparison"]["rounds"] == 4
+    assert "too few" not in err
 
 
 async def test_a_server_that_cannot_be_reached_is_named(finished):

@@ -136,7 +136,7 @@ def test_the_cache_of_other_models_is_as_vllms_own_code_divides_it():
 
     for (name, given), (_, tokens) in zip(CACHES.items(), answers, strict=True):
         precision, batched, layers = given
-        shape = ModelShape(name=name, parameters=1, layers=tuple(layers))
+        shape = ModelShape(name=name, parameters=1, active_parameters=1, layers=tuple(layers))
         options = CacheOptions(precision=precision, block_size=16, in_flight=batched)
         cache = cache_of([(shape, 1)], options)
         assert cache.tokens(BYTES, CONTEXT_OF_CACHES) == pytest.approx(tokens, rel=0.005), name

@@ -103,6 +103,7 @@ def speedup(plain, speculating):
     return times.read()
 
 
+@pytest.mark.slow
 def test_random_halves_differ_as_the_stated_error_predicts():
     """Half of the data differs from all of it by the half's error / sqrt(2).
 

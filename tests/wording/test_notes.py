@@ -222,7 +222,7 @@ def test_advice_says_what_to_set_and_why(direction, tokens, rest, sentences):
         (ADAPTIVE, ["Verification is adaptive: "]),
         (
             Speculation("ngram", 3),
-            ["token by token, and method ngram does not", f"{GIVEN_UP}, which"],
+            ["token by token, and method ngram does not"],
         ),
         (
             Speculation("suffix", 3),
@@ -237,8 +237,28 @@ def test_caveats_say_what_misleads_and_what_the_method_costs(speculation, words)
 
 
 def test_a_known_speedup_needs_no_baseline():
-    (given_up,) = caveats(Evidence(speculation=Speculation("ngram", 3), speedup=faster(1.2)))
-    assert given_up.startswith("With method ngram, vLLM does not use async scheduling")
+    (given_up,) = caveats(Evidence(speculation=Speculation("suffix", 3), speedup=faster(1.2)))
+    assert given_up.startswith("With method suffix, vLLM does not use async scheduling")
+
+
+@pytest.mark.parametrize(
+    ("method", "vllm", "runner_v2", "lost"),
+    [
+        ("ngram", "0.32.0", None, "async scheduling, which"),
+        ("ngram", "0.33.0", None, None),
+        ("ngram", "0.33.0", False, "async scheduling, which"),
+        ("suffix", "0.20.2", False, "async scheduling, which"),
+        ("suffix", "0.12.0", False, None),
+        ("draft_model", "0.27.1", None, "async scheduling and model runner V2, which"),
+        ("draft_model", "0.32.0", None, None),
+    ],
+)
+def test_what_a_method_costs_depends_on_the_version(method, vllm, runner_v2, lost):
+    """What plain decoding of that version does not have by default is not given up."""
+    evidence = Evidence(speculation=Speculation(method, 3), speedup=faster(1.2))
+    sentences = list(caveats(evidence, Configuration(model_runner_v2=runner_v2), vllm))
+
+    assert [lost in sentence for sentence in sentences] == ([] if lost is None else [True])
 
 
 def test_what_the_engine_says_it_has_is_not_given_up_and_a_schedule_costs_full_cuda_graphs():

@@ -7,13 +7,15 @@ from typing import Final
 
 from sidecar.analysis.checklist.traffic import MOST, Traffic
 from sidecar.engine.methods import (
+    ASYNC_SCHEDULING,
+    RUNNER_V2,
     can_sample_drafts,
     drafts_by_token,
     drafts_with_a_model,
     given_up,
     offers_sampled_drafts,
 )
-from sidecar.requests.messages import Configuration, Hello
+from sidecar.requests.messages import Hello
 
 HEAD_MODEL: Final = "YOUR-EAGLE3-HEAD"
 DRAFT_MODEL: Final = "YOUR-DRAFT-MODEL"
@@ -61,7 +63,6 @@ def candidates(traffic: Traffic, tokens: int, hello: Hello | None) -> Iterator[C
     version; without one it is taken for the latest.
     """
     vllm = hello.vllm if hello is not None else None
-    configuration = hello.configuration if hello is not None else Configuration()
     are_sampled = traffic.hot >= _SAMPLES and offers_sampled_drafts(vllm)
     repeats = max(traffic.structured, traffic.long_prompts) >= _REPEATS
 
@@ -70,11 +71,11 @@ def candidates(traffic: Traffic, tokens: int, hello: Hello | None) -> Iterator[C
         _EAGLE3,
         Reason.GUESSES_BEST,
         {"model": HEAD_MODEL, **drafted, **_sampled(_EAGLE3, are_sampled=are_sampled)},
-        configuration,
+        hello,
     )
     if repeats and traffic.hot < MOST:
         options = {"num_speculative_tokens": _SUFFIX_TOKENS}
-        yield _candidate(_SUFFIX, Reason.REPEATS, options, configuration)
+        yield _candidate(_SUFFIX, Reason.REPEATS, options, hello)
         yield head
     else:
         yield head
@@ -82,7 +83,7 @@ def candidates(traffic: Traffic, tokens: int, hello: Hello | None) -> Iterator[C
             _DRAFT,
             Reason.NO_HEAD,
             {"model": DRAFT_MODEL, **drafted, **_sampled(_DRAFT, are_sampled=are_sampled)},
-            configuration,
+            hello,
         )
 
 
@@ -93,22 +94,24 @@ def _sampled(method: str, *, are_sampled: bool) -> dict[str, str]:
 
 
 def _candidate(
-    method: str, reason: Reason, options: Mapping[str, str | int], configuration: Configuration
+    method: str, reason: Reason, options: Mapping[str, str | int], hello: Hello | None
 ) -> Candidate:
     return Candidate(
         method=method,
         reason=reason,
         options={"method": method, **options},
-        gives_up=_given_up(method, configuration),
+        gives_up=() if hello is None else _given_up(method, hello),
         is_ruled=drafts_by_token(method, in_parallel=False),
         has_model=drafts_with_a_model(method),
     )
 
 
-def _given_up(method: str, configuration: Configuration) -> tuple[str, ...]:
+def _given_up(method: str, hello: Hello) -> tuple[str, ...]:
     """What the engine has now, and not with the method."""
+    configuration = hello.configuration
     has = {
-        "async scheduling": configuration.async_scheduling,
-        "model runner V2": configuration.model_runner_v2,
+        ASYNC_SCHEDULING: configuration.async_scheduling,
+        RUNNER_V2: configuration.model_runner_v2,
     }
-    return tuple(lost for lost in given_up(method) if has[lost])
+    lost = given_up(method, hello.vllm, runner_v2=configuration.model_runner_v2)
+    return tuple(one for one in lost if has[one])

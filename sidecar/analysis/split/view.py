@@ -73,6 +73,11 @@ class EngineView:
         """The rest of its configuration, to judge by; all unknown while nothing is confirmed."""
         return self.confirmed.configuration if self.confirmed is not None else Configuration()
 
+    @property
+    def vllm(self) -> str | None:
+        """The version of its vLLM; None while nothing is confirmed."""
+        return self.confirmed.vllm if self.confirmed is not None else None
+
 
 _NOTHING_KNOWN = EngineView()
 

@@ -18,6 +18,9 @@ from sidecar.commands.load.conclusion import (
     Effect,
     MetricChange,
     conclusions,
+    is_out_of_reach,
+    more_rounds,
+    rounds_for_difference,
     rounds_needed,
 )
 from sidecar.commands.load.metrics import (
@@ -29,9 +32,8 @@ from sidecar.commands.load.metrics import (
     estimate,
     gains_from,
     least_size,
+    means_in_turns,
     paired,
-    paired_change,
-    paired_difference,
     relative_change,
     without_error,
 )
@@ -40,7 +42,7 @@ from sidecar.commands.load.sweep_result import (
     SweepLevel,
     SweepResult,
 )
-from sidecar.wording.numbers import aligned, latency
+from sidecar.wording.numbers import aligned, counted, latency
 
 _CONFIDENCE: Final = 0.95  # probability that none of the claimed differences is spurious
 # Relative; smaller differences are not claimed, since a machine may drift between two sweeps. Of
@@ -82,6 +84,7 @@ class Comparison:
 
     before: str
     after: str
+    rounds: int  # of the level and sweep with the fewest; 0 without levels
     result: Result
     changes: tuple[MetricChange, ...]  # level by level
     same_requests: bool
@@ -127,22 +130,24 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
 
     before_name, after_name = names
     smallest = _SMALLEST_IN_TURNS if in_turns else _SMALLEST
-    more_rounds = rounds_needed(changes, _fewest_rounds(pairs), smallest)
-    concluded = tuple(conclusions(changes, more_rounds)) if pairs else (_nothing(before, after),)
+    rounds = _fewest_rounds(pairs)
+    needed = rounds_needed(changes, rounds, smallest)
+    concluded = tuple(conclusions(changes, needed)) if pairs else (_nothing(before, after),)
     return Comparison(
         before=before_name,
         after=after_name,
+        rounds=rounds,
         result=_result(changes),
         changes=changes,
         same_requests=not unlike,
         gains_from=gains,
-        more_rounds=more_rounds,
+        more_rounds=needed,
         conclusions=concluded,
         left_out=(
             *_left_out(before_name, first, second),
             *_left_out(after_name, second, first),
         ),
-        notes=tuple(_notes(before, after, pairs, changes)),
+        notes=tuple(_notes(before, after, pairs, changes, in_turns=in_turns)),
     )
 
 
@@ -241,11 +246,14 @@ def _speeds(metric: str, pair: _Pair, confidence: float) -> _Compared:
 
 
 def _speeds_in_turns(metric: str, pair: _Pair, confidence: float) -> _Compared:
-    """By how the rounds' own changes differ."""
-    before, after, separate, _ = _speeds(metric, pair, confidence)
+    """The means of the rounds' values; of few rounds, from all requests without an error."""
     rounds = paired(_by_round(metric, pair.before), _by_round(metric, pair.after))
-    change = paired_change(rounds, confidence) or without_error(separate)
-    return _Compared(before, after, change, paired_difference(rounds, confidence))
+    means = means_in_turns(rounds, confidence)
+    if means is not None:
+        return _Compared(*means)
+
+    before, after, change, _ = _speeds(metric, pair, confidence)
+    return _Compared(before, after, without_error(change), None)
 
 
 def _effect(
@@ -336,7 +344,14 @@ def _notes(
     after: SweepResult,
     pairs: Sequence[_Pair],
     changes: Sequence[MetricChange],
+    *,
+    in_turns: bool,
 ) -> Iterator[str]:
+    if in_turns and _fewest_rounds(pairs) >= LEAST_BATCHES:
+        yield (
+            "but for acceptance and length, numbers with an error are means of the rounds' own; "
+            "all others are of all requests"
+        )
     if before.model != after.model:
         yield f"the model names differ: {before.model} and {after.model}"
     reasons = ", ".join(_other_requests(before, after))
@@ -418,8 +433,8 @@ def _row(one: MetricChange) -> Sequence[str]:
 def gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
     """The exit code, and the reasons for it.
 
-    A reason is a level that is clearly slower by ``limit`` or more, or one where that cannot be
-    ruled out. Checks medians and throughput, whose errors need the fewest requests.
+    A reason is a level that is slower by ``limit`` or more over its whole interval, or one where
+    that cannot be ruled out. Checks medians and throughput, whose errors need the fewest requests.
     """
     failed: list[str] = []
     undecided: list[str] = []
@@ -431,18 +446,46 @@ def gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
         if one.change is None or one.metric not in _MEDIANS:
             continue
 
-        slowdown = -one.change.value if one.metric == _TOKENS else one.change.value
         where = f"{one.metric} at {one.level}"
-        if one.effect == "slower" and slowdown >= limit:
-            failed.append(f"{where} is slower by {slowdown:.1%}; the limit is {limit:.1%}")
-        elif one.change.error is None or slowdown + one.change.error >= limit:
-            bound = "unknown"
-            if one.change.error is not None:
-                bound = f"up to {slowdown + one.change.error:.1%}"
-            undecided.append(f"{where}: a slowdown of {limit:.1%} cannot be ruled out ({bound})")
+        slowdown = _slowdown(one.metric, one.change)
+        shown = _shown(slowdown)
+        error = slowdown.error
+        if error is None:
+            undecided.append(f"{where}: a slowdown of {limit:.1%} cannot be ruled out ({shown})")
+        elif one.effect == "slower" and slowdown.value - error >= limit:
+            least = slowdown.value - error
+            failed.append(
+                f"{where} is slower by {shown}, at least {least:.1%}; the limit is {limit:.1%}"
+            )
+        elif slowdown.value + error >= limit:
+            more = more_rounds(comparison.rounds, error, abs(slowdown.value - limit))
+            if slowdown.value > limit:
+                more = max(more, rounds_for_difference(one, comparison.rounds))
+            undecided.append(
+                f"{where}: a slowdown of {limit:.1%} cannot be ruled out ({shown}){_advice(more)}"
+            )
 
     if failed:
         return 1, failed
     if undecided:
         return 3, undecided
     return 0, []
+
+
+def _slowdown(metric: str, change: Interval) -> Interval:
+    """How much slower it became: the change of a time, the fall of a throughput."""
+    return Interval(-change.value, change.error) if metric == _TOKENS else change
+
+
+def _shown(slowdown: Interval) -> str:
+    error = ", unknown error" if slowdown.error is None else f" ± {slowdown.error:.1%}"
+    return f"{slowdown.value:.1%}{error}"
+
+
+def _advice(more: int) -> str:
+    """How many more rounds would decide; empty if rounds are not what is missing."""
+    if not more:
+        return ""
+    if is_out_of_reach(more):
+        return ": too close to the limit for rounds to decide it"
+    return f": about {counted(more, 'more round')} would decide it"

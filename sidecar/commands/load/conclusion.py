@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from sidecar.commands.load.metrics import METRICS, Interval
 from sidecar.commands.load.sweep_result import SweepLevel
-from sidecar.wording.numbers import counted, latency, percent
+from sidecar.wording.numbers import counted, latency, milliseconds, percent
 
 ACCEPTED: Final = ("acceptance", "length")
 TPOT: Final = "TPOT P50"
@@ -65,8 +65,9 @@ def rounds_needed(
     """By level, how many more rounds would decide whether a token takes less time.
 
     The error falls with the square root of their number. A change above ``smallest`` is decided
-    once its error is below it, a smaller one once ``smallest`` can be ruled out. A level that is
-    decided is absent, and so is one whose error is not known.
+    once its error is below it, and that of the difference below that, a smaller one once
+    ``smallest`` can be ruled out. A level that is decided is absent, and so is one whose error is
+    not known.
     """
     needed = {}
     for one in changes:
@@ -77,16 +78,40 @@ def rounds_needed(
 
         size = abs(one.change.value)
         target = size if size > smallest else smallest - size
-        if one.change.error <= target:
-            continue
-        total = rounds * (one.change.error / target) ** 2 if target else float(_MOST_ROUNDS)
-        needed[str(one.level)] = min(ceil(total), _MOST_ROUNDS) - rounds
+        more = more_rounds(rounds, one.change.error, target)
+        if size > smallest:
+            more = max(more, rounds_for_difference(one, rounds))
+        needed[str(one.level)] = more
 
     return {level: more for level, more in needed.items() if more > 0}
 
 
+def more_rounds(rounds: int, error: float, target: float) -> int:
+    """How many rounds beyond these shrink the error to ``target``; 0 if it is small enough.
+
+    At most ``_MOST_ROUNDS`` in total: see ``is_out_of_reach``.
+    """
+    if error <= target:
+        return 0
+
+    total = rounds * (error / target) ** 2 if target else float(_MOST_ROUNDS)
+    return max(min(ceil(total), _MOST_ROUNDS) - rounds, 0)
+
+
+def rounds_for_difference(one: MetricChange, rounds: int) -> int:
+    """How many more rounds would make the difference clear; 0 if it is, or has no error."""
+    if one.difference is None or one.difference.error is None:
+        return 0
+    return more_rounds(rounds, one.difference.error, abs(one.difference.value))
+
+
+def is_out_of_reach(rounds: int) -> bool:
+    """Whether so many more rounds are too many to advise."""
+    return rounds >= _MOST_ROUNDS // 2
+
+
 def _undecided(level: str, rounds: int) -> str:
-    if rounds >= _MOST_ROUNDS // 2:
+    if is_out_of_reach(rounds):
         return (
             f"time at {level} is not decided, and the difference is too small for this machine to"
             " show it"
@@ -120,17 +145,18 @@ def _tokens_per_step(one: MetricChange) -> str:
 
 def _time_per_token(one: MetricChange) -> str:
     if one.difference is None:
-        return _moved(one, _latency, " per token")
+        return _moved(one, _milliseconds, " per token")
     size = f"{latency(abs(one.difference.value))} ± {latency(one.difference.error or 0.0)}"
     if one.effect is None:
         sign = "-" if one.difference.value < 0 else ""
         return f"no clear difference per token ({sign}{size})"
     verb = "saves" if one.effect == "faster" else "costs"
-    return f"{verb} {size} per token ({_moved(one, _latency)})"
+    return f"{verb} {size} per token ({_moved(one, _milliseconds)})"
 
 
-def _latency(seconds: float | None) -> str:
-    return "-" if seconds is None else latency(seconds)
+def _milliseconds(seconds: float | None) -> str:
+    """As exact as in the table, so that a change follows from the numbers beside it."""
+    return "-" if seconds is None else f"{milliseconds(seconds)} ms"
 
 
 def _moved(one: MetricChange, show: Callable[[float | None], str], unit: str = "") -> str:
@@ -167,7 +193,7 @@ def _price(by_metric: Mapping[str, Sequence[MetricChange]]) -> str:
         if any(one.difference is not None for one in changes):
             tested.append(name)
 
-        show = METRICS[metric].shown
+        show = _milliseconds if metric == TTFT else METRICS[metric].shown
         worse += [
             f"{name}: {_moved(one, show)} at {one.level}" for one in changes if _is_worse(one)
         ]

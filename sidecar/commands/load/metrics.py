@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, stdev
-from typing import Final
+from typing import Final, NamedTuple
 
 from sidecar.analysis.distributions import quantile
 from sidecar.commands.distributions import confidence_factor
@@ -55,8 +55,13 @@ def estimate(
     if len(known) < LEAST_BATCHES:
         return Interval(whole)
 
-    factor = confidence_factor(confidence, len(known) - 1)
-    return Interval(whole, factor * stdev(known) / math.sqrt(len(known)))
+    return Interval(whole, _error(known, confidence))
+
+
+def _error(parts: Sequence[float], confidence: float) -> float:
+    """Half the width of the confidence interval of the parts' mean."""
+    factor = confidence_factor(confidence, len(parts) - 1)
+    return factor * stdev(parts) / math.sqrt(len(parts))
 
 
 def relative_change(before: Interval | None, after: Interval | None) -> Interval | None:
@@ -93,34 +98,53 @@ def paired(before: Iterable[float | None], after: Iterable[float | None]) -> Rou
     return list(zip(before, after, strict=False))
 
 
-def paired_change(rounds: Rounds, confidence: float) -> Interval | None:
-    """After / before - 1: the geometric mean of the rounds' own ratios, with its error.
+class InTurns(NamedTuple):
+    """A metric on both sides of servers that took turns, as the means of the rounds' values.
 
-    What slows both servers down in a round leaves its ratio as it is. None with fewer than
-    ``LEAST_BATCHES`` ratios.
+    ``change`` is after / before - 1, None if ``before`` is 0; ``difference`` is after - before.
     """
-    ratios = [math.log(new / old) for old, new in rounds if old and new]
-    if len(ratios) < LEAST_BATCHES:
-        return None
 
-    mean = estimate(fmean(ratios), ratios, confidence)
-    if mean is None or mean.error is None:
-        return None
-
-    change = math.expm1(mean.value)
-    return Interval(change, (1 + change) * math.expm1(mean.error))
+    before: Interval
+    after: Interval
+    change: Interval | None
+    difference: Interval
 
 
-def paired_difference(rounds: Rounds, confidence: float) -> Interval | None:
-    """After - before: the mean of the rounds' own differences, with its error.
+def means_in_turns(rounds: Rounds, confidence: float) -> InTurns | None:
+    """The means of both sides, with errors that follow from how the rounds differ.
 
-    None with fewer than ``LEAST_BATCHES`` differences.
+    What slows both servers down in a round leaves its share of the change's error as it is. None
+    with fewer than ``LEAST_BATCHES`` rounds that both have.
     """
-    gaps = [new - old for old, new in rounds if old is not None and new is not None]
-    if len(gaps) < LEAST_BATCHES:
+    known = [(old, new) for old, new in rounds if old is not None and new is not None]
+    if len(known) < LEAST_BATCHES:
         return None
 
-    return estimate(fmean(gaps), gaps, confidence)
+    before = _mean([old for old, _ in known], confidence)
+    after = _mean([new for _, new in known], confidence)
+    return InTurns(
+        before,
+        after,
+        _ratio_of_means(known, before.value, after.value, confidence),
+        _mean([new - old for old, new in known], confidence),
+    )
+
+
+def _mean(values: Sequence[float], confidence: float) -> Interval:
+    mean = fmean(values)
+    return Interval(mean, _error(values, confidence))
+
+
+def _ratio_of_means(
+    rounds: Sequence[tuple[float, float]], before: float, after: float, confidence: float
+) -> Interval | None:
+    """After / before - 1, with its error to first order (Cochran, Sampling Techniques, 2.11)."""
+    if before <= 0:
+        return None
+
+    ratio = after / before
+    residuals = [(new - ratio * old) / before for old, new in rounds]
+    return Interval(ratio - 1, _error(residuals, confidence))
 
 
 def gains_from(token: Interval, first: Interval) -> tuple[int, int, int] | None:

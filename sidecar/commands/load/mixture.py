@@ -14,8 +14,8 @@ from sidecar.commands.load.metrics import (
     Interval,
     estimate,
     least_size,
+    means_in_turns,
     paired,
-    paired_change,
     relative_change,
     without_error,
 )
@@ -95,13 +95,20 @@ def _changes(result: SweepResult, confidence: float) -> Iterator[MixChange]:
 
         company = _only(level.temperature, mixed)
         for metric in (_MEDIAN.name, _TAIL.name, _GAP):
-            before = _interval(metric, alone, confidence)
-            after = _interval(metric, company, confidence)
-            rounds = paired(_by_round(metric, alone), _by_round(metric, company))
-            change = paired_change(rounds, confidence)
-            if change is None:
-                change = without_error(relative_change(before, after))
-            yield MixChange(level, metric, before, after, change)
+            yield _change(metric, alone, company, confidence)
+
+
+def _change(metric: str, alone: LevelResult, company: LevelResult, confidence: float) -> MixChange:
+    """From the means of the rounds' values; of few rounds, from all requests without an error."""
+    rounds = paired(_by_round(metric, alone), _by_round(metric, company))
+    means = means_in_turns(rounds, confidence)
+    if means is not None:
+        return MixChange(alone.level, metric, means.before, means.after, means.change)
+
+    before = _interval(metric, alone, confidence)
+    after = _interval(metric, company, confidence)
+    change = without_error(relative_change(before, after))
+    return MixChange(alone.level, metric, before, after, change)
 
 
 def _only(temperature: float, mixed: LevelResult) -> LevelResult:
@@ -156,6 +163,8 @@ def mix_text(changes: Sequence[MixChange]) -> Iterator[str]:
         if one.metric == _MEDIAN.name and one.change is not None:
             yield f"{_named(one.level)}: {_sentence(one.change)}"
 
+    if any(one.change is not None and one.change.error is not None for one in changes):
+        yield "Times beside an error are means of the rounds' own; others are of all requests."
     if any(one.change is None or one.change.error is None for one in changes):
         yield (
             f"P99 and the gap need {_least_requests(_GAP)} requests of a temperature, and their "

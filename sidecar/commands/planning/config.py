@@ -64,6 +64,7 @@ def read_model(path: Path, precision: str | None, method: str | None) -> ModelSh
     model = ModelShape(
         name=str(folder),
         parameters=size.head(method) if _is_head(method) else size.whole(),
+        active_parameters=size.head(method) if _is_head(method) else size.active(),
         embedded=size.head_output(method) if _is_head(method) else size.embeddings(),
         precision=precision or stored or UNQUANTIZED,
         file_bytes=_file_bytes(folder) if precision in (None, stored) else None,
@@ -247,10 +248,12 @@ def _with_mtp(target: ModelShape, size: Parameters, config: ModelFields) -> Mode
         return target
 
     cached = (replace(_attention(config), count=count), *_indexer(config, count))
+    active = size.active_mtp_layer()
     mtp = replace(
         target,
         name="MTP layers of the target",
         parameters=count * size.mtp_layer(),
+        active_parameters=None if active is None else count * active,
         embedded=0.0,
         file_bytes=None,
         layers=cached if target.layers else (),

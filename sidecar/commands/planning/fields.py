@@ -151,6 +151,16 @@ class ModelFields(BaseModel):
     experts: int | None = _named(
         "num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"
     )
+    # A list has a number for each layer, which is not known here.
+    experts_per_token: int | list[int] | None = _named(
+        "num_experts_per_tok",
+        "num_experts_per_token",
+        "experts_per_token",
+        "top_k_experts",
+        "moe_top_k",
+        "moe_topk",
+        "moe_k",
+    )
     moe_intermediate_size: int | None = None
     moe_latent_size: PositiveInt | None = None
     shared_experts: int | None = _named(
@@ -189,6 +199,15 @@ class ModelFields(BaseModel):
         if self.attn_output_gate is not None:
             return self.attn_output_gate
         return (self.model_type or "").startswith(_GATED_ATTENTION)
+
+    @property
+    def idle_experts(self) -> int | None:
+        """The experts of a layer that a token does not pass; None if no field says it."""
+        chosen = self.experts_per_token
+        experts = self.experts or 0
+        if not isinstance(chosen, int) or not 0 < chosen <= experts:
+            return None
+        return experts - chosen
 
     @property
     def number_of_shared_experts(self) -> int:

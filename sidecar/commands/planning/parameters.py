@@ -24,10 +24,30 @@ class Parameters:
         """All of the model, without layers for multi-token prediction."""
         return self.embeddings() + sum(self._layer(layer) for layer in self.layers)
 
+    def active(self) -> float | None:
+        """Those that one token passes: of a layer's experts, the ones that are chosen for it.
+
+        None if no field says how many these are.
+        """
+        with_experts = sum(layer.feed_forward == "experts" for layer in self.layers)
+        if not with_experts:
+            return self.whole()
+
+        idle = self.fields.idle_experts
+        return None if idle is None else self.whole() - with_experts * idle * self._expert()
+
     def embeddings(self) -> float:
         """The embedding and the output matrix, which may be one."""
         matrices = 1 if self.fields.tie_word_embeddings else 2
         return float(matrices * self.fields.vocab_size * self.fields.hidden_size)
+
+    def active_mtp_layer(self) -> float | None:
+        """As ``active``, of a layer for multi-token prediction."""
+        if not self.fields.experts:
+            return self.mtp_layer()
+
+        idle = self.fields.idle_experts
+        return None if idle is None else self.mtp_layer() - idle * self._expert()
 
     def mtp_layer(self) -> float:
         """A layer of the target, and the matrix that joins its two inputs."""
@@ -103,11 +123,16 @@ class Parameters:
         width = fields.moe_intermediate_size or fields.intermediate_size
         shared = fields.number_of_shared_experts * (fields.shared_expert_width or width)
         number = fields.experts or 0
+        router = number * fields.hidden_size
+        always = self._matrices() * shared * fields.hidden_size
+        return number * self._expert() + always + router
+
+    def _expert(self) -> float:
+        """One of the experts among which the router chooses."""
+        fields = self.fields
+        width = fields.moe_intermediate_size or fields.intermediate_size
         input_width = fields.moe_latent_size or fields.hidden_size
-        routed = number * width * input_width
-        return float(
-            self._matrices() * (routed + shared * fields.hidden_size) + number * fields.hidden_size
-        )
+        return float(self._matrices() * width * input_width)
 
     def _matrices(self) -> int:
         """Those of a feed-forward network: a squared ReLU has no gate."""

@@ -41,7 +41,7 @@ def make_plan(deployment: Deployment, serving: Serving) -> Plan:
     if deployment.draft is not None:
         plain = room(deployment.without_draft(), serving.context)
 
-    rules = tuple(checked_rules(deployment, serving, known))
+    rules = tuple(checked_rules(deployment, serving, known, plain))
     verdict = plan_verdict(rules)
     starts = verdict != "impossible"
     is_only_short_of_memory = not known.fits and sum(rule.is_refusal for rule in rules) == 1

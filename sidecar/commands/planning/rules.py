@@ -12,8 +12,10 @@ PlanVerdict = Literal["good", "doubtful", "impossible"]
 _LARGEST_TARGET: Final = 0.70  # of all memory
 _LARGEST_DRAFT: Final = 0.15
 _RATIOS: Final = (8, 12)
+_LARGEST_LOSS: Final = 1 / 3  # of the tokens that the KV cache holds
 _GUIDE: Final = "deployment guides, not measured here"
 _VLLM: Final = "vLLM refuses to start otherwise"
+_OWN: Final = "our own limit, not measured"
 _ARITHMETIC: Final = "arithmetic"
 _VERIFICATION: Final = "drafts are compared by token id"
 _RUNNER_V1: Final = "vLLM's model runner V1"
@@ -44,10 +46,12 @@ def plan_verdict(rules: Sequence[RuleOfThumb]) -> PlanVerdict:
     return "good" if all(rule.met for rule in rules) else "doubtful"
 
 
-def checked_rules(deployment: Deployment, serving: Serving, room: Room) -> Iterator[RuleOfThumb]:
+def checked_rules(
+    deployment: Deployment, serving: Serving, room: Room, plain: Room | None
+) -> Iterator[RuleOfThumb]:
     """What vLLM wants, and rules of thumb for memory and for a draft model's pairing.
 
-    Shares are of all memory.
+    Shares are of all memory. ``plain`` is the room without the draft, None if there is no draft.
     """
     yield _cache_rule(room)
     yield from _limits(deployment, serving)
@@ -74,8 +78,10 @@ def checked_rules(deployment: Deployment, serving: Serving, room: Room) -> Itera
         share <= _LARGEST_DRAFT,
         f"the draft takes {share:.0%} of the memory: quantize it or use a smaller one",
     )
+    if plain is not None:
+        yield from _loss(room, plain)
     if serving.method == "draft_model":
-        yield _ratio(deployment.target, deployment.draft)
+        yield from _ratio(deployment.target, deployment.draft)
         yield from _alike(deployment.target, deployment.draft)
 
 
@@ -173,20 +179,53 @@ def _draft_context(draft: ModelShape, serving: Serving) -> Iterator[RuleOfThumb]
     )
 
 
-def _ratio(target: ModelShape, draft: ModelShape) -> RuleOfThumb:
+def _loss(room: Room, plain: Room) -> Iterator[RuleOfThumb]:
+    """Whether the draft leaves enough of the KV cache, where its tokens are known.
+
+    With a full cache throughput is in proportion to what fits, so that a loss of a third takes a
+    speedup of 1.5 to serve as many requests as before.
+    """
+    if not room.tokens or not plain.tokens:
+        return
+
+    loss = 1 - room.tokens / plain.tokens
+    speedup = plain.tokens / room.tokens
+    yield RuleOfThumb(
+        "KV tokens lost to the draft",
+        f"{loss:.1%}",
+        f"at most {_LARGEST_LOSS:.0%}",
+        _OWN,
+        loss <= _LARGEST_LOSS,
+        f"the draft costs {loss:.0%} of the KV tokens ({plain.requests} requests of the whole"
+        f" context become {room.requests}): once the cache is full, only a speedup of"
+        f" {speedup:.2g} serves as many; use a smaller or quantized draft, or a head",
+    )
+
+
+def _ratio(target: ModelShape, draft: ModelShape) -> Iterator[RuleOfThumb]:
+    """How much smaller the draft is, by the parameters that a token passes, if these are known."""
+    if target.active_billions is None or draft.active_billions is None:
+        return
+
     least, most = _RATIOS
-    ratio = target.billions / draft.billions
+    ratio = target.active_billions / draft.active_billions
+    of_what = ""
+    whole = "the target"
+    if target.is_moe or draft.is_moe:
+        of_what = " of active parameters"
+        whole = "the target's active parameters"
+
     advice = "is small, so its acceptance rate may be low: measure it with `specdec-sidecar sweep`"
     if ratio < least:
-        advice = f"is large, so drafting takes long: use one of 1/{least} to 1/{most} of the target"
+        advice = f"is large, so drafting takes long: use one of 1/{least} to 1/{most} of {whole}"
 
-    return RuleOfThumb(
+    yield RuleOfThumb(
         "draft to target",
         f"1:{ratio:.1f}",
         f"1:{least} to 1:{most}",
         _GUIDE,
         least <= ratio <= most,
-        f"the draft (1:{ratio:.1f}) {advice}",
+        f"the draft (1:{ratio:.1f}{of_what}) {advice}",
     )
 
 
@@ -198,7 +237,7 @@ def _alike(target: ModelShape, draft: ModelShape) -> Iterator[RuleOfThumb]:
             f"{target.family}, {draft.family}",
             "the same",
             _GUIDE,
-            target.family == draft.family,
+            _base(target.family) == _base(draft.family),
             "the models are of different families, which often accept less of each other's tokens",
         )
     if target.vocabulary is not None and draft.vocabulary is not None:
@@ -222,6 +261,11 @@ def _alike(target: ModelShape, draft: ModelShape) -> Iterator[RuleOfThumb]:
             same,
             "the same id means different tokens: almost nothing would be accepted",
         )
+
+
+def _base(family: str) -> str:
+    """A family without its mixtures of experts, whose dense models are of the same: qwen3_moe."""
+    return family.removesuffix("_text").removesuffix("_moe")
 
 
 def remarks(deployment: Deployment, serving: Serving) -> Iterator[str]:
@@ -324,16 +368,35 @@ def _pair_remarks(target: ModelShape, draft: ModelShape) -> Iterator[str]:
         "1:8 to 1:12 is a habit, not a law: vLLM's own benchmark used 1:140 and won at low load. "
         "A smaller draft costs less, and less of it is accepted: measure which is better"
     )
-    # Decoding at light load is bound by reading the weights. With K tokens a step takes as long as
-    # 1 + c K plain ones, so the acceptance rate (1 + c K - 1) / K = c breaks even.
-    cost = draft.weights_gb / target.weights_gb
-    yield (
-        f"at light load a draft token takes about {cost:.2g} of a target step, so K tokens break "
-        f"even at a length of 1 + {cost:.2g} K, an acceptance rate of {cost:.0%}. "
-        "Load raises that: it is a lower bound, not a forecast"
-    )
+    yield _cost(target, draft)
     if BYTES[target.precision] < BYTES[draft.precision]:
         yield (
             f"the target is at {target.precision} and the draft at {draft.precision}: quantize the "
             "draft first, as its errors cost acceptance but never quality, or use one for both"
         )
+
+
+def _cost(target: ModelShape, draft: ModelShape) -> str:
+    """What acceptance rate breaks even at light load.
+
+    Decoding is bound by reading the weights then. With K tokens a step takes as long as 1 + c K
+    plain ones, so the acceptance rate (1 + c K - 1) / K = c breaks even.
+    """
+    if target.active_gb is None or draft.active_gb is None:
+        return (
+            "what a draft token costs is not known: it follows from the experts per token of a "
+            "mixture of experts (MoE), which config.json does not name. Measure it with "
+            "`specdec-sidecar sweep`"
+        )
+
+    cost = draft.active_gb / target.active_gb
+    raises = "Load raises that"
+    if target.is_by_hand:
+        raises = "For a mixture of experts (MoE), name its config.json. Load raises that"
+    elif target.is_moe:
+        raises = "Load raises that, and so do the experts that verification adds to a step"
+    return (
+        f"at light load a draft token takes about {cost:.2g} of a target step, so K tokens break "
+        f"even at a length of 1 + {cost:.2g} K, an acceptance rate of {cost:.0%}. "
+        f"{raises}: it is a lower bound, not a forecast"
+    )

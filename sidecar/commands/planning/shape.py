@@ -75,15 +75,18 @@ class ModelShape:
 
     ``name`` is its folder, empty if it was given by its size. ``parameters`` are all of them,
     ``embedded`` those of the embedding and the output matrix, which a quantization leaves at 16
-    bits; 0 if the model was given by its size. ``file_bytes`` is the size of the weights on disk,
-    None if they are not there or ``precision`` is not that of the files. ``file_precision`` is
-    that, None if unknown. ``layers`` are empty if the KV cache is unknown. ``heads`` are those of
-    attention. They, ``family``, ``vocabulary`` and ``tokenizer`` (a digest) are None if unknown.
-    ``notes`` say what is not counted. ``has_weights`` is whether vLLM can load it from its folder.
+    bits; 0 if the model was given by its size. ``active_parameters`` are those that one token
+    passes, fewer than all in a mixture of experts (MoE); None if that is not known. ``file_bytes``
+    is the size of the weights on disk, None if they are not there or ``precision`` is not that of
+    the files. ``file_precision`` is that, None if unknown. ``layers`` are empty if the KV cache is
+    unknown. ``heads`` are those of attention. They, ``family``, ``vocabulary`` and ``tokenizer`` (a
+    digest) are None if unknown. ``notes`` say what is not counted. ``has_weights`` is whether vLLM
+    can load it from its folder.
     """
 
     name: str
     parameters: float
+    active_parameters: float | None
     embedded: float = 0.0
     precision: str = UNQUANTIZED
     file_bytes: int | None = None
@@ -131,12 +134,36 @@ class ModelShape:
         return self.parameters / 1e9
 
     @property
+    def is_moe(self) -> bool:
+        """Whether a token passes only some of the parameters."""
+        return self.active_parameters != self.parameters
+
+    @property
+    def active_billions(self) -> float | None:
+        """The parameters that one token passes in 10^9; None if they are not known."""
+        return None if self.active_parameters is None else self.active_parameters / 1e9
+
+    @property
+    def active_gb(self) -> float | None:
+        """The weights that a decoding step of one token reads in GB; None if they are not known.
+
+        They are calculated for a mixture of experts, since files do not say which are active.
+        """
+        if self.active_parameters is None:
+            return None
+        return self._size_gb(self.active_parameters) if self.is_moe else self.weights_gb
+
+    @property
     def weights_gb(self) -> float:
         """The weights of the whole model in GB of 10^9 bytes."""
         if self.file_bytes is not None:
             return self.file_bytes / 1e9
 
+        return self._size_gb(self.parameters)
+
+    def _size_gb(self, parameters: float) -> float:
+        """What so many of its parameters take, all the embedded ones among them."""
         size = BYTES[self.precision]
         embedding_size = max(size, BYTES[UNQUANTIZED])
-        quantized = self.parameters - self.embedded
+        quantized = parameters - self.embedded
         return (quantized * size + self.embedded * embedding_size) / 1e9

@@ -88,7 +88,10 @@ def _about(model: ModelShape) -> str:
     size = f"{model.billions:.4g}B"
     if model.billions < 1:
         size = f"{model.parameters / 1e6:.4g}M"
-    return f"{size} {model.precision}"
+    about = f"{size} {model.precision}"
+    if not model.is_moe or model.active_billions is None:
+        return about
+    return f"{about}, {model.active_billions:.3g}B active"
 
 
 def _cache(plan: Plan) -> list[str]:

@@ -3,6 +3,7 @@
 What vLLM itself rejects at its start, with a message that says what to write, is left to vLLM.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +15,7 @@ from sidecar.engine.methods import (
     can_sample_drafts,
     follows_a_schedule,
     given_up,
+    needs_a_draft,
     offers_sampled_drafts,
     rejects_parameters,
 )
@@ -32,8 +34,9 @@ _NO_SAMPLED_DRAFTS: Final = {
 
 _NOT_JSON: Final = (
     "--speculative-config is not a JSON object; in a shell, put it in single quotes: "
-    '--speculative-config \'{"method": "ngram", "num_speculative_tokens": 3}\''
+    "--speculative-config '{}'"
 )
+_EXAMPLE_METHOD: Final = "ngram"
 _NO_METRICS: Final = (
     "--disable-log-stats hides vLLM's metrics, so nothing can be monitored; remove it"
 )
@@ -69,7 +72,7 @@ def line_findings(line: ServeLine, version: Version) -> LineFindings:
 
 def _faults(line: ServeLine, version: Version) -> Iterator[str]:
     if line.config is None:
-        yield _NOT_JSON
+        yield _NOT_JSON.format(line.unquoted or _example(line.mentioned or _EXAMPLE_METHOD))
 
     yield from obsolete(line, version)
     if line.keys.get(_SCHEDULE) is not None:
@@ -84,6 +87,14 @@ def _faults(line: ServeLine, version: Version) -> Iterator[str]:
 
     if "--disable-log-stats" in line.flags:
         yield _NO_METRICS
+
+
+def _example(method: str) -> str:
+    """What ``--speculative-config`` may look like with a method."""
+    options: dict[str, str | int] = {"method": method}
+    if needs_a_draft(method):
+        options["model"] = "…"
+    return json.dumps(options | {"num_speculative_tokens": 3}, ensure_ascii=False)
 
 
 def _schedule_faults(line: ServeLine, version: Version) -> Iterator[str]:
@@ -121,10 +132,10 @@ def _notes(line: ServeLine, version: Version) -> Iterator[str]:
             yield _OFF
         return
 
-    if not rejects_parameters(shown(version)):
-        return
-    yield f"vLLM rejects requests with {' or '.join(REJECTED)} (status 400) while it speculates"
-    lost = given_up(line.method)
+    if rejects_parameters(shown(version)):
+        yield f"vLLM rejects requests with {' or '.join(REJECTED)} (status 400) while it speculates"
+
+    lost = given_up(line.method, shown(version))
     if lost:
         yield (
             f"with method {line.method}, vLLM does not use {' and '.join(lost)}, which it uses by "

@@ -1,7 +1,8 @@
 """Flags, keys and methods of speculation that vLLM no longer has or never had, and what to write.
 
 The sources are vLLM's own: pull requests 15466 (the flags of V0, removed on 2025-03-31) and 35060
-(disable_by_batch_size), issue 52258 (max_model_len), and the code of 0.32. Where a text says
+(disable_by_batch_size), 22138 (multi-step scheduling), issue 52258 (max_model_len), and the code of
+0.12.0, which has none of V0's flags, and of 0.32. Where a text says
 "about", the exact version is not known.
 """
 
@@ -55,7 +56,21 @@ OBSOLETE: Final = (
     ),
     Obsolete(
         "belonged to the V0 engine, which was removed in about 0.10",
-        dict.fromkeys(("--use-v2-block-manager", "--spec-decoding-acceptance-method"), "remove it"),
+        dict.fromkeys(
+            (
+                "--use-v2-block-manager",
+                "--spec-decoding-acceptance-method",
+                "--typical-acceptance-sampler-posterior-threshold",
+                "--typical-acceptance-sampler-posterior-alpha",
+                "--disable-logprobs-during-spec-decoding",
+                "--num-lookahead-slots",
+                "--num-scheduler-steps",
+                "--multi-step-stream-outputs",
+                "--scheduler-delay-factor",
+                "--preemption-mode",
+            ),
+            "remove it",
+        ),
         since=(0, 10),
     ),
     Obsolete(

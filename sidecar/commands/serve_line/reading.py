@@ -1,8 +1,9 @@
 """What a command line of vLLM says of speculation."""
 
 import json
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -10,6 +11,12 @@ from typing import Any, Final
 from sidecar.errors import InputError
 
 _CONFIG: Final = ("--speculative-config", "-sc")
+_UNQUOTED: Final = re.compile(r"(?:--speculative[-_]config|-sc)[=\s]\s*[\"']?(?=\{)")
+_METHOD: Final = re.compile(r"\bmethod\b\W+(\w+)")
+# An image of vLLM and its tag, such as vllm/vllm-openai:v0.11.0. Some builders' own images have
+# this name too, with tags that are not vLLM's version.
+_IMAGE: Final = re.compile(r"(?:^|/)vllm-openai[\w.-]*:v?(\d+\.\d+(?:\.\d+)?)", re.ASCII)
+_OTHER_BUILDERS: Final = ("lmcache/",)
 # Flags of vLLM that set one key each (0.32, engine/arg_utils.py, ``create_speculative_config``).
 _KEYS: Final = {
     "--spec-method": "method",
@@ -23,11 +30,17 @@ class ServeLine:
     """The flags of a command line, each with the word that follows it, which may be the next flag.
 
     ``config`` is what ``--speculative-config`` and its like say, empty if nothing does, None if it
-    is not a JSON object.
+    is not a JSON object. ``unquoted`` is then the JSON object that the text has there, None if it
+    has none, and ``mentioned`` the method that is named there, if any.
+
+    ``image_version`` is the version in the tag of vLLM's image, None if no image is named.
     """
 
     flags: Mapping[str, str]
     config: Mapping[str, Any] | None
+    unquoted: str | None = None
+    mentioned: str | None = None
+    image_version: str | None = None
 
     @property
     def keys(self) -> Mapping[str, Any]:
@@ -77,7 +90,37 @@ def read_line(text: str) -> ServeLine:
         elif flag.startswith("-"):
             flags[flag] = value
 
-    return ServeLine(flags, config)
+    image_version = _image_version(words)
+    if config is not None:
+        return ServeLine(flags, config, image_version=image_version)
+
+    unquoted, mentioned = _unread(text)
+    return ServeLine(flags, None, unquoted, mentioned, image_version)
+
+
+def _image_version(words: Sequence[str]) -> str | None:
+    """The version in the tag of the first image of vLLM."""
+    for word in words:
+        match = _IMAGE.search(word)
+        if match is not None and not any(builder in word for builder in _OTHER_BUILDERS):
+            return match[1]
+    return None
+
+
+def _unread(text: str) -> tuple[str | None, str | None]:
+    """The JSON object that a shell would have taken apart, and the method that is named in it."""
+    start = _UNQUOTED.search(text)
+    if start is None:
+        return None, None
+
+    given = text[start.end() :]
+    method = _METHOD.search(given.partition("}")[0])
+    named = None if method is None else method[1]
+    try:
+        _, end = json.JSONDecoder().raw_decode(given)
+    except (ValueError, RecursionError):
+        return None, named
+    return given[:end], named
 
 
 def _json_value(text: str) -> Any:

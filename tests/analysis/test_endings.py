@@ -353,7 +353,8 @@ def test_a_vllm_that_restarts_with_another_draft_is_compared_with_its_past():
     pod.poll(snap(drafts=0), start=pod.at)
     minutes(pod, 5, loops=8)
 
-    assert pod.model().engines[0].speculation == other
+    (engine,) = pod.model().engines
+    assert (engine.speculation, engine.vllm) == (other, "0.32.0")
     assert found(pod) == {"looping": True}
 
 

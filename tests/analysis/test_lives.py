@@ -269,6 +269,7 @@ def test_a_split_that_does_not_add_up_is_withheld_until_vllm_restarts(server, wa
     assert coverage(server) == HALF.ratio
     engine = server.engines()[EngineKey("m", "0")]
     assert (engine.speculation, engine.said) == (None, EAGLE), "shown, but not judged by"
+    assert engine.vllm is None
     assert server.model().judgement.is_known
     plugin.close()
     server.poll(snap(drafts=1200), start=process)

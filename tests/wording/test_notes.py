@@ -274,6 +274,17 @@ def test_what_the_engine_says_it_has_is_not_given_up_and_a_schedule_costs_full_c
     assert list(caveats(Evidence(speculation=Speculation("eagle", 3)), runs)) == []
 
 
+@pytest.mark.parametrize(("vllm", "given_up"), [("0.32.0", 1), ("0.33.0", 0)])
+def test_what_the_method_costs_follows_from_the_engines_own_version(vllm, given_up):
+    """As its plug-in says it."""
+    speculation = Speculation("ngram", 3)
+    judged = judgement(Verdict.NET_POSITIVE, 0.8, speculation=speculation)
+    one = engine(speculation=speculation, vllm=vllm)
+
+    notes = model_notes(model(engines=(one,), judgement=judged))
+    assert len([note for note in notes if "method ngram, vLLM does not use" in note]) == given_up
+
+
 def losing(index, rate, speedup=None):
     evidence = Evidence(window=window(rate), speedup=speedup and faster(speedup))
     by_time = speedup is not None

@@ -55,6 +55,7 @@ def stalls(*, has_heartbeat, shows_cache):
     return True in found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("has_heartbeat", "shows_cache", "expected"),
     [(True, False, False), (False, True, False), (False, False, True)],

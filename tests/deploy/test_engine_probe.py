@@ -145,7 +145,7 @@ async def test_whatever_else_answers_fails_open(probe, answer):
 async def test_an_answer_that_trickles_fails_open(probe):
     """A byte every 0.2 seconds, without an end, to http and https alike."""
 
-    async def trickle(_reader, writer):
+    async def trickle(reader, writer):
         writer.write(b"HTTP/1.1 503 Service Unavailable\r\nX-Padding: ")
         with suppress(ConnectionError):
             while True:
@@ -153,8 +153,17 @@ async def test_an_answer_that_trickles_fails_open(probe):
                 await writer.drain()
                 await asyncio.sleep(0.2)
 
-    server = await asyncio.start_server(trickle, "127.0.0.1", 0)
+    answers = []
+    server = await asyncio.start_server(
+        lambda *streams: answers.append((asyncio.create_task(trickle(*streams)), streams[1])),
+        "127.0.0.1",
+        0,
+    )
     async with server:
-        port = server.sockets[0].getsockname()[1]
+        succeeded = await probe(server.sockets[0].getsockname()[1])
+        for task, writer in answers:
+            task.cancel()
+            writer.transport.abort()
+        await asyncio.gather(*(task for task, _ in answers), return_exceptions=True)
 
-        assert await probe(port)
+    assert succeeded

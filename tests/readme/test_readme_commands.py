@@ -70,6 +70,15 @@ async def world(tmp_path, folder, *, busy):
         }
 
 
+def ends_of(line):
+    """The exit codes that a shown command may end with here."""
+    if line.startswith("make run"):
+        return {-signal.SIGTERM}  # make itself ends by the signal that ends what it has started
+    if " baseline " in line:
+        return {0, 3}  # 3: the file is written, and so short a time does not tell all
+    return {0}
+
+
 async def start(line, vllm, tmp_path, folder):
     environment = {
         **os.environ,
@@ -132,8 +141,6 @@ async def test_command_works(line, tmp_path, folder):
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
-    # make itself ends by the signal that ends what it has started.
-    ended = -signal.SIGTERM if line.startswith("make run") else 0
-    assert process.returncode == ended, f"{shlex.join(adapted.split())}\n{output}"
+    assert process.returncode in ends_of(line), f"{shlex.join(adapted.split())}\n{output}"
     assert "Traceback" not in output
     assert (RUNS in output) == (" run" in line and "make demo" not in line)

@@ -257,6 +257,7 @@ def test_a_file_that_holds_no_password_is_refused_without_showing_it(capsys, tmp
     assert capsys.readouterr().err == f"{file}: expected one line with NAME:PASSWORD\n"
 
 
+@pytest.mark.slow
 async def test_a_certificate_is_verified_by_an_authority_of_ones_own(
     capsys, authority, finished, program
 ):

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
 from sidecar.commands.outputs.homogeneity import FEWEST, Homogeneity, homogeneity, total
 from sidecar.commands.outputs.replies import Tokens
@@ -25,6 +25,12 @@ FALSE_ALARMS: Final = 0.05
 _POOLED: Final = FALSE_ALARMS / 2
 _EACH: Final = FALSE_ALARMS / 4  # for all positions, and for all prompts
 _REACHED: Final = 0.05  # share of the outputs that are so long
+
+
+_Key = TypeVar("_Key")
+_Item = TypeVar("_Item")
+Pair: TypeAlias = tuple[Sequence[_Item], Sequence[_Item]]
+"""What is compared, of both servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,7 @@ def compare_sampled(
         *(Place(prompt, None, p) for prompt, p in _below(_limit(by_prompt), by_prompt)),
     ]
 
+    reached = _reached(prompts)
     is_first = any(place.position == 1 for place in places)
     return SampledComparison(
         prompts=len(one),
@@ -103,7 +110,7 @@ def compare_sampled(
         noticeable_at={
             position: node.noticeable(limit)
             for position, node in sorted(by_position.items())
-            if position > 1 and _is_reached(position, prompts)
+            if 1 < position <= reached
         },
         differs=pooled.p < _POOLED or bool(places),
         first_differs=is_first,
@@ -125,13 +132,10 @@ def _longest(first: Sequence[Tokens], second: Sequence[Tokens]) -> int:
     return max(map(len, (*first, *second)), default=0)
 
 
-def _is_reached(
-    position: int, prompts: Iterable[tuple[Sequence[Tokens], Sequence[Tokens]]]
-) -> bool:
-    """Whether so many outputs are as long that a fault there matters."""
-    lengths = [len(tokens) for outputs in prompts for tokens in chain(*outputs)]
-    reached = sum(length >= position for length in lengths)
-    return reached >= _REACHED * len(lengths)
+def _reached(prompts: Iterable[Pair[Tokens]]) -> int:
+    """The last position that so many outputs reach that a fault there matters."""
+    lengths = sorted(len(tokens) for outputs in prompts for tokens in chain(*outputs))
+    return lengths[int((1 - _REACHED) * len(lengths))] if lengths else 0
 
 
 def _tree(
@@ -144,21 +148,14 @@ def _tree(
         return
     yield position, homogeneity(_counts(followers), _counts(others))
 
-    rare: tuple[list[Tokens], list[Tokens]] = [], []
-    for token in followers.keys() | others.keys():
-        alike = followers[token], others[token]
-        if _is_common(alike, (first, second)):
-            yield from _tree(*alike, position + 1)
-            continue
-        for together, outputs in zip(rare, alike, strict=True):
-            together.extend(outputs)
-
-    yield from _tree(*rare, position + 1)
+    common, rare = _common_and_rare(followers, others, (first, second))
+    for alike in (*common, rare):
+        yield from _tree(*alike, position + 1)
 
 
-def _by_token(outputs: Iterable[Tokens], position: int) -> defaultdict[int, list[Tokens]]:
+def _by_token(outputs: Iterable[Tokens], position: int) -> Mapping[int, list[Tokens]]:
     """The outputs by what they have at a position; without those that have ended."""
-    found: defaultdict[int, list[Tokens]] = defaultdict(list)
+    found: dict[int, list[Tokens]] = defaultdict(list)
     for tokens in outputs:
         if len(tokens) >= position:
             found[tokens[position - 1]].append(tokens)
@@ -174,40 +171,43 @@ def _at(position: int, first: Sequence[Tokens], second: Sequence[Tokens]) -> Hom
     followers = _by_beginning(first, position)
     others = _by_beginning(second, position)
 
-    contexts = []
-    rare: tuple[list[int], list[int]] = [], []
-    for beginning in followers.keys() | others.keys():
-        alike = followers[beginning], others[beginning]
-        if _is_common(alike, (first, second)):
-            contexts.append(alike)
-            continue
-        for together, tokens in zip(rare, alike, strict=True):
-            together.extend(tokens)
-
-    return total(homogeneity(Counter(own), Counter(its)) for own, its in (*contexts, rare))
+    common, rare = _common_and_rare(followers, others, (first, second))
+    return total(homogeneity(Counter(own), Counter(its)) for own, its in (*common, rare))
 
 
-def _by_beginning(outputs: Iterable[Tokens], position: int) -> defaultdict[Tokens, list[int]]:
+def _by_beginning(outputs: Iterable[Tokens], position: int) -> Mapping[Tokens, list[int]]:
     """The tokens at a position by all that precedes them."""
-    found: defaultdict[Tokens, list[int]] = defaultdict(list)
+    found: dict[Tokens, list[int]] = defaultdict(list)
     for tokens in outputs:
         if len(tokens) >= position:
             found[tokens[: position - 1]].append(tokens[position - 1])
     return found
 
 
-def _is_common(
-    alike: tuple[Sequence[object], Sequence[object]],
-    outputs: tuple[Sequence[Tokens], Sequence[Tokens]],
-) -> bool:
-    """Whether those ``alike`` are so many of all ``outputs`` that they are compared by themselves.
+def _common_and_rare(
+    followers: Mapping[_Key, Sequence[_Item]],
+    others: Mapping[_Key, Sequence[_Item]],
+    outputs: Pair[Tokens],
+) -> tuple[list[Pair[_Item]], Pair[_Item]]:
+    """Of both servers: those that are alike and many enough to be compared, and all the rest.
 
-    That depends on how many both servers have together: what one of them has must not decide what
-    is compared with what.
+    Whether they are enough of all ``outputs`` depends on how many both have together: what one of
+    them has must not decide what is compared with what.
     """
     sizes = [len(those) for those in outputs]
     smaller = min(sizes) / sum(sizes)
-    return sum(map(len, alike)) * smaller >= 2 * FEWEST
+
+    common = []
+    rare: tuple[list[_Item], list[_Item]] = [], []
+    for key in followers.keys() | others.keys():
+        alike = followers.get(key, ()), others.get(key, ())
+        if sum(map(len, alike)) * smaller >= 2 * FEWEST:
+            common.append(alike)
+            continue
+        for together, items in zip(rare, alike, strict=True):
+            together.extend(items)
+
+    return common, rare
 
 
 def samples_for(comparison: SampledComparison, difference: float) -> int | None:

@@ -326,10 +326,12 @@ def _document(plan: Plan) -> dict[str, Any]:
         "logits_gb",
         "kv_gb",
     )
+
     models = {
         name: None if model is None else asdict(model) | {"weights_gb": model.weights_gb}
         for name, model in (("target", deployment.target), ("draft", deployment.draft))
     }
     about = {name: getattr(deployment, name) for name in calculated} | {"fits": plan.room.fits}
+
     rules = [asdict(rule) | {"remedy": None if rule.met else rule.remedy} for rule in plan.rules]
     return asdict(plan) | {"deployment": asdict(deployment) | models | about, "rules": rules}

@@ -192,6 +192,7 @@ def _shown(change: Interval | None) -> tuple[str, str]:
 def _sentence(change: Interval) -> str:
     size = f"{abs(change.value):.1%}"
     direction = "longer" if change.value > 0 else "shorter"
+
     if change.error is None:
         return (
             f"in the mix, the median time per token is {size} {direction} than alone, with an "
@@ -202,6 +203,7 @@ def _sentence(change: Interval) -> str:
             "the mix makes no clear difference to the median time per token "
             f"({change.value:+.1%} ± {change.error:.1%})"
         )
+
     return (
         f"in the mix, the median time per token is {size} ± {change.error:.1%} {direction} than "
         "alone"

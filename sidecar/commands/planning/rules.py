@@ -316,6 +316,7 @@ def _memory_remarks(deployment: Deployment) -> Iterator[str]:
             "nvidia-smi shows 0.4 to 2 % more); memory, what is left and the shares count the "
             f"nominal {gpu.nominal_gb:g} GB, as deployment guides do"
         )
+
     if not deployment.counts_activations:
         yield (
             "activations and CUDA graphs, often 1 to 5 GB a GPU, are not counted: set --overhead, "
@@ -327,6 +328,7 @@ def _cache_remarks(deployment: Deployment) -> Iterator[str]:
     """Which of vLLM 0.32's attention backends have this cache (v1/attention/backends)."""
     precision = deployment.cache.precision
     dtype = KV_CACHE_DTYPES[precision]
+
     if precision in {"int8", "int4"}:
         yield f"vLLM has `{dtype}` only in its Triton attention backend"
     elif precision == "fp4":

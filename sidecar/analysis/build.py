@@ -203,6 +203,7 @@ def _engine_report(facts: ModelFacts, engine: EngineFacts, judged: ModelJudgemen
     state = engine.state
     plugin = engine.plugin
     held = state.held
+    block_size = plugin.configuration.block_size
     report = EngineReport(
         key=state.key,
         counters=held.counters if held is not None else {},
@@ -214,7 +215,7 @@ def _engine_report(facts: ModelFacts, engine: EngineFacts, judged: ModelJudgemen
         gauges={},
         kv_cache_peak=None,
         kv_cache_capacity_tokens=None,
-        kv_cache_block_tokens=plugin.configuration.block_size or state.block_tokens,
+        kv_cache_block_tokens=state.block_tokens if block_size is None else block_size,
         cache=CacheWindow(),
         latencies={},
         acceptance=None,

@@ -119,7 +119,8 @@ class Configuration:
     """The rest of the engine's configuration that explains an acceptance rate or a speedup.
 
     It is what vLLM made of its options. None where this vLLM cannot tell. ``drops_cache_block``:
-    the last block of a prefix-cache hit is computed again; ``lookahead_hash_tokens``: how many
+    the last block of a prefix-cache hit is computed again, which has ``block_size`` tokens, 0 if
+    that is unknown as blocks have several sizes; ``lookahead_hash_tokens``: how many
     tokens after a block its hash includes, which makes that unnecessary.
     """
 

@@ -3,7 +3,7 @@
 vLLM loads this file as a plug-in (entry point ``specdec`` of ``vllm.general_plugins``) and calls
 ``register()`` in each of its processes. The file is in the order in which it is best read:
 
-1. **What it wraps**: four methods of vLLM's ``Scheduler``. Each wrapper calls vLLM's own method
+1. **What it wraps**: five methods of vLLM's ``Scheduler``. Each wrapper calls vLLM's own method
    once with the same arguments, returns its result and lets its exceptions through.
 2. **When it gives up**: all else is inside ``try``. The first error disables the plug-in for good,
    with one line in the log. Of a scheduler whose methods it does not know, it wraps the constructor
@@ -26,12 +26,13 @@ import json
 import logging
 import os
 import socket
+import struct
 import sys
 import time
 import traceback
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import accumulate, chain, islice
 from math import ceil
@@ -57,7 +58,8 @@ log = logging.getLogger("vllm.specdec_plugin")  # logs where and how vLLM logs i
 #   are taken from the arguments of ``update_from_output``.
 # - ``_free_request`` is called once at the end of a request, however it ends.
 #
-# The constructor is wrapped as well, to say hello to the sidecar.
+# The constructor is wrapped as well, to say hello to the sidecar, and ``schedule``, if it is there,
+# to notice a pause.
 NAMELESS = "self spec_decoding_stats num_draft_tokens num_accepted_tokens"
 KNOWN = {
     "make_spec_decoding_stats": (f"{NAMELESS} num_invalid_spec_tokens request_id", NAMELESS),
@@ -79,8 +81,8 @@ def register() -> None:
         if program is not None and program.name == "vllm.model_executor.models.registry":
             return  # vLLM inspects a model class in a process of its own
 
-        if "vllm.v1.worker.worker_base" in sys.modules and "vllm.v1.engine.core" not in sys.modules:
-            return  # a worker: it has no scheduler, and importing one would take time
+        if has_no_scheduler():
+            return  # importing one would take time
 
         import vllm
         from vllm.v1.core.sched.scheduler import Scheduler
@@ -89,6 +91,23 @@ def register() -> None:
     except Exception as error:
         with suppress(Exception):  # a log handler may raise
             log.error("specdec %s: cannot observe this vLLM: %r", VERSION, error)
+
+
+def has_no_scheduler() -> bool:
+    """Whether this process is a worker or an API server.
+
+    vLLM's first process may become the engine core, or fork it. A forked core loads no plug-in
+    again: it inherits what this one has wrapped.
+    """
+    modules = sys.modules
+    if "vllm.v1.worker.worker_base" not in modules or "vllm.v1.engine.core" in modules:
+        return False
+    processes = modules.get("multiprocessing.process")
+    if processes is not None and processes.parent_process() is not None:
+        return True
+
+    spawns = os.environ.get("VLLM_WORKER_MULTIPROC_METHOD") == "spawn"
+    return spawns and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0"
 
 
 def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) -> None:
@@ -119,6 +138,8 @@ def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) 
     scheduler_class.__init__ = __init__
     for name, wrapper in wrappers.items():
         setattr(scheduler_class, name, wrapper)
+    if wrappers and hasattr(scheduler_class, "schedule"):
+        scheduler_class.schedule = pause_noticing(scheduler_class.schedule)
 
 
 def observe(
@@ -207,6 +228,17 @@ def wrappers_of(
     return wrappers
 
 
+def pause_noticing(schedule: Any) -> Any:
+    """The wrapper around ``schedule``, which a subclass may replace without any harm."""
+
+    @functools.wraps(schedule)
+    def schedule_wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        attempt(self, Observer.before_schedule)
+        return schedule(self, *args, **kwargs)
+
+    return schedule_wrapper
+
+
 # -------------------------------------------------------------------------------------------------
 # 2. When it gives up
 # -------------------------------------------------------------------------------------------------
@@ -262,6 +294,7 @@ def fail(scheduler: Any, part: str, error: Exception) -> None:
         log.error("specdec %s is %s, and vLLM goes on without it: %s", VERSION, state, reason)
         if observer is not None:  # else its constructor failed
             observer.release_requests()
+            observer.connect_due = 0.0  # no report will try again
             observer.say(state, reason)
 
 
@@ -275,11 +308,13 @@ class NotCalledError(Exception):
 
 ABOVE_2 = 201  # the key of all temperatures above 2, in hundredths; 0 to 200 are themselves
 MAX_EXPONENT = 20  # of the keys that are powers
+PAUSE = 0.1  # seconds after a step; if vLLM schedules nothing for so long, no step has begun
 MIXED = 64  # a step with more prompt tokens than this is a mixed one
 MAX_SAMPLED = 64  # requests whose context is looked at, once a report
-# Names of adapters have at most this many rows, and "other". The first half of the rows goes to
+# Names of adapters have at most this many rows, and ``OTHER``. The first half of the rows goes to
 # those that come first, the second half to those that have been used by this many requests.
 MAX_ADAPTERS = 256
+OTHER = "other"
 BUSY = 32
 MAX_CANDIDATES = 1024  # adapters without a row whose requests are counted
 MAX_POSITIONS = 32  # further ones are added to the last
@@ -294,14 +329,16 @@ OUTCOMES = {
 }  # any other status of vLLM's: "error"
 # Sampling parameters that vLLM from 0.14 on rejects while it speculates, and the values that switch
 # them off.
-UNSUPPORTED = {"min_p": [0], "logit_bias": [None, {}]}
+UNSUPPORTED = {"min_p": [0, None], "logit_bias": [None, {}]}
 
-# An output ends in a loop if its last tokens repeat this often with a period of so many tokens, or
-# fewer, over at least so many tokens. No more than the tail is looked at.
+# An output ends in a loop if its last tokens repeat this often, over at least so many tokens, with
+# a period of up to 200. For periods from one number to another, so many of the last tokens must
+# occur again, and so many places at which they do are looked at.
 LOOP_TIMES = 3
-LOOP_PERIOD = 200
 LOOP_TOKENS = 64
-LOOP_TAIL = 640
+LOOP_PERIODS = ((1, 21, 43), (22, 63, 44), (64, 200, 128))
+LOOP_CANDIDATES = 3
+LOOP_SEARCHED = 200 + 128
 
 
 class Tally(NamedTuple):
@@ -334,7 +371,7 @@ class Key(NamedTuple):
     def of(cls, request: Any, adapters: Adapters) -> Key:
         """Those of one of vLLM's requests; ``adapters`` says which adapters have a row."""
         return cls(
-            temperature=hundredths(request.sampling_params.temperature),
+            temperature=hundredths(parameter(request.sampling_params, "temperature", 1.0)),
             prompt_tokens=exponent(request.num_prompt_tokens),
             output="structured" if request.use_structured_output else "free",
             sampling=sampling(request.sampling_params),
@@ -494,6 +531,7 @@ class Record:
         "accepted_tokens",
         "draft_tokens",
         "drafts",
+        "earlier_tokens",
         "first_token_at",
         "growth",
         "has_ended",
@@ -501,6 +539,7 @@ class Record:
         "owed",
         "prefill_stats",
         "sampling_params",
+        "turn_tokens",
     )
 
     def __init__(self, request: Any, key: Key, growth: Growth) -> None:
@@ -513,6 +552,10 @@ class Record:
         self.draft_tokens = 0
         self.accepted_tokens = 0
         self.owed = 0
+
+        # Output tokens of a session's earlier turns, and so far of this one. vLLM forgets them.
+        self.earlier_tokens = 0
+        self.turn_tokens = 0
 
         self.first_token_at = 0.0  # Unix seconds
         self.has_ended = False
@@ -530,6 +573,19 @@ class Record:
             raise ValueError
         self.owed += 1
         self.growth.postponed += 1
+
+    def is_of_this_turn(self, request: Any) -> bool:
+        """Whether a session has not gone on since: with new parameters, and without output."""
+        is_begun = not self.turn_tokens or request.num_output_tokens
+        return self.sampling_params is request.sampling_params and is_begun
+
+    def go_on_from(self, turn: Record) -> None:
+        """Takes over what a session did in its earlier turns, for its finished request."""
+        self.drafts = turn.drafts
+        self.draft_tokens = turn.draft_tokens
+        self.accepted_tokens = turn.accepted_tokens
+        self.owed = turn.owed
+        self.earlier_tokens = turn.earlier_tokens + turn.turn_tokens
 
     def settle(self) -> None:
         """Subtracts what it owes, in the growth that it has now."""
@@ -550,6 +606,8 @@ class Adapters:
         if request.lora_request is None:
             return ""
         name = request.lora_request.lora_name[:200].encode("utf-8", "replace").decode()
+        if name.rstrip("'") == OTHER:
+            name += "'"  # so that none has the row of all others
         return self.key(name) if name else ""
 
     def key(self, name: str) -> str:
@@ -563,7 +621,7 @@ class Adapters:
             is_named = self.candidates[name] >= BUSY
             self.bound()
         if not is_named:
-            return "other"
+            return OTHER
 
         self.named.add(name)
         self.candidates.pop(name, None)
@@ -598,12 +656,14 @@ class Counting:
         # Whether vLLM shows a request's output tokens; None until there is a request.
         self.shows_output: bool | None = None
         self.starting: dict[str, Any] = {}  # scheduled requests that have no token yet, by id
+        self.sessions: dict[str, Any] = {}  # requests that more input may follow, by id
         self.finished: deque[str] = deque(maxlen=MAX_FINISHED)  # finished requests, as JSON
         self.lost = 0  # finished requests that were dropped
         self.step_count = 0
         self.generation_tokens = 0
 
         # The current step.
+        self.clock = time.monotonic()
         self.now = time.time()
         self.step_seconds = 0.0  # 0: unknown
         # The mean tokens of a decoding request as last sampled, the exponent of these, and whether
@@ -615,8 +675,19 @@ class Counting:
         # every other step.
         stages = getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1)
         self.ends: deque[float] = deque(maxlen=stages)
+        self.active_at = 0.0  # when vLLM last scheduled, or had ended a step
 
     # A step
+
+    def before_schedule(self) -> None:
+        """Before vLLM's ``schedule``: what it did not do anything in is no part of a step.
+
+        So are pauses (``/pause``, ``/sleep``), and calls to all workers that stop the engine.
+        """
+        clock = time.monotonic()
+        if clock - self.active_at > PAUSE:
+            self.ends.clear()
+        self.active_at = clock
 
     def before_step(self, scheduler: Any, scheduler_output: Any, model_runner_output: Any) -> None:
         """Before vLLM's ``update_from_output``, which frees requests that end.
@@ -624,6 +695,7 @@ class Counting:
         ``model_runner_output`` is None where ``make_spec_decoding_stats`` tells what to count.
         """
         clock = time.monotonic()
+        self.clock = clock
         self.now = time.time()
         is_known = len(self.ends) == self.ends.maxlen
         self.step_seconds = clock - self.ends[0] if is_known else 0.0
@@ -637,7 +709,7 @@ class Counting:
             self.requests = requests.copy()
         for new in scheduler_output.scheduled_new_reqs:
             request = requests.get(new.req_id)
-            if request is None or request.sampling_params is None:  # a pooling request
+            if request is None or is_pooling(request):
                 continue
             self.follow(request)
             # Model runner V2 lists a preempted request as new again; that one has tokens.
@@ -693,6 +765,9 @@ class Counting:
             for client in clients:
                 self.check(scheduler_output.scheduled_spec_decode_tokens, client.outputs)
 
+        if self.sessions:
+            self.count_turns(chain.from_iterable(client.outputs for client in clients))
+
         lengths = [len(output.new_token_ids) for client in clients for output in client.outputs]
         decodes = len(lengths) - lengths.count(0)
         tokens = sum(lengths)
@@ -708,6 +783,14 @@ class Counting:
                 self.sample_context(scheduler.requests, [*outputs])
             if self.step_seconds:
                 self.count_step(scheduler_output, decodes, tokens)
+
+    def count_turns(self, outputs: Iterable[Any]) -> None:
+        """Counts what streaming sessions generate: vLLM forgets the output of a turn."""
+        for output in outputs:
+            request = self.sessions.get(output.request_id)
+            if request is None:
+                continue
+            request._specdec.turn_tokens += len(output.new_token_ids)
 
     def take_started(self) -> list[int]:
         """The number of tokens of each request that got its first ones in this step.
@@ -796,18 +879,22 @@ class Counting:
     def follow(self, request: Any) -> Record:
         """The record of a request.
 
-        It begins anew if the request is new, or was resumed with other sampling parameters.
+        It begins anew if the request is new, or a session goes on with other sampling parameters.
         """
-        record = request.__dict__.get("_specdec")
-        if record is not None and record.sampling_params is request.sampling_params:
-            return record
-        if record is None and self.own and request.num_output_tokens:
+        earlier = request.__dict__.get("_specdec")
+        if earlier is not None and earlier.is_of_this_turn(request):
+            return earlier
+        if earlier is None and self.own and request.num_output_tokens:
             raise NotCalledError("update_from_output")  # it got them in no step of vLLM's
 
         if self.shows_output is None:
             self.shows_output = hasattr(request, "output_token_ids")
         key = Key.of(request, self.adapters)
         record = Record(request, key, self.growth_of(key))
+        if earlier is not None:
+            record.go_on_from(earlier)
+        if getattr(request, "resumable", False):  # from 0.16
+            self.sessions[request.request_id] = request
         request._specdec = record
         return record
 
@@ -821,12 +908,13 @@ class Counting:
 
     def end(self, request: Any) -> None:
         """Counts the end of a request."""
-        if request.sampling_params is None:  # a pooling request
+        if is_pooling(request):
             return
         record = self.follow(request)
         if record.has_ended:  # with a KV connector, a request can end a second time
             return
         record.has_ended = True
+        self.sessions.pop(request.request_id, None)
 
         outcome = OUTCOMES.get(request.status.name.replace("FINISHED_", ""), "error")
         record.growth = self.growth_of(record.key)
@@ -884,11 +972,20 @@ class Counting:
         return cut
 
 
+def is_pooling(request: Any) -> bool:
+    """Whether a request generates nothing; another's parameters may be None as well, by others."""
+    has_none = request.sampling_params is None
+    return has_none and getattr(request, "pooling_params", "not shown") is not None
+
+
 def finished_request(
     request: Any, record: Record, outcome: str, ending: str | None, now: float
 ) -> str:
     """The record of a finished request, as JSON: its keys, and what it alone has."""
-    last_token = now if request.num_output_tokens else None
+    output_tokens = record.earlier_tokens + request.num_output_tokens
+    # A session waits for its client, so times would say nothing about the engine.
+    is_session = getattr(request, "resumable", False) or record.earlier_tokens
+    last_token = now if request.num_output_tokens and not is_session else None
     unsupported = [
         name
         for name, off in UNSUPPORTED.items()
@@ -898,14 +995,14 @@ def finished_request(
     own = {
         "prompt_tokens": max(request.num_prompt_tokens, 0),
         "cached_tokens": cached_tokens(request, record.prefill_stats),
-        "output_tokens": request.num_output_tokens,
+        "output_tokens": output_tokens,
         "outcome": outcome,
         "ending": ending,
         "drafts": record.drafts,
         "draft_tokens": record.draft_tokens,
         "accepted_tokens": record.accepted_tokens,
         "arrival": unix_seconds(getattr(request, "arrival_time", None)),  # from 0.9.1
-        "first_token": record.first_token_at or last_token,
+        "first_token": None if is_session else record.first_token_at or last_token,
         "last_token": last_token,
         "parameters": unsupported,
     }
@@ -943,26 +1040,44 @@ def ending_of(request: Any, outcome: str) -> str:
         return "empty" if request.num_output_tokens <= 1 else "normal"
     if outcome == "repetition":
         return "loop"  # vLLM's own detection
-    if outcome in ("length", "aborted") and is_loop(request.output_token_ids[-LOOP_TAIL:]):
+    if outcome in ("length", "aborted") and is_loop(request.output_token_ids):
         return "loop"
     return "normal"
 
 
-def is_loop(tail: list[int]) -> bool:
-    """Whether the tokens end in a repetition."""
-    if len(tail) < LOOP_TOKENS:
+def is_loop(tokens: Any) -> bool:
+    """Whether an output ends in a repetition; False if that is not found quickly.
+
+    Clients choose the output, so it takes about the same whatever that is. With a period, the last
+    tokens occur again that many before: this is looked for in the lowest byte of each.
+    """
+    if len(tokens) < LOOP_TOKENS:
         return False
 
-    backwards = tail[::-1]
-    longest = min(LOOP_PERIOD, len(tail) // LOOP_TIMES)
-    period = 0
-    with suppress(ValueError):  # the last token does not occur again within the longest period
-        while True:
-            period = backwards.index(backwards[0], period + 1, longest + 1)
-            span = max(LOOP_TIMES * period, LOOP_TOKENS)
-            if backwards[: span - period] == backwards[period:span]:
+    backwards = tokens[-LOOP_SEARCHED:][::-1]
+    searched = struct.pack(f"<{len(backwards)}q", *backwards)[::8]
+    for shortest, longest, number in LOOP_PERIODS:
+        sought = searched[:number]
+        period = shortest - 1
+        for _ in range(LOOP_CANDIDATES):
+            period = searched.find(sought, period + 1, longest + number)
+            if period < 0:
+                break
+            if is_repeated(tokens, period):
                 return True
     return False
+
+
+def is_repeated(tokens: Any, period: int) -> bool:
+    """Whether the last tokens repeat with this period, often enough and over enough of them."""
+    span = max(LOOP_TIMES * period, LOOP_TOKENS)
+    if len(tokens) < span or tokens[-1] != tokens[-1 - period]:
+        return False
+    if tokens[-span] != tokens[period - span]:
+        return False
+
+    tail = tokens[-span:]
+    return tail[period:] == tail[:-period]
 
 
 def sampling(parameters: Any) -> str:
@@ -971,10 +1086,10 @@ def sampling(parameters: Any) -> str:
     Top-k, top-p and min-p lower the acceptance rate, since they shape the target's distribution and
     not the draft's.
     """
-    if not parameters.temperature:
+    read = functools.partial(parameter, parameters)
+    if not read("temperature", 1.0):
         return "greedy"
 
-    read = functools.partial(getattr, parameters)
     if read("presence_penalty", 0) or read("frequency_penalty", 0):
         return "penalties"
     if read("repetition_penalty", 1) != 1:
@@ -982,6 +1097,14 @@ def sampling(parameters: Any) -> str:
     if read("top_k", 0) > 0 or read("top_p", 1) < 1 or read("min_p", 0) > 0:
         return "filtered"
     return "plain"
+
+
+def parameter(parameters: Any, name: str, default: float) -> float:
+    """A sampling parameter; vLLM's default where another plug-in has made it no number."""
+    try:
+        return float(getattr(parameters, name, default))
+    except (TypeError, ValueError):
+        return default
 
 
 def hundredths(temperature: float) -> int:
@@ -1021,6 +1144,9 @@ PERIOD = 1.0  # seconds between reports while there is traffic
 # a young engine would be far behind its counters.
 EARLY_GROWTH = 1.05
 EARLY_PERIOD = 0.1
+# Seconds from one attempt to connect to the next: twice as many after each that fails, to so many.
+CONNECT_PAUSE = 1.0
+LONGEST_CONNECT_PAUSE = 10.0
 # What a report may take of a step: a share of the step's length, within these limits in seconds.
 SHARE = 0.01
 LEAST_SECONDS = 20e-6
@@ -1056,12 +1182,15 @@ class Observer(Counting):
         self.path = path
         self.process = os.getpid()
         self.socket: Any = None  # None: not connected
+        self.connect_due = 0.0  # when to try to connect again, by the monotonic clock
+        self.connect_pause = CONNECT_PAUSE
         drop_in_children(self)
 
     def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
         """Counts the step, and reports if it is time."""
         super().after_step(scheduler, scheduler_output, result)
         self.go_on(scheduler)
+        self.active_at = time.monotonic()
 
     def go_on(self, scheduler: Any) -> None:
         """Begins a report if it is time, and goes on with the one in progress.
@@ -1072,7 +1201,7 @@ class Observer(Counting):
         self.is_idle = not scheduler.running and not scheduler.get_num_unfinished_requests()
         if self.is_idle:  # also in the step that vLLM runs after an abort, to tell its workers
             self.ends.clear()  # the next step's length is unknown
-        if self.is_idle or (self.slices is None and self.is_due()):
+        if self.is_last() or (self.slices is None and self.is_due()):
             # An idle engine finishes the report in progress, and then makes its last one.
             self.slices = chain(self.slices or (), self.report(scheduler))
 
@@ -1086,11 +1215,22 @@ class Observer(Counting):
 
         self.slices = None
 
+    def is_last(self) -> bool:
+        """Whether an idle engine has something to tell.
+
+        It may go round without end, such as while the KV cache of a finished request is sent.
+        """
+        return self.is_idle and bool(self.growth_by_key) and self.may_send()
+
     def is_due(self) -> bool:
         """Whether a report is: after a period, or sooner if the totals have grown much."""
-        clock = self.ends[-1]
+        clock = self.clock
         is_early = clock >= self.early_due and self.generation_tokens > self.early_tokens
-        return clock >= self.due or is_early
+        return clock >= self.due or (is_early and self.may_send())
+
+    def may_send(self) -> bool:
+        """Whether it is connected, or may try to be."""
+        return self.socket is not None or self.clock >= self.connect_due
 
     def rows_allowed(self) -> int:
         """Rows in the next packet: the more, the fewer packets the sidecar must read."""
@@ -1118,8 +1258,8 @@ class Observer(Counting):
         end = self.heartbeat(scheduler)
         cut = self.take()
         yield from self.fold_cut(cut)
-        if self.state == "checking":
-            return  # what was counted is told once it is known to be all
+        if self.state == "checking" or self.socket is None:
+            return  # what was counted is told once it is known to be all, and there is a sidecar
 
         end["total"] = self.total._asdict()
         yield from self.send_cut(cut, end)
@@ -1146,28 +1286,25 @@ class Observer(Counting):
 
     def send_cut(self, cut: Cut, end: dict[str, Any]) -> Iterator[float]:
         """Sends the rows that have changed, and the finished requests of the cut."""
-        has_sent_end = bool(self.unsent)
-        while self.unsent:
-            yield PACKET_SECONDS
-            rows = [*islice(self.unsent, self.rows_allowed())]
-            is_last = len(rows) == len(self.unsent)
-            if not self.send_report(tables=self.packed(rows), end=end if is_last else None):
-                return
-            for row in rows:
-                del self.unsent[row]
-
         # ``cut.finished`` and ``self.lost`` count from the engine's start, so what is between them
         # waits; while this goes on, some of it may be dropped.
         last = cut.finished
-        while not has_sent_end or last > self.lost:
+        is_sent = False
+        while not is_sent:
             yield PACKET_SECONDS
-            finished = self.packable(last - self.lost)
-            if not self.send_report(finished=finished, end=end):
+            rows = [*islice(self.unsent, self.rows_allowed())]
+            tables = encode(self.packed(rows))
+            has_all_rows = len(rows) == len(self.unsent)
+            finished = self.packable(last - self.lost, len(tables.encode())) if has_all_rows else []
+            if not self.send_report(tables, finished, end if has_all_rows else None):
                 return
-            has_sent_end = True
+
+            for row in rows:
+                del self.unsent[row]
             last -= len(finished)
             for _ in finished:
                 self.finished.popleft()
+            is_sent = has_all_rows and last <= self.lost
 
     def heartbeat(self, scheduler: Any) -> dict[str, Any]:
         """What a report says of the engine at its moment."""
@@ -1216,10 +1353,12 @@ class Observer(Counting):
             tables.setdefault(table, []).append(packed)
         return tables
 
-    def packable(self, most: int) -> list[str]:
-        """The oldest finished requests: ``most``, or as many as fit a packet, but at least one."""
+    def packable(self, most: int, size: int) -> list[str]:
+        """The oldest finished requests: ``most``, or as many as fit a packet, but at least one.
+
+        ``size`` is that of the rest of the packet, in bytes.
+        """
         fitting: list[str] = []
-        size = 0
         for text in islice(self.finished, max(min(most, MAX_FINISHED_SENT), 0)):
             size += len(text.encode(errors="replace"))
             if size > MAX_BYTES and fitting:
@@ -1227,16 +1366,10 @@ class Observer(Counting):
             fitting.append(text)
         return fitting
 
-    def send_report(
-        self,
-        *,
-        tables: dict[str, Any] | None = None,
-        finished: list[str] | None = None,
-        end: dict[str, Any] | None,
-    ) -> bool:
-        """Sends one packet of a report."""
-        requests = ",".join(finished or [])
-        report = f'{{"tables":{encode(tables or {})},"finished":[{requests}],"end":{encode(end)}}}'
+    def send_report(self, tables: str, finished: list[str], end: dict[str, Any] | None) -> bool:
+        """Sends one packet of a report; ``tables`` and what has ``finished`` are JSON."""
+        requests = ",".join(finished)
+        report = f'{{"tables":{tables},"finished":[{requests}],"end":{encode(end)}}}'
         return self.send("report", report)
 
     def say(self, state: str, reason: str = "") -> None:
@@ -1247,7 +1380,10 @@ class Observer(Counting):
         self.state = state
         self.reason = reason
         if self.socket is None and self.process == os.getpid():
-            self.connect()
+            if time.monotonic() >= self.connect_due:
+                self.connect()
+            if self.socket is None:
+                return
 
         tables = self.named_tables()
         self.told = (state, tables)
@@ -1262,7 +1398,10 @@ class Observer(Counting):
         return [*TABLES, "ending"] if self.shows_output else [*TABLES]
 
     def connect(self) -> None:
-        """Tries to connect; if nobody listens, or no descriptor is free, the next report tries."""
+        """Tries to connect; if nobody listens, or no descriptor is free, a later report tries."""
+        clock = time.monotonic()
+        self.connect_due = clock + self.connect_pause
+        self.connect_pause = min(2 * self.connect_pause, LONGEST_CONNECT_PAUSE)
         with suppress(OSError):
             kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
             connecting = socket.socket(socket.AF_UNIX, kind)
@@ -1272,6 +1411,8 @@ class Observer(Counting):
                 connecting.close()
                 return
             self.socket = connecting
+            self.connect_due = clock + CONNECT_PAUSE  # should it break at once
+            self.connect_pause = CONNECT_PAUSE
 
     def send(self, kind: str, message: str) -> bool:
         """Whether the socket took the packet.
@@ -1301,6 +1442,7 @@ class Observer(Counting):
     def release_requests(self) -> None:
         """Lets go of vLLM's requests, and of a report in progress."""
         self.starting = {}
+        self.sessions = {}
         self.requests = {}
         self.slices = None
 
@@ -1344,7 +1486,6 @@ CONFIGURATION = {
     "max_num_seqs": "scheduler_config.max_num_seqs",
     "vocabulary": "model_config.hf_text_config.vocab_size",
     "data_parallel_size": "parallel_config.data_parallel_size",
-    "block_size": "cache_config.block_size",
     "layers": "model_config.hf_text_config.num_hidden_layers",
     "lookahead_hash_tokens": "num_hash_lookahead_tokens",  # from 0.33
     "max_model_len": "model_config.max_model_len",
@@ -1369,9 +1510,10 @@ def introduction(scheduler: Any, vllm_version: Any) -> dict[str, Any]:
     # hit. Before, they always do.
     drops = setting(scheduler, "use_eagle_block_drop")
     configuration["drops_cache_block"] = setting(scheduler, "use_eagle") if drops is None else drops
+    configuration["block_size"] = cache_block(scheduler)
     return {
         "plugin": VERSION,
-        "vllm": vllm_version,
+        "vllm": text(vllm_version),
         "model": names if names is None else str(names)[:1024],
         "engine": getattr(parallel, "data_parallel_index", rank) or 0,
         "start": os.urandom(8).hex(),
@@ -1379,6 +1521,25 @@ def introduction(scheduler: Any, vllm_version: Any) -> dict[str, Any]:
         "speculation": speculation(vllm.speculative_config),
         "configuration": configuration,
     }
+
+
+def cache_block(scheduler: Any) -> int | None:
+    """Tokens in a block of what drops blocks of a prefix-cache hit.
+
+    0 if the cache has blocks of several sizes and it is not known which; None if it has no groups.
+    """
+    with suppress(Exception):
+        coordinator = scheduler.kv_cache_manager.coordinator
+        managers = coordinator.single_type_managers
+        sizes = {manager.block_size for manager in managers}
+        # From 0.33, and from 0.20. Before, each group drops a block of what the last has left.
+        dropping = getattr(coordinator, "drop_eagle_group_ids", None)
+        if dropping is None:
+            dropping = getattr(coordinator, "eagle_group_ids", None)
+        if dropping:
+            sizes = {max(managers[group].block_size for group in dropping)}
+        return sizes.pop() if len(sizes) == 1 else 0
+    return None
 
 
 def speculation(speculative: Any) -> dict[str, Any] | None:
@@ -1429,6 +1590,13 @@ def options(speculative: Any) -> str | None:
         text = encode(found)
         return text if found and len(text) <= MAX_OPTIONS else None
     return None
+
+
+def text(value: Any) -> str | None:
+    """A version as text, which builds of one's own may give as bytes; None if it is neither."""
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    return value[:64] if isinstance(value, str) else None
 
 
 def setting(source: Any, path: str) -> Any:

@@ -283,7 +283,8 @@ def test_hello_identifies_the_plugin_the_engine_and_its_speculation(plain, made)
         "reason": "",
     }
     expected["speculation"] = UNKNOWN | speculation
-    expected["configuration"] = dict.fromkeys((*plugin.CONFIGURATION, "drops_cache_block"))
+    others = ("drops_cache_block", "block_size")
+    expected["configuration"] = dict.fromkeys((*plugin.CONFIGURATION, *others))
     expected["configuration"]["pipeline_parallel_size"] = 1
     expected["tables"] = [*plugin.TABLES]
     plain.until(lambda: {name: plain.only.hello.get(name) for name in expected}, expected)
@@ -332,6 +333,7 @@ def test_hello_has_the_configuration_that_explains_a_loss_and_none_where_it_is_u
     known = {
         "model_runner_v2": True, "max_num_seqs": 64, "max_model_len": 8192,
         "drops_cache_block": False, "lookahead_hash_tokens": 0, "kv_connector_role": "kv_both",
+        "block_size": None,
     }  # fmt: skip
     assert hello["configuration"] == dict.fromkeys(plugin.CONFIGURATION) | known
 

@@ -183,7 +183,7 @@ def custom(base, method, *, calls_vllms, **config):
 
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
 def test_a_subclass_whose_method_calls_vllms_is_observed_once_a_step_with_drafts_shows_it(
-    method, plain, installed
+    method, plain, installed, clock
 ):
     """Until then it may as well have a copy of its own, which nobody counts."""
     scheduler = custom(installed(), method, calls_vllms=True)
@@ -195,7 +195,7 @@ def test_a_subclass_whose_method_calls_vllms_is_observed_once_a_step_with_drafts
     plain.die()
     plain.live_again()
     for _ in range(3):  # it notices, connects, and says it again
-        scheduler._specdec.due = 0.0
+        clock.at += 1
         scheduler.step({"a": (0, 1)})
     plain.until(lambda: min(plain.only.hellos, 2), 2)
     assert (plain.only.state, plain.only.hello["reason"]) == (
@@ -204,6 +204,7 @@ def test_a_subclass_whose_method_calls_vllms_is_observed_once_a_step_with_drafts
     )
     scheduler.step({"a": (3, 2)})
     assert scheduler._specdec.state == "observing"
+    clock.at += 1
     scheduler.requests["a"].max_tokens = 7
     scheduler.step({"a": (3, 1)})
     assert (scheduler._specdec.own, scheduler._specdec.requests) == ([], {})
@@ -299,17 +300,49 @@ def test_nothing_grows_with_the_number_of_requests(installed):
     assert not observer.starting
 
 
-@pytest.mark.parametrize("process", ["worker", "model inspection"])
-def test_a_process_without_a_scheduler_imports_nothing(process, monkeypatch, caplog):
-    """An import of vLLM's scheduler would slow the start of every worker."""
-    if process == "worker":
+@pytest.fixture
+def starts(monkeypatch):
+    """Makes this process look like one of vLLM's that has imported what workers import."""
+
+    def start(*, parent, **environment):
+        processes = SimpleNamespace(parent_process=lambda: parent)
+        monkeypatch.setitem(sys.modules, "multiprocessing.process", processes)
         monkeypatch.setitem(sys.modules, "vllm.v1.worker.worker_base", SimpleNamespace())
+        for name in ("WORKER_MULTIPROC_METHOD", "ENABLE_V1_MULTIPROCESSING"):
+            monkeypatch.delenv(f"VLLM_{name}", raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(f"VLLM_{name}", value)
+
+    return start
+
+
+@pytest.mark.parametrize("process", ["worker", "API server", "model inspection"])
+def test_a_process_without_a_scheduler_imports_nothing(process, starts, monkeypatch, caplog):
+    """An import of vLLM's scheduler would slow the start of every worker, and ``--help``."""
+    if process == "worker":
+        starts(parent=object())
+    elif process == "API server":
+        starts(parent=None, WORKER_MULTIPROC_METHOD="spawn")
     else:
         spec = SimpleNamespace(name="vllm.model_executor.models.registry")
         monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
     monkeypatch.setitem(sys.modules, "vllm", None)  # an import of it fails, which would be logged
     plugin.register()
     assert plugin.log.name not in {record.name for record in caplog.records}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"WORKER_MULTIPROC_METHOD": "fork"},
+        {"WORKER_MULTIPROC_METHOD": "spawn", "ENABLE_V1_MULTIPROCESSING": "0"},
+    ],
+)
+def test_the_process_that_may_fork_the_engine_core_or_be_it_has_a_scheduler(environment, starts):
+    """vLLM loads no plug-in again in either."""
+    starts(parent=None, **environment)
+    assert not plugin.has_no_scheduler()
 
 
 def test_register_never_raises(monkeypatch, caplog):

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.requests.plain_receiver import COUNTS, OUTCOMES, PlainReceiver
+from tests.requests.plain_receiver import COUNTS, OUTCOMES, PlainReceiver, SchedulerLife
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ class Sidecar:
 
     def engine(self, number=-1):
         """What is known of an engine, of several by the order of their hellos."""
-        return Known([*self._receiver.lives.values()][number])
+        lives = [*self._receiver.lives.values()]
+        return Known(lives[number] if lives else SchedulerLife())
 
     @property
     def engines(self):
@@ -109,7 +110,7 @@ class Known:
 
     @property
     def reason(self):
-        return self._life.hello["reason"]
+        return self._life.hello.get("reason")
 
     @property
     def vllm(self):

@@ -73,8 +73,7 @@ def _fibonacci(length):
 def compared(engine, tokens):
     """How many comparisons of tokens the end of a request with this output takes."""
     engine.add("r", max_tokens=LENGTH + 1, prompt=4)
-    engine.step(lengths=1)
-    while engine.queue:
+    for _ in range(4):
         engine.step(lengths=1)
     request = engine.scheduler.requests["r"]
     for token in tokens[request.num_output_tokens :]:

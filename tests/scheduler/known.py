@@ -71,7 +71,7 @@ class Sidecar:
     def live_again(self):
         self._receiver.live_again()
 
-    def until(self, read, expected=True, seconds=20.0):  # noqa: FBT002 - reads as a sentence
+    def until(self, read, expected=True, seconds=20.0):
         """Waits until ``read()`` is what is expected."""
         self._receiver.until(read, expected, seconds)
 

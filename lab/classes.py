@@ -1,4 +1,4 @@
-"""The classes of other releases of vLLM, over the libraries of a lab: ``lab/classes [VERSION ...]``.
+"""The classes of other releases of vLLM, over a lab's libraries: ``lab/classes [VERSION ...]``.
 
 A release's Python files are enough to run its schedulers: without a server, a model or compiled
 code. They lie in the lab's folder ``classes``.

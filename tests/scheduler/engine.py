@@ -174,7 +174,7 @@ class Engine:
     the first has been computed, as with async scheduling.
     """
 
-    def __init__(self, scheduler, *, clock=None, seconds=0.02, k=K, seed=7):
+    def __init__(self, scheduler, *, clock=None, seconds=0.02, k=K, seed=7, observes=True):
         self.scheduler = scheduler
         self.clock = clock
         self.seconds = seconds
@@ -184,7 +184,8 @@ class Engine:
         self.queue = deque()
         self.is_paused = False  # the core's own state, up to 0.18 or so
         self.told = Told()
-        self.observe()
+        if observes:
+            self.observe()
         self.connector_output = None  # of the next step
         self.thread_seconds = 0.0  # CPU time of the last update_from_output
 
@@ -316,9 +317,10 @@ class Engine:
     def observe(self):
         """Notes what vLLM adds to its counters, and of which request it is."""
         own = self.scheduler.make_spec_decoding_stats
+        signature = inspect.signature(own)
 
         def noted(*args, **kwargs):
-            given = inspect.signature(own).bind(*args, **kwargs).arguments
+            given = signature.bind(*args, **kwargs).arguments
             name = given["request_id"]
             drafted = given["num_draft_tokens"]
             if given["num_invalid_spec_tokens"]:

@@ -41,6 +41,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 VERSION = vllm.__version__
+_COUNTED = inspect.signature(Scheduler.make_spec_decoding_stats)  # before anything wraps it
 MODELS = os.environ["LAB_MODELS"]
 K = 3  # draft tokens
 BLOCK = 16  # tokens
@@ -178,6 +179,7 @@ class Engine:
         self.scheduler = scheduler
         self.clock = clock
         self.seconds = seconds
+        self.idle_seconds = EMPTY_ROUND
         self.k = k
         self.random = random.Random(seed)
         self.ahead = int(isinstance(scheduler, AsyncScheduler))
@@ -274,7 +276,7 @@ class Engine:
             self.propose(drafted) if new else [] for name, new in zip(names, sampled, strict=True)
         ]
         if self.clock is not None:
-            self.clock.at += self.seconds if names else EMPTY_ROUND
+            self.clock.at += self.seconds if names else self.idle_seconds
         self.told.steps += bool(names)
 
         result = call(
@@ -317,10 +319,9 @@ class Engine:
     def observe(self):
         """Notes what vLLM adds to its counters, and of which request it is."""
         own = self.scheduler.make_spec_decoding_stats
-        signature = inspect.signature(own)
 
         def noted(*args, **kwargs):
-            given = signature.bind(*args, **kwargs).arguments
+            given = _COUNTED.bind(self.scheduler, *args, **kwargs).arguments
             name = given["request_id"]
             drafted = given["num_draft_tokens"]
             if given["num_invalid_spec_tokens"]:

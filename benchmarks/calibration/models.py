@@ -82,7 +82,7 @@ class Model:
 
 
 def moved_at(position: int | None, change: float, prompt: int | None = None) -> Fault:
-    """Takes ``change`` from the likeliest token's probability, for the others to share.
+    """Token 0 is put out more often by ``change``, at the expense of all others alike.
 
     At one position, from 1, or at all; of one prompt or all.
     """
@@ -93,12 +93,11 @@ def moved_at(position: int | None, change: float, prompt: int | None = None) -> 
             return weights
 
         whole = sum(weights)
-        top = max(range(WORDS), key=weights.__getitem__)
-        likely = weights[top] / whole
-        less = min(change, likely)
-        others = (1 - likely + less) / (1 - likely)
-        wrong = [others * weight / whole for weight in weights]
-        wrong[top] = likely - less
+        share = weights[0] / whole
+        more = min(change, 1 - share)
+        left = (1 - share - more) / (1 - share)
+        wrong = [left * weight / whole for weight in weights]
+        wrong[0] = share + more
         return wrong
 
     return fault

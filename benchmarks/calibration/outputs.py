@@ -17,8 +17,8 @@ from sidecar.commands.outputs.result import Asked, Fidelity, Required, Server
 from sidecar.commands.outputs.sampled import compare_sampled
 
 SAMPLED_TOKENS: Final = 5  # the command's default: three draft tokens and two more
-# Nat, the mean of the gap between the two likeliest tokens. With numerics of 0.047 nat, 0.9 % of the
-# tokens part, as on the lab (docs/measurements/fidelity.md).
+# Nat, the mean of the gap between the two likeliest tokens. With numerics of 0.047 nat, 0.9 % of
+# the tokens part, as on the lab (docs/measurements/fidelity.md).
 _GAP: Final = 4.0
 _CHOICES: Final = 6  # tokens that matter to a greedy output
 

@@ -143,9 +143,11 @@ def _pod(
 
 
 def _series(
-    name: str, version: Version, random: Random, model: str, begin: int, minutes: int
+    name: str, version: Version, model: str, seed: int, *, begin: int
 ) -> Iterator[Mapping[str, str]]:
     """promtool's input series of all Pods of a version, from minute ``begin`` on."""
+    random = Random(f"{name} {seed}")
+    minutes = _PAST + _CANARY - begin
     for pod in range(version.pods):
         rows: dict[tuple[str, str], list[float]] = {}
         for number, counted in enumerate(_pod(random, version, minutes)):
@@ -169,11 +171,8 @@ def rollouts(stable: Version, canary: Version, seeds: Sequence[int]) -> Counter[
         inputs: list[Mapping[str, str]] = []
         for seed in batch:
             model = f"m{seed}"
-            minutes = _PAST + _CANARY
-            random = Random(f"stable {seed}")
-            inputs += _series("stable", stable, random, model, 0, minutes)
-            random = Random(f"canary {seed}")
-            inputs += _series("canary", canary, random, model, _PAST, _CANARY)
+            inputs += _series("stable", stable, model, seed, begin=0)
+            inputs += _series("canary", canary, model, seed, begin=_PAST)
         verdicts, reasons = _concluded(inputs)
         for seed in batch:
             own = verdicts.get(f"m{seed}", {})
@@ -210,8 +209,8 @@ def _concluded(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scene.json"
         path.write_text(json.dumps(scene))
-        done = subprocess.run(  # noqa: S603 - promtool, with a file of our own
-            ["promtool", "test", "rules", str(path)],  # noqa: S607 - Debian's
+        done = subprocess.run(
+            ["promtool", "test", "rules", str(path)],
             capture_output=True,
             text=True,
             check=False,

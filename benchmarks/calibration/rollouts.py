@@ -156,7 +156,7 @@ def _series(
         for (metric, labels), values in rows.items():
             own = f'namespace="n",model_name="{model}",rollouts_pod_template_hash="{name}"'
             written = " ".join(f"{value:.6g}" for value in values)
-            absent = f"_x{begin - 1} " if begin else ""
+            absent = f"_x{begin} " if begin else ""
             yield {
                 "series": f'{metric}{{cluster="c",{own},pod="{name}-{pod}"{labels}}}',
                 "values": absent + written,

@@ -387,7 +387,7 @@ def _notes(
             "or say --same-machine"
         )
     elif pairs and how.in_turns and how.lasting:
-        yield f"each server ran on both machines; the errors have {SWAPPED:.0%} for their wandering"
+        yield f"each server ran on both machines; the errors have {SWAPPED:.1%} for their wandering"
     if how.in_turns and _fewest_rounds(pairs) >= LEAST_BATCHES:
         yield (
             "but for acceptance and length, numbers with an error are means of the rounds' own; "

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 TWO_MACHINES: Final = 0.042
 """By what share two machines may differ (95 %): each has a speed of its own (sd 1.5 %)."""
-SWAPPED: Final = 0.01
+SWAPPED: Final = 0.015
 """What is left of that after the servers were swapped: machines also wander (1 % a round)."""
 _SECONDS: Final = 10.0  # for nvidia-smi
 

@@ -405,8 +405,21 @@ def test_one_prompt_alone_shows_less_than_all_of_them():
     assert many.noticeable_in_one > few.noticeable
 
 
-def serving(change=0.0, *, seed=5, wrong=False, ids=True, gap=2.0, seen=None, model="m"):
-    """Puts out tokens as vLLM does; with ``wrong`` its greedy outputs differ from the second on."""
+def serving(
+    change=0.0,
+    *,
+    seed=5,
+    wrong=False,
+    ids=True,
+    gap=2.0,
+    seen=None,
+    model="m",
+    where=lambda body, length: True,
+):
+    """Puts out tokens as vLLM does; with ``wrong`` its greedy outputs differ from the second on.
+
+    Its samples change only ``where`` that holds of the request and its prompt's length in words.
+    """
     random = Random(seed)
 
     async def handler(request):
@@ -424,11 +437,13 @@ def serving(change=0.0, *, seed=5, wrong=False, ids=True, gap=2.0, seen=None, mo
             likely = {"token_id:0": -0.1, "token_id:1": -0.1 - gap}
             choices = [{"token_ids": tokens, "logprobs": {"top_logprobs": [likely] * length}}]
         else:
-            (sampled,) = outputs(random, 1, body["n"], length, change=change, since=2)
+            here = change if where(body, len(body["prompt"].split())) else 0.0
+            (sampled,) = outputs(random, 1, body["n"], length, change=here, since=2)
             choices = [{"token_ids": list(tokens)} for tokens in sampled]
         if not ids:
             choices = [{"text": "x"} for _ in choices]
-        return web.json_response({"choices": choices})
+        usage = {"prompt_tokens": len(body["prompt"].split())}
+        return web.json_response({"choices": choices, "usage": usage})
 
     return handler
 
@@ -472,6 +487,119 @@ async def test_the_exit_code_says_whether_two_servers_differ(
 
     assert (found, [line for line in lines if line not in out]) == (code, []), out + err
     assert MARKER not in out + err
+
+
+@pytest.mark.parametrize(
+    ("where", "more"),
+    [
+        (lambda _body, length: length >= 4000, ("--context", "8000")),  # a stale KV cache
+        (lambda body, _length: "top_p" in body, ("--extra-body", '{"top_p": 0.9}')),
+    ],
+    ids=["from 4,000 tokens on", "with top-p"],
+)
+async def test_a_fault_elsewhere_is_named_as_not_looked_at_and_found_there(
+    finished, served, tmp_path, where, more
+):
+    """Exit 0 says what was looked at, and how to look further."""
+    servers = serving(change=0.2, where=where), serving(seed=6)
+    code, out, err = await fidelity(finished, served, tmp_path, *servers, "--mode", "sampled")
+    (missing,) = [line for line in out.splitlines() if line.startswith("Not looked at: ")]
+    assert (code, more[0] in missing) == (0, True), out + err
+
+    servers = serving(change=0.2, where=where), serving(seed=6)
+    code, out, err = await fidelity(
+        finished, served, tmp_path, *servers, "--mode", "sampled", *more
+    )
+    assert (code, "verdict: different" in out) == (1, True), out + err
+    assert MARKER not in out + err
+
+
+def sidecar_with(**shares):
+    """A sidecar's page: requests by group."""
+
+    async def handler(_request):
+        groups = {
+            ("sampling", "plain"): 60,
+            ("prompt_tokens", "0-512"): 100,
+            ("output", "free"): 100,
+            **{tuple(key.split("__")): number for key, number in shares.items()},
+        }
+        lines = ["# TYPE specdec_group_requests_total counter"]
+        lines += [
+            f'specdec_group_requests_total{{model_name="m",by="{by}",group="{group}"}} {number}'
+            for (by, group), number in groups.items()
+        ]
+        return web.Response(text="\n".join(lines) + "\n")
+
+    return handler
+
+
+@pytest.mark.parametrize(
+    ("shares", "says"),
+    [
+        (
+            {"sampling__filtered": 40, "output__structured": 0},
+            (
+                "Not looked at: top-p, top-k or min-p, 40% of the traffic (--extra-body"
+                """ '{"top_p": 0.9}')."""
+            ),
+        ),
+        ({}, "The sidecar's traffic has nothing else in 1% of its requests or more."),
+    ],
+)
+async def test_what_the_traffic_has_is_what_to_look_at_next(
+    finished, served, tmp_path, shares, says
+):
+    async with served(sidecar_with(**shares)) as url:
+        servers = serving(), serving(seed=6)
+        code, out, err = await fidelity(
+            finished, served, tmp_path, *servers, "--mode", "greedy", "--sidecar", url
+        )
+
+    assert (code, says in out.splitlines()) == (0, True), out + err
+
+
+async def test_a_sidecar_without_requests_by_group_is_refused(finished, served, tmp_path):
+    async def empty(_request):
+        return web.Response(text="")
+
+    async with served(empty) as url:
+        servers = serving(), serving()
+        code, _, err = await fidelity(finished, served, tmp_path, *servers, "--sidecar", url)
+
+    assert code == 2
+    assert "no requests by group; does its vLLM have the plug-in?" in err
+
+
+async def test_each_exit_code_has_a_sentence(finished, served, tmp_path):
+    """What was found, and what to do where nothing can be."""
+    sentences = {}
+    for tested, reference, more in (
+        ({}, {}, ()),
+        ({"change": 0.15, "wrong": True}, {}, ()),
+        ({}, {}, ("--difference", "1%")),
+        ({}, {"change": 0.3, "where": lambda body, _length: body["n"] < 16}, ()),
+    ):
+        servers = serving(**tested), serving(seed=6, **reference)
+        code, out, _ = await fidelity(
+            finished, served, tmp_path, *servers, "--samples", "592", *more
+        )
+        verdict, _, said = out.partition("verdict: ")[2].partition("\n")
+        sentences[code, verdict] = said
+
+    assert list(sentences) == [
+        (0, "no_difference_found"),
+        (1, "different"),
+        (3, "undecided"),
+        (3, "reference_not_steady"),
+    ]
+    nothing, different, undecided, unsteady = sentences.values()
+    assert "No difference was found in what was looked at: 2 prompts, prompts of 2 to 2" in nothing
+    assert "This would have shown a fault in " in nothing
+    assert "in a single prompt only" in nothing
+    assert "part where the reference was sure of its token by more than 0.3 nat; samp" in different
+    assert "for 1.0%, set --samples " in undecided
+    assert "The reference is not steady: asked the same at another number of requ" in unsteady
 
 
 async def test_what_is_asked_of_the_servers(finished, served, tmp_path):

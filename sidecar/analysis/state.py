@@ -92,6 +92,7 @@ class State:
 
         One that is of another server, or may be, counts as a failed poll.
         """
+        page = page.drafting(self.plugin.view.speculating)
         try:
             restarts = self._engines.observe(at, page)
         except ScrapeError as error:

@@ -267,6 +267,9 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
     if report.scrape.malformed_lines:
         yield f"skipped {report.scrape.malformed_lines} malformed lines or histograms"
 
+    if not report.models:
+        yield "no engine yet: vLLM's Rust frontend has counted nothing, so send it a request"
+
     engines = chain.from_iterable(model.engines for model in report.models)
     for engine in engines:
         yield f"model {engine.key.model_name}, engine {engine.key.engine}"
@@ -297,6 +300,8 @@ def _remedy(error: ScrapeError, url: str) -> str:
 def _speculation(engine: EngineReport) -> str:
     drafted = engine.counters.get(Counter.DRAFT_TOKENS)
     if drafted is None:
+        if Limitation.NOTHING_DRAFTED in engine.limitations:
+            return "not known: vLLM's Rust frontend has counted no draft"
         if Limitation.V0_COUNTERS in engine.limitations:
             return "on, but this engine's counters are wrong (V0)"
         return "off: vLLM exports no counters of drafts"

@@ -5,6 +5,7 @@ It states the verdicts and computes none.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from sidecar.analysis.checklist.checklist import Checklist
@@ -64,6 +65,13 @@ class Answer:
     why: str
 
 
+_NOTHING_COUNTED: Final = Answer(
+    "vLLM has counted nothing yet.",
+    "mute",
+    "Behind its Rust frontend, older versions show an engine once it has had a request.",
+)
+
+
 def answer(report: Report) -> Answer:
     """The answer for a report; if it has several models, for the worst of them."""
     scrape = report.scrape
@@ -76,8 +84,10 @@ def answer(report: Report) -> Answer:
     told = [model for model in report.models if _drafts(model) or _has_bad_replies(model)]
     checklists = [model.checklist for model in report.models if model.checklist is not None]
     if checklists and len(checklists) == len(report.models):
-        return Answer("This vLLM does not speculate.", "mute", _why_plain(checklists))
+        return _plain(report, checklists)
 
+    if not report.models:
+        return _NOTHING_COUNTED
     if not told:
         return _without_drafts(report)
 
@@ -108,14 +118,21 @@ def _why_unread(report: Report) -> str:
     return why
 
 
-def _why_plain(checklists: Sequence[Checklist]) -> str:
+def _plain(report: Report, checklists: Sequence[Checklist]) -> Answer:
     """That no model speculates, and whether it would suit the first one whose requests are known.
 
     If none are, that of the first one says so.
     """
     known = [checklist for checklist in checklists if checklist.traffic is not None]
     first, *_ = known or checklists
-    return f"{LIMITATIONS[Limitation.NO_SPECULATION]} {conclusion(first)}"
+
+    text = "This vLLM does not speculate."
+    why = Limitation.NO_SPECULATION
+    engines = chain.from_iterable(model.engines for model in report.models)
+    if any(Limitation.NOTHING_DRAFTED in engine.limitations for engine in engines):
+        text = "This vLLM is not known to speculate."
+        why = Limitation.NOTHING_DRAFTED
+    return Answer(text, "mute", f"{LIMITATIONS[why]} {conclusion(first)}")
 
 
 def _without_drafts(report: Report) -> Answer:

@@ -29,6 +29,11 @@ LIMITATIONS: Final = {
     Limitation.NO_SPECULATION: (
         "vLLM exports no spec_decode counters: it runs without --speculative-config."
     ),
+    Limitation.NOTHING_DRAFTED: (
+        "Nothing has been drafted, so this vLLM is taken for one without --speculative-config: its"
+        " Rust frontend exports the counters of drafts in either case. With the plug-in, that is"
+        " known before the first draft."
+    ),
     Limitation.DIFFUSION: "A diffusion model does not draft, so it has no acceptance rate.",
     Limitation.NO_REQUEST_TPOT: (
         "vLLM before 0.11 does not export the time per output token. Its inter-token latency has"
@@ -38,14 +43,19 @@ LIMITATIONS: Final = {
         "This vLLM does not export accepted tokens by draft position. Upgrade vLLM."
     ),
     Limitation.NO_KV_CACHE_CAPACITY: (
-        "This vLLM does not export the capacity of the KV cache. Upgrade vLLM: all tested versions"
-        " from 0.10 on do."
+        "This vLLM does not export the capacity of the KV cache. Python's API server does, in all"
+        " tested versions from 0.10 on; the Rust frontend does not."
     ),
     Limitation.SEVERAL_PROCESSES: (
         "vLLM's /metrics is a sum over several API servers, or over files in the directory that its"
         " environment variable PROMETHEUS_MULTIPROC_DIR names: it has no step times, and a restart"
         " shows only when counters fall. If one API server is enough, set --api-server-count 1 and"
         " unset PROMETHEUS_MULTIPROC_DIR."
+    ),
+    Limitation.RUST_FRONTEND: (
+        "vLLM's Rust frontend serves its /metrics (VLLM_USE_RUST_FRONTEND=1), without a start time,"
+        " so a restart shows only when counters fall, and without whether vLLM sleeps. The time"
+        " between tokens appears when requests end, so step times follow a change of load late."
     ),
     Limitation.CONTRADICTORY_COUNTERS: (
         "vLLM's counters contradict each other: it counted more accepted tokens than drafted ones,"

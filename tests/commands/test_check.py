@@ -150,6 +150,16 @@ async def test_check_lists_what_the_page_and_a_baseline_of_other_models_cannot_t
     )
 
 
+async def test_check_does_not_know_whether_a_vllm_behind_the_rust_frontend_speculates(checked):
+    async with HttpVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
+        vllm.is_rust = True
+        code, lines = await checked(vllm.url)
+    assert code == 0
+    unknown = "not known: vLLM's Rust frontend has counted no draft"
+    assert f"    speculative decoding: {unknown}" in lines
+    assert any(line.startswith("    limitation (rust_frontend): vLLM's Rust") for line in lines)
+
+
 async def test_check_says_that_a_baseline_of_an_earlier_version_has_to_be_measured_again(checked):
     times = {"running": [1, 8], "seconds": [0.02, 0.03], "errors": [0.0, 0.0]}
     async with HttpVllm() as vllm:

@@ -67,6 +67,8 @@ class Acceptance:
 
 
 NO_DRAFTS: Final = Acceptance()
+SYNTHETIC: Final = "synthetic"
+"""The ``rejection_sample_method`` that accepts at a set rate, for benchmarks."""
 
 
 def sum_windows(acceptances: Sequence[Acceptance]) -> Acceptance:
@@ -140,6 +142,11 @@ class Evidence:
         return self.speculation is not None and self.speculation.adaptive_verification
 
     @property
+    def is_synthetic(self) -> bool:
+        """Whether vLLM accepts draft tokens at a set rate: then acceptance and time say nothing."""
+        return self.speculation is not None and is_synthetic(self.speculation)
+
+    @property
     def has_schedule(self) -> bool:
         """Whether the number of draft tokens follows a schedule by batch size."""
         return self.speculation is not None and self.speculation.per_batch_size
@@ -167,7 +174,12 @@ class Evidence:
 def is_ruled(speculation: Speculation) -> bool:
     """Whether the rule of thumb on the acceptance rate applies to this way of speculating."""
     by_token = drafts_by_token(speculation.method, in_parallel=speculation.parallel_drafting)
-    return by_token and not speculation.adaptive_verification
+    return by_token and not speculation.adaptive_verification and not is_synthetic(speculation)
+
+
+def is_synthetic(speculation: Speculation) -> bool:
+    """Whether draft tokens are accepted at a set rate, whatever the model says (vLLM 0.32 on)."""
+    return speculation.rejection_sample_method == SYNTHETIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from sidecar.wording.checklist import conclusion
 from sidecar.wording.findings.endings import READ_A_REPLY, unmeasured_sentence, worse_sentence
 from sidecar.wording.findings.faults import collapse_sentence
 from sidecar.wording.health import stalled_sentence
-from sidecar.wording.notes import LIMITATIONS
+from sidecar.wording.notes import LIMITATIONS, room_sentence
 from sidecar.wording.numbers import counted, latency, percent
 from sidecar.wording.plugin import headless_sentence, no_split_sentence
 from sidecar.wording.speed import held_sentence, plus_minus, why_withheld
@@ -65,6 +65,11 @@ class Answer:
     why: str
 
 
+_SYNTHETIC: Final = Answer(
+    "vLLM accepts draft tokens at a set rate, whatever the model says, so replies are wrong.",
+    "bad",
+    "Its rejection_sample_method is synthetic, which is for benchmarks: remove it.",
+)
 _NOTHING_COUNTED: Final = Answer(
     "vLLM has counted nothing yet.",
     "mute",
@@ -171,6 +176,9 @@ def _without_drafts(report: Report) -> Answer:
 
 
 def _of(model: ModelReport, plugin: PluginReport) -> Answer:
+    if model.judgement.evidence.is_synthetic:
+        return _SYNTHETIC
+
     if model.judgement.has_collapsed:
         text = "Almost no draft tokens are accepted, and replies may be wrong."
         return Answer(text, "bad", collapse_sentence(model))
@@ -202,6 +210,11 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
         return Answer("Not enough traffic for a verdict yet.", "mute", why)
 
     found = _judged(model, plugin)
+    room = room_sentence(model)
+    if room and found.tone == "good" and model.judgement.by_speedup is None:
+        why = f"The rule of thumb does not know that: {room} {found.why}"
+        return Answer(f"{found.text} But requests wait for room.", "even", why)
+
     speed = model.speed
     if speed is not None and speed.held is not None:
         return replace(found, why=f"{held_sentence(speed.held)} {found.why}")

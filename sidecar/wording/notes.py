@@ -11,12 +11,14 @@ from sidecar.analysis.findings.greedy_drafting import GreedyDrafting
 from sidecar.analysis.findings.load import Load
 from sidecar.analysis.findings.mismatch import Mismatch
 from sidecar.analysis.findings.number_of_tokens import NumberOfTokens
+from sidecar.analysis.findings.room import Room, is_short_of_room, waiting_for_room
 from sidecar.analysis.judgement import Basis, Judgement, Verdict
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.verdict import MARGIN
 from sidecar.engine.methods import ASYNC_SCHEDULING, RUNNER_V2, given_up
+from sidecar.engine.names import Gauge
 from sidecar.requests.messages import Configuration, Speculation
-from sidecar.wording.numbers import duration, percent
+from sidecar.wording.numbers import counted, duration, percent
 from sidecar.wording.speed import why_withheld
 from sidecar.wording.tables import group_name
 
@@ -79,9 +81,6 @@ _ADAPTIVE: Final = (
     "Verification is adaptive: vLLM's counters include draft tokens that were never verified, so"
     " the acceptance rate is not meaningful, and only a measured speedup decides."
 )
-_SYNTHETIC: Final = (
-    "The acceptance rate is synthetic (rejection_sample_method): it is configured, not measured."
-)
 _LOSSY: Final = (
     "rejection_sample_method {} also accepts tokens that the model itself would not have sampled:"
     " part of the acceptance rate comes at the cost of quality."
@@ -122,16 +121,35 @@ def model_notes(model: ModelReport) -> list[str]:
     has_told = any(isinstance(finding, told) for finding in model.findings)
     schedule = "" if model.advice is None or has_told else schedule_sentence(model.advice)
 
+    has_room_finding = any(isinstance(finding, Room) for finding in model.findings)
+    room_note = "" if has_room_finding else room_sentence(model)
+
     speculating = (engine for engine in model.engines if engine.speculation is not None)
     configured = next(speculating, None)
     configuration = _NO_CONFIGURATION if configured is None else configured.configuration
     vllm = None if configured is None else configured.vllm
     notes = [
-        *filter(None, (note, loops_sentence(judgement.evidence), schedule)),
+        *filter(None, (note, room_note, loops_sentence(judgement.evidence), schedule)),
         *caveats(judgement.evidence, configuration, vllm),
         *_placeholders(model),
     ]
     return [*notes, *_losing_engines(model)]
+
+
+def room_sentence(model: ModelReport) -> str:
+    """That requests wait for room, which no acceptance rate shows; empty if none does."""
+    speculating = any(engine.acceptance is not None for engine in model.engines)
+    if not speculating or not is_short_of_room(model):
+        return ""
+
+    running = sum(engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) for engine in model.engines)
+    waiting = sum(map(waiting_for_room, model.engines))
+    wait = f"{counted(waiting, 'request')} waiting for room" if waiting else "some are preempted"
+    return (
+        f"{counted(running, 'request')} running, and {wait}. Draft tokens take room in the KV cache"
+        " (a state-space model reserves a state for each), so fewer of them may let more requests"
+        " run, which no acceptance rate shows: compare without speculation at this load."
+    )
 
 
 def loops_sentence(evidence: Evidence) -> str:
@@ -307,7 +325,7 @@ def caveats(
 
     ``vllm`` is the engine's version; an unknown one is taken for the latest.
     """
-    if evidence.speculation is None:
+    if evidence.speculation is None or evidence.is_synthetic:  # a finding says all there is
         return
 
     sampler = evidence.speculation.rejection_sample_method
@@ -323,9 +341,7 @@ def caveats(
             schedule = " and a schedule by batch size"
         yield _GIVEN_UP.format(f"{method}{schedule}", " and ".join(lost))
 
-    if sampler == "synthetic":
-        yield _SYNTHETIC
-    elif sampler not in _EXACT_SAMPLERS:
+    if sampler not in _EXACT_SAMPLERS:
         yield _LOSSY.format(sampler)
 
 

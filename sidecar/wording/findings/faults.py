@@ -4,6 +4,7 @@ from typing import Final
 
 from sidecar.analysis.findings.mismatch import Mismatch
 from sidecar.analysis.findings.not_speculating import NotSpeculating
+from sidecar.analysis.findings.synthetic_acceptance import SyntheticAcceptance
 from sidecar.analysis.report import ModelReport
 from sidecar.engine.methods import drafts_with_a_model
 from sidecar.requests.messages import Configuration, Speculation
@@ -105,4 +106,30 @@ NOT_SPECULATING: Final = Words(
     runbook="SpecDecodeNotSpeculating",
 )
 
-WORDS: Final = (MISMATCH, NOT_SPECULATING)
+
+def _synthetic_acceptance(finding: SyntheticAcceptance, _: ModelReport) -> Explanation:
+    return Explanation(
+        code=finding.code,
+        what=(
+            "rejection_sample_method is synthetic: vLLM accepts draft tokens at a set rate,"
+            " whatever the model says of them. It is for benchmarks. Replies are not the model's,"
+            " and neither acceptance nor time says whether speculation pays."
+        ),
+        remedy=(
+            "Remove rejection_sample_method and the keys that begin with synthetic_ from"
+            " --speculative-config, and restart vLLM."
+        ),
+        expect="Replies are the model's own again, and the acceptance rate is measured.",
+        verify="`specdec-sidecar report` five minutes after the restart: the finding is gone.",
+    )
+
+
+SYNTHETIC_ACCEPTANCE: Final = Words(
+    kind=SyntheticAcceptance,
+    explain=_synthetic_acceptance,
+    why="drafts are accepted at a set rate, whatever the model says",
+    remedy="remove rejection_sample_method, restart vLLM",
+    runbook="SpecDecodeAcceptanceCollapsed",
+)
+
+WORDS: Final = (MISMATCH, NOT_SPECULATING, SYNTHETIC_ACCEPTANCE)

@@ -66,6 +66,11 @@ _TAKEN: Final = (
     " SPECDEC_LISTEN as it does, and this command asks it. If it is another vLLM's, give this one a"
     " socket of its own (SPECDEC_PLUGIN__SOCKET)."
 )
+_ASKS_WHO: Final = ("status 401", "status 403")
+_WHO: Final = (
+    'it asks who sends: set alerting.headers, such as {"X-Scope-OrgID": "TENANT"} for Mimir, or'
+    " put name and password into the URL"
+)
 _REMEDIES: Final = {
     "rejected": "alerting.alertmanagers takes base URLs, such as http://alertmanager:9093",
     "failed": "is Alertmanager up and reachable from here?",
@@ -319,10 +324,14 @@ def _speculation(engine: EngineReport) -> str:
 
 async def _check_alertmanager(url: str, settings: Settings) -> int:
     print(f"\nAlertmanager: {redacted(url)}")
-    async with alert_session(settings.alerting.timeout) as session:
+    async with alert_session(settings.alerting) as session:
         outcome, reason = await post_alerts(session, url)
     if outcome == "accepted":
         print("  accepts alerts")
         return 0
-    print(f"  {outcome} ({reason}): {_REMEDIES[outcome]}")
+
+    remedy = _REMEDIES[outcome]
+    if reason.startswith(_ASKS_WHO):
+        remedy = _WHO
+    print(f"  {outcome} ({reason}): {remedy}")
     return 1

@@ -121,7 +121,8 @@ class Evidence:
     how the engine drafts; None if neither the plug-in nor a setting tells. ``is_data_parallel``:
     vLLM has several engines for the model. ``runs_v2``: on model runner V2; None if unknown.
     ``emitted_share`` is the share of the accepted tokens that requests got: vLLM also counts those
-    after a stop inside a draft (vLLM issue 56101). None if it is not known. ``loops``: None unless
+    after a stop inside a draft (vLLM issue 56101). None if it is not known. ``running`` is how many
+    requests run in a step of the window; None if unknown. ``loops``: None unless
     they hold a share of the draft tokens that matters.
     """
 
@@ -134,6 +135,7 @@ class Evidence:
     is_data_parallel: bool = False
     runs_v2: bool | None = None
     emitted_share: float | None = None
+    running: float | None = None
     loops: Loops | None = None
 
     @property

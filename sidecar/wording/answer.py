@@ -66,7 +66,7 @@ class Answer:
 
 
 _SYNTHETIC: Final = Answer(
-    "vLLM accepts draft tokens at a set rate, whatever the model says, so replies are wrong.",
+    "vLLM accepts draft tokens at a set rate, whatever the model says: replies are not its own.",
     "bad",
     "Its rejection_sample_method is synthetic, which is for benchmarks: remove it.",
 )

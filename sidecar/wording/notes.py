@@ -254,10 +254,16 @@ def schedule_sentence(advice: Advice) -> str:
     if not advice.schedule:
         return ""
     entries = [list(entry) for entry in advice.schedule]
+    flaps = ""
+    if any(tokens == 0 for *_, tokens in advice.schedule):
+        flaps = (
+            " Keep the load at which it reaches 0 away from the usual one: there vLLM would draft"
+            " at one step and not at the next, which halved the throughput in vLLM issue 49548."
+        )
     return (
         f'To follow the load, set `"num_speculative_tokens_per_batch_size": {entries}`. vLLM'
         " ignores it with data parallelism, and gives up full CUDA graphs for it on model"
-        " runner V1."
+        f" runner V1.{flaps}"
     )
 
 

@@ -334,3 +334,11 @@ def test_pipeline_stages_with_mtp_are_named(stages):
     assert any("needs model runner V2 and a head that supports them" in n for n in newer.notes)
     assert found(f"{config(method='ngram')} {stages}", (0, 28)).faults == ()
     assert found(f"{config(method='mtp')} -pp 1", (0, 28)).faults == ()
+
+
+def test_a_thinking_budget_that_is_ignored_is_noted():
+    line = f"{config(method='mtp')} --reasoning-parser qwen3"
+    assert any("thinking_token_budget" in note for note in found(line, (0, 33)).notes)
+    assert not any("thinking" in note for note in found(config(method="mtp"), (0, 33)).notes)
+    plain = found("vllm serve m --reasoning-parser qwen3").notes
+    assert not any("thinking" in note for note in plain)

@@ -30,6 +30,8 @@ _DROPS_SCHEDULES_FROM: Final[Version] = (0, 33)
 # Pull request 46994 makes MTP work with pipeline stages, on model runner V2 and for some heads.
 _STAGES_FROM: Final[Version] = (0, 32)
 _PIPELINE: Final = ("--pipeline-parallel-size", "-pp")
+_THINKING: Final = ("--reasoning-parser", "--reasoning-config")
+_THINKS_FROM: Final[Version] = (0, 26)  # about: model runner V2 by default, with such budgets
 _DATA_PARALLEL: Final = ("--data-parallel-size", "-dp")
 # Keys that keep vLLM from starting where drafts are sampled, and where that is.
 _NO_SAMPLED_DRAFTS: Final = {
@@ -64,6 +66,10 @@ _NO_STAGES: Final = (
 _STAGES: Final = (
     "with pipeline stages, method {} needs model runner V2 and a head that supports them, such as "
     "DeepSeek's and Qwen3.5's (vllm pull request 46994); try it on one pod first"
+)
+_NO_BUDGET: Final = (
+    "model runner V2 ignores a request's thinking_token_budget while vLLM speculates (vllm issue "
+    "54906); V1 keeps to it (VLLM_USE_V2_MODEL_RUNNER=0)"
 )
 _OFF: Final = "speculation is off: --speculative-config is not set"
 _CONFIG_FILE: Final = "--config"
@@ -183,6 +189,9 @@ def _notes(line: ServeLine, version: Version) -> Iterator[str]:
 
     if _has_stages(line) and is_mtp(line.method) and version >= _STAGES_FROM:
         yield _STAGES.format(line.method)
+
+    if any(flag in line.flags for flag in _THINKING) and version >= _THINKS_FROM:
+        yield _NO_BUDGET
 
     lost = given_up(line.method, shown(version))
     if lost:

@@ -17,9 +17,13 @@ from sidecar.wording.findings.explanation import (
 )
 from sidecar.wording.numbers import percent
 
+_UPDATED: Final = (
+    "If the target's weights are updated in place, as in reinforcement learning, update the draft"
+    " with them: a restart does not help then."
+)
 _RESTART: Final = (
-    "Restart vLLM; check that the draft matches its target. High temperatures alone do not cause"
-    " this."
+    f"Restart vLLM; check that the draft matches its target. {_UPDATED} High temperatures alone do"
+    " not cause this."
 )
 _NOTHING_REPEATS: Final = (
     "Nothing in such text helps to guess what follows: draft with a model, or remove"
@@ -69,7 +73,7 @@ def _match(configuration: Configuration, speculation: Speculation) -> str:
     return (
         "Restart vLLM. If that does not help, check that the draft was made for this target: its"
         f" vocabulary, chat template, quantization (target: {target}, draft: {draft}) and vLLM's"
-        f" version.{longest} Until then remove --speculative-config."
+        f" version.{longest} {_UPDATED} Until then remove --speculative-config."
     )
 
 

@@ -259,8 +259,7 @@ def test_a_collapse_is_told_from_hot_traffic():
     text = "Almost no draft tokens are accepted, and replies may be wrong."
     assert text_and_tone(collapsed) == (text, "bad")
     assert why(collapsed).endswith(
-        "Restart vLLM; check that the draft matches its target. High temperatures alone do not"
-        " cause this."
+        "a restart does not help then. High temperatures alone do not cause this."
     )
 
 

@@ -15,14 +15,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
-from tests.scheduler.engine import Engine, Scheduler, make_scheduler, sampling
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from tests.scheduler.engine import Engine, make_scheduler, sampling
 
 _OURS: Final = Path(__file__).parents[2] / "sidecar/requests/plugin.py"
 _METHODS: Final = (
@@ -32,6 +36,7 @@ _METHODS: Final = (
 _TURNS: Final = {1: 2000, 8: 1000, 64: 400, 256: 200, 1024: 80}  # steps by requests running
 _TEMPERATURES: Final = [number / 100 for number in range(200)]
 _PROMPTS: Final = (4, 9, 17, 33, 65)
+_NUMBERS: Final = defaultdict[int, count[int]](count)  # of each engine's requests
 _REPORT: Final = 150e-6  # seconds
 _IDLE: Final = 5e-6
 _ALONE: Final = 170e-6
@@ -97,7 +102,8 @@ def variant(name: str, file: Path | None, path: Path) -> Variant:
     made = Variant(name, make)
     if file is not None:
         plugin = _loaded(name, file)
-        plugin.socket = SimpleNamespace(**{**vars(socket), "socket": _counting(made.sent)})
+        counting = SimpleNamespace(**{**vars(socket), "socket": _counting(made.sent)})
+        vars(plugin)["socket"] = counting
         plugin.install(cls, "0.32.0", str(path))
     return made
 
@@ -124,7 +130,7 @@ def _counting(sent: SimpleNamespace) -> type[socket.socket]:
 def _fill(engine: Engine, running: int, *, many: bool) -> None:
     """Adds requests until so many are there: of five kinds, or each of another kind."""
     while len(engine.scheduler.requests) < running:
-        engine.added = number = getattr(engine, "added", 0) + 1
+        number = next(_NUMBERS[id(engine)])
         parameters = {"temperature": _TEMPERATURES[number % (200 if many else 5)]}
         parameters |= [{}, {"top_p": 0.9}, {"presence_penalty": 0.1}][number % 3] if many else {}
         engine.add(
@@ -165,7 +171,7 @@ def idle(one: Variant) -> float:
     engine = one.make(8)
     engine.add("only", max_tokens=4)
     engine.run()
-    seconds = []
+    seconds: list[float] = []
     for _ in range(2000):
         engine.compute(engine.scheduler.schedule(), {}, None, None, None)
         seconds.append(engine.thread_seconds)
@@ -174,7 +180,7 @@ def idle(one: Variant) -> float:
 
 def ends(one: Variant, tokens: Callable[[int], int]) -> float:
     """CPU seconds of a step in which 1,024 requests are cut off, whose outputs are these tokens."""
-    found = []
+    found: list[float] = []
     for _ in range(3):
         engine = one.make(1024)
         for number in range(1024):

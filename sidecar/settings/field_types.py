@@ -238,6 +238,9 @@ Edges = Annotated[
 ]
 ModelName = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 LabelName = Annotated[str, Field(max_length=63, pattern=r"^[a-zA-Z][a-zA-Z0-9_]*$")]
+# RFC 9110, section 5: a token, and text without control characters.
+HeaderName = Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
+HeaderValue = Annotated[str, Field(max_length=4096, pattern=r"^[\x20-\x7e]*$")]
 CertificateFile = Annotated[
     Path,
     AfterValidator(_with_certificates),

@@ -28,7 +28,7 @@ from sidecar.analysis.verdict import Judge
 from sidecar.engine import merge
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
-from sidecar.errors import CountersFell, ScrapeError
+from sidecar.errors import ScrapeError
 from sidecar.requests.messages import Speculation, StepTally
 from sidecar.settings import Settings
 
@@ -121,7 +121,7 @@ class State:
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002
         """Takes in a failed poll; see ``ScrapeSink``."""
         self._scrape = self._scrape.failed(error)
-        self.plugin.missed(have_counters_fallen=isinstance(error, CountersFell))
+        self.plugin.missed()
 
     @property
     def last_error(self) -> ScrapeError | None:

@@ -72,6 +72,7 @@ def _json_object(text: str) -> str:
 
 
 Options = Annotated[str, Field(max_length=4096), AfterValidator(_json_object)]
+ServerId = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class HelloState(StrEnum):
@@ -165,7 +166,8 @@ class Hello:
 
     Sent again when the state changes. ``start`` identifies one life of one scheduler; totals start
     at 0 in each. ``speculation`` is None if there is none. ``tables`` are those that it sends; None
-    if it does not say, as in version 2.
+    if it does not say, as in version 2. ``server`` is the id of the vLLM server that the engine is
+    of, as vLLM's page has it in ``specdec_server_info``; None where the plug-in made none.
     """
 
     plugin: Version
@@ -179,6 +181,7 @@ class Hello:
     speculation: Speculation | None = None
     configuration: Configuration = Configuration()
     tables: Tables = None
+    server: ServerId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """The plug-in's total against vLLM's, poll by poll."""
 
 import pytest
+from sidecar.analysis.split.trust import PolledLife, Standing, Trust
 
 from sidecar.analysis.split.comparison import Compared
-from sidecar.analysis.split.trust import PolledLife, Standing, Trust
 
 WAITS, AGREES, DIFFERS = Standing
 

@@ -326,7 +326,7 @@ def test_a_life_older_than_vllm_s_counters_without_an_id_is_shown_once_its_growt
         own.serve(drafts=10).tick()
         server.poll(snap(drafts=own.total.drafts - 5000))
         seen.append(shown(server))
-    assert 10 <= seen.count(None) <= 15
+    assert 10 <= seen.count(None) <= 17
     assert seen[-1] == 5200
     assert engine(server).coverage == pytest.approx(1.0, abs=0.02)
 

@@ -64,10 +64,11 @@ class Growth:
         self._before_latest: Totals | None = None
         self._least: Totals | None = None
         self._off_since: float | None = None  # the first poll at which the growth was outside
+        self._was_late = False  # at the last poll
 
     def restart_counters(self) -> None:
         """VLLM's counters have started again at 0 while the life went on."""
-        self._start = None
+        self._start = self.now = None
         self._marks.clear()
         self._counted = self._before_latest = self._least = None
         self._off_since = None
@@ -89,16 +90,15 @@ class Growth:
         """
         self._follow_clock(told.at)
         is_new = self._note_poll(told)
-        now = self._beside(told)
+        was_late = self._was_late
+        self._was_late = is_late = self._is_late(told)
+        now = self._beside(told, is_late=is_late)
+        settled = now if is_late or was_late else self._settled(told.counted)
         self.now = now
-        self._close_last(told.counted)
-        if self._start is not None:
-            nothing = dict.fromkeys(self._start, 0)
-            most = {name: told.counted.get(name, 0) for name in self._start}
-            self._marks.append(_Mark(told.at, Comparison(nothing, self._start, most)))
-            self._start = None
 
-        event = self._find(now, told, tolerance)
+        self._close_last(told.counted)
+        self._note_start(told)
+        event = self._find(settled, told.at, tolerance) if settled is not None else None
         if is_new:
             self._note_mark(told.at, now)
         self._drop_marks(told.at, now, is_bounded=told.counts)
@@ -120,17 +120,17 @@ class Growth:
         self._reported_at = told.at
         return True
 
-    def _beside(self, told: Told) -> Comparison:
-        """The cut beside what vLLM had counted.
+    def _is_late(self, told: Told) -> bool:
+        """Whether no report has come for so long that the cut should have all there is."""
+        reported_at = self._reported_at if self._reported_at is not None else told.at
+        return told.at - reported_at >= PATIENCE or not told.is_connected
 
-        At least that is what it had before the cut before it was there; with none to come, it is
-        all that it has by now.
+    def _beside(self, told: Told, *, is_late: bool) -> Comparison:
+        """The cut beside what vLLM has counted by now.
+
+        It has at least what vLLM had counted before the cut before it was there.
         """
-        least = self._least or {}
-        is_overdue = self._reported_at is not None and told.at - self._reported_at >= PATIENCE
-        if is_overdue or not told.is_connected:
-            least = told.counted
-
+        least = told.counted if is_late else self._least or {}
         names = told.total.keys() & told.counted.keys()
         return Comparison(
             total={name: told.total[name] for name in names},
@@ -138,23 +138,30 @@ class Growth:
             most={name: told.counted[name] for name in names},
         )
 
-    def _find(self, now: Comparison, told: Told, tolerance: float) -> Event | None:
+    def _settled(self, counted: Totals) -> Comparison | None:
+        """The cut of the last poll: by now vLLM's API server has counted all of it."""
+        before = self.now
+        if before is None or not before.total.keys() <= counted.keys():
+            return None
+        return replace(before, most={name: counted[name] for name in before.total})
+
+    def _find(self, cut: Comparison, at: float, tolerance: float) -> Event | None:
         if not self._marks:
             return None
 
-        growth = now.since(self._marks[0].cut)
+        growth = cut.since(self._marks[0].cut)
         if not growth.is_outside(tolerance):
             self._off_since = None
             is_known = self._marks[0].is_known
             return Event.AGREED if is_known and growth.counted >= ENOUGH else None
 
         if self._off_since is None:
-            self._off_since = told.at
+            self._off_since = at
         self.ratio = growth.farthest
-        if told.at - self._off_since < PATIENCE:
+        if at - self._off_since < PATIENCE:
             return None
 
-        at_its_moment = replace(now, least=self._least_of(now)).since(self._marks[0].cut)
+        at_its_moment = replace(cut, least=self._least_of(cut)).since(self._marks[0].cut)
         return Event.STRAYED if at_its_moment.is_outside(tolerance) else Event.FELL_SILENT
 
     def _least_of(self, now: Comparison) -> Totals:
@@ -163,6 +170,15 @@ class Growth:
         return {name: least.get(name, 0) for name in now.total}
 
     # Marks
+
+    def _note_start(self, told: Told) -> None:
+        """The first mark is the life's start: at the first poll, since that has all before it."""
+        if self._start is None:
+            return
+        nothing = dict.fromkeys(self._start, 0)
+        most = {name: told.counted.get(name, 0) for name in self._start}
+        self._marks.append(_Mark(told.at, Comparison(nothing, self._start, most)))
+        self._start = None
 
     def _close_last(self, counted: Totals) -> None:
         """By the next poll, vLLM's API server has counted all of the last mark's cut."""

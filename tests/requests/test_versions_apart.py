@@ -5,8 +5,8 @@ from copy import deepcopy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sidecar.analysis.split.growth import Growth
 from sidecar.analysis.split.life import Life
-from sidecar.analysis.split.trust import Trust
 from sidecar.requests.messages import read_packet
 from sidecar.requests.tables import Table
 from sidecar.requests.tally import Tally
@@ -39,7 +39,7 @@ def life_of(*packets):
     for text in packets:
         read = read_packet(text)
         if read.hello is not None:
-            life = life or Life(read.hello, Trust(is_new=True), from_start=True)
+            life = life or Life(read.hello, Growth(), from_start=True)
             life.hello = read.hello
         if read.report is not None:
             assert life.receive(read.report, room=1_000_000, request_room=1_000_000) == 0

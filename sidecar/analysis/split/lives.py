@@ -396,7 +396,7 @@ class Lives:
         self._note_younger(engine, is_anew=is_anew)
 
     def _find_exact(self, engine: EngineLives, tolerance: float) -> None:
-        """Confirms lives that told just what vLLM has counted beyond all others of the engine.
+        """Confirms lives without an id that told just what vLLM has beyond the engine's others.
 
         Their growth alone says too little, as of one that has left after a few requests.
         """
@@ -406,7 +406,8 @@ class Lives:
 
         told = {life.hello.start: life.latest.totals for life in engine.lives if life.latest}
         for life in engine.lives:
-            if life.standing is not Standing.WAITS or life.latest is None or not life.observes:
+            is_open = life.standing is Standing.WAITS and self._is_ours(life) is None
+            if not is_open or life.latest is None or not life.observes:
                 continue
             others = sum_of(total for start, total in told.items() if start != life.hello.start)
             now = current.growth.now

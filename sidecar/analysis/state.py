@@ -56,7 +56,7 @@ class State:
         self._engines = Engines(settings)
         self._models: dict[str, ModelState] = {}
 
-        # How each model's engines speculate, as vLLM's counters confirmed it last, and the models
+        # How each model's engines speculate, as the plug-in that counts said last, and the models
         # of which they have not yet done so since vLLM restarted.
         self._speculation: dict[str, Speculation] = {}
         self._unconfirmed: set[str] = set()
@@ -201,9 +201,9 @@ class State:
     def _forget_other_speculation(self, at: float, lives: LivesView) -> None:
         """Forgets a model whose engines speculate in another way since a restart.
 
-        From now on, the model is judged by what its engines do since then. Only a plug-in whose
-        numbers vLLM's counters confirm says how they speculate, and without a restart nothing that
-        it says makes the sidecar forget anything.
+        From now on, the model is judged by what its engines do since then. Only a plug-in that
+        counts says how they speculate, and without a restart nothing that it says makes the sidecar
+        forget anything.
         """
         self._speculation = {
             name: known for name, known in self._speculation.items() if name in self._models

@@ -3,7 +3,7 @@
 from typing import Final
 
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginReport, PluginState
-from sidecar.requests.messages import READ_VERSIONS
+from sidecar.requests.messages import VERSION
 
 # Both paths are the same setting: of the sidecar, and of the plug-in in vLLM.
 _A_SOCKET_EACH: Final = (
@@ -27,13 +27,13 @@ _NO_SPLIT: Final = {
     ),
     NoSplitReason.COUNTS_OTHERWISE: (
         "There is no split by temperature: on engine {engine} the plug-in counted {share}"
-        " (drafts, draft tokens or accepted tokens) in the last five minutes. The split comes back"
-        f" once they agree again. {_DOCTOR}"
+        " (drafts, draft tokens or accepted tokens) in the last five minutes.{own} The split comes"
+        f" back once they agree again. {_DOCTOR}"
     ),
     NoSplitReason.SILENT: (
         "There is no split by temperature: engine {engine} has drafted on for more than half a"
-        " minute, and its plug-in has reported nothing of it. With its next report the split is"
-        f" back, and complete. {_DOCTOR}"
+        " minute, and its plug-in has reported nothing of it.{own} With its next report the split"
+        f" is back, and complete. {_DOCTOR}"
     ),
     NoSplitReason.SEVERAL_SENDERS: (
         "There is no split by temperature: several plug-ins are connected as engine {engine}, and"
@@ -56,7 +56,10 @@ _NO_SPLIT: Final = {
         f" does not reach. {_DOCTOR}"
     ),
 }
-_READ: Final = " and ".join(map(str, READ_VERSIONS))
+_OWN: Final = (
+    " Its scheduler's class has a method of its own ({}), which may not call vLLM's: then the"
+    " plug-in does not see what vLLM counts."
+)
 _IDLE: Final = (
     "The plug-in is connected and reports requests; vLLM has drafted for none of them yet."
 )
@@ -100,7 +103,7 @@ _HEADLESS: Final = (
     " numbers with: a sidecar is of use only beside vLLM's API server."
 )
 _OTHER_FORMAT: Final = (
-    "The plug-in uses message format {}, but this sidecar reads formats {}. Rewrite the plug-in"
+    "The plug-in uses message format {}, but this sidecar reads format {}. Rewrite the plug-in"
     " with this sidecar (`specdec-sidecar plugin DIR`) and restart vLLM."
 )
 
@@ -147,7 +150,7 @@ def _elsewhere(report: PluginReport) -> str:
 
 
 def _other_format(report: PluginReport) -> str:
-    return _OTHER_FORMAT.format(report.unreadable_format, _READ)
+    return _OTHER_FORMAT.format(report.unreadable_format, VERSION)
 
 
 def _not_connected(report: PluginReport) -> str:
@@ -188,6 +191,11 @@ def no_split_sentence(no_split: NoSplit, plugin: PluginReport) -> str:
     ratio = no_split.ratio
     is_near = ratio is None or abs(ratio - 1) < 0.005
     share = "other numbers than vLLM" if is_near else f"{ratio:.1%} of what vLLM counted"
+    own = _OWN.format(" and ".join(no_split.own)) if no_split.own else ""
     return _NO_SPLIT[no_split.code].format(
-        engine=no_split.engine, reason=no_split.reason, vllm=no_split.vllm_version, share=share
+        engine=no_split.engine,
+        reason=no_split.reason,
+        vllm=no_split.vllm_version,
+        share=share,
+        own=own,
     )

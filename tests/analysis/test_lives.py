@@ -7,15 +7,14 @@ import pickle
 
 import pytest
 
-from sidecar.analysis.split.growth import Growth
-from sidecar.analysis.split.life import Life
+from sidecar.analysis.split.life import MOST_CELLS
 from sidecar.analysis.split.lives import MOST_WAITING_BYTES
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.restarts import WAITED
-from sidecar.requests.messages import Hello, HelloState, ReportEnd, ReportPart, Row, Unreadable
+from sidecar.requests.messages import HelloState, ReportPart, Unreadable
 from sidecar.requests.tables import Table
-from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
+from sidecar.requests.tally import NO_REQUESTS, Outcome
 from tests.analysis.analysis_tools import EAGLE, PluginEnd, Server, finished, snap
 
 LABELS = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
@@ -170,36 +169,11 @@ def test_a_report_counts_once_it_is_whole(server):
     """Parts without the end of their report change nothing."""
     plugin = PluginEnd(server).serve(drafts=3)
     confirm(server, plugin)
-    plugin.send(
-        ReportPart(
-            tables={
-                Table.TEMPERATURE: (Row(key=0, since=0.0, counts=Tally(drafts=9, draft_tokens=27)),)
-            }
-        )
-    )
+    plugin.send(ReportPart(cells=tuple(PluginEnd(server, 9, of="another").serve().cells.items())))
     server.poll(plugin.counted())
     assert drafts(server) == 3
     confirm(server, plugin.serve(drafts=6))
     assert drafts(server) == 9
-
-
-def test_rows_are_summed_once_however_many_packets_of_finished_requests_follow():
-    """A packet without rows leaves the tables of the cut as they are."""
-    life = Life(
-        Hello(plugin="0", vllm=None, model="m", engine=0, start="a", started=0, state="observing"),
-        Growth(),
-        from_start=True,
-    )
-    tally = Tally(stopped=2)
-    for part in (
-        {"tables": {Table.TEMPERATURE: (Row(key=0, since=0.0, counts=tally),)}},
-        {"finished": (finished(**UNDRAFTED),)},
-    ):
-        before = life.latest.tables
-        life.receive(
-            ReportPart(**part, end=ReportEnd(total=tally, lost=0)), room=10_000, request_room=10_000
-        )
-    assert (life.latest.tables is before, life.is_consistent) == (True, True)
 
 
 def test_an_engine_that_is_crowded_off_counts_once_and_is_not_forgotten(server):
@@ -263,51 +237,17 @@ def test_two_plugins_that_are_one_engine_withhold_the_split_while_both_are_conne
     assert (drafts(server), coverage(server), server.temperature("0").window.drafts) == (3, 1, 3)
 
 
-TWENTY_DRAFTS = Tally(stopped=2, drafts=20, draft_tokens=60, accepted_tokens=40)
-ONE_MORE = Tally(stopped=2, drafts=21, draft_tokens=63, accepted_tokens=42)
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        {(Table.OUTPUT, "free"): ONE_MORE},  # does not sum to the total
-        # One row has fallen.
-        {(Table.TEMPERATURE, 0): NO_REQUESTS, (Table.TEMPERATURE, 150): TWENTY_DRAFTS},
-    ],
-)
-def test_a_plugin_that_contradicts_itself_covers_nothing(server, forged):
-    """Its coverage is 0, and nothing that it says is shown."""
-    plugin = PluginEnd(server).serve(0, drafts=10).serve(150, drafts=10)
-    confirm(server, plugin)
-    assert (drafts(server), coverage(server)) == (10, 1)
-    plugin.rows |= forged
-    confirm(server, plugin)
-    assert (withheld(server), coverage(server)) == (
-        NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0"),
-        0,
-    )
-
-
-def test_a_total_that_has_fallen_ends_the_trust_in_a_life_for_good(server):
-    """Later totals that are right again do not restore it."""
+def test_a_number_that_has_fallen_ends_the_trust_in_a_life_for_good(server):
+    """Later numbers that are right again do not restore it. It covers nothing."""
     plugin = PluginEnd(server).serve(drafts=10)
     confirm(server, plugin)
-    plugin.total, total = NO_REQUESTS, plugin.total
-    plugin.tick()
-    plugin.total = total
+    assert (drafts(server), coverage(server)) == (10, 1)
+    cells, plugin.cells = plugin.cells, {}
+    plugin.serve(drafts=4).tick()
+    plugin.cells = cells
     confirm(server, plugin)
     assert withheld(server) == NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0")
-
-
-def test_a_report_without_its_table_of_temperatures_makes_no_split_of_zeros(server):
-    """Drafts that are at no temperature contradict the total."""
-    plugin = PluginEnd(server).serve(0, drafts=10)
-    del plugin.rows[Table.TEMPERATURE, 0]
-    confirm(server, plugin)
-    assert (withheld(server), coverage(server)) == (
-        NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0"),
-        0,
-    )
+    assert coverage(server) == 0
 
 
 def test_without_vllm_s_counters_and_an_id_nothing_tells_whose_a_plugin_is():
@@ -456,25 +396,6 @@ def test_lost_requests_count_once_and_those_that_an_earlier_sidecar_missed_do_no
 UNDRAFTED = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
 
 
-@pytest.mark.parametrize(
-    "forged",
-    [
-        {"drafts": 10},
-        {"draft_tokens": 30},
-        {"accepted_tokens": 1},
-        {"outcome": Outcome.ABORTED},
-        {},
-    ],
-)
-def test_finished_requests_that_its_totals_do_not_have_end_the_trust_in_a_life(server, forged):
-    """Before vLLM drafts, a liar's totals of 0 agree with vLLM's."""
-    request = finished(**UNDRAFTED | {"outcome": Outcome.STOPPED} | forged)
-    end = ReportEnd(total=Tally(stopped=0 if not forged else 1), lost=0)
-    PluginEnd(server, 2).send(ReportPart(finished=(request,), end=end))
-    assert server.poll(snap(drafts=0)).plugin.dropped["unconfirmed"] == 1
-    assert withheld(server) == NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0")
-
-
 @pytest.mark.parametrize("state", [HelloState.REFUSED, HelloState.DISABLED])
 def test_one_sender_leaves_room_for_the_finished_requests_of_another(server, state):
     """One that says that it observes nothing, or is never confirmed by vLLM, takes no more room."""
@@ -526,7 +447,7 @@ def test_finished_requests_that_wait_for_a_page_without_their_engine_take_no_roo
 def test_unfinished_reports_of_dead_lives_take_no_room(server):
     """Each sent 200 finished requests of a report that never ended."""
     for number in range(60):
-        dead = PluginEnd(server, number)
+        dead = PluginEnd(server, number, of="another")
         dead.send(ReportPart(finished=(finished(**UNDRAFTED),) * 200))
         dead.close()
     server.poll(snap(drafts=0))
@@ -539,11 +460,12 @@ def test_unfinished_reports_of_dead_lives_take_no_room(server):
 
 @pytest.mark.slow
 def test_keys_and_lives_without_end_cost_bounded_memory(server):
-    """A table has 256 keys and "other", and old lives give way to new ones."""
+    """A life has so many cells, and old lives give way to new ones."""
     plugin = PluginEnd(server)
-    for temperature in range(1000):
-        plugin.serve(temperature, drafts=1).tick(only=temperature)
-    assert server.report().plugin.dropped["overflow"] == 1000 - 257
+    for number in range(MOST_CELLS + 500):
+        plugin.serve(number % 200, drafts=1, table=Table.ADAPTER, key=f"a{number}")
+    plugin.tick()
+    assert server.report().plugin.dropped["overflow"] == 500
     sizes = []
     for life in range(1000):
         plugin.start = str(life)

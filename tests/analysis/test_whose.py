@@ -11,17 +11,7 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter
-from sidecar.requests.messages import (
-    Hello,
-    HelloState,
-    ReportEnd,
-    ReportPart,
-    Row,
-    Speculation,
-    Unreadable,
-)
-from sidecar.requests.tables import Table
-from sidecar.requests.tally import Tally
+from sidecar.requests.messages import HelloState, Speculation, Unreadable
 from tests.analysis.analysis_tools import EAGLE, OWN, PluginEnd, Pod, Server, snap
 
 ENGINE = EngineKey("m", "0")
@@ -531,26 +521,6 @@ def test_plugins_of_engines_that_are_not_on_the_page_are_named_as_such(server):
     PluginEnd(server, 1, engine=7, state=HelloState.DISABLED, reason="x")
     plugin = server.poll(snap()).plugin
     assert (plugin.state, plugin.engines, plugin.elsewhere) == (PluginState.ELSEWHERE, (), 1)
-
-
-@pytest.mark.parametrize("tables", [None, frozenset({Table.TEMPERATURE, Table.OUTPUT})])
-def test_a_table_that_the_plugin_does_not_send_is_an_absent_group_and_never_0(server, tables):
-    """Also of a plug-in that does not yet name its tables."""
-    hello = Hello(
-        plugin="0", vllm=None, model="m", engine=0, start="a", started=server.at,
-        state=HelloState.OBSERVING, tables=tables, server=OWN,
-    )  # fmt: skip
-    server.state.plugin.receive(1, hello)
-    tally = Tally(stopped=1, drafts=10, draft_tokens=30, accepted_tokens=20)
-    rows = {
-        Table.TEMPERATURE: (Row(key=0, since=0.0, counts=tally),),
-        Table.OUTPUT: (Row(key="free", since=0.0, counts=tally),),
-    }
-    server.state.plugin.receive(1, ReportPart(tables=rows, end=ReportEnd(total=tally, lost=0)))
-    server.poll(snap(drafts=10))
-
-    assert drafts(server) == 10
-    assert {group.by for group in server.model().groups} == {"output"}
 
 
 def test_the_age_of_the_newest_report_grows_while_none_comes(server):

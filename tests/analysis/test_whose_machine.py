@@ -8,7 +8,6 @@ More of it: ``python -m tests.analysis.test_whose_machine 2000``.
 
 import itertools
 import sys
-from dataclasses import replace
 
 import pytest
 from hypothesis import assume, settings
@@ -24,18 +23,9 @@ from hypothesis.stateful import (
 
 from sidecar.analysis.split.plugin_state import NoSplitReason
 from sidecar.engine.identity import EngineKey
-from sidecar.requests.messages import (
-    HelloState,
-    ReportEnd,
-    ReportPart,
-    Row,
-    Speculation,
-    StepKey,
-    StepTally,
-)
-from sidecar.requests.tables import Table
-from sidecar.requests.tally import NO_REQUESTS, Tally
-from tests.analysis.analysis_tools import EAGLE, USUAL, PluginEnd, Server, finished, snap
+from sidecar.requests.messages import HelloState, Speculation
+from sidecar.requests.tally import NO_REQUESTS, tally_of
+from tests.analysis.analysis_tools import EAGLE, PluginEnd, Server, finished, snap
 
 OTHER_WAY = Speculation("mtp", 5)
 TEMPERATURES = {"0": 0, "0.3-0.5": 40, "1+": 150}
@@ -71,7 +61,7 @@ class Engine:
         if self.is_connected:
             self.plugin.tick(finished=requests)
             for label, temperature in TEMPERATURES.items():
-                cut = self.plugin.rows.get((Table.TEMPERATURE, temperature), NO_REQUESTS)
+                cut = told_at(self.plugin, temperature)
                 self.possible[label] |= {sums + cut for sums in self.before[label]}
 
     def leave(self):
@@ -104,25 +94,14 @@ class Liar:
             self.server, next(_numbers), start=start, engine=int(engine), of=self.of, **hello
         )
 
-    def tell(self, engine, total, rows, requests=()):
+    def tell(self, engine, temperature, *, requests=(), **counts):
+        """Numbers of any size, which may be lower than those before."""
         if self.end is None or self.engine != engine:
             self.hello(engine)
-        tables = {
-            table: tuple(
-                Row(key=key, since=0.0, counts=counts)
-                for key, counts in rows.get(table, {}).items()
-            )
-            for table in Table
-        }
-        steps = (
-            Row(
-                key=StepKey(0),
-                since=0.0,
-                counts=StepTally(steps=10**6, decodes=10**6, tokens=10**7),
-            ),
-        )
-        end = ReportEnd(total=total, lost=0)
-        self.end.send(ReportPart(tables=tables, steps=steps, finished=requests, end=end))
+        steps = [(1, {"steps": 10**6, "decodes": 10**6, "tokens": 10**7})]
+        self.end.cells = {}
+        self.end.serve(temperature, requests=len(requests), **counts)
+        self.end.tick(steps=steps, finished=requests)
 
     def close(self):
         if self.end is not None:
@@ -130,8 +109,10 @@ class Liar:
             self.end = None
 
 
-def tally(drafts, accepted=1):
-    return Tally(drafts=drafts, draft_tokens=3 * drafts, accepted_tokens=accepted * drafts)
+def told_at(plugin, temperature):
+    """What a plug-in has counted at a temperature."""
+    at_it = [tally_of(one) for key, one in plugin.cells.items() if key.temperature == temperature]
+    return sum(at_it, NO_REQUESTS)
 
 
 class Whose(RuleBasedStateMachine):
@@ -226,23 +207,10 @@ class Whose(RuleBasedStateMachine):
         reason = "" if state is HelloState.OBSERVING else "x"
         self.liars[liar].hello(engine, state=state, reason=reason, speculation=speculation)
 
-    @rule(
-        liar=liars,
-        engine=engines,
-        total=sizes,
-        row=sizes,
-        label=labels,
-        table=st.sampled_from([*USUAL, Table.TEMPERATURE]),
-        then=polls,
-    )
-    def lie(self, *, liar, engine, total, row, label, table, then):
-        """Numbers of any size, whose tables may or may not add up."""
-        rows = {
-            by: {key: tally(total, 3)}
-            for by, key in {**USUAL, Table.TEMPERATURE: TEMPERATURES[label]}.items()
-        }
-        rows[table] = {key: tally(row, 3) for key in rows[table]}
-        self.liars[liar].tell(engine, tally(total, 3), rows)
+    @rule(liar=liars, engine=engines, label=labels, total=sizes, then=polls)
+    def lie(self, *, liar, engine, label, total, then):
+        """Numbers of any size."""
+        self.liars[liar].tell(engine, TEMPERATURES[label], drafts=total, accepted=3 * total)
         self.pass_time(then)
 
     @rule(
@@ -256,33 +224,18 @@ class Whose(RuleBasedStateMachine):
     def lie_finished(self, *, liar, engine, label, requests, total, then):
         lie = finished(TEMPERATURES[label], self.server.at, accepted_tokens=30)
         self.liars[liar].tell(
-            engine, replace(tally(total), stopped=requests), {}, (lie,) * requests
+            engine, TEMPERATURES[label], requests=(lie,) * requests, drafts=total, accepted=total
         )
         self.pass_time(then)
 
-    @rule(
-        liar=liars,
-        engine=engines,
-        label=labels,
-        row=st.none() | sizes,
-        requests=st.integers(0, 2),
-        then=polls,
-    )
-    def copy(self, *, liar, engine, label, row, requests, then):
-        """All that vLLM has counted, at another temperature.
-
-        It happens once the engine's own plug-in was confirmed.
-        """
-        assume(self._is_known(engine))
-        counted = tally(self.engines[engine].counted, 2)
-        rows = {
-            by: {key: counted}
-            for by, key in {**USUAL, Table.TEMPERATURE: TEMPERATURES[label]}.items()
-        }
-        if row is not None:
-            rows[Table.TEMPERATURE] = {TEMPERATURES[label]: tally(row, 2)}
+    @rule(liar=liars, engine=engines, label=labels, requests=st.integers(0, 2), then=polls)
+    def copy(self, *, liar, engine, label, requests, then):
+        """All that vLLM has counted, at another temperature."""
+        counted = self.engines[engine].counted
         lie = finished(TEMPERATURES[label], self.server.at)
-        self.liars[liar].tell(engine, counted, rows, (lie,) * requests)
+        self.liars[liar].tell(
+            engine, TEMPERATURES[label], requests=(lie,) * requests, drafts=counted
+        )
         self.pass_time(then)
 
     @rule(name=engines, drafts=sizes)

@@ -129,7 +129,7 @@ class EngineLives:
         if current.standing in _NONE_COUNTS:
             reason = _NONE_COUNTS[current.standing]
             ratio = current.growth.ratio if current.standing is Standing.DIFFERS else None
-            return NoSplit(reason, self.key.engine, ratio=ratio)
+            return NoSplit(reason, self.key.engine, ratio=ratio, own=current.hello.own)
         if not current.reports and self._is_first(current):
             return NoSplit(NoSplitReason.FIRST_REPORT, self.key.engine)
         return None

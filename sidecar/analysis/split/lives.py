@@ -130,6 +130,11 @@ class Lives:
         life.growth.reconnect()
         life.follow(Event.RETURNED)
 
+        alike = [one for one in self._connected.values() if one.key == life.key]
+        if len(alike) > 1:
+            for one in alike:
+                one.is_alone = False
+
     def _begin(self, hello: Hello) -> Life:
         """A life that is new to this sidecar."""
         life = Life(hello, Growth(), from_start=hello.started >= self._since)
@@ -282,9 +287,11 @@ class Lives:
                 life.follow(Event.RETURNED)
 
         for key in said:
-            current = self._engine(key).current
-            if current is not None and self._is_ours(current):
-                current.follow(Event.IS_OURS)
+            engine = self._engine(key)
+            for life in engine.lives:
+                life.is_alone |= life is engine.current
+                if life.is_alone and self._is_ours(life):
+                    life.follow(Event.IS_OURS)
 
     def _is_ours(self, life: Life) -> bool | None:
         """Whether the page is of the life's server; None if the page or its hello has no id."""
@@ -515,7 +522,7 @@ class Lives:
                         early=tuple(early),
                         recent=tuple(recent),
                     )
-            elif not life.connections:  # its report will not be completed
+            if not life.connections:  # its report will not be completed
                 reason = UNCONFIRMED if life.confirmed is None else LOST
                 self._dropped[reason] += life.abandon_requests()
 

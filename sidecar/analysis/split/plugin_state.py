@@ -111,7 +111,8 @@ class NoSplit:
     """Why a model has no split by temperature, and because of which engine.
 
     ``reason`` is the plug-in's own if it refused or disabled itself; ``ratio`` is how much it has
-    counted lately ÷ vLLM's number, if both differ.
+    counted lately ÷ vLLM's number, if both differ, and ``own`` are then the methods that the
+    engine's scheduler has in place of vLLM's.
     """
 
     code: NoSplitReason
@@ -119,3 +120,4 @@ class NoSplit:
     reason: str = ""
     vllm_version: str = ""
     ratio: float | None = None
+    own: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ class Event(StrEnum):
     """What a good poll, or a hello, says of a life."""
 
     # By the ids on vLLM's page and in the hello:
-    IS_OURS = "is_ours"  # its server is on the page, and no other life of the engine is connected
+    IS_OURS = "is_ours"  # its server is on the page, and it alone is connected as its engine
     IS_ANOTHERS = "is_anothers"  # it is not, or that of another life of the same engine is
     # By the growth of its totals beside that of vLLM's counters (``growth.py``):
     AGREED = "agreed"

@@ -35,10 +35,14 @@ USER_VARIABLE: Final = f"{PREFIX}USER"
 """``NAME:PASSWORD`` for the sidecar's own pages, where a command asks for them."""
 USER_FILE_VARIABLE: Final = f"{PREFIX}USER_FILE"
 """A file with it, where a command has no ``--user-file``."""
-NOT_SETTINGS: Final = frozenset({CONFIG_VARIABLE, USER_VARIABLE, USER_FILE_VARIABLE})
-"""Variables of the command line, which have the prefix of settings."""
 SECRET: Final = frozenset({"alerting.headers"})
 """Settings of which a message shows no part of the value."""
+SERVER_VARIABLE: Final = f"{PREFIX}SERVER_ID"
+"""The id of vLLM's server, which the plug-in hands down inside vLLM; no setting of the sidecar."""
+NOT_SETTINGS: Final = frozenset(
+    {CONFIG_VARIABLE, USER_VARIABLE, USER_FILE_VARIABLE, SERVER_VARIABLE}
+)
+"""Variables of the command line and of the plug-in, which have the prefix of settings."""
 MOST_MIN_REQUESTS: Final = 10_000  # as many single requests are kept for an hour
 
 _KIBIBYTE: Final = 1024

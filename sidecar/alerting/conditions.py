@@ -40,7 +40,8 @@ NO_ANSWER: Final = frozenset(
     error.reason for error in (BadStatus, Interrupted, TimedOut, Unreachable)
 )
 _DOWN_SECONDS: Final = 180.0  # as in the rule, whose `for` would begin anew with Prometheus
-# The rules on rates and times count the minutes in which they hold, for the same reason.
+# The rules on rates and times count the full minutes at which they hold, both ends of ten minutes
+# included, for the same reason.
 _COUNTED: Final = re.compile(r"count_over_time\([\w:]+\[25m:1m\]\) >= (\d+)")
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -122,7 +123,7 @@ def load_rules() -> dict[str, Rule]:
 def _wait(entry: Mapping[str, str]) -> float:
     """Seconds for which a rule's condition must hold."""
     counted = _COUNTED.search(entry["expr"])
-    return 60.0 * int(counted[1]) if counted else _seconds(entry.get("for", "0s"))
+    return 60.0 * (int(counted[1]) - 1) if counted else _seconds(entry.get("for", "0s"))
 
 
 def _seconds(duration: str) -> float:

@@ -465,7 +465,7 @@ def links():
                 "Acceptance rate 30% (threshold 50%).",
                 "Why (docs/why.md): too_many_tokens.",
                 f"Details: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report",
-                f"For the runbook, first: kubectl -n prod port-forward {POD} 9911",
+                f"For the runbook, first: kubectl -n prod port-forward {POD} 9911:9911",
             )
         low.fires(0.3, alert=LOW, severity="warning", context=context)
         del low.environment["SPECDEC_ALERTING__RUNBOOKS"]

@@ -7,7 +7,8 @@ import asyncio
 import socket
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -19,6 +20,7 @@ from sidecar.alerting.past import Past
 from sidecar.analysis.report import Report
 from sidecar.log import StateLog
 from sidecar.settings.groups import Alerting, Thresholds
+from sidecar.tls import connection_fault, verifying
 
 # a separate identity, so that these alerts and those of Prometheus do not resolve each other
 SOURCE: Final = "sidecar"
@@ -151,11 +153,16 @@ class Push:
         }
 
 
-def alert_session(seconds: float) -> aiohttp.ClientSession:
+@asynccontextmanager
+async def alert_session(seconds: float) -> AsyncIterator[aiohttp.ClientSession]:
     """A session for ``post_alerts``; each request may take ``seconds``."""
-    return aiohttp.ClientSession(
-        timeout=aiohttp.ClientTimeout(total=seconds), cookie_jar=aiohttp.DummyCookieJar()
-    )
+    tls = await asyncio.to_thread(verifying)  # it reads the system's certificates
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=tls),
+        timeout=aiohttp.ClientTimeout(total=seconds),
+        cookie_jar=aiohttp.DummyCookieJar(),
+    ) as session:
+        yield session
 
 
 async def post_alerts(
@@ -171,7 +178,7 @@ async def post_alerts(
         ) as response:
             status = response.status
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        return "failed", type(error).__name__
+        return "failed", connection_fault(error)
     return ("accepted", "") if status == 200 else ("rejected", f"status {status}")
 
 

@@ -87,7 +87,7 @@ def _whole(facts: ModelFacts, thresholds: Thresholds) -> Evidence:
 
 def _loops(facts: ModelFacts, min_requests: int) -> Loops | None:
     """See ``Evidence``. Nothing is said of fewer finished requests than ``min_requests``."""
-    if Table.ENDING not in facts.tables or not facts.windows:
+    if not facts.windows:
         return None
 
     tallies = facts.model.tallies
@@ -150,11 +150,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
     """The model as of the last good poll."""
     model = facts.model
     groups = group_reports(
-        model.tallies,
-        facts.tables,
-        facts.differences,
-        thresholds.min_requests,
-        is_fresh=facts.is_fresh,
+        model.tallies, facts.differences, thresholds.min_requests, is_fresh=facts.is_fresh
     )
     loads = model.speed.loads.report(model.speed.curve)
 
@@ -162,7 +158,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
         model_name=model.name,
         engines=tuple(_engine_report(facts, engine, judged) for engine in facts.engines),
         temperatures=tuple(_temperatures(facts, judged)) if facts.is_split else (),
-        groups=tuple(groups),
+        groups=tuple(groups) if facts.is_split else (),
         judgement=judged.whole,
         speed=facts.speed,
         loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
@@ -182,10 +178,9 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
     if facts.is_plain:
         report = replace(report, checklist=_checklist(facts, thresholds))
 
-    has_sampling = facts.is_split and Table.SAMPLING in facts.tables
     situation = Situation(
         model=report,
-        sampling=model.strata[Table.SAMPLING].sums if has_sampling else {},
+        sampling=model.strata[Table.SAMPLING].sums if facts.is_split else {},
         counts=model.counts.sums,
         thresholds=thresholds,
     )
@@ -203,6 +198,7 @@ def _engine_report(facts: ModelFacts, engine: EngineFacts, judged: ModelJudgemen
     state = engine.state
     plugin = engine.plugin
     held = state.held
+    block_size = plugin.configuration.block_size
     report = EngineReport(
         key=state.key,
         counters=held.counters if held is not None else {},
@@ -214,7 +210,7 @@ def _engine_report(facts: ModelFacts, engine: EngineFacts, judged: ModelJudgemen
         gauges={},
         kv_cache_peak=None,
         kv_cache_capacity_tokens=None,
-        kv_cache_block_tokens=plugin.configuration.block_size or state.block_tokens,
+        kv_cache_block_tokens=state.block_tokens if block_size is None else block_size,
         cache=CacheWindow(),
         latencies={},
         acceptance=None,
@@ -288,7 +284,7 @@ def _temperature(facts: ModelFacts, label: str, judgement: Judgement) -> Tempera
         held=None,
         saved_seconds=speed.saved if model.speed.curve is not None else None,
         lost_seconds=speed.lost if model.speed.curve is not None else None,
-        endings={**state.endings} if Table.ENDING in facts.tables else None,
+        endings={**state.endings} if facts.is_split else None,
     )
 
     window = facts.windows.get(label)

@@ -10,6 +10,7 @@ from yarl import URL
 
 from sidecar.engine.http_response import Response
 from sidecar.errors import Interrupted, ScrapeError, TimedOut, Unreachable
+from sidecar.tls import client_context, connection_fault
 
 # Text format, uncompressed: compressing would cost vLLM CPU time.
 _HEADERS: Final = (
@@ -104,7 +105,7 @@ class Fetcher:
 
         if url.scheme == "https" and isinstance(self._tls, bool):
             # In a thread: it reads the system's certificates.
-            self._tls = await asyncio.to_thread(_tls_context, is_verified=self._tls)
+            self._tls = await asyncio.to_thread(client_context, tls=self._tls)
 
         _, connection = await asyncio.get_running_loop().create_connection(
             _Connection,
@@ -221,15 +222,9 @@ def _request(url: URL) -> bytes:
     return "".join(f"{line}\r\n" for line in [*lines, ""]).encode("ascii")
 
 
-def _tls_context(*, is_verified: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if not is_verified:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 def _reason(error: Exception) -> str:
     """The cause without any addresses, which may contain credentials."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return connection_fault(error)
     cause = error.strerror if isinstance(error, OSError) else None
     return f"{type(error).__name__}: {cause}" if cause else type(error).__name__

@@ -24,6 +24,7 @@ from sidecar.settings.field_types import (
     json_text,
 )
 from sidecar.settings.web_config import WebConfigFile
+from sidecar.tls import verifying
 
 PREFIX: Final = "SPECDEC_"
 CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
@@ -64,10 +65,10 @@ class Scrape(Group):
     """request only the metric families that are needed, if vLLM supports it"""
 
     def tls(self) -> ssl.SSLContext | bool:
-        """How aiohttp verifies vLLM's certificate: True by the system's CAs, False not at all."""
+        """How vLLM's certificate is verified: True by the system's CAs, False not at all."""
         if self.vllm_ca_file is None:
             return self.vllm_tls_verify
-        return ssl.create_default_context(cafile=self.vllm_ca_file)
+        return verifying(self.vllm_ca_file)
 
 
 class Plugin(Group):

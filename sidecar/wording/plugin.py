@@ -3,7 +3,7 @@
 from typing import Final
 
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginReport, PluginState
-from sidecar.requests.messages import READ_VERSIONS
+from sidecar.requests.messages import VERSION
 
 # Both paths are the same setting: of the sidecar, and of the plug-in in vLLM.
 _A_SOCKET_EACH: Final = (
@@ -54,7 +54,6 @@ _NO_SPLIT: Final = {
         f" does not reach. {_DOCTOR}"
     ),
 }
-_READ: Final = " and ".join(map(str, READ_VERSIONS))
 _IDLE: Final = (
     "The plug-in is connected and reports requests; vLLM has drafted for none of them yet."
 )
@@ -103,7 +102,7 @@ _HEADLESS: Final = (
     " numbers with: a sidecar is of use only beside vLLM's API server."
 )
 _OTHER_FORMAT: Final = (
-    "The plug-in uses message format {}, but this sidecar reads formats {}. Rewrite the plug-in"
+    "The plug-in uses message format {}, but this sidecar reads format {}. Rewrite the plug-in"
     " with this sidecar (`specdec-sidecar plugin DIR`) and restart vLLM."
 )
 
@@ -150,7 +149,7 @@ def _elsewhere(report: PluginReport) -> str:
 
 
 def _other_format(report: PluginReport) -> str:
-    return _OTHER_FORMAT.format(report.unreadable_format, _READ)
+    return _OTHER_FORMAT.format(report.unreadable_format, VERSION)
 
 
 def _not_connected(report: PluginReport) -> str:

@@ -13,7 +13,6 @@ from sidecar.commands.plain.measured import BaselineRun
 from sidecar.commands.plain.traffic import Prompts
 from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.engine.names import Counter
-from sidecar.requests.tables import Table
 from sidecar.settings import load_settings
 from sidecar.settings.baselines import PlainEndings, PlainStepTimes
 from tests.analysis.analysis_tools import PluginEnd, page, snap
@@ -250,7 +249,7 @@ def test_the_file_of_out_is_compared_before_it_is_replaced(capsys, monkeypatch, 
 def test_how_outputs_end_without_speculation_is_written_by_temperature(tmp_path):
     """As the settings read it; the plug-in's key of all temperatures above 2 is one of them."""
     measured = BaselineRun()
-    plain = PluginEnd(Sent(measured), speculation=None, tables=frozenset(Table))
+    plain = PluginEnd(Sent(measured), speculation=None)
     for temperature, ending in ((0, "loop"), (0, "normal"), (0, "normal"), (70, "empty")):
         plain.finish(temperature, ending=ending)
     plain.finish(70)  # nobody tells how it ended
@@ -267,7 +266,7 @@ def test_how_outputs_end_without_speculation_is_written_by_temperature(tmp_path)
 def test_a_model_that_speculates_gives_no_usual_endings():
     """What is usual is how replies end without drafts."""
     measured = BaselineRun()
-    PluginEnd(Sent(measured), tables=frozenset(Table)).finish(0, ending="normal")
+    PluginEnd(Sent(measured)).finish(0, ending="normal")
     measured.scraped(1000.0, 0.1, 1.0, page(snap(drafts=0)))
     measured.scraped(1001.0, 0.1, 1.0, page(snap(drafts=10)))
 

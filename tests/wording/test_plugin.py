@@ -19,10 +19,10 @@ DISABLED = (
     " no method f. vLLM is not affected; it loads the plug-in again when it restarts."
 )
 OTHER = (
-    "The plug-in uses message format 4, but this sidecar reads formats 2 and 3. Rewrite the"
-    " plug-in with this"
+    "The plug-in uses message format 3, but this sidecar reads format 4. Rewrite the plug-in with"
+    " this"
 )
-OTHER_9 = "The plug-in uses message format 9, but this sidecar reads formats"
+OTHER_9 = "The plug-in uses message format 9, but this sidecar reads format"
 WITHOUT = "There is no split by temperature: "
 
 
@@ -66,7 +66,7 @@ PLAIN = replace(in_state(PluginState.IDLE).engines[0], speculates=False)
             replace(NEVER_CONNECTED, problem="No access"),
             "The sidecar cannot listen for the plug-in (No access), so",
         ),
-        (replace(in_state(PluginState.OTHER_FORMAT), unreadable_format=4), OTHER),
+        (replace(in_state(PluginState.OTHER_FORMAT), unreadable_format=3), OTHER),
         (in_state(PluginState.REFUSED), REFUSED),
         (in_state(PluginState.CHECKING), CHECKING),
         (in_state(PluginState.DISABLED), DISABLED),

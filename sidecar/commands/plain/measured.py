@@ -26,7 +26,7 @@ from sidecar.requests.messages import (
     StepKey,
     StepTally,
 )
-from sidecar.requests.tables import ABOVE_2, Ending
+from sidecar.requests.tables import Ending
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.settings.groups import Limits
@@ -246,8 +246,8 @@ class _Reported:
             case Hello():
                 self._models[connection] = message.model or ""
             case ReportPart():
-                for row in message.steps:
-                    self._latest[connection, row.key] = row.counts
+                for key, tally in message.steps:
+                    self._latest[connection, key] = tally
                 self._end(self._models.get(connection, ""), message.finished)
             case _:
                 pass
@@ -255,10 +255,10 @@ class _Reported:
     def _end(self, model: str, finished: Sequence[FinishedRequest]) -> None:
         """Counts how requests end, where the plug-in tells."""
         for request in finished:
-            if request.ending is None:
+            if request.ending is None or request.temperature is None:
                 continue
             by_temperature = self.endings.setdefault(model, {})
-            counts = by_temperature.setdefault(min(request.temperature, ABOVE_2), {})
+            counts = by_temperature.setdefault(request.temperature, {})
             counts[request.ending] = counts.get(request.ending, 0) + 1
 
     @property
@@ -270,8 +270,6 @@ class _Reported:
         """What was counted since the last call."""
         grown: dict[str, tuple[StepTally, StepTally]] = {}
         for (connection, key), tally in self._latest.items():
-            if key.is_mixed is None:  # a plug-in that does not tell
-                continue
             growth = tally - self._taken.get((connection, key), _NO_STEPS)
             pure, mixed = grown.get(self._models[connection], (_NO_STEPS, _NO_STEPS))
             both = (pure, mixed + growth) if key.is_mixed else (pure + growth, mixed)

@@ -171,12 +171,16 @@ class Thresholds(Group):
     above which speculation does not pay"""
     restarts_per_hour: int = Field(3, ge=1, le=1000)
     """restarts of vLLM within an hour, whatever their cause, that the alert
-    SpecDecodeVLLMRestarting calls a crash loop; it restarts nothing"""
+    SpecDecodeVLLMRestarting calls a crash loop, and of the sidecar itself for
+    SpecDecodeSidecarRestarting; it restarts nothing"""
     startup_time: Duration = Field(1800.0, ge=60, le=86_400)
-    """time after the sidecar's start within which vLLM has loaded its model"""
+    """time after the sidecar's start within which vLLM has loaded its model; the alerts wait for
+    1.5 times its last load where that is known and shorter"""
     events_dropped: Share = 0.01
     """share of finished requests lost before the sidecar, above which histograms by temperature are
     doubtful"""
+    dead_mans_switch: bool = False
+    """the alert SpecDecodeDeadMansSwitch always fires, for a service that calls when it stops"""
 
 
 class EngineHealth(Group):

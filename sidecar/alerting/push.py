@@ -7,7 +7,8 @@ import asyncio
 import socket
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -20,6 +21,7 @@ from sidecar.alerting.past import Past
 from sidecar.analysis.report import Report
 from sidecar.log import StateLog
 from sidecar.settings.groups import Alerting, Thresholds
+from sidecar.tls import connection_fault, verifying
 
 # a separate identity, so that these alerts and those of Prometheus do not resolve each other
 SOURCE: Final = "sidecar"
@@ -153,13 +155,17 @@ class Push:
         }
 
 
-def alert_session(alerting: Alerting) -> aiohttp.ClientSession:
+@asynccontextmanager
+async def alert_session(alerting: Alerting) -> AsyncIterator[aiohttp.ClientSession]:
     """A session for ``post_alerts``, with the headers and the time-out of the settings."""
-    return aiohttp.ClientSession(
+    tls = await asyncio.to_thread(verifying)  # it reads the system's certificates
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=tls),
         headers=alerting.headers,
         timeout=aiohttp.ClientTimeout(total=alerting.timeout),
         cookie_jar=aiohttp.DummyCookieJar(),
-    )
+    ) as session:
+        yield session
 
 
 async def post_alerts(
@@ -177,7 +183,7 @@ async def post_alerts(
             status = response.status
             said = b"" if status == 200 else await response.content.read(_MOST_SAID)
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        return "failed", type(error).__name__
+        return "failed", connection_fault(error)
     if status == 200:
         return "accepted", ""
     secrets = [*session.headers.values(), URL(url).password or ""]

@@ -73,7 +73,10 @@ _WHO: Final = (
 )
 _REMEDIES: Final = {
     "rejected": "alerting.alertmanagers takes base URLs, such as http://alertmanager:9093",
-    "failed": "is Alertmanager up and reachable from here?",
+    "failed": (
+        "is Alertmanager up and reachable from here? With https, the CA of its certificate must be"
+        " one of the system's, or in the file that SSL_CERT_FILE names"
+    ),
 }
 
 

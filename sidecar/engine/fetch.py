@@ -11,6 +11,7 @@ from yarl import URL
 
 from sidecar.engine.http_response import Response
 from sidecar.errors import Interrupted, ScrapeError, TimedOut, TlsRefused, Unreachable
+from sidecar.tls import client_context, connection_fault
 
 # Text format, uncompressed: compressing would cost vLLM CPU time.
 _HEADERS: Final = (
@@ -136,7 +137,7 @@ class Fetcher:
         if not isinstance(given, bool):
             return given
 
-        context = _tls_context(is_verified=given)
+        context = client_context(tls=given)
         if not callable(self._tls):
             self._tls = context  # the system's certificates are read once
         return context
@@ -247,15 +248,9 @@ def _request(url: URL) -> bytes:
     return "".join(f"{line}\r\n" for line in [*lines, ""]).encode("ascii")
 
 
-def _tls_context(*, is_verified: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if not is_verified:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 def _reason(error: Exception) -> str:
     """The cause without any addresses, which may contain credentials."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return connection_fault(error)
     cause = error.strerror if isinstance(error, OSError) else None
     return f"{type(error).__name__}: {cause}" if cause else type(error).__name__

@@ -26,6 +26,7 @@ from sidecar.settings.field_types import (
     json_text,
 )
 from sidecar.settings.web_config import WebConfigFile
+from sidecar.tls import client_context, verifying
 
 PREFIX: Final = "SPECDEC_"
 CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
@@ -83,10 +84,10 @@ class Scrape(Group):
         if self.vllm_ca_file is None and self.vllm_cert_file is None:
             return self.vllm_tls_verify
 
-        context = ssl.create_default_context(cafile=self.vllm_ca_file)
-        if self.vllm_ca_file is None and not self.vllm_tls_verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
+        if self.vllm_ca_file is not None:
+            context = verifying(self.vllm_ca_file)
+        else:
+            context = client_context(tls=self.vllm_tls_verify)
         if self.vllm_cert_file is not None:
             # Without a password OpenSSL would ask the terminal for that of an encrypted key.
             context.load_cert_chain(self.vllm_cert_file, self.vllm_key_file, password="")

@@ -193,7 +193,10 @@ REJECTED = (
     "rejected (status 404): alerting.alertmanagers takes base URLs, such as"
     " http://alertmanager:9093"
 )
-DOWN = "failed (ClientConnectorError): is Alertmanager up and reachable from here?"
+DOWN = (
+    "failed (ClientConnectorError): is Alertmanager up and reachable from here? With https, the CA"
+    " of its certificate must be one of the system's, or in the file that SSL_CERT_FILE names"
+)
 
 
 async def test_check_asks_each_alertmanager_whether_it_would_take_alerts(checked, served):

@@ -17,6 +17,7 @@ from sidecar.commands.arguments import TLS_HINT
 from sidecar.commands.load.workload import ENDPOINTS, RequestOptions
 from sidecar.errors import MeasurementError
 from sidecar.log import redacted
+from sidecar.tls import client_context, connection_fault
 
 
 class Sample(NamedTuple):
@@ -144,7 +145,7 @@ class Client:
 
         self._session = aiohttp.ClientSession(
             headers=headers,
-            connector=aiohttp.TCPConnector(limit=0, ssl=options.tls),
+            connector=aiohttp.TCPConnector(limit=0, ssl=client_context(tls=options.tls)),
             timeout=aiohttp.ClientTimeout(total=_LONGEST_REPLY),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -266,7 +267,7 @@ def _no_connection(error: aiohttp.ClientConnectionError) -> str:
 def _reason(error: Exception) -> str:
     """Why a request failed; never quotes a reply."""
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed ({type(error).__name__}). {TLS_HINT}"
+        return f"TLS failed ({connection_fault(error)}). {TLS_HINT}"
     return str(error) if isinstance(error, BadReply) else type(error).__name__
 
 

@@ -129,12 +129,17 @@ async def _in_flight(
         for place in places:
             results[place] = await ask(parts[place])
 
+    failed: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(concurrency, len(parts))):
                 group.create_task(work())
     except* MeasurementError as errors:
-        raise errors.exceptions[0] from None
+        # Not raised here: up to Python 3.11.3, what `except*` raises comes out in a group.
+        failed = errors.exceptions[0]
+
+    if failed is not None:
+        raise failed
     return [results[place] for place in range(len(parts))]
 
 

@@ -96,7 +96,7 @@ async def alertmanager(http, directory, receivers_url):
     }
     for receiver in content["receivers"]:
         for config in receiver.get(f"{receiver['name']}_configs", ()):
-            config.update(addresses[receiver["name"]])
+            config.update(addresses.get(receiver["name"], {}))  # none is sent by e-mail here
     path = directory / "alertmanager.yaml"
     path.write_text(yaml.safe_dump(content))
     storage = f"--storage.path={directory / 'alertmanager'}"

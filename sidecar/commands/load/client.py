@@ -25,7 +25,8 @@ class Sample(NamedTuple):
 
     ``ttft`` is the time to the first token, ``tpot`` the time per output token after it; None if
     unknown. ``histogram[j]`` counts the verification steps that accepted j tokens. ``prompt`` is
-    the number of the prompt in its file, None if unknown. Saved as an array in the fields' order.
+    the number of the first prompt of its template in the file, None if unknown. Saved as an array
+    in the fields' order.
     """
 
     temperature: float

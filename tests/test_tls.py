@@ -12,7 +12,7 @@ from sidecar.commands.load.client import Client
 from sidecar.commands.load.workload import RequestOptions
 from sidecar.engine.fetch import Fetcher
 from sidecar.errors import MeasurementError, Unreachable
-from sidecar.settings.groups import Scrape
+from sidecar.settings.groups import Alerting, Scrape
 from tests.http.certificates import Authority
 
 MODELS = json.dumps({"data": [{"id": "m"}]})
@@ -78,7 +78,7 @@ async def connected(url, tls):
 
 
 async def alerted(url):
-    async with alert_session(30) as session:
+    async with alert_session(Alerting(timeout=30)) as session:
         return await post_alerts(session, url)
 
 

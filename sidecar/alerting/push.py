@@ -134,6 +134,7 @@ class Push:
         annotations = {
             "summary": rule.text(rule.summary, labels, condition.value),
             "description": rule.text(rule.description, labels, condition.value),
+            **({"first": rule.first} if rule.first else {}),
             "context": f"{condition.context}\n{details}",
             "runbook_url": f"{self._runbooks}/{rule.name}.md",
         }

@@ -35,6 +35,7 @@ from sidecar.commands.serve_line.reading import read_line
 from sidecar.commands.sidecar_status import own_url, sidecar_status
 from sidecar.engine.names import Counter
 from sidecar.engine.page_source import page_source
+from sidecar.engine.restarts import Identity
 from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import AnotherServer, CountersFell, ScrapeError, Unreachable
@@ -172,20 +173,22 @@ async def _check(settings: Settings, own: str) -> int:
     return code
 
 
-class _Starts:
-    """A scrape sink that passes everything to a state, and notes which processes answered."""
+class _Servers:
+    """A scrape sink that passes everything to a state, and notes which servers answered."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._starts: set[float | None] = set()
+        self._first: Identity | None = None
         self.is_shared = False  # whether several servers answer
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
         """See ``ScrapeSink``."""
         self._state.scraped(at, duration, interval, page)
-        self._starts.add(page.process_start)
+        identity = Identity.of(page)
+        self._first = self._first or identity
         is_doubted = isinstance(self._state.last_error, AnotherServer | CountersFell)
-        self.is_shared |= is_doubted or len(self._starts) > 1
+        is_first = identity == self._first or identity.is_same(self._first)
+        self.is_shared |= is_doubted or not is_first
 
     def failed(self, at: float, error: ScrapeError) -> None:
         """See ``ScrapeSink``."""
@@ -197,7 +200,7 @@ async def _poll(state: State, settings: Settings) -> bool:
 
     A Service or a load balancer chooses a server for each connection.
     """
-    sink = _Starts(state)
+    sink = _Servers(state)
     async with page_source(settings, settings.limits, whole=True, is_persistent=False) as source:
         poller = Poller(source, settings, sink)
         for _ in range(_POLLS):

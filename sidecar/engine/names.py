@@ -113,6 +113,8 @@ DIFFUSION = "diffusion_num_denoising_steps_total"
 PROCESS_START = "process_start_time_seconds"
 # On single-process pages only, too; the same but for a second, where Dynamo leaves out the former.
 CREATED = "generation_tokens_created"
+# Our plug-in's, without a prefix: a gauge of 1 whose label ``id`` is the server's.
+SERVER = "specdec_server_info"
 
 
 def wanted() -> frozenset[bytes]:
@@ -133,7 +135,7 @@ def wanted() -> frozenset[bytes]:
 
     return frozenset(
         {f"{prefix}{name}".encode() for prefix in PREFIXES for name in names}
-        | {PROCESS_START.encode()}
+        | {PROCESS_START.encode(), SERVER.encode()}
     )
 
 

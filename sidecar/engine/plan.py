@@ -17,6 +17,9 @@ from sidecar.errors import PageTooLarge
 # Pairs of model and engine on a page; four times the maximum of ``limits.engines``.
 _MOST_ENGINES = 256
 _DIGITS = 15  # at most; Python refuses to parse integers of several thousand digits
+# Ids of servers that are read. Each start of vLLM leaves one in a directory that nobody wipes.
+MOST_SERVERS = 16
+MOST_ID_LETTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class PagePlan:
     process_start: int | None = None
     shows_replicas: bool = False  # see ``PageSnapshot``
     replica_labels: tuple[str, ...] = ()  # see ``Identities``
+    servers: frozenset[str] = frozenset()  # see ``PageSnapshot``
+    unread_servers: int = 0  # ids that are too many, too long or empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,8 @@ def page_plan(
         )
         for key in sorted(by_engine, key=_order)
     )
+    ids = {dict(series.labels).get("id", "") for series in page if series.name == names.SERVER}
+    usable = sorted(one for one in ids if 0 < len(one) <= MOST_ID_LETTERS)[:MOST_SERVERS]
     numbers = {(key.model_name, key.number) for key in by_engine}
     shows_replicas = is_collected or len(numbers) < len(by_engine)
     return PagePlan(
@@ -136,6 +143,8 @@ def page_plan(
         process_start=None if shows_replicas else _process_start(page),
         shows_replicas=shows_replicas,
         replica_labels=identities.replica_labels,
+        servers=frozenset(usable),
+        unread_servers=len(ids) - len(usable),
     )
 
 

@@ -70,10 +70,13 @@ class PageSnapshot:
 
     engines: tuple[EngineSnapshot, ...]
     process_start: float | None
-    malformed: int  # malformed lines, and histograms that are not cumulative
+    malformed: int  # malformed lines, histograms that are not cumulative, ids that are not read
     # Each engine is of a process of its own, and the page is an agent's that collects them.
     shows_replicas: bool = False
     is_rust: bool = False
+    # The ids of the servers whose counters it has, as our plug-in put them there. A multiprocess
+    # directory that nobody wiped keeps those of earlier ones. Empty: the page has none.
+    servers: frozenset[str] = frozenset()
 
     @property
     def is_sum(self) -> bool:
@@ -145,9 +148,10 @@ class SnapshotReader:
         return PageSnapshot(
             engines=engines,
             process_start=_time(self._plan.process_start, page.values),
-            malformed=page.malformed + contradictory,
+            malformed=page.malformed + contradictory + self._plan.unread_servers,
             shows_replicas=self._plan.shows_replicas,
             is_rust=page.is_rust,
+            servers=self._plan.servers,
         )
 
 

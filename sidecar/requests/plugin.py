@@ -101,10 +101,13 @@ def may_schedule() -> bool:
     """Whether this process may have a scheduler, or fork one that has.
 
     A worker has none. The first process has imported ``worker_base`` as well, by the options that
-    it offers; an engine core that it forks does not load plug-ins again.
+    it offers. It may become the engine core, or fork it, which does not load plug-ins again.
     """
     is_worker = "vllm.v1.worker.worker_base" in sys.modules
-    return is_first() or not is_worker or "vllm.v1.engine.core" in sys.modules
+    if not is_worker or "vllm.v1.engine.core" in sys.modules:
+        return True
+    spawns = os.environ.get("VLLM_WORKER_MULTIPROC_METHOD") == "spawn"
+    return is_first() and (not spawns or os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0")
 
 
 @functools.cache  # once a process, however often vLLM registers its plug-ins
@@ -706,8 +709,9 @@ class Observer:
 
 
 def is_pooling(request: Any) -> bool:
-    """Whether a request generates nothing."""
-    return request.sampling_params is None and "_specdec" not in request.__dict__
+    """Whether a request generates nothing: another plug-in may have set parameters to None, too."""
+    has_none = request.sampling_params is None
+    return has_none and getattr(request, "pooling_params", None) is not None
 
 
 def traits_of(request: Any) -> tuple[Any, ...]:

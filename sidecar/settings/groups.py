@@ -35,10 +35,14 @@ USER_VARIABLE: Final = f"{PREFIX}USER"
 """``NAME:PASSWORD`` for the sidecar's own pages, where a command asks for them."""
 USER_FILE_VARIABLE: Final = f"{PREFIX}USER_FILE"
 """A file with it, where a command has no ``--user-file``."""
-NOT_SETTINGS: Final = frozenset({CONFIG_VARIABLE, USER_VARIABLE, USER_FILE_VARIABLE})
-"""Variables of the command line, which have the prefix of settings."""
 SECRET: Final = frozenset({"alerting.headers"})
 """Settings of which a message shows no part of the value."""
+SERVER_VARIABLE: Final = f"{PREFIX}SERVER_ID"
+"""The id of vLLM's server, which the plug-in hands down inside vLLM; no setting of the sidecar."""
+NOT_SETTINGS: Final = frozenset(
+    {CONFIG_VARIABLE, USER_VARIABLE, USER_FILE_VARIABLE, SERVER_VARIABLE}
+)
+"""Variables of the command line and of the plug-in, which have the prefix of settings."""
 MOST_MIN_REQUESTS: Final = 10_000  # as many single requests are kept for an hour
 
 _KIBIBYTE: Final = 1024
@@ -167,12 +171,16 @@ class Thresholds(Group):
     above which speculation does not pay"""
     restarts_per_hour: int = Field(3, ge=1, le=1000)
     """restarts of vLLM within an hour, whatever their cause, that the alert
-    SpecDecodeVLLMRestarting calls a crash loop; it restarts nothing"""
+    SpecDecodeVLLMRestarting calls a crash loop, and of the sidecar itself for
+    SpecDecodeSidecarRestarting; it restarts nothing"""
     startup_time: Duration = Field(1800.0, ge=60, le=86_400)
-    """time after the sidecar's start within which vLLM has loaded its model"""
+    """time after the sidecar's start within which vLLM has loaded its model; the alerts wait for
+    1.5 times its last load where that is known and shorter"""
     events_dropped: Share = 0.01
     """share of finished requests lost before the sidecar, above which histograms by temperature are
     doubtful"""
+    dead_mans_switch: bool = False
+    """the alert SpecDecodeDeadMansSwitch always fires, for a service that calls when it stops"""
 
 
 class EngineHealth(Group):

@@ -65,9 +65,9 @@ LIMITATIONS: Final = {
         " drafts in it."
     ),
     Limitation.SEVERAL_SENDERS: (
-        "Several plug-ins are connected to this sidecar's socket as this engine, so another vLLM"
-        " sends to it, too. Only the one whose numbers match vLLM's metrics counts. Give each vLLM"
-        " a sidecar and a socket of its own: SPECDEC_PLUGIN__SOCKET, the same path for both."
+        "Several plug-ins are connected to this sidecar's socket as this engine, and nothing tells"
+        " which of them is this vLLM's, so none of them counts. Give each vLLM a sidecar and a"
+        " socket of its own: SPECDEC_PLUGIN__SOCKET, the same path for both."
     ),
     Limitation.ITL_PER_TOKEN: (
         "This vLLM's inter-token latency has one observation per token, not one per engine step, so"

@@ -25,6 +25,7 @@ from sidecar.settings import Settings
 
 BITS = {"structured": Bit.STRUCTURED, "filtered": Bit.FILTERED, "penalties": Bit.PENALTIES}
 EAGLE = Speculation("eagle", 3)
+OWN = "own"  # the id of the server whose page is polled
 
 
 def snap(engine="0", drafts=0, *, usage=0.5, model="m", traits=(), accepted=None, **more):
@@ -79,19 +80,25 @@ def faster(ratio, error=0.0):
     )
 
 
-def page(*engines, start=1.0, malformed=0):
-    return PageSnapshot(engines, start, malformed)
+def page(*engines, start=1.0, malformed=0, servers=()):
+    return PageSnapshot(engines, start, malformed, servers=frozenset(servers))
 
 
 class Server:
-    """A vLLM's state, polled every second from ``at`` on."""
+    """A vLLM's state, polled every second from ``at`` on.
 
-    def __init__(self, at=1000.0, **settings):
+    Its page has the id ``server``; without one, nothing tells whose a plug-in is but its growth.
+    """
+
+    def __init__(self, at=1000.0, *, server=OWN, **settings):
         self.sink = self.state = State(Settings(**settings), listening_since=at)
         self.at = at
+        self.server = server
 
     def poll(self, *engines, seconds=1.0, **options):
         self.at += seconds
+        if self.server is not None:
+            options = {"servers": {self.server}} | options
         self.sink.scraped(self.at, 0.005, 1.0, page(*engines, **options))
         return self.report()
 
@@ -124,19 +131,23 @@ class Server:
 class PluginEnd:
     """One engine's plug-in, as ``server`` hears it: counts that grow, sent with ``tick``."""
 
-    def __init__(self, server, connection=1, *, start=None, started=None, engine=0, **hello):
+    def __init__(
+        self, server, connection=1, *, start=None, started=None, engine=0, of=OWN, **hello
+    ):
+        """``of`` is the id of the vLLM server that it is in; None: it says none."""
         self.server, self.connection, self.engine = server, connection, engine
         self.start = start or str(connection)
         self.started = server.at if started is None else started
         self.total, self.cells, self.endings = NO_REQUESTS, {}, {}
         self.generated = 0  # tokens
         self.heartbeat = 0  # engine steps
+        self.of = server.server if of is OWN else of
         self.hello(**hello)
 
     def hello(self, *, model="m", speculation=EAGLE, **more):
         life = {"model": model, "engine": self.engine, "start": self.start, "started": self.started}
         versions = {"plugin": "0.1.0", "vllm": "0.32.0"}
-        said = {"state": HelloState.OBSERVING, "speculation": speculation} | more
+        said = {"state": HelloState.OBSERVING, "speculation": speculation, "server": self.of} | more
         self.send(Hello(**versions, **life, **said))
 
     def serve(

@@ -219,7 +219,7 @@ def test_pooling_requests_are_left_alone(made):
     """They have no sampling parameters, so nothing to count them by."""
     scheduler = made(request("a"))
     pooling = scheduler.requests["a"]
-    pooling.sampling_params = None
+    pooling.sampling_params, pooling.pooling_params = None, "embed"
     scheduler.step({"a": (0, 1)})
     scheduler.end("a")
     assert not hasattr(pooling, "_specdec")

@@ -108,4 +108,4 @@ def pytest_report_header():
         import vllm
     except ImportError:
         return None
-    return f"vLLM {vllm.__version__} from {os.path.dirname(vllm.__file__)}"
+    return f"vLLM {vllm.__version__} from {Path(vllm.__file__).parent}"

@@ -1,6 +1,9 @@
 """A KV connector of vLLM's that moves nothing: requests wait for it until a test says so."""
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+)
 from vllm.v1.outputs import KVConnectorOutput
 
 from tests.scheduler.engine import call

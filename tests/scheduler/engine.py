@@ -9,6 +9,7 @@ import os
 import random
 import time
 from collections import Counter, deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 os.environ.update(
@@ -39,6 +40,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 VERSION = vllm.__version__
+MODELS = os.environ["LAB_MODELS"]
 K = 3  # draft tokens
 BLOCK = 16  # tokens
 EMPTY_ROUND = 0.001  # seconds; vLLM's core sleeps so long after a round without work
@@ -60,20 +62,21 @@ def call(make, **arguments):
     return make(**{name: given for name, given in arguments.items() if name in known})
 
 
-def configuration(*, running=8, blocks=None, batched=None, k=K, asynchronous=False, method="ngram"):
-    """vLLM's configuration; ``k`` 0 is without speculation."""
-    speculative = {
-        "method": "ngram", "num_speculative_tokens": k,
-        "prompt_lookup_max": 2, "prompt_lookup_min": 1,
-    }  # fmt: skip
+def configuration(
+    *, running=8, blocks=None, batched=None, k=K, asynchronous=False, head=False, caches=False
+):
+    """vLLM's configuration; ``k`` 0 is without speculation, and a ``head`` drafts as in EAGLE."""
+    speculative = {"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+    if head:
+        speculative = {"method": "eagle", "model": f"{MODELS}/eagle"}
     config = EngineArgs(
-        model=os.environ["LAB_MODEL"], max_model_len=1024, max_num_seqs=running,
+        model=f"{MODELS}/target", max_model_len=1024, max_num_seqs=running,
         max_num_batched_tokens=batched or max(512, 8 * running), enable_chunked_prefill=True,
         enforce_eager=True, dtype="float32", block_size=BLOCK,
-        speculative_config=speculative if k else None,
+        speculative_config={**speculative, "num_speculative_tokens": k} if k else None,
     ).create_engine_config()  # fmt: skip
     config.cache_config.num_gpu_blocks = blocks or 70 * running
-    config.cache_config.enable_prefix_caching = False
+    config.cache_config.enable_prefix_caching = caches
     config.scheduler_config.async_scheduling = asynchronous
     return config
 
@@ -87,26 +90,29 @@ def group(cls=FullAttentionSpec, block_size=BLOCK, **more):
     return KVCacheGroupSpec(["layer"], call(cls, **sizes))
 
 
-def make_scheduler(*, cls=None, groups=None, **options):
-    """A scheduler of vLLM's, or of the class."""
+def make_scheduler(*, cls=None, groups=None, block_size=BLOCK, hash_size=BLOCK, **options):
+    """A scheduler of vLLM's, or of the class; ``hash_size`` is of the blocks that are hashed."""
     config = configuration(**options)
     if cls is None:
         cls = AsyncScheduler if options.get("asynchronous") else Scheduler
     blocks = config.cache_config.num_gpu_blocks
     groups = groups or [group()]
     cache = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    known = inspect.signature(Scheduler.__init__).parameters
     arguments = {
-        "vllm_config": config, "kv_cache_config": cache, "block_size": BLOCK,
-        "hash_block_size": BLOCK, "log_stats": True,
+        "vllm_config": config, "kv_cache_config": cache, "log_stats": True,
+        "block_size": block_size if "hash_block_size" in known else hash_size,
+        "hash_block_size": hash_size,
         "structured_output_manager": StructuredOutputManager(config),
     }  # fmt: skip
-    known = inspect.signature(Scheduler.__init__).parameters
     return cls(**{name: given for name, given in arguments.items() if name in known})
 
 
 def sampling(**parameters):
     """Sampling parameters, as the API server makes them; the model chooses no end."""
-    made = SamplingParams(**{"temperature": 0.7, "max_tokens": 400, "ignore_eos": True} | parameters)
+    made = SamplingParams(
+        **{"temperature": 0.7, "max_tokens": 400, "ignore_eos": True} | parameters
+    )
     made.update_from_generation_config({}, 1)
     return made
 
@@ -176,6 +182,7 @@ class Engine:
         self.queue = deque()
         self.is_paused = False  # the core's own state, up to 0.18 or so
         self.told = Told()
+        self.observe()
         self.connector_output = None  # of the next step
         self.thread_seconds = 0.0  # CPU time of the last update_from_output
 
@@ -261,8 +268,7 @@ class Engine:
             self.sample(drafts[name], lengths, tokens) if samples[name] else [] for name in names
         ]
         proposed = [
-            self.propose(drafted) if new else []
-            for name, new in zip(names, sampled, strict=True)
+            self.propose(drafted) if new else [] for name, new in zip(names, sampled, strict=True)
         ]
         if self.clock is not None:
             self.clock.at += self.seconds if names else EMPTY_ROUND
@@ -275,7 +281,6 @@ class Engine:
             pooler_output=[], num_nans_in_logits={}, kv_connector_output=self.connector_output,
         )  # fmt: skip
         self.connector_output = None
-        self.expect(names, drafts, sampled)
         outputs = self.update(output, result)
         self.take(outputs)
         if not self.ahead:
@@ -306,17 +311,27 @@ class Engine:
 
     # what it knows
 
-    def expect(self, names, drafts, sampled):
-        """Notes what each request that still lives drafts in this step."""
-        for name, new in zip(names, sampled, strict=True):
-            request = self.scheduler.requests.get(name)
-            if request is None or request.is_finished() or not drafts[name] or not new:
-                continue
-            accepted = len(new) - 1
-            self.told.by_request.setdefault(name, Counts()).add(drafts[name], accepted)
-            temperature = request.sampling_params.temperature
+    def observe(self):
+        """Notes what vLLM adds to its counters, and of which request it is."""
+        own = self.scheduler.make_spec_decoding_stats
+
+        def noted(*args, **kwargs):
+            given = inspect.signature(own).bind(*args, **kwargs).arguments
+            name = given["request_id"]
+            drafted = given["num_draft_tokens"]
+            if given["num_invalid_spec_tokens"]:
+                drafted -= given["num_invalid_spec_tokens"].get(name, 0)
+            self.note(name, drafted, given["num_accepted_tokens"])
+            return own(*args, **kwargs)
+
+        self.scheduler.make_spec_decoding_stats = noted
+
+    def note(self, name, drafted, accepted):
+        self.told.by_request.setdefault(name, Counts()).add(drafted, accepted)
+        with suppress(AttributeError, TypeError, ValueError):  # a test has changed the parameters
+            temperature = self.scheduler.requests[name].sampling_params.temperature
             row = self.told.by_temperature.setdefault(round(100 * temperature), Counts())
-            row.add(drafts[name], accepted)
+            row.add(drafted, accepted)
 
     def take(self, outputs):
         """Adds up what ``update_from_output`` returned."""

@@ -71,7 +71,7 @@ class Sidecar:
     def live_again(self):
         self._receiver.live_again()
 
-    def until(self, read, expected=True, seconds=20.0):  # noqa: FBT002 - reads as a sentence
+    def until(self, read, expected=True, seconds=20.0):
         """Waits until ``read()`` is what is expected."""
         self._receiver.until(read, expected, seconds)
 
@@ -94,7 +94,7 @@ class Sidecar:
 
     @property
     def is_sound(self):
-        """Whether no total has fallen, and each report was of one moment."""
+        """Whether no number has fallen."""
         return not self._receiver.fallen
 
 
@@ -142,12 +142,11 @@ class Known:
     @property
     def by_adapter(self):
         """Ended requests by the adapter's name; "" is none, and None all others'."""
-        rows = self._life.tables["adapter"].items()
-        return {
-            None if key == "other" else key.removesuffix("'") if key.startswith("other'") else key:
-            sum(row[name] for name in OUTCOMES)
-            for key, row in rows
-        }  # fmt: skip
+        found = Counter()
+        for (_, _, prompt, adapter), numbers in self._life.cells.items():
+            name = None if prompt is None else adapter or ""
+            found[name] += sum(numbers[: len(OUTCOMES)])
+        return dict(found)
 
     @property
     def endings(self):

@@ -19,9 +19,7 @@ def random_traffic(engine, *, requests=120):
             temperature = rng.choice(TEMPERATURES)
             limit = rng.randint(1, 120)
             prompt = rng.randint(4, 100)
-            made[name] = engine.add(
-                name, temperature=temperature, max_tokens=limit, prompt=prompt
-            )
+            made[name] = engine.add(name, temperature=temperature, max_tokens=limit, prompt=prompt)
         if engine.scheduler.requests and rng.random() < 0.04:
             engine.abort([rng.choice(list(engine.scheduler.requests))])
         if engine.has_work():
@@ -66,7 +64,9 @@ def test_each_request_is_counted_to_the_token(engine, sidecar):
     engine.run()
 
     def request(name, number):
-        counts = engine.told.by_request[name].numbers if name in engine.told.by_request else (0,) * 3
+        counts = (
+            engine.told.by_request[name].numbers if name in engine.told.by_request else (0,) * 3
+        )
         return number % 5 * 10, engine.told.outputs[name], *counts
 
     expected = Counter(request(f"r{number}", number) for number in range(30))

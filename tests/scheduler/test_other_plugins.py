@@ -45,7 +45,9 @@ def test_both_work_or_ours_says_that_it_does_not(name, order, tells, installed, 
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_an_exception_of_another_plugin_reaches_vllm_as_without_ours(order, installed, sidecar, clock):
+def test_an_exception_of_another_plugin_reaches_vllm_as_without_ours(
+    order, installed, sidecar, clock
+):
     def broken(self, *args, **kwargs):
         raise LookupError
 

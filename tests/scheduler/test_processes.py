@@ -90,8 +90,11 @@ def test_a_spawned_engine_core_has_it_and_process_0_imports_no_scheduler(run, si
         "    process.start()\n    process.join()\n    assert not process.exitcode\n"
     )
     main = main.replace("    import tests.scheduler.engine\n", "")
-    core = CORE.replace("def core():\n", "def core():\n    import tests.scheduler.engine, os\n"
-                        "    os.environ['VLLM_PLUGINS'] = 'specdec'\n")
+    core = CORE.replace(
+        "def core():\n",
+        "def core():\n    import tests.scheduler.engine, os\n"
+        "    os.environ['VLLM_PLUGINS'] = 'specdec'\n",
+    )
     told = run(core + main, VLLM_WORKER_MULTIPROC_METHOD="spawn")
     sidecar.until(lambda: sidecar.engines and len(sidecar.engine().finished), 1)
     assert told.split()[-1] == "False"

@@ -125,7 +125,9 @@ def test_when_all_requests_are_aborted_all_are_told(engine, sidecar):
 
     def told():
         engine.clock.at += 1
-        engine.add("later", temperature=2, max_tokens=2)  # with it goes what the socket was full for
+        engine.add(
+            "later", temperature=2, max_tokens=2
+        )  # with it goes what the socket was full for
         engine.run()
         return {one.temperature for one in sidecar.engine().finished}
 

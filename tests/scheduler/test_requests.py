@@ -65,7 +65,6 @@ def test_a_request_that_generates_nothing_is_none_of_ours(installed, sidecar, cl
 
 
 ODD = {
-    "a temperature that is no number": {"temperature": float("nan")},
     "the lowest temperature": {"temperature": 1e-300},
     "the highest temperature": {"temperature": 2},
     "a flag as its temperature": {"temperature": True},
@@ -79,38 +78,33 @@ ODD = {
 @pytest.mark.parametrize("name", ODD)
 def test_odd_parameters_disable_nothing(name, engine, sidecar):
     engine = engine()
-    try:
-        parameters = sampling(**ODD[name])
-    except ValueError:
-        pytest.skip("this vLLM refuses them")
-    request = make_request("odd", parameters=parameters)
-    engine.expect = lambda *_: None  # the rows are not what this is about
+    request = make_request("odd", parameters=sampling(**ODD[name]))
     alone(engine, request, aborts=True)
     sidecar.until(lambda: len(sidecar.engine().finished), 2)
     assert sidecar.engine().state == "observing"
-    assert sidecar.engine().totals == engine.told.counts.numbers
+    sidecar.until(lambda: sidecar.engine().totals, engine.told.counts.numbers)
 
 
-@pytest.mark.parametrize("value", [None, "1", 1j, object()])
-@pytest.mark.parametrize("parameter", ["temperature", "top_k", "top_p", "presence_penalty", "min_p"])
+@pytest.mark.parametrize("value", [None, "1", 1j, float("nan")])
+@pytest.mark.parametrize(
+    "parameter", ["temperature", "top_k", "top_p", "presence_penalty", "min_p"]
+)
 def test_parameters_that_another_plugin_has_changed_disable_nothing(
     parameter, value, engine, sidecar
 ):
     engine = engine()
     request = make_request("odd")
     setattr(request.sampling_params, parameter, value)
-    engine.expect = lambda *_: None
     alone(engine, request)
     sidecar.until(lambda: len(sidecar.engine().finished), 2)
     assert sidecar.engine().state == "observing"
-    assert sidecar.engine().totals == engine.told.counts.numbers
+    sidecar.until(lambda: sidecar.engine().totals, engine.told.counts.numbers)
 
 
 @pytest.mark.parametrize("when", ["before it runs", "while it runs"])
 def test_a_request_that_lost_its_parameters_is_counted_all_the_same(when, engine, sidecar):
     """Another plug-in set them to None; vLLM itself hardly looks at them here."""
     engine = engine()
-    engine.expect = lambda *_: None
     request = engine.add("odd", max_tokens=30)
     engine.add("ordinary", max_tokens=12)
     if when == "while it runs":
@@ -118,11 +112,11 @@ def test_a_request_that_lost_its_parameters_is_counted_all_the_same(when, engine
     request.sampling_params = None
     try:
         engine.run()
-    except AttributeError:
+    except (AttributeError, AssertionError):
         pytest.skip("this vLLM itself cannot go on")
     sidecar.until(lambda: len(sidecar.engine().finished), 2)
     assert sidecar.engine().state == "observing"
-    assert sidecar.engine().totals == engine.told.counts.numbers
+    sidecar.until(lambda: sidecar.engine().totals, engine.told.counts.numbers)
 
 
 NAMES = ["other", "other'", "a" * 100_000, "\ud800", "x\0y", "</script>", "ä" * 300, "1", "{}", '"']
@@ -162,7 +156,7 @@ def session(engine):
     return made, turn
 
 
-def test_a_streaming_session_is_told_with_the_drafts_and_tokens_of_all_its_turns(session, sidecar):
+def test_a_streaming_session_is_told_with_the_drafts_of_all_its_turns(sidecar, session):
     """Its client is part of its time."""
     engine, turn = session
     for temperature in (0.7, 0.2, 0.7):
@@ -179,12 +173,11 @@ def test_a_streaming_session_is_told_with_the_drafts_and_tokens_of_all_its_turns
         for name in ("drafts", "draft_tokens", "accepted_tokens")
     )
     assert totals == engine.told.by_request["session"].numbers
-    assert sum(one.output_tokens for one in finished) == engine.told.outputs["session"]
-    if len(finished) == 1:
-        assert finished[0].last_token is None
+    # Its client is part of its time, and vLLM forgets the output of a turn: both are unknown.
+    assert [(one.output_tokens, one.last_token) for one in finished] == [(None, None)]
 
 
-def test_turns_that_wait_while_a_session_generates_are_told_too(session, sidecar):
+def test_turns_that_wait_while_a_session_generates_are_told_too(sidecar, session):
     engine, turn = session
     engine.run = lambda steps=0: None  # all turns are queued at once
     for temperature in (0.7, 0.7, 0.7):
@@ -197,7 +190,6 @@ def test_turns_that_wait_while_a_session_generates_are_told_too(session, sidecar
     sidecar.until(lambda: sum(one.drafts for one in sidecar.engine().finished) > 0)
     finished = sidecar.engine().finished
     assert sum(one.drafts for one in finished) == engine.told.by_request["session"].drafts
-    assert sum(one.output_tokens for one in finished) == engine.told.outputs["session"]
 
 
 @pytest.mark.parametrize("version", [b"0.32.0", None, "", 5, object(), "x" * 70_000, "0\n"])

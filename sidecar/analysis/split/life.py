@@ -6,8 +6,9 @@ from operator import add, sub
 from typing import Final
 
 from sidecar.analysis.split.comparison import Compared, Totals
+from sidecar.analysis.split.growth import Growth
 from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginState
-from sidecar.analysis.split.trust import Trust
+from sidecar.analysis.split.standing import Event, Standing, after
 from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import (
     FinishedRequest,
@@ -72,7 +73,7 @@ class Life:
     moment.
     """
 
-    def __init__(self, hello: Hello, trust: Trust, *, from_start: bool) -> None:
+    def __init__(self, hello: Hello, growth: Growth, *, from_start: bool) -> None:
         """``from_start``: it began while this sidecar was listening.
 
         All that it counted is growth then.
@@ -80,14 +81,12 @@ class Life:
         self.hello = hello
         # The engine as vLLM's page names it; until a page has told, as the plug-in does.
         self.key = self.named
-        self.trust = trust
+        self.growth = growth
+        self.standing = Standing.WAITS
         self.from_start = from_start
         self.connections: set[int] = set()
-        self.is_over = False  # its process of vLLM has ended
-        self.is_past = False  # it has left, and another life of its engine has taken its place
-        self.is_before_reset = False  # it has left, and vLLM's counters have started again since
-        # vLLM's counters have started again in its time: what they have of its own is not known
-        self.spans_reset = False
+        self.heard_after = 0  # polls that had ended when it last said hello
+        self.is_alone = True  # whether no other was connected as its engine at the same time
         self.has_counted = False  # its numbers have been part of the split
 
         self.reports = 0
@@ -96,7 +95,7 @@ class Life:
         self.first: Cut | None = Cut() if from_start else None
         self.latest = self.first
         self.latest_at = 0.0  # the first poll at which ``latest`` was there
-        self.confirmed: Cut | None = None  # the latest cut that vLLM's counters confirmed
+        self.confirmed: Cut | None = None  # the latest cut that counts
         self.finished: list[FinishedRequest] = []  # up to the latest cut
         # how many of them are in the first cut, so from before this sidecar listened
         self.early = 0
@@ -118,10 +117,12 @@ class Life:
     @property
     def report(self) -> PluginEngineReport:
         """What is shown of its plug-in."""
-        state = PluginState(self.hello.state)
         has_drafted = self.latest is not None and self.latest.total.drafts > 0
-        if state is PluginState.OBSERVING and not has_drafted:
-            state = PluginState.IDLE
+        state = PluginState.OBSERVING if has_drafted else PluginState.IDLE
+        if self.hello.state is HelloState.DISABLED:
+            state = PluginState.DISABLED
+        elif not self.observes:
+            state = PluginState.REFUSED
 
         return PluginEngineReport(
             model_name=self.key.model_name,
@@ -139,9 +140,9 @@ class Life:
         return self.hello.state is HelloState.OBSERVING
 
     @property
-    def has_left(self) -> bool:
-        """Whether it is gone, and vLLM's counters have what it reported."""
-        return not self.connections and not self.is_before_reset and self.latest is not None
+    def is_blank(self) -> bool:
+        """Whether it has counted nothing."""
+        return self.latest is not None and not any(self.latest.totals.values())
 
     @property
     def is_consistent(self) -> bool:
@@ -185,17 +186,36 @@ class Life:
     def forget_start(self) -> None:
         """It may have begun before this sidecar listened, and all that it has counted so far."""
         self.from_start = False
-        if self.reports == 0:
+        if self.latest == Cut():  # it has reported nothing, or nothing that is kept
             self.latest = None
         self.first = self.latest
         self.early = len(self.finished)
 
-    def end(self) -> None:
-        """Its process of vLLM has ended: it is known, but its numbers are not needed any more."""
-        self.is_over = True
-        self.forget_rows()
-        if self.confirmed is not None:
-            self.confirmed = Cut(self.confirmed.total)
+    def follow(self, event: Event) -> None:
+        """Its next standing."""
+        before = self.standing
+        self.standing = after(before, event)
+        if self.standing is before:
+            return
+        if self.standing is Standing.ELSEWHERE:
+            self.confirmed = None
+            self.rest()
+        elif before is Standing.ELSEWHERE or event is Event.RESTARTED:
+            self._begin_again()
+
+    def rest(self) -> None:
+        """It is another vLLM's: while it is not connected, none of its rows are needed."""
+        if not self.connections:
+            self.forget_rows()
+            self.forget_start()
+
+    def _begin_again(self) -> None:
+        """What it had counted until now is part of another vLLM's split, or of none."""
+        self.growth = Growth()
+        self.confirmed = None
+        if self.has_counted or not self.from_start:
+            self.has_counted = False
+            self.forget_start()
 
     def forget_arriving(self) -> None:
         """Drops a report that is not whole: a new connection sends all rows again."""
@@ -329,16 +349,6 @@ class Life:
     def _release_finished(self) -> None:
         self.finished += self._arriving_finished
         self._arriving_finished.clear()
-
-
-def sum_totals(cuts: Iterable[Cut | None]) -> Totals:
-    """What lives of one engine have counted together in these cuts, as far as all say it."""
-    totals = [cut.totals for cut in cuts if cut is not None]
-    return {
-        name: sum(one[name] for one in totals)
-        for name in Compared
-        if all(name in one for one in totals)
-    }
 
 
 def cell_size(key: CellKey, numbers: Numbers) -> int:

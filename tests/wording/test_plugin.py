@@ -139,7 +139,7 @@ def test_a_state_says_what_it_means(report, words):
         (
             NoSplitReason.COUNTS_OTHERWISE,
             {"own": ("update_from_output",)},
-            "Its scheduler's class has a method of its own (update_from_output), which may not call",
+            "Its scheduler's class has a method of its own (update_from_output), which may",
         ),
         (
             NoSplitReason.NOT_COMPARED,

@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 JOBS ?= $(shell echo $$((2 * $$(nproc))))  # tests wait for servers half of their time
 TARGETS ?= exposition packets settings
-DEBIAN := prometheus prometheus-alertmanager chromium
+DEBIAN := chromium curl openssl prometheus prometheus-alertmanager  # what tests run, and Debian's minimum lacks
 
 .PHONY: help demo run test test-slow test-all lab test-lab mutations check lint types format docs docs-check bench fuzz screenshots lock build publish-dry-run clean
 .DEFAULT_GOAL := help

@@ -70,6 +70,7 @@ def _whole(facts: ModelFacts, thresholds: Thresholds) -> Evidence:
     windows = sum_windows([engine.state.window for engine in facts.speculating])
     hours = sum_windows([engine.state.hour for engine in facts.speculating])
     loads = facts.model.speed.loads.report(facts.model.speed.curve)
+    steps = facts.speed.steps if facts.speed is not None else None
 
     return Evidence(
         window=_at_positions(windows, facts.windows.values()),
@@ -81,6 +82,7 @@ def _whole(facts: ModelFacts, thresholds: Thresholds) -> Evidence:
         is_data_parallel=any(map(_is_data_parallel, facts.speculating)),
         runs_v2=_runs_v2(facts),
         emitted_share=_emitted_share(facts.speed, windows),
+        running=steps.running if steps is not None else None,
         loops=_loops(facts, thresholds.min_requests),
     )
 

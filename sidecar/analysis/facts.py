@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from sidecar.analysis.checklist.traffic import Traffic
 from sidecar.analysis.endings import EndingsReport
-from sidecar.analysis.engine.engine_state import EngineState, Limitation
+from sidecar.analysis.engine.engine_state import WITHOUT_SPECULATION, EngineState
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.model_state import ModelState
@@ -80,10 +80,10 @@ class ModelFacts:
 
     @property
     def is_plain(self) -> bool:
-        """Whether vLLM serves it, and without speculation."""
+        """Whether vLLM serves it, and without speculation as far as anybody knows."""
         present = self.present
         return bool(present) and all(
-            Limitation.NO_SPECULATION in engine.state.limitations for engine in present
+            engine.state.limitations & WITHOUT_SPECULATION for engine in present
         )
 
     @property

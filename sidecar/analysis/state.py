@@ -92,6 +92,7 @@ class State:
 
         One that is of another server, or may be, counts as a failed poll.
         """
+        page = page.drafting(self.plugin.view.speculating)
         try:
             restarts = self._engines.observe(at, page)
         except ScrapeError as error:
@@ -180,13 +181,17 @@ class State:
         self, at: float, interval: float, lives: LivesView, *, has_restarted: bool
     ) -> None:
         judged = self._judge.in_force(at, fresh=True)  # of this poll
-        collapsed = {name for name, model in judged.items() if model.whole.has_collapsed}
+        collapsed = {
+            name: model.whole.has_collapsed
+            for name, model in judged.items()
+            if model.whole.judged is not None
+        }
 
         present = [
             vitals(
                 state,
                 lives.engine(key).heartbeat,
-                has_collapsed=key.model_name in collapsed,
+                has_collapsed=collapsed.get(key.model_name),
             )
             for key, state in self._engines.states.items()
             if state.seen_at == at and key != merge.OTHER_ENGINES

@@ -67,9 +67,17 @@ _TAKEN: Final = (
     " SPECDEC_LISTEN as it does, and this command asks it. If it is another vLLM's, give this one a"
     " socket of its own (SPECDEC_PLUGIN__SOCKET)."
 )
+_ASKS_WHO: Final = ("status 401", "status 403")
+_WHO: Final = (
+    'it asks who sends: set alerting.headers, such as {"X-Scope-OrgID": "TENANT"} for Mimir, or'
+    " put name and password into the URL"
+)
 _REMEDIES: Final = {
     "rejected": "alerting.alertmanagers takes base URLs, such as http://alertmanager:9093",
-    "failed": "is Alertmanager up and reachable from here?",
+    "failed": (
+        "is Alertmanager up and reachable from here? With https, the CA of its certificate must be"
+        " one of the system's, or in the file that SSL_CERT_FILE names"
+    ),
 }
 
 
@@ -270,6 +278,9 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
     if report.scrape.malformed_lines:
         yield f"skipped {report.scrape.malformed_lines} malformed lines or histograms"
 
+    if not report.models:
+        yield "no engine yet: vLLM's Rust frontend has counted nothing, so send it a request"
+
     engines = chain.from_iterable(model.engines for model in report.models)
     for engine in engines:
         yield f"model {engine.key.model_name}, engine {engine.key.engine}"
@@ -300,6 +311,8 @@ def _remedy(error: ScrapeError, url: str) -> str:
 def _speculation(engine: EngineReport) -> str:
     drafted = engine.counters.get(Counter.DRAFT_TOKENS)
     if drafted is None:
+        if Limitation.NOTHING_DRAFTED in engine.limitations:
+            return "not known: vLLM's Rust frontend has counted no draft"
         if Limitation.V0_COUNTERS in engine.limitations:
             return "on, but this engine's counters are wrong (V0)"
         return "off: vLLM exports no counters of drafts"
@@ -317,10 +330,14 @@ def _speculation(engine: EngineReport) -> str:
 
 async def _check_alertmanager(url: str, settings: Settings) -> int:
     print(f"\nAlertmanager: {redacted(url)}")
-    async with alert_session(settings.alerting.timeout) as session:
+    async with alert_session(settings.alerting) as session:
         outcome, reason = await post_alerts(session, url)
     if outcome == "accepted":
         print("  accepts alerts")
         return 0
-    print(f"  {outcome} ({reason}): {_REMEDIES[outcome]}")
+
+    remedy = _REMEDIES[outcome]
+    if reason.startswith(_ASKS_WHO):
+        remedy = _WHO
+    print(f"  {outcome} ({reason}): {remedy}")
     return 1

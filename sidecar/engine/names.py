@@ -94,6 +94,9 @@ class Trait(StrEnum):
 
     OVERCOUNTED = "overcounted"  # V0's counters, which add their totals again at every log interval
     DIFFUSION = "diffusion"  # a diffusion model: drafts nothing
+    # vLLM's Rust frontend counts: it has no start time, publishes the time between two tokens late,
+    # and exports the counters of drafts whether vLLM speculates or not.
+    RUST_FRONTEND = "rust_frontend"
 
 
 SPECULATION = (Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)

@@ -90,10 +90,13 @@ class _Named(NamedTuple):
     series: Series
 
 
-def page_plan(page: Sequence[Series], replica_labels: tuple[str, ...] = ()) -> PagePlan:
+def page_plan(
+    page: Sequence[Series], replica_labels: tuple[str, ...] = (), *, is_rust: bool = False
+) -> PagePlan:
     """The plan of a page; without engines if it has no vLLM series.
 
-    ``replica_labels`` have told engines apart on earlier pages of the same server.
+    ``replica_labels`` have told engines apart on earlier pages of the same server. ``is_rust`` is
+    as in ``Page``.
 
     Raises:
         PageTooLarge: more than ``_MOST_ENGINES`` engines.
@@ -124,8 +127,11 @@ def page_plan(page: Sequence[Series], replica_labels: tuple[str, ...] = ()) -> P
             if len(by_engine) > _MOST_ENGINES:
                 raise PageTooLarge(f"more than {_MOST_ENGINES} pairs of model and engine")
 
+    traits = frozenset({Trait.RUST_FRONTEND} if is_rust else ())
     engines = tuple(
-        _engine_plan(key, by_engine[key], _agreed(caches.get(key.engine) or caches.get(None)))
+        _engine_plan(
+            key, by_engine[key], _agreed(caches.get(key.engine) or caches.get(None)), traits
+        )
         for key in sorted(by_engine, key=_order)
     )
     ids = {dict(series.labels).get("id", "") for series in page if series.name == names.SERVER}
@@ -179,7 +185,9 @@ def _agreed(caches: set[KvCache] | None) -> KvCache:
     return cache
 
 
-def _engine_plan(key: EngineKey, samples: _Samples, kv_cache: KvCache) -> EnginePlan:
+def _engine_plan(
+    key: EngineKey, samples: _Samples, kv_cache: KvCache, of_page: frozenset[Trait]
+) -> EnginePlan:
     counters = {counter: _indices(samples, counter.candidates) for counter in Counter}
     gauges = {gauge: _gauge_indices(samples, gauge.candidates) for gauge in Gauge}
     by_reason = samples.get(names.WAITING_BY_REASON, [])
@@ -188,7 +196,7 @@ def _engine_plan(key: EngineKey, samples: _Samples, kv_cache: KvCache) -> Engine
     gauges[Gauge.AWAKE] = _with_label(sleep_states, "sleep_state", names.AWAKE)
     histograms = {phase: _histogram(samples, phase.candidates) for phase in Phase}
 
-    traits = set()
+    traits = set(of_page)
     if counters[Counter.DRAFT_TOKENS] and not counters[Counter.DRAFTS]:
         # Only V0 counts tokens but no drafts, and it adds its totals again at every log interval.
         counters |= dict.fromkeys(names.SPECULATION, ())

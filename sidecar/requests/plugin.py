@@ -101,10 +101,13 @@ def may_schedule() -> bool:
     """Whether this process may have a scheduler, or fork one that has.
 
     A worker has none. The first process has imported ``worker_base`` as well, by the options that
-    it offers; an engine core that it forks does not load plug-ins again.
+    it offers. It may become the engine core, or fork it, which does not load plug-ins again.
     """
     is_worker = "vllm.v1.worker.worker_base" in sys.modules
-    return is_first() or not is_worker or "vllm.v1.engine.core" in sys.modules
+    if not is_worker or "vllm.v1.engine.core" in sys.modules:
+        return True
+    spawns = os.environ.get("VLLM_WORKER_MULTIPROC_METHOD") == "spawn"
+    return is_first() and (not spawns or os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0")
 
 
 @functools.cache  # once a process, however often vLLM registers its plug-ins
@@ -151,9 +154,9 @@ def show(server: str | None) -> None:
 # - ``make_spec_decoding_stats`` is called once for each request and step with draft tokens.
 # - ``update_from_output`` is called once a step.
 # - ``_free_request`` is called once at the end of a request, however it ends.
-# - ``set_pause_state`` is called when vLLM pauses or resumes. Before some release there is none.
 #
-# The constructor is wrapped as well, to say hello to the sidecar.
+# The constructor is wrapped as well, to say hello to the sidecar, and ``schedule``, to notice when
+# the engine has stood still. What parameters that one has does not matter.
 KNOWN = {
     "make_spec_decoding_stats": "self spec_decoding_stats num_draft_tokens num_accepted_tokens"
     " num_invalid_spec_tokens request_id",
@@ -185,8 +188,6 @@ def install(
     }
     refusal = misfit({name: parameters(method) for name, method in methods.items()})
     wrappers = {} if refusal else wrappers_of(**methods)
-    if wrappers and hasattr(scheduler_class, "set_pause_state"):
-        wrappers["set_pause_state"] = pause_wrapper_of(scheduler_class.set_pause_state)
     construct = scheduler_class.__init__
     identity = {"vllm": text(vllm_version, 64), "server": server}
 
@@ -201,6 +202,8 @@ def install(
     scheduler_class.__init__ = __init__
     for name, wrapper in wrappers.items():
         setattr(scheduler_class, name, wrapper)
+    if wrappers and hasattr(scheduler_class, "schedule"):
+        scheduler_class.schedule = schedule_wrapper_of(scheduler_class.schedule)
 
 
 def observe(
@@ -289,16 +292,15 @@ def wrappers_of(
     }
 
 
-def pause_wrapper_of(set_pause_state: Any) -> Any:
-    """The wrapper around vLLM's method that pauses and resumes a scheduler."""
+def schedule_wrapper_of(schedule: Any) -> Any:
+    """The wrapper around ``schedule``, which a subclass may replace without harm to the counts."""
 
-    @functools.wraps(set_pause_state)
-    def pause_wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = set_pause_state(self, *args, **kwargs)
-        attempt(self, Observer.interrupt)
-        return result
+    @functools.wraps(schedule)
+    def schedule_wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        attempt(self, Observer.before_schedule)
+        return schedule(self, *args, **kwargs)
 
-    return pause_wrapper
+    return schedule_wrapper
 
 
 # -------------------------------------------------------------------------------------------------
@@ -366,6 +368,7 @@ class ImpossibleDraftError(Exception):
 ABOVE_2 = 201  # the key of all temperatures above 2, in hundredths; 0 to 200 are themselves
 MAX_EXPONENT = 20  # of the keys that are powers
 EXACT_DECODES = 16  # the number of requests that decode in a step is exact up to here
+PAUSE = 0.1  # seconds; if nothing is scheduled for so long after a step, the engine stood still
 MIXED = 64  # a step with more prompt tokens than this is a mixed one
 MAX_SAMPLED = 64  # requests whose context is looked at, once a report
 # Combinations of what a request is counted by. What requests in further ones have, but for the
@@ -472,6 +475,7 @@ class Observer:
         # every other step.
         stages = getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1)
         self.ends: deque[float] = deque(maxlen=stages)
+        self.active_at = 0.0  # when vLLM last scheduled, or had ended a step
         # The mean tokens of a decoding request, sampled once a report.
         self.context = 0
         self.is_context_sampled = False
@@ -487,10 +491,21 @@ class Observer:
 
     # A step
 
+    def before_schedule(self) -> None:
+        """Before vLLM's ``schedule``: a pause (``/pause``, ``/sleep``) is part of no step.
+
+        Nor is a call to all workers, such as one that loads an adapter or new weights.
+        """
+        clock = time.monotonic()
+        if clock - self.active_at > PAUSE:
+            self.interrupt()
+        self.active_at = clock
+
     def before_step(self, scheduler: Any, scheduler_output: Any) -> None:
         """Before vLLM's ``update_from_output``, which frees requests that end."""
         self.now = time.time()
         self.clock = time.monotonic()
+        self.active_at = self.clock
         self.step_seconds = 0.0
         if not scheduler_output.total_num_scheduled_tokens:
             self.interrupt()  # nothing ran; the engine waits for something else
@@ -694,8 +709,9 @@ class Observer:
 
 
 def is_pooling(request: Any) -> bool:
-    """Whether a request generates nothing."""
-    return request.sampling_params is None and "_specdec" not in request.__dict__
+    """Whether a request generates nothing: another plug-in may have set parameters to None, too."""
+    has_none = request.sampling_params is None
+    return has_none and getattr(request, "pooling_params", None) is not None
 
 
 def traits_of(request: Any) -> tuple[Any, ...]:
@@ -891,14 +907,17 @@ class Report:
 
         If the engine is idle all packets are sent, since the next step may be far off.
         """
-        losses = 0  # of the connection
+        may_be_lost = self.link.is_open  # then an idle engine looks for another sidecar once
         while self.is_under_way or self.is_due(is_idle=is_idle):
             if not self.is_under_way and not self.begin(scheduler):
                 return
-            is_sent = self.send_packet()
-            losses += not self.link.is_open
-            if losses > 1 or not is_idle or not (is_sent or losses):
-                return  # an idle engine looks once for a sidecar that has taken a lost one's place
+            if self.send_packet():
+                if not is_idle:
+                    return
+            elif self.link.is_open or not may_be_lost:  # the socket is full, or nobody reads
+                self.not_before = self.observer.clock + PERIOD
+                return
+            may_be_lost = may_be_lost and self.link.is_open
 
     @property
     def is_under_way(self) -> bool:
@@ -972,8 +991,6 @@ class Report:
         text = encode({**cells, "end": end})
         if not self.link.send("report", f'{text[:-1]},"finished":[{",".join(finished)}]}}'):
             self.take_back(part)
-            if self.link.is_open:  # the socket is full
-                self.not_before = observer.clock + PERIOD
             return False
 
         if not self.cells:

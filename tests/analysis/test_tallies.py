@@ -162,6 +162,16 @@ def test_adapters_have_names_only_where_asked_for_and_eight_at_most():
     assert named.poll(snap(model="n"), seconds=1e6).own.label_overflow["group"] == 11
 
 
+def test_an_adapter_whose_name_is_a_label_of_something_else_has_its_own():
+    """Nobody can tell whose requests are in a row that two have."""
+    pod = Pod(plugin={"adapters": True})
+    for name in ("", "none", "other"):
+        pod.plugin.serve(drafts=10, accepted=20, table="adapter", key=name)
+    pod.serve((0, 10, 15))
+    adapters = {row.group: row.tally.drafts for row in pod.model().groups if row.by == "adapter"}
+    assert adapters == {"none": 20, "adapter none": 10, "adapter other": 10}
+
+
 def test_an_adapter_that_becomes_other_takes_no_history_into_others_window():
     """After a restart of the sidecar, where a second engine names as many."""
     server = Server(thresholds={"min_requests": 1}, plugin={"adapters": True})

@@ -63,6 +63,36 @@ def test_an_engine_whose_counters_cannot_be_used_speculates_too(recorded):
     assert len(measured.drafted) == 1
 
 
+async def test_behind_the_rust_frontend_a_load_is_measured_until_something_is_drafted(finished):
+    """Its page does not say before whether vLLM speculates."""
+    async with HttpVllm(SimulatorOptions(speed=5)) as vllm:
+        vllm.is_rust = True
+        code, out, err = await finished(
+            "baseline", "--url", vllm.url, "--duration", "1h", "--load", "2"
+        )
+    assert (code, out) == (1, "")
+    assert "concurrency 2" in err  # it has begun
+    assert err.endswith(" speculates: --load needs a vLLM that does not\n")
+
+
+def test_a_plain_vllm_behind_the_rust_frontend_is_measured(recorded):
+    measured = BaselineRun()
+    measured.scraped(0.0, 0.1, 1.0, snapshot(recorded("vllm-0.33.0-rust-nospec.prom")))
+    assert not measured.drafted
+
+    speculating = BaselineRun()
+    speculating.scraped(0.0, 0.1, 1.0, snapshot(recorded("vllm-0.33.0-rust.prom")))
+    assert len(speculating.drafted) == 1
+
+
+def test_a_plugin_says_before_the_first_draft_that_vllm_speculates():
+    measured = BaselineRun()
+    PluginEnd(Sent(measured), speculation=None)
+    assert not measured.drafted
+    PluginEnd(Sent(measured))
+    assert measured.drafted == {"m"}
+
+
 @pytest.mark.parametrize(
     ("capacities", "expected"), [((1600, 1600), 1600), ((1600, 800), 1200), ((0,), None)]
 )

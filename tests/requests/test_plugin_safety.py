@@ -17,7 +17,7 @@ import pytest
 from sidecar import __version__
 from sidecar.demo.scheduler import SchedulerOutput
 from sidecar.requests import plugin
-from tests.requests.scheduler_double import METHODS, Scheduler, fresh
+from tests.requests.scheduler_double import COUNTING, METHODS, Scheduler, fresh
 from tests.requests.scheduler_double import request as made_request
 
 PARTS = (
@@ -82,13 +82,14 @@ def test_the_first_fault_disables_the_plugin_and_vllm_goes_on(
         assert re.fullmatch(r"\w+: KeyError at line \d+", plain.only.hello["reason"])
 
 
-def test_a_fault_as_vllm_pauses_does_not_reach_it(installed, monkeypatch, caplog):
-    """A pause is an operator's, who would see it fail."""
+def test_a_fault_as_vllm_schedules_does_not_reach_it(installed, monkeypatch, caplog):
     scheduler = installed()()
-    monkeypatch.setattr(plugin.Observer, "interrupt", lambda self: 1 / 0)
-    scheduler.set_pause_state("paused")
+    monkeypatch.setattr(plugin.Observer, "before_schedule", lambda self: 1 / 0)
+    scheduler.add_request(made_request("a"))
+    output = scheduler.schedule()
 
-    assert (scheduler.pause_state, scheduler._specdec) == ("paused", None)
+    assert [new.req_id for new in output.scheduled_new_reqs] == ["a"]
+    assert scheduler._specdec is None
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -107,10 +108,10 @@ def test_a_fault_that_cannot_even_be_logged_does_not_reach_vllm(part, installed,
     assert scheduler._specdec is None
 
 
-def paused(scheduler):
-    """Its life, and a pause."""
+def scheduled(scheduler):
+    """Its life, and one more step that is scheduled."""
     life(scheduler)
-    scheduler.set_pause_state("paused")
+    scheduler.schedule()
 
 
 @pytest.mark.parametrize("method", ["__init__", *METHODS])
@@ -125,7 +126,7 @@ def test_vllms_own_exceptions_pass(method):
     setattr(cls, method, broken)
     plugin.install(cls, "0.32.0", "/nowhere")
     with pytest.raises(ZeroDivisionError):
-        paused(cls())
+        scheduled(cls())
 
 
 def test_arguments_that_a_call_omits_have_vllms_own_defaults(socket_path):
@@ -148,11 +149,10 @@ def test_arguments_and_results_are_passed_on_as_they_are(installed):
     stats = installed()().make_spec_decoding_stats(None, 3, 1, None, "nobody")
     assert stats == fresh(Scheduler)().make_spec_decoding_stats(None, 3, 1, None, "nobody")
     scheduler = installed()()
+    assert scheduler.schedule().num_scheduled_tokens == {}
     scheduler.add_request(made_request("a"))
     delayed = scheduler._free_request(scheduler.requests["a"], delay_free_blocks=True)
     assert (delayed, "a" in scheduler.requests) == (("transfer parameters", None), True)
-    scheduler.set_pause_state(pause_state="paused")
-    assert scheduler.pause_state == "paused"
 
 
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
@@ -195,7 +195,7 @@ def custom(base, method, *, calls_vllms, **config):
     return type("Custom", (base,), {method: own})(**config)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", COUNTING)
 @pytest.mark.parametrize("calls_vllms", [True, False])
 def test_a_subclass_with_a_method_of_its_own_is_observed_and_the_hello_names_it(
     method, calls_vllms, plain, installed
@@ -243,7 +243,7 @@ def wrapped_by_another(cls, method, *, is_told):
     setattr(cls, method, functools.wraps(own)(other) if is_told else other)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", COUNTING)
 @pytest.mark.parametrize("is_told", [True, False])
 def test_what_another_plugin_wraps_later_is_named_and_its_counts_are_right(
     method, is_told, plain, installed

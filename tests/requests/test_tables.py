@@ -44,7 +44,7 @@ def test_every_name_that_the_plugin_cuts_off_is_one_that_the_sidecar_reads():
 @pytest.mark.parametrize(
     "said",
     [
-        *("__init__", *plugin.KNOWN, "set_pause_state"),  # what it wraps
+        *("__init__", *plugin.KNOWN, "schedule"),  # what it wraps
         *(state.value for state in HelloState if state is not HelloState.OBSERVING),
         *("hello", "report", *(field.name for field in fields(messages._Report))),
         *(plugin.SERVER, "SPECDEC_PLUGIN__SOCKET", plugin.GAUGE, "_specdec", "_specdec_link"),

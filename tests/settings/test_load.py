@@ -17,7 +17,13 @@ CODE, TAG = "python/object/apply:os.getcwd", "could not determine a constructor 
 MAPPING = "expected at most 1 MiB, with one setting per line, as key: value"
 DURATION = "expected duration, a number of seconds or a number and ms, s, m or h"
 MEASURE = "`specdec-sidecar baseline --out FILE` writes a baseline"
-FILES = {"vllm_ca_file", "web_config_file", "baseline_file"}
+FILES = {
+    "vllm_ca_file",
+    "vllm_cert_file",
+    "vllm_key_file",
+    "web_config_file",
+    "baseline_file",
+}
 
 
 def test_the_environment_wins_over_the_file_and_the_file_over_the_default(config):

@@ -110,12 +110,19 @@ class RequestLabels:
         if key is None:
             return OTHER
         if table is Table.ADAPTER:
-            return (str(key) or NO_ADAPTER) if key in self._adapters else OTHER
+            return _adapter_label(str(key)) if key in self._adapters else OTHER
         return GROUPED[table].label(key)
 
     def label(self, table: Table, key: int | str) -> str:
         """The label of a finished request's key in a table of groups."""
         return self._label(table, key)
+
+
+def _adapter_label(name: str) -> str:
+    """An adapter's name; another text where the name is a label of something else."""
+    if not name:
+        return NO_ADAPTER
+    return f"adapter {name}" if name in {NO_ADAPTER, OTHER} else name
 
 
 def sum_by_label(tallies: Iterable[Tallies]) -> dict[Label, Tally]:

@@ -93,6 +93,13 @@ class LivesView:
         """One engine; nothing is known of one that is not on the page."""
         return self.engines.get(key, _NOTHING_KNOWN)
 
+    @property
+    def speculating(self) -> frozenset[EngineKey]:
+        """The engines of which a plug-in says that they speculate."""
+        return frozenset(
+            key for key, view in self.engines.items() if view.said and view.said.speculation
+        )
+
     def lives_of(self, model_name: str) -> tuple[CountedLife, ...]:
         """The lives of a model that count, also those that have left."""
         return tuple(life for life in self.lives if life.key.model_name == model_name)

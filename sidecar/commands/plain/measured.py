@@ -33,6 +33,8 @@ from sidecar.settings.groups import Limits
 
 _DIGITS: Final = 6
 _NO_STEPS: Final = StepTally()
+# Engines with one of these show drafts only if they have drafted.
+_TELLING: Final = frozenset({Trait.OVERCOUNTED, Trait.RUST_FRONTEND})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class BaselineRun:
     """
 
     def __init__(self) -> None:
-        self.drafted: set[str] = set()  # the models that speculated
+        self.drafted: set[str] = set()  # the models that speculate
         # Unix seconds of the first and the last page
         self.began = 0.0
         self.until = 0.0
@@ -109,6 +111,8 @@ class BaselineRun:
         """See ``PluginSink``."""
         if isinstance(message, Hello):
             self.vllm = message.vllm or self.vllm
+            if message.speculation is not None:
+                self.drafted.add(message.model or "")
         self._reported.receive(connection, message)
 
     # The signature is the protocol's.
@@ -124,7 +128,9 @@ class BaselineRun:
         self.until = at
         self._engines.observe(at, page)
         self.drafted |= {
-            engine.key.model_name for engine in page.engines if Trait.OVERCOUNTED in engine.traits
+            engine.key.model_name
+            for engine in page.engines
+            if engine.speculates and engine.traits & _TELLING
         }
         reported = self._reported.take()
         for model, (pure, mixed) in reported.items():

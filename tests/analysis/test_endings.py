@@ -330,9 +330,10 @@ def test_a_vllm_that_restarts_with_another_draft_is_compared_with_its_past():
     minutes(pod, 20)
     pod.plugin.close()
     other = Speculation("eagle3", 5)
+    pod.server = "next"
     pod.plugin = PluginEnd(pod, 2, start="again")
     pod.plugin.hello(speculation=other)
-    pod.poll(snap(drafts=0), start=pod.at)
+    pod.poll(snap(drafts=0))
     minutes(pod, 5, loops=8)
 
     (engine,) = pod.model().engines

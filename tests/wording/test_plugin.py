@@ -137,6 +137,11 @@ def test_a_state_says_what_it_means(report, words):
             "on engine 0 the plug-in counted other numbers than vLLM (",
         ),
         (
+            NoSplitReason.COUNTS_OTHERWISE,
+            {"own": ("update_from_output",)},
+            "Its scheduler's class has a method of its own (update_from_output), which may",
+        ),
+        (
             NoSplitReason.NOT_COMPARED,
             {},
             "connected as engine 0 is this vLLM's, so the split by temperature begins once it has",
